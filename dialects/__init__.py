@@ -1,0 +1,15 @@
+"""The project's MLIR dialects: `attn` says what to compute, `tile` says how."""
+
+from attn_mlir.dialects.attn import Attn
+from attn_mlir.dialects.tile import Tile
+from attn_mlir.mlir import ext, ir
+
+DIALECTS: tuple[type[ext.Dialect], ...] = (Attn, Tile)
+
+
+def load_all(context: ir.Context) -> None:
+    """Loads every project dialect into `context`; loading twice is a no-op."""
+    with context, ir.Location.unknown():
+        for dialect in DIALECTS:
+            if not context.is_dialect_loaded(dialect.DIALECT_NAMESPACE):
+                dialect.load()

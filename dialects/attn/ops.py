@@ -1,0 +1,146 @@
+"""Ops that stand for a whole attention: `attn.attention` and `attn.online`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from attn_mlir.dialects.attn.dialect import Attn
+from attn_mlir.dialects.variadic import single_variadic
+from attn_mlir.dialects.verify import check, entry_block, is_score_type
+from attn_mlir.mlir import ext, ir
+
+
+def _shaped(type_: ir.Type, rank: int) -> bool:
+    return isinstance(type_, ir.RankedTensorType) and type_.rank == rank
+
+
+def _verify_operands(op: Any) -> bool:
+    q, k, v = op.q.type, op.k.type, op.v.type
+    for name, type_ in (("q", q), ("k", k), ("v", v)):
+        if not check(op, _shaped(type_, 4), f"takes {name} as a rank-4 tensor [batch, head, position, dim], got {type_}"):
+            return False
+        if not check(op, not type_.is_dynamic_dim(3), f"needs a static head dimension of {name}, got {type_}"):
+            return False
+    if not check(op, q.shape[3] == k.shape[3], f"needs equal head dimensions of q and k, got {q.shape[3]} and {k.shape[3]}"):
+        return False
+    return check(op, q.element_type == k.element_type == v.element_type, f"needs one element type for q, k and v, got {q}, {k}, {v}")
+
+
+def _verify_results(op: Any) -> bool:
+    results = list(op.operation.results)
+    o, v = op.o.type, op.v.type
+    same = _shaped(o, 4) and o.shape[3] == v.shape[3] and o.element_type == v.element_type
+    if not check(op, same, f"produces o as a rank-4 tensor with v's head dimension and element type, got {o}"):
+        return False
+    names = op.operation.attributes["outputs"]
+    if not check(op, isinstance(names, ir.ArrayAttr) and all(isinstance(n, ir.StringAttr) for n in names), "takes `outputs` as an array of strings"):
+        return False
+    if not check(op, len(names) == len(results) - 1, f"names {len(names)} row outputs but produces {len(results) - 1}"):
+        return False
+    rows = all(_shaped(r.type, 3) and is_score_type(r.type.element_type) for r in results[1:])
+    return check(op, rows, "produces every row output as a rank-3 tensor [batch, head, position] of f32 or f64")
+
+
+def _verify_pieces(op: Any, allowed: frozenset[str], required: frozenset[str], repeatable: frozenset[str] = frozenset()) -> bool:
+    block = entry_block(op)
+    if not check(op, block is not None and not block.arguments, "has one block without arguments, holding its pieces"):
+        return False
+    names = [piece.operation.name for piece in block.operations]
+    for name in names:
+        if not check(op, name in allowed, f"holds pieces only ({', '.join(sorted(allowed))}), found '{name}'"):
+            return False
+        if not check(op, name in repeatable or names.count(name) == 1, f"holds more than one '{name}'"):
+            return False
+    missing = required - set(names)
+    return check(op, not missing, f"lacks its '{min(missing, default='')}' piece")
+
+
+_MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.score", "attn.mask", "attn.bounds", "attn.block_mask"})
+
+
+@single_variadic
+class AttentionOp(Attn.Operation, name="attention", traits=[ir.NoTerminatorTrait, ext.Pure]):
+    """Attention: o_i = sum_j p_ij v_j, where p_i = row(score(q_i . k_j) for every unmasked j).
+
+    `q` is [B, Hq, Sq, D], `k` is [B, Hkv, Skv, D], `v` is [B, Hkv, Skv, Dv]; query head h reads key head
+    h // (Hq / Hkv). The results are o, [B, Hq, Sq, Dv], and one [B, Hq, Sq] tensor for each name in `outputs`.
+    The body holds *pieces*, each at most once, in any order: `attn.query`, `attn.key`, `attn.value` (elementwise on
+    the inputs), `attn.score`, `attn.mask`, and the required `attn.row`. An absent piece is the identity, an absent
+    mask keeps every position. `attn-resolve-masks` adds `attn.bounds` and `attn.block_mask`. Pieces may refer to
+    values of the enclosing function: captured tensors and scalars are its arguments.
+
+    A masked position is absent: it enters no reduction and gets no weight. A row without any position gives
+    o = 0 and lse = -inf. `rows_nonempty = true` records a proof that no such row exists (for Skv >= 1).
+    """
+
+    q: ext.Operand[Any]
+    k: ext.Operand[Any]
+    v: ext.Operand[Any]
+    outputs: ir.ArrayAttr
+    o: ext.Result[Any]
+    rows: Sequence[ext.Result[Any]]
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        return _verify_operands(self) and _verify_results(self)
+
+    def verify_region_invariants(self) -> bool:
+        return _verify_pieces(self, _MODS | {"attn.row"}, frozenset({"attn.row"}))
+
+
+@single_variadic
+class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.Pure]):
+    """Attention in online form: one or more sweeps over blocks of keys, carrying a row state.
+
+    Operands, results, `outputs` and the pieces for mods and masks are those of `attn.attention`. Instead of a row it
+    holds `attn.init` (initial states), one `attn.step` per sweep over the keys, `attn.finalize`, and, where one sweep
+    suffices, `attn.merge`. `accumulators` = A is the number of output accumulators: during the last sweep, for every
+    block of keys, acc_a <- acc_a * scale_a + sum_j weight_aj v_j, starting from 0; `attn.finalize` makes o of them.
+    """
+
+    q: ext.Operand[Any]
+    k: ext.Operand[Any]
+    v: ext.Operand[Any]
+    outputs: ir.ArrayAttr
+    accumulators: ir.IntegerAttr
+    o: ext.Result[Any]
+    rows: Sequence[ext.Result[Any]]
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        if not (_verify_operands(self) and _verify_results(self)):
+            return False
+        return check(self, self.accumulators.value >= 1, f"needs at least one accumulator, got {self.accumulators.value}")
+
+    def verify_region_invariants(self) -> bool:
+        required = frozenset({"attn.init", "attn.step", "attn.finalize"})
+        return _verify_pieces(self, _MODS | required | {"attn.merge"}, required, frozenset({"attn.step"})) and self._verify_states()
+
+    def _verify_states(self) -> bool:
+        pieces = list(self.body.blocks[0].operations)
+        yielded = {p.operation.name: len(list(p.operation.regions[0].blocks[0].operations)[-1].operands) for p in pieces}
+        states, a = yielded["attn.init"], self.accumulators.value
+        outputs = len(self.operation.results)
+        steps = [p for p in pieces if p.operation.name == "attn.step"]
+        for position, step in enumerate(steps):
+            block = step.operation.regions[0].blocks[0]
+            if not check(step, len(block.arguments) == 4 + states, f"takes (s, b, h, q_idx) and {states} states, got {len(block.arguments)} arguments"):
+                return False
+            wanted = states + (2 * a if position == len(steps) - 1 else 0)
+            got = len(list(block.operations)[-1].operands)
+            if not check(step, got == wanted, f"yields {wanted} values ({states} states, then weights and scales in the last sweep), got {got}"):
+                return False
+        finalize = next(p for p in pieces if p.operation.name == "attn.finalize")
+        block = finalize.operation.regions[0].blocks[0]
+        if not check(finalize, len(block.arguments) == a + 3 + states, f"takes {a} accumulators, (b, h, q_idx) and {states} states, got {len(block.arguments)} arguments"):
+            return False
+        if not check(finalize, yielded["attn.finalize"] == outputs, f"yields o and {outputs - 1} row outputs, got {yielded['attn.finalize']} values"):
+            return False
+        merge = next((p for p in pieces if p.operation.name == "attn.merge"), None)
+        if merge is None:
+            return True
+        arguments = len(merge.operation.regions[0].blocks[0].arguments)
+        if not check(merge, len(steps) == 1, "merges the states of one sweep; this op has several"):
+            return False
+        if not check(merge, arguments == 2 * states, f"takes twice {states} states, got {arguments} arguments"):
+            return False
+        return check(merge, yielded["attn.merge"] == states + 2 * a, f"yields {states} states and {2 * a} scales, got {yielded['attn.merge']} values")

@@ -1,0 +1,18 @@
+"""The `tile` dialect: how to compute it."""
+
+from attn_mlir.dialects.tile.compute import DotAddOp, DotOp, DotRescaleOp, FillOp, MapOp, YieldOp
+from attn_mlir.dialects.tile.dialect import Tile
+from attn_mlir.dialects.tile.memory import LoadOp, ProgramIdOp, StoreOp
+
+__all__ = [
+    "DotAddOp",
+    "DotOp",
+    "DotRescaleOp",
+    "FillOp",
+    "LoadOp",
+    "MapOp",
+    "ProgramIdOp",
+    "StoreOp",
+    "Tile",
+    "YieldOp",
+]

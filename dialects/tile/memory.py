@@ -1,0 +1,68 @@
+"""Programs of the grid, and the traffic between global memory and tiles."""
+
+from typing import Any
+
+from attn_mlir.dialects.tile.dialect import Tile
+from attn_mlir.dialects.verify import check
+from attn_mlir.mlir import ext, ir
+
+AXES = ("query block", "query head", "batch")
+
+
+class ProgramIdOp(Tile.Operation, name="program_id", traits=[ext.Pure]):
+    """Position of this program in the grid: axis 0 is the block of query rows, 1 the query head, 2 the batch."""
+
+    axis: ir.IntegerAttr
+    result: ext.Result[ir.IndexType[()]] = ext.infer_result()
+
+    def verify_invariants(self) -> bool:
+        return check(self, 0 <= self.axis.value < len(AXES), f"has axes 0 to {len(AXES) - 1} ({', '.join(AXES)}), got {self.axis.value}")
+
+
+class LoadOp(Tile.Operation, name="load"):
+    """Rows [row, row + count) of `source[b, h]` as a tile.
+
+    `source` is [B, H, S, D]. A tile with a dynamic number of rows, tensor<?xD>, has exactly `count` rows; in a tile
+    with a static number of rows, those past `count` repeat the last one, so that nothing out of bounds is read.
+    """
+
+    source: ext.Operand[Any]
+    b: ext.Operand[ir.IndexType]
+    h: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    count: ext.Operand[ir.IndexType]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        source, result = self.source.type, self.result.type
+        if not check(self, isinstance(source, ir.MemRefType) and source.rank == 4, f"reads a rank-4 memref [B, H, S, D], got {source}"):
+            return False
+        if not check(self, isinstance(result, ir.RankedTensorType) and result.rank == 2, f"makes a rank-2 tile, got {result}"):
+            return False
+        if not check(self, result.shape[1] == source.shape[3], f"keeps the head dimension {source.shape[3]}, got {result}"):
+            return False
+        return check(self, result.element_type == source.element_type, f"keeps the element type {source.element_type}, got {result}")
+
+
+class StoreOp(Tile.Operation, name="store"):
+    """Writes the first `count` rows of a tile to rows [row, row + count) of `target[b, h]`.
+
+    A rank-2 tile goes to [B, H, S, D], a rank-1 tile (one value a row) to [B, H, S].
+    """
+
+    tile: ext.Operand[Any]
+    target: ext.Operand[Any]
+    b: ext.Operand[ir.IndexType]
+    h: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    count: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        tile, target = self.tile.type, self.target.type
+        if not check(self, isinstance(tile, ir.RankedTensorType) and tile.rank in (1, 2), f"writes a tile of rank 1 or 2, got {tile}"):
+            return False
+        if not check(self, isinstance(target, ir.MemRefType) and target.rank == tile.rank + 2, f"writes to a memref of rank {tile.rank + 2}, got {target}"):
+            return False
+        if not check(self, tile.rank == 1 or tile.shape[1] == target.shape[3], f"keeps the head dimension {target.shape[-1]}, got {tile}"):
+            return False
+        return check(self, tile.element_type == target.element_type, f"keeps the element type {target.element_type}, got {tile}")

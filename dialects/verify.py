@@ -1,0 +1,34 @@
+"""Small helpers for op verifiers: one guard, one located error, one `bool`."""
+
+from collections.abc import Sequence
+
+from attn_mlir.mlir import ir
+
+
+def check(op: ir.OpView, holds: bool, message: str) -> bool:
+    """Emits `message` at `op` unless `holds`; returns `holds`."""
+    if not holds:
+        op.location.emit_error(f"'{op.operation.name}' {message}")
+    return holds
+
+
+def is_score_type(type_: ir.Type) -> bool:
+    """True for the types that scores and row states may have: f32, or f64 for verification."""
+    return isinstance(type_, (ir.F32Type, ir.F64Type))
+
+
+def entry_block(op: ir.OpView) -> ir.Block | None:
+    """The only block of the op's first region, or None when it has none or several."""
+    blocks = op.operation.regions[0].blocks
+    return blocks[0] if len(blocks) == 1 else None
+
+
+def types_of(values: Sequence[ir.Value]) -> list[ir.Type]:
+    """The types of `values`, in order."""
+    return [value.type for value in values]
+
+
+def terminator(block: ir.Block) -> ir.OpView | None:
+    """The block's last operation, or None for an empty block."""
+    operations = list(block.operations)
+    return operations[-1] if operations else None

@@ -1,0 +1,26 @@
+"""Compiler passes, and the names by which pipelines refer to them."""
+
+import importlib
+from collections.abc import Mapping
+
+from attn_mlir.passes.base import Pass
+
+_PASSES = {
+    "attn-simplify": "simplify:Simplify",
+    "attn-resolve-masks": "resolve_masks:ResolveMasks",
+    "attn-online-rewrite": "online_rewrite:OnlineRewrite",
+    "attn-guard-empty-rows": "guard_empty_rows:GuardEmptyRows",
+    "attn-tile": "tile:Tile",
+    "tile-schedule": "tile_schedule:TileSchedule",
+}
+
+
+def load_pass(name: str, registry: Mapping[str, str] = _PASSES, package: str = "attn_mlir.passes") -> type[Pass]:
+    """Imports the pass class registered as `name`. Raises KeyError for an unknown name."""
+    module, _, cls = registry[name].partition(":")
+    return getattr(importlib.import_module(f"{package}.{module}"), cls)
+
+
+def pass_names() -> list[str]:
+    """The names of the target-independent passes, in the order in which a pipeline runs them."""
+    return list(_PASSES)

@@ -1,0 +1,27 @@
+"""What a pass is."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from attn_mlir.mlir import ir, passmanager
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """A module pass; its dataclass fields are its pipeline options."""
+
+    name: ClassVar[str]
+
+    def run(self, module: ir.Operation) -> bool:
+        """Rewrites `module` in place; False, after emitting errors, fails the pipeline."""
+        raise NotImplementedError
+
+    def __call__(self, module: ir.Operation, pass_: Any) -> None:
+        """Adapts the pass to what `PassManager.add` calls."""
+        if not self.run(module):
+            pass_.signal_pass_failure()
+
+
+def add_to(manager: passmanager.PassManager, pass_: Pass, spec: str) -> None:
+    """Appends `pass_` to `manager`; `spec` is how diagnostics and IR dumps name it."""
+    manager.add(pass_, name=type(pass_).__name__, argument=spec)

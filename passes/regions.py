@@ -1,0 +1,63 @@
+"""Finding ops and pieces, and copying region bodies; shared by the passes."""
+
+from collections.abc import Iterator, Sequence
+
+from attn_mlir.mlir import ir
+
+
+def walk(root: ir.Operation | ir.OpView) -> Iterator[ir.Operation]:
+    """Every operation inside `root`, outermost first. Collect into a list before changing anything."""
+    for region in root.operation.regions:
+        for block in region.blocks:
+            for op in block.operations:
+                yield op.operation
+                yield from walk(op)
+
+
+def find_all(root: ir.Operation | ir.OpView, *names: str) -> list[ir.Operation]:
+    """All operations inside `root` with one of the given names."""
+    return [op for op in walk(root) if op.name in names]
+
+
+def pieces(attention: ir.Operation, name: str) -> list[ir.Operation]:
+    """The pieces of an `attn.attention` or `attn.online` called `name`, e.g. "attn.step", in order."""
+    return [op.operation for op in attention.regions[0].blocks[0].operations if op.operation.name == name]
+
+
+def piece(attention: ir.Operation, name: str) -> ir.Operation | None:
+    """The only piece called `name`, or None."""
+    found = pieces(attention, name)
+    return found[0] if found else None
+
+
+def block_of(piece_: ir.Operation) -> ir.Block:
+    """The block of a piece (or of any op with one region of one block)."""
+    return piece_.regions[0].blocks[0]
+
+
+def clone_op(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operation:
+    """Clones `op` at the current insertion point, its operands (also in nested regions) taken through `mapping`."""
+    clone = op.clone()
+    for i, operand in enumerate(op.operands):
+        if operand in mapping:
+            clone.operands[i] = mapping[operand]
+    for source, target in zip(walk(op), walk(clone), strict=True):
+        for i, operand in enumerate(source.operands):
+            if operand in mapping:
+                target.operands[i] = mapping[operand]
+    for old, new in zip(op.results, clone.results, strict=True):
+        mapping[old] = new
+    return clone
+
+
+def inline(block: ir.Block, arguments: Sequence[ir.Value], mapping: dict[ir.Value, ir.Value] | None = None) -> list[ir.Value]:
+    """Copies the ops of `block` to the current insertion point with its arguments replaced by `arguments`.
+
+    Values from outside the block stay as they are (unless `mapping` has them). Returns the terminator's operands.
+    """
+    mapping = {} if mapping is None else mapping
+    mapping.update(zip(block.arguments, arguments, strict=True))
+    operations = list(block.operations)
+    for op in operations[:-1]:
+        clone_op(op.operation, mapping)
+    return [mapping.get(value, value) for value in operations[-1].operation.operands]

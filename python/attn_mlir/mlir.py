@@ -1,0 +1,33 @@
+"""The MLIR Python bindings, imported here and nowhere else.
+
+The same upstream bindings ship under different package names. The PyPI project
+`mlir-python-bindings` holds only a placeholder today, so `mlir` counts as
+installed only when the pieces that attn-mlir needs are really there; otherwise
+the copy inside the `torch-mlir` wheel is used.
+"""
+
+try:
+    from mlir import ir, passmanager, rewrite
+    from mlir.dialects import arith, ext, func, llvm, math, memref, scf, tensor, ub, vector
+    from mlir.execution_engine import ExecutionEngine
+except ImportError:
+    from torch_mlir import ir, passmanager, rewrite
+    from torch_mlir.dialects import arith, ext, func, llvm, math, memref, scf, tensor, ub, vector
+    from torch_mlir.execution_engine import ExecutionEngine
+
+__all__ = [
+    "ExecutionEngine",
+    "arith",
+    "ext",
+    "func",
+    "ir",
+    "llvm",
+    "math",
+    "memref",
+    "passmanager",
+    "rewrite",
+    "scf",
+    "tensor",
+    "ub",
+    "vector",
+]
