@@ -1,0 +1,50 @@
+"""`attn.attention`: the definition of an attention, all keys of a row at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import piece
+from attn_mlir.reference.errors import EvaluationError
+from attn_mlir.reference.presence import presence
+from attn_mlir.reference.problem import Problem, scores, weighted_sum
+from attn_mlir.reference.scalar import Array
+
+
+def attention(p: Problem) -> list[Array]:
+    """The results of an `attn.attention`."""
+    present = presence(p).present
+    s, v = scores(p, present)
+    row = piece(p.op, "attn.row")
+    if row is None:
+        raise EvaluationError("'attn.attention' has no 'attn.row'", p.op.location)
+    b, h, q, _ = p.indices()
+    weights, *outputs = p.run(row, [s, b, h, q], present, present)
+    filled = present.any(axis=3)
+    o = np.where(filled[..., None], weighted_sum(weights, v, present), 0.0)
+    names = [name.value for name in p.op.attributes["outputs"]]
+    rows = [row_output(p, name, value, row) for name, value in zip(names, outputs, strict=True)]
+    return [o, *(_without_keys(name, value, filled) for name, value in zip(names, rows, strict=True))]
+
+
+def row_output(p: Problem, name: str, value: Array, piece_: ir.Operation) -> Array:
+    """A value of each row as [B, Hq, Sq]."""
+    if value.ndim == 4 and value.shape[3] != 1:
+        if p.shape[3] and not _constant_along_row(value):
+            raise EvaluationError(f"row output '{name}' varies along the row", piece_.location)
+        value = value[..., :1] if value.shape[3] else np.zeros((*value.shape[:3], 1))
+    return np.array(np.broadcast_to(value, (*p.shape[:3], 1))[..., 0])
+
+
+def _constant_along_row(value: Array) -> bool:
+    return bool(np.array_equal(value, np.broadcast_to(value[..., :1], value.shape), equal_nan=True))
+
+
+def _without_keys(name: str, value: Array, filled: Array) -> Array:
+    """Rows without keys: lse is -inf, anything else 0 unless it is finite by itself."""
+    if name == "lse":
+        return np.where(filled, value, -np.inf)
+    return np.where(filled | np.isfinite(value), value, 0.0)
+
+

@@ -1,0 +1,97 @@
+"""Executes a module of any stage on numpy arrays, in float64, by the definition of its ops."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.attention import attention
+from attn_mlir.reference.errors import EvaluationError
+from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule
+from attn_mlir.reference.online import online
+from attn_mlir.reference.problem import Blocks, problem
+from attn_mlir.reference.scalar import Array, element_type, wrap
+
+
+def evaluate(
+    module: ir.Module | ir.Operation | ir.OpView,
+    inputs: Sequence[Any],
+    function: str = "attention",
+    block: int | Sequence[int] | None = None,
+    *,
+    q_block: int = 16,
+    split: int = 1,
+    rounding: bool = False,
+) -> list[Array]:
+    """The results of `function` for `inputs`: arrays (float arrays for f16 and bf16) and Python scalars.
+
+    `block` is the number of keys that `attn.online` takes at once, or several numbers to be used in turn; `q_block`
+    is the number of rows for which bounds are asked; `split` > 1 runs `attn.online` in that many parts and merges
+    them. With `rounding`, `arith.truncf` rounds. A tiled function uses the sizes it was tiled with.
+    """
+    func = find_function(module, function)
+    blocks = Blocks(q_block, _sizes(block))
+    block_ = func.regions[0].blocks[0]
+    with np.errstate(all="ignore"):
+        if "tile.kernel" in func.attributes:
+            from attn_mlir.reference.tiles import run_kernel
+
+            return run_kernel(func, _kernel_inputs(func, inputs), rounding)
+        arguments = _arguments(func, [argument.type for argument in block_.arguments], inputs)
+        frame = Frame({}, _rules(blocks, split), rounding=rounding)
+        return frame.run(block_, arguments)
+
+
+def find_function(module: ir.Module | ir.Operation | ir.OpView, name: str) -> ir.Operation:
+    """The `func.func` called `name` in `module`, or `module` itself if it is one."""
+    root = module.operation
+    functions = [root] if root.name == "func.func" else find_all(root, "func.func")
+    for func in functions:
+        if func.attributes["sym_name"].value == name and len(func.regions[0].blocks) == 1:
+            return func
+    names = ", ".join(f"@{func.attributes['sym_name'].value}" for func in functions) or "none"
+    raise EvaluationError(f"no function @{name} with a body; found {names}", root.location)
+
+
+def _sizes(block: int | Sequence[int] | None) -> tuple[int, ...]:
+    sizes = (37,) if block is None else (block,) if isinstance(block, int) else tuple(block)
+    if not sizes or min(sizes) < 1:
+        raise EvaluationError(f"block sizes are positive numbers, got {block}")
+    return sizes
+
+
+def _rules(blocks: Blocks, split: int) -> dict[str, FrameRule]:
+    return {
+        **SHARED_RULES,
+        "attn.attention": lambda frame, op, args: attention(problem(op, frame, args, blocks)),
+        "attn.online": lambda frame, op, args: online(problem(op, frame, args, blocks), split),
+    }
+
+
+def _arguments(func: ir.Operation, types: Sequence[ir.Type], inputs: Sequence[Any]) -> list[Array]:
+    if len(types) != len(inputs):
+        raise EvaluationError(f"@{func.attributes['sym_name'].value} takes {len(types)} arguments, got {len(inputs)}", func.location)
+    return [_argument(func, i, type_, value) for i, (type_, value) in enumerate(zip(types, inputs, strict=True))]
+
+
+def _argument(func: ir.Operation, position: int, type_: ir.Type, value: Any) -> Array:
+    array = np.asarray(value)
+    shape = list(type_.shape) if isinstance(type_, ir.ShapedType) else []
+    dynamic = [isinstance(type_, ir.ShapedType) and type_.is_dynamic_dim(i) for i in range(len(shape))]
+    fits = array.ndim == len(shape) and all(d or n == size for d, n, size in zip(dynamic, shape, array.shape, strict=True))
+    if not fits:
+        raise EvaluationError(f"argument {position} has type {type_}, got an array of shape {list(array.shape)}", func.location)
+    if isinstance(element_type(type_), (ir.IntegerType, ir.IndexType)):
+        return wrap(array, type_)
+    return array.astype(np.float64)
+
+
+def _kernel_inputs(func: ir.Operation, inputs: Sequence[Any]) -> list[Array]:
+    """The arguments of a kernel: the inputs, and an output of NaN for every argument after them."""
+    types = [argument.type for argument in func.regions[0].blocks[0].arguments]
+    given = _arguments(func, types[: len(inputs)], inputs)
+    q, v = given[0], given[2]
+    outputs = [np.full((*q.shape[:3], v.shape[3]) if type_.rank == 4 else q.shape[:3], np.nan) for type_ in types[len(inputs) :]]
+    return [*given, *outputs]

@@ -1,0 +1,132 @@
+"""Runs blocks of ops on numpy arrays; what an op means is looked up by its name."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
+from attn_mlir.reference.scalar import SCALARS, Array, round_to
+
+FrameRule = Callable[["Frame", ir.Operation, list[Array]], Sequence[Array]]
+
+HIGHEST = float(np.finfo(np.float32).max)
+IDENTITY = {"sum": 0.0, "max": -HIGHEST, "min": HIGHEST}
+_REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
+TERMINATORS = frozenset({"attn.yield", "tile.yield", "scf.yield", "func.return"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """The values known so far, and what the ops of a block mean where they run."""
+
+    values: dict[ir.Value, Array]
+    rules: Mapping[str, FrameRule]
+    live: Array | None = None
+    """Where a read must be in bounds; None is everywhere. Elsewhere indices are clamped."""
+    present: Array | None = None
+    """What `attn.reduce` runs over, along the last axis; None outside of row and step."""
+    rounding: bool = False
+    """Whether `arith.truncf` rounds."""
+
+    def run(self, block: ir.Block, arguments: Sequence[Array]) -> list[Array]:
+        """Runs the ops of `block` and returns the operands of its terminator."""
+        for name, value in zip(block.arguments, arguments, strict=True):
+            self.values[name] = np.asarray(value)
+        for view in block.operations:
+            op = view.operation
+            args = [self.values[operand] for operand in op.operands]
+            if op.name in TERMINATORS:
+                return args
+            for name, value in zip(op.results, self.execute(op, args), strict=True):
+                self.values[name] = value
+        return []
+
+    def execute(self, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+        """The results of one op."""
+        rule = self.rules.get(op.name)
+        if rule is not None:
+            return rule(self, op, args)
+        scalar = SCALARS.get(op.name)
+        if scalar is None:
+            raise EvaluationError(f"the evaluator has no rule for '{op.name}': {op}", op.location)
+        result = scalar(op, *args)
+        if self.rounding and op.name == "arith.truncf":
+            result = round_to(result, op.results[0].type)
+        return [result]
+
+    def with_(self, live: Array | None = None, present: Array | None = None) -> "Frame":
+        """The same values, in another place."""
+        return dataclasses.replace(self, live=live, present=present)
+
+
+def reduce_last(kind: str, value: Array, present: Array) -> Array:
+    """Reduces `value` over the present entries of the last axis, which stays with size 1."""
+    identity = IDENTITY[kind]
+    full = np.where(present, value, identity)
+    return _REDUCE[kind](full, axis=-1, keepdims=True, initial=identity)
+
+
+def read(frame: Frame, op: ir.Operation, source: Array, indices: Sequence[Array]) -> Array:
+    """`source[indices]`, elementwise over arrays of indices."""
+    clamped = []
+    for axis, index in enumerate(indices):
+        size = source.shape[axis]
+        outside = (index < 0) | (index >= size)
+        counts = outside if frame.live is None else outside & frame.live
+        if counts.any():
+            worst = np.broadcast_to(index, counts.shape)[counts][0]
+            raise OutOfBoundsError(f"'{op.name}' reads index {worst} of dimension {axis}, which has size {size}", op.location)
+        clamped.append(np.clip(index, 0, max(size - 1, 0)))
+    if 0 in source.shape:  # nothing that counts is read of it
+        return np.zeros(np.broadcast_shapes(*(i.shape for i in indices)), source.dtype)
+    return source[tuple(clamped)] if clamped else source[()]
+
+
+def _extract(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    return [np.asarray(read(frame, op, args[0], args[1:]))]
+
+
+def _dim(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    axis = int(args[1])
+    if not 0 <= axis < args[0].ndim:
+        raise OutOfBoundsError(f"'{op.name}' asks for dimension {axis} of a value of rank {args[0].ndim}", op.location)
+    return [np.asarray(args[0].shape[axis])]
+
+
+def _reduce(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    if frame.present is None:
+        raise EvaluationError("'attn.reduce' outside of a row", op.location)
+    return [reduce_last(op.attributes["kind"].value, args[0], frame.present)]
+
+
+def _range(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    source, box = args[0], args[1:]
+    live = np.asarray(True) if frame.live is None else frame.live
+    shape = np.broadcast_shapes(live.shape, *(a.shape for a in box))
+    columns = [np.broadcast_to(a, shape).reshape(-1) for a in (live, *box)]
+    boxes, inverse = np.unique(np.stack([c.astype(np.int64) for c in columns], axis=1), axis=0, return_inverse=True)
+    found = np.array([_scan(op, source, row) for row in boxes], dtype=np.int64).reshape(-1, 2)
+    return [found[inverse.reshape(-1), side].reshape(shape) for side in (0, 1)]
+
+
+def _scan(op: ir.Operation, source: Array, row: Array) -> tuple[int, int]:
+    begins, ends = row[1 : 1 + source.ndim], row[1 + source.ndim :]
+    if not row[0]:
+        return 0, 0
+    inside = all(0 <= b < e <= size for b, e, size in zip(begins, ends, source.shape, strict=True))
+    if not inside:
+        raise OutOfBoundsError(f"'attn.range' scans [{list(map(int, begins))}, {list(map(int, ends))}) of a tensor of shape {list(source.shape)}", op.location)
+    part = source[tuple(slice(b, e) for b, e in zip(begins, ends, strict=True))]
+    return int(part.min()), int(part.max())
+
+
+SHARED_RULES: dict[str, FrameRule] = {
+    "tensor.extract": _extract,
+    "memref.load": _extract,
+    "tensor.dim": _dim,
+    "memref.dim": _dim,
+    "attn.reduce": _reduce,
+    "attn.range": _range,
+}

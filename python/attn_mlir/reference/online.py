@@ -1,0 +1,113 @@
+"""`attn.online`: blocks of keys one after the other, as kernels run it; optionally in parts that are merged."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import block_of, piece, pieces
+from attn_mlir.reference.attention import row_output
+from attn_mlir.reference.errors import EvaluationError
+from attn_mlir.reference.presence import Presence, presence
+from attn_mlir.reference.problem import Problem, scores, weighted_sum
+from attn_mlir.reference.scalar import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """Row states [B, Hq, Sq, 1] and output accumulators [B, Hq, Sq, Dv]."""
+
+    rows: list[Array]
+    accumulators: list[Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sweep:
+    p: Problem
+    where: Presence
+    s: Array
+    v: Array
+
+    def run(self, begin: int, end: int) -> State:
+        """All sweeps over the blocks that start in [begin, end)."""
+        p = self.p
+        rows = [self._full(x) for x in p.run(_piece(p, "attn.init"), p.indices()[:3])]
+        state = State(rows, [np.zeros((*p.shape[:3], p.v.shape[3]))] * p.op.attributes["accumulators"].value)
+        for step in pieces(p.op, "attn.step"):
+            for block, (lo, hi) in enumerate(p.blocks.keys(0, p.shape[3])):
+                if begin <= lo < end:
+                    state = self._step(step, state, block, lo, hi)
+        return state
+
+    def _step(self, step: ir.Operation, old: State, block: int, lo: int, hi: int) -> State:
+        p, states = self.p, len(old.rows)
+        present, visited = self.where.present[..., lo:hi], self.where.visited[block]
+        b, h, q, _ = p.indices()
+        yielded = p.run(step, [self.s[..., lo:hi], b, h, q, *old.rows], present, present)
+        rows = [np.where(visited, self._full(new), before) for new, before in zip(yielded[:states], old.rows, strict=True)]
+        if len(yielded) == states:  # not the last sweep
+            return State(rows, old.accumulators)
+        count = len(old.accumulators)
+        weights, scales = yielded[states : states + count], yielded[states + count :]
+        accumulators = []
+        for acc, weight, scale in zip(old.accumulators, weights, scales, strict=True):
+            new = acc * self._full(scale) + weighted_sum(np.broadcast_to(weight, present.shape), self.v[:, :, lo:hi], present)
+            accumulators.append(np.where(visited, new, acc))
+        return State(rows, accumulators)
+
+    def _full(self, value: Array) -> Array:
+        """A value of each row, as [B, Hq, Sq, 1]."""
+        return row_output(self.p, "state or scale", value, self.p.op)[..., None]
+
+
+def online(p: Problem, split: int = 1) -> list[Array]:
+    """The results of an `attn.online`. With `split` > 1 the blocks of keys are dealt to that many parts, which are merged."""
+    where = presence(p)
+    s, v = scores(p, where.present)
+    sweep = _Sweep(p, where, s, v)
+    limits = _parts(p, split)
+    states = [sweep.run(begin, end) for begin, end in zip(limits, limits[1:], strict=False)]
+    state = states[0]
+    for other in states[1:]:
+        state = _merge(p, state, other)
+    return _finalize(p, state)
+
+
+def _parts(p: Problem, split: int) -> list[int]:
+    """Limits of the parts, as evenly as blocks allow; a part may be empty."""
+    blocks = p.blocks.keys(0, p.shape[3])
+    inner = [blocks[len(blocks) * i // split][0] if blocks else 0 for i in range(1, split)]
+    return [0, *inner, p.shape[3]]
+
+
+def _merge(p: Problem, a: State, b: State) -> State:
+    states, count = len(a.rows), len(a.accumulators)
+    yielded = p.run(_piece(p, "attn.merge"), [*a.rows, *b.rows])
+    scales = [np.broadcast_to(x, (*p.shape[:3], 1)) for x in yielded[states:]]
+    accumulators = [
+        x * sx + y * sy for x, sx, y, sy in zip(a.accumulators, scales[:count], b.accumulators, scales[count:], strict=True)
+    ]
+    return State([np.broadcast_to(x, (*p.shape[:3], 1)) for x in yielded[:states]], accumulators)
+
+
+def _finalize(p: Problem, state: State) -> list[Array]:
+    finalize = _piece(p, "attn.finalize")
+    b, h, q, _ = p.indices()
+    o, *outputs = p.run(finalize, [*state.accumulators, b, h, q, *state.rows])
+    names: Sequence[str] = [name.value for name in p.op.attributes["outputs"]]
+    rows = [row_output(p, name, value, finalize) for name, value in zip(names, outputs, strict=True)]
+    return [np.array(np.broadcast_to(o, (*p.shape[:3], p.v.shape[3]))), *rows]
+
+
+def _piece(p: Problem, name: str) -> ir.Operation:
+    found = piece(p.op, name)
+    if found is None:
+        raise EvaluationError(f"'{p.op.name}' has no '{name}', which this way of running it needs", p.op.location)
+    return found
+
+
+def merges(op: ir.Operation) -> bool:
+    """Whether an `attn.online` can be run in parts."""
+    found = piece(op, "attn.merge")
+    return found is not None and len(block_of(found).arguments) > 0

@@ -1,0 +1,93 @@
+"""Which positions an attention op computes: its mask, or what `attn.bounds` and `attn.block_mask` make of it."""
+
+import dataclasses
+
+import numpy as np
+
+from attn_mlir.passes.regions import piece
+from attn_mlir.reference.errors import EvaluationError
+from attn_mlir.reference.problem import Problem
+from attn_mlir.reference.scalar import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Presence:
+    """`present` [B, Hq, Sq, Skv]; `visited` says the same of whole blocks: a row skips the others."""
+
+    present: Array
+    visited: list[Array]
+    """One [B, Hq, Sq, 1] for each block of keys."""
+
+
+def presence(p: Problem) -> Presence:
+    """Follows the pieces as a kernel does: nothing outside of the bounds, no mask where they promise that all is present."""
+    mask = _mask(p)
+    bounds = _bounds(p)
+    b, h, q, kv = p.indices()
+    if bounds is None:
+        begin = full_begin = full_end = np.zeros((1, 1, 1, 1), np.int64)
+        end = np.full((1, 1, 1, 1), p.shape[3])
+    else:
+        begin, full_begin, full_end, end = bounds
+    kept = (mask | ((full_begin <= kv) & (kv < full_end))) & (begin <= kv) & (kv < end)
+    present = np.array(np.broadcast_to(kept, p.shape))
+    visited = []
+    for lo, hi in p.blocks.keys(0, p.shape[3]):
+        first, last = np.maximum(begin, lo), np.minimum(end, hi)
+        visit, everything = _classes(p, first, last)
+        inside = (first <= kv[..., lo:hi]) & (kv[..., lo:hi] < last)
+        present[..., lo:hi] = (present[..., lo:hi] | (everything & inside)) & visit
+        visited.append(np.broadcast_to(visit, (*p.shape[:3], 1)))
+    _check_proof(p, present)
+    return Presence(present, visited)
+
+
+def _rows(p: Problem) -> tuple[Array, Array]:
+    """First row of each row's block, and one past the last."""
+    q = p.indices()[2]
+    begin = q // p.blocks.q * p.blocks.q
+    return begin, np.minimum(begin + p.blocks.q, p.shape[2])
+
+
+def _mask(p: Problem) -> Array:
+    mask = piece(p.op, "attn.mask")
+    if mask is None:
+        return np.ones((1, 1, 1, 1), bool)
+    (result,) = p.run(mask, p.indices())
+    return result
+
+
+def _bounds(p: Problem) -> list[Array] | None:
+    bounds = piece(p.op, "attn.bounds")
+    if bounds is None:
+        return None
+    b, h, _, _ = p.indices()
+    ranges = p.run(bounds, [b, h, *_rows(p)])
+    begin, full_begin, full_end, end = ranges
+    ordered = (0 <= begin) & (begin <= full_begin) & (full_begin <= full_end) & (full_end <= end) & (end <= p.shape[3])
+    if not ordered.all():
+        ordered, *ranges = np.broadcast_arrays(ordered, *ranges)
+        worst = [int(r[~ordered][0]) for r in ranges]
+        raise EvaluationError(f"'attn.bounds' gives {worst}, which is not ordered within [0, {p.shape[3]}]", bounds.location)
+    return ranges
+
+
+def _classes(p: Problem, first: Array, last: Array) -> tuple[Array, Array]:
+    """(visit, all) of the blocks of keys [first, last)."""
+    some = first < last
+    block_mask = piece(p.op, "attn.block_mask")
+    if block_mask is None:
+        return some, np.zeros_like(some)
+    b, h, _, _ = p.indices()
+    rows = _rows(p)
+    visit, everything = p.run(block_mask, [b, h, *rows, first, last], live=some)
+    return some & visit, some & everything
+
+
+def _check_proof(p: Problem, present: Array) -> None:
+    if "rows_nonempty" not in p.op.attributes or not p.op.attributes["rows_nonempty"].value or p.shape[3] == 0:
+        return
+    empty = np.argwhere(~present.any(axis=3))
+    if len(empty):
+        b, h, q = map(int, empty[0])
+        raise EvaluationError(f"rows_nonempty = true, but row {q} of head {h} in batch {b} has no key", p.op.location)

@@ -1,0 +1,248 @@
+"""Rules of the scalar ops: op name -> function on numpy arrays of any broadcastable shapes.
+
+Floats are float64 whatever their type says, i1 is bool, every other integer an int64 wrapped to its width.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+
+Array = np.ndarray
+Rule = Callable[..., Any]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def element_type(type_: ir.Type) -> ir.Type:
+    """The scalar type of a scalar, tensor, vector or memref type."""
+    return type_.element_type if isinstance(type_, ir.ShapedType) else type_
+
+
+def width(type_: ir.Type) -> int:
+    """The number of bits of an integer or index (or tile of those)."""
+    scalar = element_type(type_)
+    return scalar.width if isinstance(scalar, ir.IntegerType) else 64
+
+
+def wrap(value: Any, type_: ir.Type) -> Array:
+    """`value` as the integer type stores it: bool for i1, else two's complement in an int64."""
+    bits = width(type_)
+    if bits == 1:
+        return (np.asarray(value).astype(np.int64) & 1).astype(bool)
+    integers = np.asarray(value).astype(np.int64)
+    if bits == 64:
+        return integers
+    low = integers & ((1 << bits) - 1)
+    return np.where(low >> (bits - 1), low - (1 << bits), low)
+
+
+def unsigned(value: Array, type_: ir.Type) -> Array:
+    """The bits of an integer read without sign, as uint64."""
+    mask = np.uint64((1 << width(type_)) - 1)
+    return np.asarray(value).astype(np.int64).astype(np.uint64) & mask
+
+
+def round_to(value: Array, type_: ir.Type) -> Array:
+    """`value` rounded to the nearest number of the float type, still as float64."""
+    scalar = element_type(type_)
+    if isinstance(scalar, ir.F16Type):
+        return np.asarray(value).astype(np.float16).astype(np.float64)
+    if isinstance(scalar, ir.F32Type):
+        return np.asarray(value).astype(np.float32).astype(np.float64)
+    if isinstance(scalar, ir.BF16Type):
+        bits = np.ascontiguousarray(value, dtype=np.float32).view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+        return np.where(np.isnan(value), np.nan, rounded.view(np.float32).reshape(np.shape(value)).astype(np.float64))
+    return np.asarray(value)
+
+
+_ORDERED: tuple[Rule, ...] = (
+    lambda a, b: np.zeros(np.broadcast(a, b).shape, bool),
+    lambda a, b: a == b,
+    lambda a, b: a > b,
+    lambda a, b: a >= b,
+    lambda a, b: a < b,
+    lambda a, b: a <= b,
+    lambda a, b: (a < b) | (a > b),
+    lambda a, b: np.ones(np.broadcast(a, b).shape, bool),
+)
+_SIGNED: tuple[Rule, ...] = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
+
+
+def _cmpf(op: ir.Operation, a: Array, b: Array) -> Array:
+    predicate = op.attributes["predicate"].value
+    nan = np.isnan(a) | np.isnan(b)
+    if predicate < 8:  # false oeq ogt oge olt ole one ord
+        return _ORDERED[predicate](a, b) & ~nan
+    if predicate == 14:  # uno; 8 to 13 are ueq ugt uge ult ule une
+        return nan
+    return np.ones(nan.shape, bool) if predicate == 15 else _ORDERED[predicate - 7](a, b) | nan
+
+
+def _cmpi(op: ir.Operation, a: Array, b: Array) -> Array:
+    predicate = op.attributes["predicate"].value
+    type_ = op.operands[0].type
+    if predicate < 6:  # a true i1 is -1 when it is compared with its sign
+        sign = -1 if width(type_) == 1 else 1
+        return _SIGNED[predicate](sign * a.astype(np.int64), sign * b.astype(np.int64))
+    return _SIGNED[predicate - 4](unsigned(a, type_), unsigned(b, type_))
+
+
+def _integer(function: Rule) -> Rule:
+    """A rule on int64 whose result wraps to the op's type."""
+
+    def rule(op: ir.Operation, *args: Array) -> Array:
+        return wrap(function(*(a.astype(np.int64) for a in args)), op.results[0].type)
+
+    return rule
+
+
+def _natural(function: Rule) -> Rule:
+    """A rule on integers read without sign."""
+
+    def rule(op: ir.Operation, *args: Array) -> Array:
+        return wrap(function(*(unsigned(a, v.type) for a, v in zip(args, op.operands, strict=True))), op.results[0].type)
+
+    return rule
+
+
+def _plain(function: Rule) -> Rule:
+    return lambda op, *args: function(*args)
+
+
+def _truncating_division(a: Array, b: Array) -> Array:
+    return (a - np.fmod(a, b)) // b
+
+
+def _to_integer(op: ir.Operation, a: Array) -> Array:
+    return wrap(np.trunc(a), op.results[0].type)
+
+
+def _natural_to_float(op: ir.Operation, a: Array) -> Array:
+    return unsigned(a, op.operands[0].type).astype(np.float64)
+
+
+def _signed_to_float(op: ir.Operation, a: Array) -> Array:
+    sign = -1.0 if width(op.operands[0].type) == 1 else 1.0
+    return sign * a.astype(np.float64)
+
+
+def _sign_extend(op: ir.Operation, a: Array) -> Array:
+    return wrap(-a.astype(np.int64) if width(op.operands[0].type) == 1 else a, op.results[0].type)
+
+
+def _constant(op: ir.Operation) -> Array:
+    attribute = op.attributes["value"]
+    type_ = op.results[0].type
+    if isinstance(attribute, ir.DenseElementsAttr):
+        data = np.asarray(attribute.get_splat_value().value if attribute.is_splat else np.array(attribute))
+        data = np.broadcast_to(data, type_.shape)
+    else:
+        data = np.asarray(attribute.value)
+    integral = isinstance(element_type(type_), (ir.IntegerType, ir.IndexType))
+    return wrap(data, type_) if integral else data.astype(np.float64)
+
+
+def _bitcast_free(op: ir.Operation, a: Array) -> Array:
+    return a
+
+
+_FLOATS: dict[str, Rule] = {
+    "arith.addf": np.add,
+    "arith.subf": np.subtract,
+    "arith.mulf": np.multiply,
+    "arith.divf": np.divide,
+    "arith.remf": np.fmod,
+    "arith.negf": np.negative,
+    "arith.maximumf": np.maximum,
+    "arith.minimumf": np.minimum,
+    "arith.maxnumf": np.fmax,
+    "arith.minnumf": np.fmin,
+    "arith.select": np.where,
+    "math.exp": np.exp,
+    "math.exp2": np.exp2,
+    "math.expm1": np.expm1,
+    "math.log": np.log,
+    "math.log2": np.log2,
+    "math.log10": np.log10,
+    "math.log1p": np.log1p,
+    "math.sqrt": np.sqrt,
+    "math.rsqrt": lambda a: 1.0 / np.sqrt(a),
+    "math.cbrt": np.cbrt,
+    "math.absf": np.abs,
+    "math.tanh": np.tanh,
+    "math.sinh": np.sinh,
+    "math.cosh": np.cosh,
+    "math.sin": np.sin,
+    "math.cos": np.cos,
+    "math.tan": np.tan,
+    "math.asin": np.arcsin,
+    "math.acos": np.arccos,
+    "math.atan": np.arctan,
+    "math.atan2": np.arctan2,
+    "math.erf": _erf,
+    "math.erfc": _erfc,
+    "math.powf": np.power,
+    "math.floor": np.floor,
+    "math.ceil": np.ceil,
+    "math.trunc": np.trunc,
+    "math.roundeven": np.rint,
+    "math.round": lambda a: np.copysign(np.floor(np.abs(a) + 0.5), a),
+    "math.copysign": np.copysign,
+    "math.fma": lambda a, b, c: a * b + c,
+    "math.fpowi": np.power,
+    "math.isnan": np.isnan,
+    "math.isinf": np.isinf,
+    "math.isfinite": np.isfinite,
+    "attn.detach": lambda a: a,
+}
+_INTEGERS: dict[str, Rule] = {
+    "arith.addi": np.add,
+    "arith.subi": np.subtract,
+    "arith.muli": np.multiply,
+    "arith.floordivsi": np.floor_divide,
+    "arith.ceildivsi": lambda a, b: -np.floor_divide(-a, b),
+    "arith.divsi": _truncating_division,
+    "arith.remsi": np.fmod,
+    "arith.minsi": np.minimum,
+    "arith.maxsi": np.maximum,
+    "arith.andi": np.bitwise_and,
+    "arith.ori": np.bitwise_or,
+    "arith.xori": np.bitwise_xor,
+    "arith.shli": np.left_shift,
+    "arith.shrsi": np.right_shift,
+    "arith.trunci": lambda a: a,
+    "arith.index_cast": lambda a: a,
+    "math.absi": np.abs,
+}
+_NATURALS: dict[str, Rule] = {
+    "arith.divui": np.floor_divide,
+    "arith.ceildivui": lambda a, b: (a + b - np.uint64(1)) // b,
+    "arith.remui": np.remainder,
+    "arith.minui": np.minimum,
+    "arith.maxui": np.maximum,
+    "arith.shrui": np.right_shift,
+    "arith.extui": lambda a: a,
+    "arith.index_castui": lambda a: a,
+}
+
+SCALARS: dict[str, Rule] = {
+    **{name: _plain(function) for name, function in _FLOATS.items()},
+    **{name: _integer(function) for name, function in _INTEGERS.items()},
+    **{name: _natural(function) for name, function in _NATURALS.items()},
+    "arith.constant": _constant,
+    "arith.cmpf": _cmpf,
+    "arith.cmpi": _cmpi,
+    "arith.extsi": _sign_extend,
+    "arith.sitofp": _signed_to_float,
+    "arith.uitofp": _natural_to_float,
+    "arith.fptosi": _to_integer,
+    "arith.fptoui": _to_integer,
+    "arith.extf": _bitcast_free,
+    "arith.truncf": _bitcast_free,
+}
