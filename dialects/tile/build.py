@@ -1,0 +1,66 @@
+"""Builders for `tile` ops. All of them need an active location and insertion point."""
+
+from collections.abc import Callable, Sequence
+
+from attn_mlir.mlir import ir
+
+MapBody = Callable[..., tuple[Sequence[ir.Value], Sequence[ir.Value]]]
+
+
+def program_id(axis: int) -> ir.Value:
+    """`tile.program_id`: 0 is the query block, 1 the query head, 2 the batch."""
+    attributes = {"axis": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), axis)}
+    return ir.Operation.create("tile.program_id", results=[ir.IndexType.get()], attributes=attributes).result
+
+
+def load(source: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value, rows: int | None = None) -> ir.Value:
+    """`tile.load` of `count` rows; a static number of `rows` pads by repeating the last one."""
+    type_ = ir.MemRefType(source.type)
+    extent = ir.ShapedType.get_dynamic_size() if rows is None else rows
+    result = ir.RankedTensorType.get([extent, type_.shape[3]], type_.element_type)
+    return ir.Operation.create("tile.load", results=[result], operands=[source, b, h, row, count]).result
+
+
+def store(tile: ir.Value, target: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value) -> None:
+    """`tile.store` of the first `count` rows."""
+    ir.Operation.create("tile.store", operands=[tile, target, b, h, row, count])
+
+
+def fill(value: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """`tile.fill`: a tile of one value."""
+    return ir.Operation.create("tile.fill", results=[ir.RankedTensorType.get(shape, value.type)], operands=[value]).result
+
+
+def dot(a: ir.Value, b: ir.Value, element: ir.Type, transpose_b: bool) -> ir.Value:
+    """`tile.dot`: a b or a b^T, accumulated in `element`."""
+    rows, columns = ir.RankedTensorType(a.type).shape[0], ir.RankedTensorType(b.type).shape[0 if transpose_b else 1]
+    result = ir.RankedTensorType.get([rows, columns], element)
+    attributes = {"transpose_b": ir.BoolAttr.get(transpose_b)}
+    return ir.Operation.create("tile.dot", results=[result], operands=[a, b], attributes=attributes).result
+
+
+def dot_accumulate(c: ir.Value, scale: ir.Value | None, a: ir.Value, b: ir.Value) -> ir.Value:
+    """`tile.dot_add`, or `tile.dot_rescale` when a row scale is given; b is not transposed."""
+    attributes = {"transpose_b": ir.BoolAttr.get(False)}
+    name, operands = ("tile.dot_add", [c, a, b]) if scale is None else ("tile.dot_rescale", [c, scale, a, b])
+    return ir.Operation.create(name, results=[c.type], operands=operands, attributes=attributes).result
+
+
+def map_(
+    extents: Sequence[ir.Value], tiles: Sequence[ir.Type], rows: Sequence[ir.Type], reductions: Sequence[str], body: MapBody
+) -> tuple[list[ir.Value], list[ir.Value]]:
+    """`tile.map`: `body(i, j)` (or `body(i)`) returns the elements of the tiles and the contributions to the reductions."""
+    attributes = {
+        "reductions": ir.ArrayAttr.get([ir.StringAttr.get(kind) for kind in reductions]),
+        "resultSegmentSizes": ir.DenseI32ArrayAttr.get([len(tiles), len(rows)]),
+    }
+    op = ir.Operation.create("tile.map", results=[*tiles, *rows], operands=list(extents), attributes=attributes, regions=1)
+    here = ir.Location.current
+    names = ("i", "j")[: len(extents)]
+    block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(extents), arg_locs=[ir.Location.name(n, here) for n in names])
+    with ir.InsertionPoint(block):
+        of_tiles, of_rows = body(*block.arguments)
+        segments = {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(of_tiles), len(of_rows)])}
+        ir.Operation.create("tile.yield", operands=[*of_tiles, *of_rows], attributes=segments)
+    results = list(op.results)
+    return results[: len(tiles)], results[len(tiles) :]

@@ -1,0 +1,1 @@
+"""How `attn-tile` builds a kernel."""
