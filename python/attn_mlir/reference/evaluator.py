@@ -13,6 +13,7 @@ from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule
 from attn_mlir.reference.online import online
 from attn_mlir.reference.problem import Blocks, problem
 from attn_mlir.reference.scalar import Array, element_type, wrap
+from attn_mlir.reference.tiles import inputs_of, run_kernel
 
 
 def evaluate(
@@ -36,8 +37,6 @@ def evaluate(
     block_ = func.regions[0].blocks[0]
     with np.errstate(all="ignore"):
         if "tile.kernel" in func.attributes:
-            from attn_mlir.reference.tiles import run_kernel
-
             return run_kernel(func, _kernel_inputs(func, inputs), rounding)
         arguments = _arguments(func, [argument.type for argument in block_.arguments], inputs)
         frame = Frame({}, _rules(blocks, split), rounding=rounding)
@@ -89,9 +88,10 @@ def _argument(func: ir.Operation, position: int, type_: ir.Type, value: Any) -> 
 
 
 def _kernel_inputs(func: ir.Operation, inputs: Sequence[Any]) -> list[Array]:
-    """The arguments of a kernel: the inputs, and an output of NaN for every argument after them."""
+    """The arguments of a kernel: the inputs, and an output full of NaN for every argument after them."""
     types = [argument.type for argument in func.regions[0].blocks[0].arguments]
-    given = _arguments(func, types[: len(inputs)], inputs)
+    count = inputs_of(func)
+    given = _arguments(func, types[:count], inputs)
     q, v = given[0], given[2]
-    outputs = [np.full((*q.shape[:3], v.shape[3]) if type_.rank == 4 else q.shape[:3], np.nan) for type_ in types[len(inputs) :]]
+    outputs = [np.full((*q.shape[:3], v.shape[3]) if type_.rank == 4 else q.shape[:3], np.nan) for type_ in types[count:]]
     return [*given, *outputs]

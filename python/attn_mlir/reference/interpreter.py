@@ -11,8 +11,6 @@ from attn_mlir.reference.scalar import SCALARS, Array, round_to
 
 FrameRule = Callable[["Frame", ir.Operation, list[Array]], Sequence[Array]]
 
-HIGHEST = float(np.finfo(np.float32).max)
-IDENTITY = {"sum": 0.0, "max": -HIGHEST, "min": HIGHEST}
 _REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
 TERMINATORS = frozenset({"attn.yield", "tile.yield", "scf.yield", "func.return"})
 
@@ -61,9 +59,10 @@ class Frame:
         return dataclasses.replace(self, live=live, present=present)
 
 
-def reduce_last(kind: str, value: Array, present: Array) -> Array:
+def reduce_last(kind: str, value: Array, present: Array, type_: ir.Type) -> Array:
     """Reduces `value` over the present entries of the last axis, which stays with size 1."""
-    identity = IDENTITY[kind]
+    highest = float(np.finfo(np.float64 if isinstance(type_, ir.F64Type) else np.float32).max)
+    identity = {"sum": 0.0, "max": -highest, "min": highest}[kind]
     full = np.where(present, value, identity)
     return _REDUCE[kind](full, axis=-1, keepdims=True, initial=identity)
 
@@ -98,7 +97,7 @@ def _dim(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
 def _reduce(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     if frame.present is None:
         raise EvaluationError("'attn.reduce' outside of a row", op.location)
-    return [reduce_last(op.attributes["kind"].value, args[0], frame.present)]
+    return [reduce_last(op.attributes["kind"].value, args[0], frame.present, op.results[0].type)]
 
 
 def _range(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:

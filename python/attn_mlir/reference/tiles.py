@@ -1,0 +1,136 @@
+"""Kernels in the `tile` dialect: every program of the grid, one after the other."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import block_of
+from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
+from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule, reduce_last
+from attn_mlir.reference.scalar import Array
+
+
+def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = False) -> list[Array]:
+    """Runs `func` for every program id on `arguments`, and returns its outputs: those that it stores to."""
+    block = func.regions[0].blocks[0]
+    q = arguments[0]
+    rows = ir.DictAttr(func.attributes["tile.kernel"])["block_q"].value
+    for b, h, program in np.ndindex(q.shape[0], q.shape[1], -(-q.shape[2] // rows)):
+        ids = tuple(np.asarray(i) for i in (program, h, b))
+        Frame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding).run(block, arguments)
+    return [x for x, name in zip(arguments, block.arguments, strict=True) if _is_stored(name)]
+
+
+def inputs_of(func: ir.Operation) -> int:
+    """How many arguments come before the outputs."""
+    return sum(not _is_stored(argument) for argument in func.regions[0].blocks[0].arguments)
+
+
+def _is_stored(argument: ir.Value) -> bool:
+    return any(use.owner.operation.name == "tile.store" and use.operand_number == 1 for use in argument.uses)
+
+
+def _program_id(ids: tuple[Array, ...]) -> FrameRule:
+    return lambda frame, op, args: [ids[op.attributes["axis"].value]]
+
+
+def _rows(op: ir.Operation, array: Array, b: Array, h: Array, row: Array, count: Array) -> tuple[int, int, slice]:
+    sizes = array.shape[:3]
+    inside = 0 <= b < sizes[0] and 0 <= h < sizes[1] and 0 <= row and 0 <= count and row + count <= sizes[2]
+    if not inside:
+        where = f"batch {b}, head {h}, rows [{row}, {row + count})"
+        raise OutOfBoundsError(f"'{op.name}' accesses {where} of a memref of shape {list(array.shape)}", op.location)
+    return int(b), int(h), slice(int(row), int(row + count))
+
+
+def _load(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    source, *where, count = args
+    tile = source[_rows(op, source, *where, count)]
+    type_ = ir.RankedTensorType(op.results[0].type)
+    if type_.is_dynamic_dim(0):
+        return [tile.copy()]
+    missing = type_.shape[0] - len(tile)
+    if missing < 0 or len(tile) == 0:
+        raise OutOfBoundsError(f"'tile.load' reads {len(tile)} rows into a tile of {type_.shape[0]}", op.location)
+    return [np.concatenate([tile, np.repeat(tile[-1:], missing, axis=0)])]
+
+
+def _store(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    tile, target, *where, count = args
+    if count > len(tile):
+        raise OutOfBoundsError(f"'tile.store' writes {count} rows of a tile of {len(tile)}", op.location)
+    target[_rows(op, target, *where, count)] = tile[: int(count)]
+    return []
+
+
+def _fill(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    return [np.full(ir.RankedTensorType(op.results[0].type).shape, args[0])]
+
+
+def _product(op: ir.Operation, a: Array, b: Array) -> Array:
+    right = b.T if op.attributes["transpose_b"].value else b
+    if a.shape[1] != right.shape[0]:
+        raise EvaluationError(f"'{op.name}' multiplies tiles of shapes {list(a.shape)} and {list(right.shape)}", op.location)
+    return a @ right
+
+
+def _dot(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    return [_product(op, *args)]
+
+
+def _dot_add(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    c, a, b = args
+    return [c + _product(op, a, b)]
+
+
+def _dot_rescale(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    c, scale, a, b = args
+    return [c * scale[:, None] + _product(op, a, b)]
+
+
+def _map(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    shape = [int(extent) for extent in args]
+    kinds = [kind.value for kind in op.attributes["reductions"]]
+    indices = [np.arange(n).reshape([-1 if i == axis else 1 for i in range(len(shape))]) for axis, n in enumerate(shape)]
+    yielded = [np.broadcast_to(x, shape) for x in frame.run(block_of(op), indices)]
+    tiles = len(yielded) - len(kinds)
+    everything = np.ones((1,) * len(shape), bool)
+    types = [result.type.element_type for result in op.results]
+    rows = [reduce_last(kind, x, everything, t)[:, 0] for kind, x, t in zip(kinds, yielded[tiles:], types[tiles:], strict=True)]
+    results = [*yielded[:tiles], *rows]
+    for value, result in zip(results, op.results, strict=True):
+        type_ = ir.RankedTensorType(result.type)
+        if any(not type_.is_dynamic_dim(i) and n != type_.shape[i] for i, n in enumerate(value.shape)):
+            raise EvaluationError(f"'tile.map' makes a tile of shape {list(value.shape)} as {type_}", op.location)
+    return results
+
+
+def _for(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    begin, end, step, *carried = args
+    if step <= 0:
+        raise EvaluationError(f"'scf.for' steps by {step}", op.location)
+    for i in range(int(begin), int(end), int(step)):
+        carried = frame.run(block_of(op), [np.asarray(i), *carried])
+    return carried
+
+
+def _if(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    if args[0].ndim:
+        raise EvaluationError("'scf.if' inside of 'tile.map' is not supported; use arith.select", op.location)
+    region = op.regions[0 if args[0] else 1]
+    return frame.run(region.blocks[0], []) if len(region.blocks) else []
+
+
+RULES: dict[str, FrameRule] = {
+    **SHARED_RULES,
+    "scf.for": _for,
+    "scf.if": _if,
+    "tile.dot": _dot,
+    "tile.dot_add": _dot_add,
+    "tile.dot_rescale": _dot_rescale,
+    "tile.fill": _fill,
+    "tile.load": _load,
+    "tile.map": _map,
+    "tile.store": _store,
+}
