@@ -1,0 +1,67 @@
+"""Reading MLIR text: files, chunks of a split file, and limits that keep the parser from crashing."""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from attn_mlir.diagnostics import Diagnostic, DiagnosticError
+
+# The MLIR parser recurses on nesting without a limit of its own and would overflow the stack.
+_MAX_NESTING = 256
+_MAX_MINUS_RUN = 64
+_SKIPPED = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->|[<>]=')
+_MINUS_RUN = re.compile(rf"(?:-\s*){{{_MAX_MINUS_RUN}}}")
+_SEPARATOR = re.compile(r"^[ \t]*// -----.*\n?", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Text and the name that diagnostics give it."""
+
+    name: str
+    text: str
+
+
+def read(path: str) -> Source:
+    """Reads a UTF-8 file, or standard input for `-`. Raises DiagnosticError."""
+    name = "<stdin>" if path == "-" else path
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise DiagnosticError([Diagnostic("error", f"cannot read the file: {reason}", name)]) from None
+    try:
+        return Source(name, data.decode())
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        raise DiagnosticError([Diagnostic("error", f"not UTF-8 text: byte 0x{data[error.start]:02x}", name, line, column)]) from None
+
+
+def chunks(source: Source) -> Iterator[Source]:
+    """The parts between `// -----` lines, each padded with newlines so that it keeps its line numbers."""
+    start = 0
+    for separator in [*_SEPARATOR.finditer(source.text), None]:
+        end = separator.start() if separator else len(source.text)
+        yield Source(source.name, "\n" * source.text.count("\n", 0, start) + source.text[start:end])
+        start = separator.end() if separator else end
+
+
+def check_nesting(source: Source) -> None:
+    """Raises DiagnosticError for text that is nested too deeply for the parser."""
+    # Blanked in place, so that offsets stay those of the text.
+    text = _SKIPPED.sub(lambda match: " " * len(match[0]), source.text)
+    depth = 0
+    for match in re.finditer(r"[(\[{<>}\])]", text):
+        depth = depth + 1 if match[0] in "([{<" else max(depth - 1, 0)
+        if depth > _MAX_NESTING:
+            raise _too_deep(source, match.start(), f"brackets are nested more than {_MAX_NESTING} deep")
+    if run := _MINUS_RUN.search(text):
+        raise _too_deep(source, run.start(), f"more than {_MAX_MINUS_RUN - 1} minus signs in a row")
+
+
+def _too_deep(source: Source, offset: int, message: str) -> DiagnosticError:
+    line, column = source.text.count("\n", 0, offset) + 1, offset - (source.text.rfind("\n", 0, offset) + 1) + 1
+    return DiagnosticError([Diagnostic("error", message, source.name, line, column)])

@@ -1,0 +1,59 @@
+"""lit configuration: `lit test` from the repository root, installed or not."""
+
+# lit defines `config` and `lit_config` before it runs this file.
+# ruff: noqa: F821
+# pyright: reportUndefinedVariable=false
+
+import importlib.util
+import os
+import shutil
+import sys
+
+import lit.formats
+
+here = os.path.dirname(os.path.abspath(__file__))
+repository = os.path.dirname(here)
+python = lit_config.params.get("python", sys.executable)
+search = os.pathsep.join([os.path.dirname(python), os.environ.get("PATH", "")])
+
+config.name = "attn-mlir"
+# lit's own shell knows `not`, pipes and redirections, on every system.
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.suffixes = [".mlir", ".py"]
+config.excludes = ["lit.cfg.py", "conftest.py", "Inputs", "unit"]
+config.test_source_root = here
+config.test_exec_root = lit_config.params.get("exec_root", os.path.join(repository, "build", "test"))
+
+filecheck = os.environ.get("FILECHECK") or shutil.which("FileCheck", path=search) or shutil.which("filecheck", path=search)
+if not filecheck:
+    lit_config.fatal("FileCheck not found: install LLVM's, or `pip install filecheck`")
+if filecheck.endswith("FileCheck"):
+    filecheck += " --enable-var-scope --dump-input=fail"
+
+
+def tool(name: str) -> str:
+    return f"{python} -m attn_mlir.tools.{name}"
+
+
+config.substitutions += [
+    ("%PYTHON", python),
+    ("%inputs", os.path.join(here, "Inputs")),
+    (r"(?<![\w/.-])attn-opt(?![\w.-])", tool("attn_opt")),
+    (r"(?<![\w/.-])attn-run(?![\w.-])", tool("attn_run")),
+    (r"(?<![\w/.-])attn-translate(?![\w.-])", tool("attn_translate")),
+    (r"\bFileCheck\b", filecheck),
+]
+config.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.join(repository, "python"), os.environ.get("PYTHONPATH")]))
+# Several small processes run at once; their own thread pools would only get in each other's way.
+config.environment["OMP_NUM_THREADS"] = "1"
+for variable in ("HOME", "TILELANG_CACHE_DIR", "CUDA_HOME"):
+    if variable in os.environ:
+        config.environment[variable] = os.environ[variable]
+
+# What tests may ask for by REQUIRES.
+for module in ("torch", "tilelang"):
+    if importlib.util.find_spec(module):
+        config.available_features.add(module)
+for program in ("nvcc", "clang++", "g++"):
+    if shutil.which(program, path=search):
+        config.available_features.add(program)
