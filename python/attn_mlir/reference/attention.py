@@ -1,7 +1,5 @@
 """`attn.attention`: the definition of an attention, all keys of a row at once."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from attn_mlir.mlir import ir

@@ -11,6 +11,7 @@ from attn_mlir.reference.attention import attention
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule
 from attn_mlir.reference.online import online
+from attn_mlir.reference.presence import presence
 from attn_mlir.reference.problem import Blocks, problem
 from attn_mlir.reference.scalar import Array, element_type, wrap
 from attn_mlir.reference.tiles import inputs_of, run_kernel
@@ -41,6 +42,24 @@ def evaluate(
         arguments = _arguments(func, [argument.type for argument in block_.arguments], inputs)
         frame = Frame({}, _rules(blocks, split), rounding=rounding)
         return frame.run(block_, arguments)
+
+
+def rows_with_keys(module: ir.Module | ir.Operation | ir.OpView, inputs: Sequence[Any], function: str = "attention") -> Array:
+    """Which rows [B, Hq, Sq] of the attention in `function` have a present key."""
+    func = find_function(module, function)
+    found: list[Array] = []
+
+    def look(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+        found.append(presence(problem(op, frame, args, Blocks())).present.any(axis=3))
+        return [np.zeros(0)] * len(op.results)
+
+    block = func.regions[0].blocks[0]
+    with np.errstate(all="ignore"):
+        rules = {**SHARED_RULES, "attn.attention": look, "attn.online": look}
+        Frame({}, rules).run(block, _arguments(func, [argument.type for argument in block.arguments], inputs))
+    if len(found) != 1:
+        raise EvaluationError(f"@{function} holds {len(found)} attentions, not one", func.location)
+    return found[0]
 
 
 def find_function(module: ir.Module | ir.Operation | ir.OpView, name: str) -> ir.Operation:

@@ -1,6 +1,7 @@
 """`attn.online`: blocks of keys one after the other, as kernels run it; optionally in parts that are merged."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -67,7 +68,7 @@ def online(p: Problem, split: int = 1) -> list[Array]:
     s, v = scores(p, where.present)
     sweep = _Sweep(p, where, s, v)
     limits = _parts(p, split)
-    states = [sweep.run(begin, end) for begin, end in zip(limits, limits[1:], strict=False)]
+    states = [sweep.run(begin, end) for begin, end in itertools.pairwise(limits)]
     state = states[0]
     for other in states[1:]:
         state = _merge(p, state, other)

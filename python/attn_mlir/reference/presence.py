@@ -23,7 +23,7 @@ def presence(p: Problem) -> Presence:
     """Follows the pieces as a kernel does: nothing outside of the bounds, no mask where they promise that all is present."""
     mask = _mask(p)
     bounds = _bounds(p)
-    b, h, q, kv = p.indices()
+    kv = p.indices()[3]
     if bounds is None:
         begin = full_begin = full_end = np.zeros((1, 1, 1, 1), np.int64)
         end = np.full((1, 1, 1, 1), p.shape[3])

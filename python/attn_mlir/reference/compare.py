@@ -1,0 +1,96 @@
+"""Runs two modules on the same inputs and measures how far their results are apart."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all, piece
+from attn_mlir.reference.errors import EvaluationError
+from attn_mlir.reference.evaluator import evaluate, find_function
+from attn_mlir.reference.online import merges
+from attn_mlir.reference.scalar import Array
+
+Module = ir.Module | ir.Operation | ir.OpView
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How far one output is from the reference: the largest absolute and relative error."""
+
+    name: str
+    absolute: float
+    relative: float
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the relative error (absolute, below 1) is small enough; NaN is not."""
+        return self.relative <= tolerance
+
+    def __str__(self) -> str:
+        return f"{self.name}: abs {self.absolute:.1e} rel {self.relative:.1e}"
+
+
+def difference(name: str, got: Array, wanted: Array, where: Array | None = None) -> Difference:
+    """Compares `got` with `wanted`, in the rows `where`. Equal infinities and NaN against NaN are no error."""
+    if got.shape != wanted.shape:
+        return Difference(name, np.inf, np.inf)
+    if where is not None:
+        got, wanted = got[where], wanted[where]
+    with np.errstate(all="ignore"):
+        same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+        absolute = np.where(same, 0.0, np.abs(got - wanted))
+        relative = np.where(same, 0.0, absolute / np.maximum(1.0, np.abs(wanted)))
+    # NaN where only one side is NaN, and infinity over infinity
+    absolute, relative = (np.where(np.isnan(x), np.inf, x) for x in (absolute, relative))
+    return Difference(name, float(absolute.max(initial=0.0)), float(relative.max(initial=0.0)))
+
+
+def worst(found: Sequence[Sequence[Difference]]) -> list[Difference]:
+    """The largest errors of each output over several runs."""
+    return [Difference(runs[0].name, max(r.absolute for r in runs), max(r.relative for r in runs)) for runs in zip(*found, strict=True)]
+
+
+def ways(module: Module, function: str = "attention") -> list[Mapping[str, Any]]:
+    """Ways to run `function` that must agree: block sizes, and for a merge, parts."""
+    found: list[Mapping[str, Any]] = [{}]
+    func = find_function(module, function)
+    if "tile.kernel" in func.attributes:
+        return found
+    for op in find_all(func, "attn.attention", "attn.online"):
+        if op.name == "attn.online" or piece(op, "attn.bounds") or piece(op, "attn.block_mask"):
+            found.append({"block": (5, 3), "q_block": 4})
+        if op.name == "attn.online" and merges(op):
+            found.append({"block": 4, "q_block": 8, "split": 3})
+    return found
+
+
+def output_names(module: Module, function: str = "attention") -> list[str]:
+    """The names of the results: o and the row outputs."""
+    func = find_function(module, function)
+    for op in find_all(func, "attn.attention", "attn.online"):
+        return ["o", *(name.value for name in op.attributes["outputs"])]
+    stores = len({op.operands[1] for op in find_all(func, "tile.store")})
+    return ["o", *(f"row output {i}" for i in range(stores - 1))]
+
+
+def compare(
+    module: Module,
+    inputs: Sequence[Any],
+    wanted: Sequence[Array],
+    where: Array | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    function: str = "attention",
+    **options: Any,
+) -> list[Difference]:
+    """Runs `module` in every way (or the one that `options` say) and compares its results with `wanted`, in the rows `where`."""
+    called = output_names(module, function) if names is None else names
+    found = []
+    for way in [options] if options else ways(module, function):
+        results = evaluate(module, inputs, function, **way)
+        if len(results) != len(wanted):
+            raise EvaluationError(f"@{function} has {len(results)} results, the reference {len(wanted)}", module.operation.location)
+        found.append([difference(n, got, want, where) for n, got, want in zip(called, results, wanted, strict=True)])
+    return worst(found)

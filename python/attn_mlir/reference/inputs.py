@@ -1,0 +1,76 @@
+"""Random inputs for a function, made to its signature."""
+
+import dataclasses
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.reference.evaluator import find_function
+from attn_mlir.reference.scalar import Array, element_type, round_to
+from attn_mlir.reference.tiles import inputs_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What the dynamic dimensions of an attention become."""
+
+    batch: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    q_len: int = 17
+    kv_len: int = 23
+
+    def __str__(self) -> str:
+        return f"B={self.batch} Hq={self.heads} Hkv={self.kv_heads} Sq={self.q_len} Skv={self.kv_len}"
+
+
+@dataclasses.dataclass(frozen=True)
+class InputMaker:
+    """Draws the arguments of a function."""
+
+    sizes: Sizes = Sizes()
+    seed: int = 0
+    integers: tuple[int, int] = (0, 4)
+    """Integer tensors are drawn from [low, high)."""
+    index: int = 3
+    """What index scalars are."""
+    capture_size: int | None = None
+    """The size of every dynamic dimension of a captured tensor; by default enough for any position or head."""
+
+    def make(self, module: ir.Module | ir.Operation | ir.OpView, function: str = "attention") -> list[Array]:
+        """q, k, v and the captures of `function`."""
+        func = find_function(module, function)
+        types = [argument.type for argument in func.regions[0].blocks[0].arguments][: inputs_of(func)]
+        rng = np.random.default_rng(self.seed)
+        s = self.sizes
+        leading = [(s.batch, s.heads, s.q_len), (s.batch, s.kv_heads, s.kv_len), (s.batch, s.kv_heads, s.kv_len)]
+        return [self._draw(rng, type_, leading[i] if i < 3 else None) for i, type_ in enumerate(types)]
+
+    def _draw(self, rng: np.random.Generator, type_: ir.Type, leading: tuple[int, ...] | None) -> Array:
+        scalar = element_type(type_)
+        if not isinstance(type_, ir.ShapedType):
+            return np.asarray(self.index if isinstance(scalar, (ir.IndexType, ir.IntegerType)) else round_to(rng.uniform(0.5, 1.5), scalar))
+        shape = [self._size(type_, i) if leading is None or i == 3 else leading[i] for i in range(type_.rank)]
+        if isinstance(scalar, ir.IntegerType) and scalar.width == 1:
+            return rng.random(shape) < 0.5
+        if isinstance(scalar, (ir.IntegerType, ir.IndexType)):
+            return self._integers(rng, shape)
+        return round_to(rng.standard_normal(shape), scalar)
+
+    def _size(self, type_: ir.ShapedType, axis: int) -> int:
+        if not type_.is_dynamic_dim(axis):
+            return type_.shape[axis]
+        if self.capture_size is not None:
+            return self.capture_size
+        s = self.sizes
+        largest = max(s.batch, s.heads, s.q_len, s.kv_len)
+        # Small tensors may be indexed by a difference of positions; of large ones every element costs.
+        return max(64, 2 * largest) if type_.rank <= 2 else largest
+
+    def _integers(self, rng: np.random.Generator, shape: list[int]) -> Array:
+        """Uniform; of rank 1, sorted over the positions that exist, as document ids are."""
+        drawn = rng.integers(*self.integers, size=shape)
+        if len(shape) == 1:
+            used = min(shape[0], max(self.sizes.q_len, self.sizes.kv_len))
+            drawn[:used].sort()
+        return drawn

@@ -1,0 +1,33 @@
+func.func @attention(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor<?x?x?x64xf32>, %document: tensor<?x?xi64>) -> (tensor<?x?x?x64xf32>, tensor<?x?x?xf32>) {
+  %o, %lse = "attn.attention"(%q, %k, %v) ({
+    "attn.score"() ({
+    ^bb0(%score: f32, %b: index, %h: index, %q_idx: index, %kv_idx: index):
+      %scale = arith.constant 0.125 : f32
+      %scaled = arith.mulf %score, %scale : f32
+      "attn.yield"(%scaled) : (f32) -> ()
+    }) : () -> ()
+    "attn.mask"() ({
+    ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
+      %q_doc = tensor.extract %document[%b, %q_idx] : tensor<?x?xi64>
+      %kv_doc = tensor.extract %document[%b, %kv_idx] : tensor<?x?xi64>
+      %q_index = arith.index_cast %q_doc : i64 to index
+      %kv_index = arith.index_cast %kv_doc : i64 to index
+      %same = arith.cmpi eq, %q_index, %kv_index : index
+      %causal = arith.cmpi sge, %q_idx, %kv_idx : index
+      %present = arith.andi %causal, %same : i1
+      "attn.yield"(%present) : (i1) -> ()
+    }) : () -> ()
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32
+      %p = arith.divf %e, %l : f32
+      %log_l = math.log %l : f32
+      %lse = arith.addf %m, %log_l : f32
+      "attn.yield"(%p, %lse) : (f32, f32) -> ()
+    }) : () -> ()
+  }) {outputs = ["lse"]} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> (tensor<?x?x?x64xf32>, tensor<?x?x?xf32>)
+  return %o, %lse : tensor<?x?x?x64xf32>, tensor<?x?x?xf32>
+}

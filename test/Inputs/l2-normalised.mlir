@@ -1,0 +1,26 @@
+func.func @attention(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor<?x?x?x64xf32>) -> (tensor<?x?x?x64xf32>, tensor<?x?x?xf32>) {
+  %o, %norm = "attn.attention"(%q, %k, %v) ({
+    "attn.score"() ({
+    ^bb0(%score: f32, %b: index, %h: index, %q_idx: index, %kv_idx: index):
+      %scale = arith.constant 0.125 : f32
+      %scaled = arith.mulf %score, %scale : f32
+      "attn.yield"(%scaled) : (f32) -> ()
+    }) : () -> ()
+    "attn.mask"() ({
+    ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
+      %present = arith.cmpi sge, %q_idx, %kv_idx : index
+      "attn.yield"(%present) : (i1) -> ()
+    }) : () -> ()
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %square = arith.mulf %s, %s : f32
+      %squares = "attn.reduce"(%square) {kind = "sum"} : (f32) -> f32
+      %eps = arith.constant 1.0e-6 : f32
+      %safe = arith.addf %squares, %eps : f32
+      %norm = math.sqrt %safe : f32
+      %p = arith.divf %s, %norm : f32
+      "attn.yield"(%p, %norm) : (f32, f32) -> ()
+    }) : () -> ()
+  }) {outputs = ["norm"]} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> (tensor<?x?x?x64xf32>, tensor<?x?x?xf32>)
+  return %o, %norm : tensor<?x?x?x64xf32>, tensor<?x?x?xf32>
+}
