@@ -1,0 +1,55 @@
+"""Backends: vertical slices that take scheduled tile IR to code that runs. Core code never names one of them."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+GROUP = "attn_mlir.backends"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What a backend declares about itself; `BACKEND` in its package.
+
+    `device_types` are the torch device types (and names given as `device=`) that it serves. `passes` maps pass names to
+    "module:Class" inside the package. `pipeline` is the textual pipeline from stage 0 to the scheduled kernel,
+    `lowering` the one from there to the target. `compile` is "module:function" of the driver.
+    """
+
+    name: str
+    package: str
+    device_types: tuple[str, ...]
+    passes: Mapping[str, str] = field(default_factory=dict)
+    pipelines: Mapping[str, str] = field(default_factory=dict)
+    schedule: str | None = None
+    compile: str | None = None
+
+    def load(self, reference: str) -> Any:
+        """Imports "module:attribute" from the backend's package."""
+        module, _, attribute = reference.partition(":")
+        return getattr(importlib.import_module(f"{self.package}.{module}"), attribute)
+
+    def compiler(self) -> Callable[..., Any] | None:
+        """The driver's compile function, or None when the backend cannot run kernels yet."""
+        return None if self.compile is None else self.load(self.compile)
+
+
+@cache
+def load_backends() -> dict[str, Backend]:
+    """All backends: those in this package, and those that other distributions register as entry points."""
+    modules = {info.name: f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__) if info.ispkg}
+    modules.update({point.name: point.value for point in entry_points(group=GROUP) if point.name not in modules})
+    backends = {}
+    for path in modules.values():
+        backend = importlib.import_module(path).BACKEND
+        backends[backend.name] = backend
+    return backends
+
+
+def backend_for(device: str) -> Backend | None:
+    """The backend that serves `device` ("cpu", "cuda", ...), or None."""
+    return next((b for b in load_backends().values() if device in b.device_types), None)

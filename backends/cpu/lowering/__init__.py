@@ -1,0 +1,1 @@
+"""Lowering rules from scheduled tile IR to vector, scf and llvm."""

@@ -1,0 +1,103 @@
+"""What the rules share: the target, where buffers are, and what each tile has become."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.target import CpuTarget
+from attn_mlir.mlir import ir
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memref argument: address, element type, and sizes and strides (in elements) as i64 values."""
+
+    address: ir.Value
+    element: ir.Type
+    sizes: tuple[ir.Value, ...]
+    strides: tuple[ir.Value, ...]
+
+
+@dataclass(frozen=True)
+class LaneTile:
+    """A tile with query rows, transposed: vector `column` holds that column of all rows.
+
+    Elements of f16 and bf16 tiles are kept as f32, already rounded.
+    """
+
+    address: ir.Value
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """A tile of keys or values, row by row; `stride` counts elements (i64), columns are contiguous."""
+
+    address: ir.Value
+    stride: ir.Value
+
+
+Lowered = ir.Value | Memory | LaneTile | RowTile
+Rule = Callable[["Context", ir.Operation], None]
+
+
+@dataclass
+class Context:
+    """State of one kernel's lowering."""
+
+    target: CpuTarget
+    lanes: int
+    block_kv: int
+    score: ir.Type
+    buffers: list[ir.Value]
+    program: tuple[ir.Value, ir.Value, ir.Value]
+    values: dict[ir.Value, Lowered] = field(default_factory=dict)
+    rules: dict[str, Rule] = field(default_factory=dict)
+
+    @property
+    def row_type(self) -> ir.VectorType:
+        """One value per query row."""
+        return ir.VectorType.get([self.lanes], self.score)
+
+    @property
+    def score_bytes(self) -> int:
+        """Size of one score."""
+        return 8 if isinstance(self.score, ir.F64Type) else 4
+
+    def get(self, value: ir.Value) -> Lowered:
+        """What `value` has become."""
+        return self.values[value]
+
+    def scalar(self, value: ir.Value) -> ir.Value:
+        """What a scalar or a tile of rank 1 has become."""
+        found = self.values[value]
+        if not isinstance(found, ir.Value):
+            raise TypeError(f"{value} is not a scalar here")
+        return found
+
+    def buffer(self, op: ir.Operation, result: int = 0) -> ir.Value:
+        """Address of the buffer that the schedule gave to a result."""
+        return self.buffers[ir.IntegerAttr(ir.ArrayAttr(op.attributes["buffer"])[result]).value]
+
+    def layout(self, op: ir.Operation, result: int = 0) -> str:
+        """The layout that the schedule gave to a result."""
+        return ir.StringAttr(ir.ArrayAttr(op.attributes["layout"])[result]).value
+
+    def column(self, tile: LaneTile, column: ir.Value) -> ir.Value:
+        """Address of one column of a lane tile."""
+        return emit.element_pointer(tile.address, emit.mul(emit.to_i64(column), emit.integer(self.lanes)), self.score)
+
+    def load_column(self, tile: LaneTile, column: ir.Value) -> ir.Value:
+        """One column of a lane tile."""
+        return emit.load(self.row_type, self.column(tile, column), alignment=self.lanes * self.score_bytes if self.lanes * self.score_bytes <= 64 else 64)
+
+    def store_column(self, value: ir.Value, tile: LaneTile, column: ir.Value) -> None:
+        """Writes one column of a lane tile."""
+        emit.store(value, self.column(tile, column), alignment=min(64, self.lanes * self.score_bytes))
+
+    def lower_block(self, block: ir.Block) -> None:
+        """Applies the rules to every op of a block but its terminator."""
+        for view in list(block.operations)[:-1]:
+            op = view.operation
+            rule = self.rules.get(op.name, self.rules["scalar"])
+            with op.location:
+                rule(self, op)

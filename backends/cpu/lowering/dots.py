@@ -1,0 +1,113 @@
+"""Rules for matrix products: outer products of broadcast elements with vectors of query rows."""
+
+from collections.abc import Callable
+
+from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, RowTile
+from attn_mlir.mlir import ir, scf, vector
+
+
+def _tiles(context: Context, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTile]:
+    left, right = context.get(a), context.get(b)
+    if not isinstance(left, LaneTile) or not isinstance(right, RowTile):
+        raise TypeError("products take query rows on the left, keys or values on the right")
+    return left, right
+
+
+def _blocked(begin: ir.Value, end: ir.Value, rows: int, body: Callable[[ir.Value, int], None]) -> None:
+    """Calls `body(first, rows)` for [begin, end) in steps of `rows`, then one at a time for the rest."""
+    if rows > 1:
+        from attn_mlir.mlir import arith
+
+        size = emit.index(rows)
+        extent = arith.SubIOp(end, begin).result
+        whole = arith.AddIOp(begin, arith.MulIOp(arith.DivUIOp(extent, size).result, size).result).result
+        loop = scf.ForOp(begin, whole, size, [])
+        with ir.InsertionPoint(loop.body):
+            body(loop.induction_variable, rows)
+            scf.YieldOp([])
+        begin = whole
+    loop = scf.ForOp(begin, end, emit.index(1), [])
+    with ir.InsertionPoint(loop.body):
+        body(loop.induction_variable, 1)
+        scf.YieldOp([])
+
+
+def lower_dot(context: Context, op: ir.Operation) -> None:
+    """`tile.dot` with transposed b: scores of all query rows against `rows` keys at a time."""
+    left, right = _tiles(context, op.operands[0], op.operands[1])
+    depth = ir.RankedTensorType(op.operands[0].type).shape[1]
+    target = LaneTile(context.buffer(op))
+    count = context.values[_extent_of(op.operands[1])]
+    rows = context.target.rows_per_step(context.lanes, context.score_bytes)
+
+    def block(first: ir.Value, rows: int) -> None:
+        keys = []
+        for r in range(rows):
+            key = emit.add(emit.to_i64(first), emit.integer(r))
+            keys.append(emit.element_pointer(right.address, emit.mul(key, right.stride), context.score))
+        zero = emit.number(context.row_type, 0.0)
+        loop = scf.ForOp(emit.index(0), emit.index(depth), emit.index(1), [zero] * rows)
+        with ir.InsertionPoint(loop.body):
+            d = loop.induction_variable
+            query = context.load_column(left, d)
+            sums = []
+            for key, partial in zip(keys, loop.inner_iter_args, strict=True):
+                element = emit.load(context.score, emit.element_pointer(key, d, context.score))
+                sums.append(vector.FMAOp(emit.splat(element, context.lanes), query, partial).result)
+            scf.YieldOp(sums)
+        for r, total in enumerate(loop.results):
+            context.store_column(total, target, emit.add(first, emit.index(r)))
+
+    _blocked(emit.index(0), _value(count), rows, block)
+    context.values[op.results[0]] = target
+
+
+def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
+    """`tile.dot_add` and `tile.dot_rescale`: `rows` columns of the output for all query rows at a time."""
+    rescale = op.name == "tile.dot_rescale"
+    accumulator = context.get(op.operands[0])
+    scale = context.scalar(op.operands[1]) if rescale else None
+    a, b = list(op.operands)[2:] if rescale else list(op.operands)[1:]
+    left, right = _tiles(context, a, b)
+    columns = ir.RankedTensorType(b.type).shape[1]
+    count = _value(context.values[_extent_of(b)])
+    rows = context.target.rows_per_step(context.lanes, context.score_bytes)
+    if not isinstance(accumulator, LaneTile):
+        raise TypeError("products accumulate into query rows")
+
+    def block(first: ir.Value, rows: int) -> None:
+        positions = [emit.add(first, emit.index(r)) for r in range(rows)]
+        initial = [context.load_column(accumulator, position) for position in positions]
+        if scale is not None:
+            from attn_mlir.mlir import arith
+
+            initial = [arith.MulFOp(value, scale).result for value in initial]
+        base = emit.element_pointer(right.address, first, context.score)
+        loop = scf.ForOp(emit.index(0), count, emit.index(1), initial)
+        with ir.InsertionPoint(loop.body):
+            j = loop.induction_variable
+            weight = context.load_column(left, j)
+            value_row = emit.element_pointer(base, emit.mul(emit.to_i64(j), right.stride), context.score)
+            sums = []
+            for r, partial in enumerate(loop.inner_iter_args):
+                element = emit.load(context.score, emit.element_pointer(value_row, emit.integer(r), context.score))
+                sums.append(vector.FMAOp(emit.splat(element, context.lanes), weight, partial).result)
+            scf.YieldOp(sums)
+        for position, total in zip(positions, loop.results, strict=True):
+            context.store_column(total, accumulator, position)
+
+    _blocked(emit.index(0), emit.index(columns), rows, block)
+    context.values[op.results[0]] = accumulator
+
+
+def _extent_of(tile: ir.Value) -> ir.Value:
+    """The value that says how many rows a tile of keys or values has: the op that made it has it as an operand."""
+    op = tile.owner.operation
+    return op.operands[4] if op.name == "tile.load" else op.operands[0]
+
+
+def _value(lowered: object) -> ir.Value:
+    if not isinstance(lowered, ir.Value):
+        raise TypeError("an extent is an index")
+    return lowered

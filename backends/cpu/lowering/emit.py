@@ -1,0 +1,135 @@
+"""Shorthands for the ops that the lowering emits. All need an active location and insertion point."""
+
+from collections.abc import Sequence
+
+from attn_mlir.mlir import arith, ir, llvm, vector
+
+_DYNAMIC = -2147483648
+
+
+def pointer() -> ir.Type:
+    """`!llvm.ptr`."""
+    return ir.Type.parse("!llvm.ptr")
+
+
+def i64() -> ir.Type:
+    """The type i64."""
+    return ir.IntegerType.get_signless(64)
+
+
+def index(value: int) -> ir.Value:
+    """A constant of type index."""
+    return arith.ConstantOp(ir.IndexType.get(), value).result
+
+
+def integer(value: int, bits: int = 64) -> ir.Value:
+    """A constant integer."""
+    return arith.ConstantOp(ir.IntegerType.get_signless(bits), value).result
+
+
+def number(type_: ir.Type, value: float) -> ir.Value:
+    """A constant of a float type, or a splat for a vector type."""
+    element = ir.VectorType(type_).element_type if isinstance(type_, ir.VectorType) else type_
+    attribute = ir.FloatAttr.get(element, value)
+    if isinstance(type_, ir.VectorType):
+        return arith.ConstantOp(type_, ir.DenseElementsAttr.get_splat(type_, attribute)).result
+    return arith.ConstantOp(type_, attribute).result
+
+
+def to_i64(value: ir.Value) -> ir.Value:
+    """Casts index, or a vector of index, to i64."""
+    if isinstance(value.type, ir.IndexType):
+        return arith.IndexCastOp(i64(), value).result
+    if isinstance(value.type, ir.VectorType) and isinstance(value.type.element_type, ir.IndexType):
+        return arith.IndexCastOp(ir.VectorType.get(value.type.shape, i64()), value).result
+    return value
+
+
+def to_index(value: ir.Value) -> ir.Value:
+    """Casts i64 to index."""
+    return arith.IndexCastOp(ir.IndexType.get(), value).result
+
+
+def add(a: ir.Value, b: ir.Value) -> ir.Value:
+    """Integer addition."""
+    return arith.AddIOp(a, b).result
+
+
+def mul(a: ir.Value, b: ir.Value) -> ir.Value:
+    """Integer multiplication."""
+    return arith.MulIOp(a, b).result
+
+
+def element_pointer(base: ir.Value, offset: ir.Value, element: ir.Type) -> ir.Value:
+    """Address of element `offset` (index, i64 or a vector of them) from `base`."""
+    offset = to_i64(offset)
+    result = pointer()
+    if isinstance(offset.type, ir.VectorType):
+        result = ir.VectorType.get(offset.type.shape, pointer())
+    return llvm.GEPOp(result, base, [offset], [_DYNAMIC], ir.TypeAttr.get(element), 0).result
+
+
+def load(type_: ir.Type, address: ir.Value, alignment: int | None = None) -> ir.Value:
+    """`llvm.load`; without an alignment, vectors are taken to be aligned as their elements only."""
+    return llvm.LoadOp(type_, address, alignment=alignment or _bytes(_element(type_))).result
+
+
+def store(value: ir.Value, address: ir.Value, alignment: int | None = None) -> None:
+    """`llvm.store`, with the same rule for alignment as `load`."""
+    llvm.StoreOp(value, address, alignment=alignment or _bytes(_element(value.type)))
+
+
+def splat(value: ir.Value, lanes: int) -> ir.Value:
+    """A vector of `lanes` copies of a scalar; vectors stay."""
+    if isinstance(value.type, ir.VectorType):
+        return value
+    return vector.BroadcastOp(ir.VectorType.get([lanes], value.type), value).result
+
+
+def lane_numbers(lanes: int) -> ir.Value:
+    """The vector [0, 1, ..., lanes - 1] of type index."""
+    return vector.StepOp(ir.VectorType.get([lanes], ir.IndexType.get())).result
+
+
+def storage(element: ir.Type) -> ir.Type:
+    """How an element lies in memory: a bool takes a byte."""
+    if isinstance(element, ir.IntegerType) and element.width == 1:
+        return ir.IntegerType.get_signless(8)
+    return element
+
+
+def from_storage(value: ir.Value, element: ir.Type) -> ir.Value:
+    """Undoes `storage` on a loaded scalar or vector."""
+    if storage(element) == element:
+        return value
+    if isinstance(value.type, ir.VectorType):
+        return arith.TruncIOp(ir.VectorType.get(value.type.shape, element), value).result
+    return arith.TruncIOp(element, value).result
+
+
+def cast_float(value: ir.Value, element: ir.Type) -> ir.Value:
+    """Converts a float, or a vector of floats, to another float type."""
+    source = _element(value.type)
+    if source == element:
+        return value
+    target = ir.VectorType.get(value.type.shape, element) if isinstance(value.type, ir.VectorType) else element
+    if _bytes(source) < _bytes(element):
+        return arith.ExtFOp(target, value).result
+    return arith.TruncFOp(target, value).result
+
+
+def repeat(template: ir.Operation, operands: Sequence[ir.Value], results: Sequence[ir.Type]) -> list[ir.Value]:
+    """The same op on other operands and result types."""
+    attributes = {name: template.attributes[name] for name in template.attributes}
+    op = ir.Operation.create(template.name, results=list(results), operands=list(operands), attributes=attributes)
+    return list(op.results)
+
+
+def _element(type_: ir.Type) -> ir.Type:
+    return ir.VectorType(type_).element_type if isinstance(type_, ir.VectorType) else type_
+
+
+def _bytes(element: ir.Type) -> int:
+    if isinstance(element, ir.IntegerType):
+        return max(1, element.width // 8)
+    return {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}.get(str(element), 8)

@@ -1,0 +1,128 @@
+"""The rule for `tile.map`: scalar code becomes vector code over query rows, in one loop over columns."""
+
+from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
+from attn_mlir.backends.cpu.lowering.gather import read_memory
+from attn_mlir.mlir import arith, ir, scf
+
+_IDENTITY = {"sum": 0.0, "max": -3.4028234663852886e38, "min": 3.4028234663852886e38}
+_IDENTITY64 = {"sum": 0.0, "max": -1.7976931348623157e308, "min": 1.7976931348623157e308}
+
+
+def lower_map(context: Context, op: ir.Operation) -> None:
+    """`tile.map` on query rows (vectors) or on rows of keys and values (scalars)."""
+    body = op.regions[0].blocks[0]
+    if len(body.arguments) == 1:
+        _lower_rows(context, op, body)
+    elif op.results and "layout" in op.attributes and context.layout(op) == "rows":
+        _lower_scalar_map(context, op, body)
+    else:
+        _lower_columns(context, op, body)
+
+
+def _lower_rows(context: Context, op: ir.Operation, body: ir.Block) -> None:
+    """A map over rows alone needs no loop: its results are vectors."""
+    context.values[body.arguments[0]] = emit.lane_numbers(context.lanes)
+    for view in list(body.operations)[:-1]:
+        lower_scalar(context, view.operation)
+    for result, value in zip(op.results, list(body.operations)[-1].operation.operands, strict=True):
+        context.values[result] = emit.splat(context.scalar(value), context.lanes)
+
+
+def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
+    i, j = body.arguments
+    operations = [view.operation for view in body.operations]
+    yielded = list(operations[-1].operands)
+    segments = list(ir.DenseI32ArrayAttr(operations[-1].attributes["operandSegmentSizes"]))
+    kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+    context.values[i] = emit.lane_numbers(context.lanes)
+    in_loop = _depends_on(operations[:-1], j)
+    for inner in operations[:-1]:
+        if inner not in in_loop:
+            lower_scalar(context, inner)
+    identity = _IDENTITY64 if isinstance(context.score, ir.F64Type) else _IDENTITY
+    initial = [emit.number(context.row_type, identity[kind]) for kind in kinds]
+    tiles = [LaneTile(context.buffer(op, position)) for position in range(segments[0])]
+    loop = scf.ForOp(emit.index(0), context.scalar(op.operands[1]), emit.index(1), initial)
+    with ir.InsertionPoint(loop.body):
+        context.values[j] = loop.induction_variable
+        for inner in operations[:-1]:
+            if inner in in_loop:
+                lower_scalar(context, inner)
+        for tile, value in zip(tiles, yielded[: segments[0]], strict=True):
+            element = emit.cast_float(emit.splat(context.scalar(value), context.lanes), context.score)
+            context.store_column(element, tile, loop.induction_variable)
+        parts = [emit.splat(context.scalar(value), context.lanes) for value in yielded[segments[0] :]]
+        scf.YieldOp([_combine(kind, total, part) for kind, total, part in zip(kinds, loop.inner_iter_args, parts, strict=True)])
+    context.values.update(zip(op.results, [*tiles, *loop.results], strict=True))
+
+
+def _lower_scalar_map(context: Context, op: ir.Operation, body: ir.Block) -> None:
+    """A map over keys or values: plain scalar loops, which LLVM may vectorise."""
+    columns = ir.RankedTensorType(op.results[0].type).shape[1]
+    tile = RowTile(context.buffer(op), emit.integer(columns))
+    rows = scf.ForOp(emit.index(0), context.scalar(op.operands[0]), emit.index(1), [])
+    with ir.InsertionPoint(rows.body):
+        loop = scf.ForOp(emit.index(0), emit.index(columns), emit.index(1), [])
+        with ir.InsertionPoint(loop.body):
+            context.values[body.arguments[0]] = rows.induction_variable
+            context.values[body.arguments[1]] = loop.induction_variable
+            operations = [view.operation for view in body.operations]
+            for inner in operations[:-1]:
+                lower_scalar(context, inner)
+            value = emit.cast_float(context.scalar(operations[-1].operands[0]), context.score)
+            offset = emit.add(emit.mul(emit.to_i64(rows.induction_variable), tile.stride), emit.to_i64(loop.induction_variable))
+            emit.store(value, emit.element_pointer(tile.address, offset, context.score))
+            scf.YieldOp([])
+        scf.YieldOp([])
+    context.values[op.results[0]] = tile
+
+
+def _combine(kind: str, total: ir.Value, part: ir.Value) -> ir.Value:
+    if kind == "sum":
+        return arith.AddFOp(total, part).result
+    return (arith.MaximumFOp if kind == "max" else arith.MinimumFOp)(total, part).result
+
+
+def _depends_on(operations: list[ir.Operation], j: ir.Value) -> list[ir.Operation]:
+    """The ops that (transitively) use j."""
+    values, found = {j}, []
+    for op in operations:
+        if any(operand in values for operand in op.operands):
+            values.update(op.results)
+            found.append(op)
+    return found
+
+
+def lower_scalar(context: Context, op: ir.Operation) -> None:
+    """One op of a map's region, or of the kernel: on vectors when an operand is one."""
+    if op.name == "tensor.extract":
+        context.values[op.results[0]] = _read_tile(context, op)
+        return
+    if op.name == "memref.load":
+        memory = context.get(op.operands[0])
+        if not isinstance(memory, Memory):
+            raise TypeError("memref.load reads an argument")
+        context.values[op.results[0]] = read_memory(context, memory, [context.scalar(v) for v in list(op.operands)[1:]])
+        return
+    operands = [context.scalar(operand) for operand in op.operands]
+    if not any(isinstance(operand.type, ir.VectorType) for operand in operands):
+        clone = emit.repeat(op, operands, [result.type for result in op.results])
+    else:
+        wide = [emit.splat(operand, context.lanes) for operand in operands]
+        clone = emit.repeat(op, wide, [ir.VectorType.get([context.lanes], result.type) for result in op.results])
+    context.values.update(zip(op.results, clone, strict=True))
+
+
+def _read_tile(context: Context, op: ir.Operation) -> ir.Value:
+    tile, indices = context.get(op.operands[0]), list(op.operands)[1:]
+    if isinstance(tile, ir.Value):
+        return tile
+    element = ir.RankedTensorType(op.operands[0].type).element_type
+    if isinstance(tile, LaneTile):
+        # 16-bit tiles hold rounded values in the score type: rounding again is exact.
+        return emit.cast_float(context.load_column(tile, context.scalar(indices[1])), element)
+    if not isinstance(tile, RowTile):
+        raise TypeError("tensor.extract reads a tile")
+    offset = emit.add(emit.mul(emit.to_i64(context.scalar(indices[0])), tile.stride), emit.to_i64(context.scalar(indices[1])))
+    return emit.cast_float(emit.load(context.score, emit.element_pointer(tile.address, offset, context.score)), element)

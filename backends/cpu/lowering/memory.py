@@ -1,0 +1,124 @@
+"""Rules for loads, stores and fills."""
+
+from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
+from attn_mlir.mlir import arith, ir, scf, vector
+
+_CHUNK = 16
+
+
+def _memory(context: Context, value: ir.Value) -> Memory:
+    found = context.get(value)
+    if not isinstance(found, Memory):
+        raise TypeError(f"{value} is not a memref argument")
+    return found
+
+
+def row_address(memory: Memory, b: ir.Value, h: ir.Value, row: ir.Value) -> ir.Value:
+    """Address of memory[b, h, row, 0...]."""
+    offset = emit.mul(emit.to_i64(b), memory.strides[0])
+    offset = emit.add(offset, emit.mul(emit.to_i64(h), memory.strides[1]))
+    offset = emit.add(offset, emit.mul(emit.to_i64(row), memory.strides[2]))
+    return emit.element_pointer(memory.address, offset, memory.element)
+
+
+def lower_load(context: Context, op: ir.Operation) -> None:
+    """`tile.load`: transposed into lanes, left in memory, or converted row by row."""
+    source, b, h, row, count = op.operands
+    memory = _memory(context, source)
+    address = row_address(memory, context.scalar(b), context.scalar(h), context.scalar(row))
+    columns = ir.RankedTensorType(op.results[0].type).shape[1]
+    layout = context.layout(op)
+    if layout == "memory":
+        context.values[op.results[0]] = RowTile(address, memory.strides[2])
+    elif layout == "rows":
+        target = RowTile(context.buffer(op), emit.integer(columns))
+        _convert_rows(context, address, memory, target, context.scalar(count), columns)
+        context.values[op.results[0]] = target
+    else:
+        tile = LaneTile(context.buffer(op))
+        _transpose_in(context, address, memory, tile, context.scalar(count), columns)
+        context.values[op.results[0]] = tile
+
+
+def _convert_rows(context: Context, address: ir.Value, memory: Memory, target: RowTile, count: ir.Value, columns: int) -> None:
+    """Copies `count` rows of 16-bit floats into a buffer of scores."""
+    whole = columns // _CHUNK * _CHUNK
+    rows = scf.ForOp(emit.index(0), count, emit.index(1), [])
+    with ir.InsertionPoint(rows.body):
+        row = emit.to_i64(rows.induction_variable)
+        source = emit.element_pointer(address, emit.mul(row, memory.strides[2]), memory.element)
+        destination = emit.element_pointer(target.address, emit.mul(row, target.stride), context.score)
+        for begin, end, width in ((0, whole, _CHUNK), (whole, columns, 1)):
+            if begin == end:
+                continue
+            loop = scf.ForOp(emit.index(begin), emit.index(end), emit.index(width), [])
+            with ir.InsertionPoint(loop.body):
+                d = loop.induction_variable
+                type_ = memory.element if width == 1 else ir.VectorType.get([width], memory.element)
+                loaded = emit.load(type_, emit.element_pointer(source, d, memory.element))
+                emit.store(emit.cast_float(loaded, context.score), emit.element_pointer(destination, d, context.score))
+                scf.YieldOp([])
+        scf.YieldOp([])
+
+
+def _transpose_in(context: Context, address: ir.Value, memory: Memory, tile: LaneTile, count: ir.Value, columns: int) -> None:
+    """Loads rows into lanes; lanes past `count` repeat the last row."""
+    last = arith.SubIOp(count, emit.index(1)).result
+    lanes = scf.ForOp(emit.index(0), emit.index(context.lanes), emit.index(1), [])
+    with ir.InsertionPoint(lanes.body):
+        lane = lanes.induction_variable
+        row = emit.to_i64(arith.MinSIOp(lane, last).result)
+        source = emit.element_pointer(address, emit.mul(row, memory.strides[2]), memory.element)
+        destination = emit.element_pointer(tile.address, lane, context.score)
+        loop = scf.ForOp(emit.index(0), emit.index(columns), emit.index(1), [])
+        with ir.InsertionPoint(loop.body):
+            d = loop.induction_variable
+            loaded = emit.load(memory.element, emit.element_pointer(source, d, memory.element))
+            offset = emit.mul(emit.to_i64(d), emit.integer(context.lanes))
+            emit.store(emit.cast_float(loaded, context.score), emit.element_pointer(destination, offset, context.score))
+            scf.YieldOp([])
+        scf.YieldOp([])
+
+
+def lower_store(context: Context, op: ir.Operation) -> None:
+    """`tile.store`: rows back out of lanes."""
+    source, target, b, h, row, count = op.operands
+    memory = _memory(context, target)
+    tile = context.get(source)
+    address = row_address(memory, context.scalar(b), context.scalar(h), context.scalar(row))
+    columns = 1 if isinstance(tile, ir.Value) else ir.RankedTensorType(source.type).shape[1]
+    if isinstance(tile, ir.Value):
+        # A tile of rank 1 is a vector; the scratch buffer 0 lets its lanes be read one at a time.
+        emit.store(tile, context.buffers[-1])
+        tile = LaneTile(context.buffers[-1])
+    if not isinstance(tile, LaneTile):
+        raise TypeError(f"cannot store {source}")
+    lanes = scf.ForOp(emit.index(0), context.scalar(count), emit.index(1), [])
+    with ir.InsertionPoint(lanes.body):
+        lane = lanes.induction_variable
+        origin = emit.element_pointer(tile.address, lane, context.score)
+        destination = emit.element_pointer(address, emit.mul(emit.to_i64(lane), memory.strides[2]), memory.element)
+        loop = scf.ForOp(emit.index(0), emit.index(columns), emit.index(1), [])
+        with ir.InsertionPoint(loop.body):
+            d = loop.induction_variable
+            offset = emit.mul(emit.to_i64(d), emit.integer(context.lanes))
+            value = emit.load(context.score, emit.element_pointer(origin, offset, context.score))
+            emit.store(emit.cast_float(value, memory.element), emit.element_pointer(destination, d, memory.element))
+            scf.YieldOp([])
+        scf.YieldOp([])
+
+
+def lower_fill(context: Context, op: ir.Operation) -> None:
+    """`tile.fill`: a vector for a tile of rank 1, a loop over columns for one of rank 2."""
+    type_ = ir.RankedTensorType(op.results[0].type)
+    value = vector.BroadcastOp(context.row_type, context.scalar(op.operands[0])).result
+    if type_.rank == 1:
+        context.values[op.results[0]] = value
+        return
+    tile = LaneTile(context.buffer(op))
+    loop = scf.ForOp(emit.index(0), emit.index(type_.shape[1]), emit.index(1), [])
+    with ir.InsertionPoint(loop.body):
+        context.store_column(value, tile, loop.induction_variable)
+        scf.YieldOp([])
+    context.values[op.results[0]] = tile

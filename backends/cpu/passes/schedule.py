@@ -1,0 +1,158 @@
+"""The CPU schedule: query rows lie along vector lanes, and tiles in per-thread buffers.
+
+Every tile with query rows is stored transposed, one vector of `lanes` rows per column, so that row reductions are
+elementwise and keys and values are read in place, one broadcast element at a time. Tiles of keys and values stay in
+memory when they can be read there, and are converted into a buffer otherwise.
+"""
+
+from dataclasses import dataclass, field
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import walk
+
+_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
+
+
+@dataclass
+class _Buffers:
+    """Numbers buffers and records how many elements each needs; one per nesting of loops can be reused by the next."""
+
+    sizes: list[int] = field(default_factory=list)
+    used: int = 0
+
+    def take(self, elements: int) -> int:
+        if self.used == len(self.sizes):
+            self.sizes.append(0)
+        self.sizes[self.used] = max(self.sizes[self.used], elements)
+        self.used += 1
+        return self.used - 1
+
+
+def schedule(kernel: ir.Operation) -> bool:
+    """Annotates a tiled kernel; returns False after an error."""
+    sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+    lanes, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
+    buffers = _Buffers()
+    homes: dict[ir.Value, int] = {}
+    if not _place_block(kernel.regions[0].blocks[0], lanes, keys, buffers, homes):
+        return False
+    i64 = ir.IntegerType.get_signless(64, kernel.context)
+    kernel.attributes["tile.buffers"] = ir.ArrayAttr.get([ir.IntegerAttr.get(i64, size) for size in buffers.sizes], kernel.context)
+    kernel.attributes["tile.target"] = ir.StringAttr.get("cpu", kernel.context)
+    return True
+
+
+def _place_block(block: ir.Block, lanes: int, keys: int, buffers: _Buffers, homes: dict[ir.Value, int]) -> bool:
+    for view in block.operations:
+        op = view.operation
+        if op.name in ("scf.for", "scf.if"):
+            if not _place_nested(op, lanes, keys, buffers, homes):
+                return False
+            continue
+        if op.name in _DOTS[1:]:
+            homes[op.results[0]] = homes[op.operands[0]]
+            _set_layout(op, ["lanes"], [homes[op.results[0]]])
+            continue
+        tiles = [result for result in op.results if _is_tile(result)]
+        if not tiles:
+            continue
+        layouts, numbers = [], []
+        for tile in tiles:
+            layout = _layout(op, tile)
+            number = -1 if layout == "memory" else _reusable(op, homes, numbers) if op.name == "tile.map" else None
+            if number is None:
+                number = buffers.take(_elements(tile, layout, lanes, keys))
+            homes[tile] = number
+            layouts.append(layout)
+            numbers.append(number)
+        _set_layout(op, layouts, numbers)
+    return True
+
+
+def _place_nested(op: ir.Operation, lanes: int, keys: int, buffers: _Buffers, homes: dict[ir.Value, int]) -> bool:
+    used = buffers.used
+    for region in op.regions:
+        body = region.blocks[0] if len(region.blocks) else None
+        if body is None:
+            continue
+        if op.name == "scf.for":
+            for argument, initial in zip(list(body.arguments)[1:], list(op.operands)[3:], strict=True):
+                if initial in homes:
+                    homes[argument] = homes[initial]
+        if not _place_block(body, lanes, keys, buffers, homes):
+            return False
+        yielded = list(list(body.operations)[-1].operation.operands)
+        for result, value in zip(op.results, yielded, strict=True):
+            if not _is_tile(result):
+                continue
+            if homes.setdefault(result, homes[value]) != homes[value]:
+                op.location.emit_error("tile-schedule: a carried tile must be updated in place on every path")
+                return False
+        if op.name == "scf.for":
+            for argument, value in zip(list(body.arguments)[1:], yielded, strict=True):
+                if _is_tile(argument) and homes[argument] != homes[value]:
+                    op.location.emit_error("tile-schedule: a carried tile must be updated in place in the loop")
+                    return False
+        buffers.used = used
+    return True
+
+
+def _is_tile(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.RankedTensorType) and value.type.rank == 2
+
+
+def _layout(op: ir.Operation, tile: ir.Value) -> str:
+    type_ = ir.RankedTensorType(tile.type)
+    if not type_.is_dynamic_dim(0):
+        return "lanes"
+    in_place = op.name == "tile.load" and isinstance(type_.element_type, (ir.F32Type, ir.F64Type))
+    only_dots = all(use.owner.operation.name in _DOTS for use in tile.uses)
+    return "memory" if in_place and only_dots else "rows"
+
+
+def _elements(tile: ir.Value, layout: str, lanes: int, keys: int) -> int:
+    type_ = ir.RankedTensorType(tile.type)
+    if layout == "rows":
+        return keys * type_.shape[1]
+    return lanes * (keys if type_.is_dynamic_dim(1) else type_.shape[1])
+
+
+def _reusable(op: ir.Operation, homes: dict[ir.Value, int], taken: list[int]) -> int | None:
+    """The buffer of a tile that this map reads, element by element, and nothing reads after it."""
+    body = op.regions[0].blocks[0]
+    arguments = list(body.arguments)
+    for inner in walk(op):
+        if inner.name != "tensor.extract" or list(inner.operands)[1:] != arguments:
+            continue
+        source = inner.operands[0]
+        home = homes.get(source, -1)
+        same_shape = len(op.results) > 0 and source.type.rank == 2 and _shape(source) == _shape(op.results[0])
+        local = not isinstance(source.owner, ir.Block) and source.owner.operation.block == op.block
+        if home < 0 or home in taken or not same_shape or not local or not _is_own(source):
+            continue
+        if all(_inside(use.owner.operation, op) for use in source.uses):
+            return home
+    return None
+
+
+def _is_own(source: ir.Value) -> bool:
+    """False for accumulators, whose buffer outlives the block."""
+    return source.owner.operation.name in ("tile.dot", "tile.map", "tile.load")
+
+
+def _shape(value: ir.Value) -> list[int]:
+    return list(ir.RankedTensorType(value.type).shape)
+
+
+def _inside(op: ir.Operation, ancestor: ir.Operation) -> bool:
+    while op is not None:
+        if op == ancestor:
+            return True
+        op = op.parent
+    return False
+
+
+def _set_layout(op: ir.Operation, layouts: list[str], buffers: list[int]) -> None:
+    i64 = ir.IntegerType.get_signless(64, op.context)
+    op.attributes["layout"] = ir.ArrayAttr.get([ir.StringAttr.get(name, op.context) for name in layouts], op.context)
+    op.attributes["buffer"] = ir.ArrayAttr.get([ir.IntegerAttr.get(i64, number) for number in buffers], op.context)
