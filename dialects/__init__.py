@@ -1,6 +1,7 @@
 """The project's MLIR dialects: `attn` says what to compute, `tile` says how."""
 
 from attn_mlir.dialects.attn import Attn
+from attn_mlir.dialects.form import harden
 from attn_mlir.dialects.tile import Tile
 from attn_mlir.mlir import ext, ir
 
@@ -8,8 +9,14 @@ DIALECTS: tuple[type[ext.Dialect], ...] = (Attn, Tile)
 
 
 def load_all(context: ir.Context) -> None:
-    """Loads every project dialect into `context`; loading twice is a no-op."""
+    """Loads every project dialect into `context`; loading twice is a no-op.
+
+    Verification becomes single-threaded: the dialects' verifiers are Python.
+    """
+    context.enable_multithreading(False)
     with context, ir.Location.unknown():
         for dialect in DIALECTS:
             if not context.is_dialect_loaded(dialect.DIALECT_NAMESPACE):
+                for op in dialect.operations:
+                    harden(op)
                 dialect.load()

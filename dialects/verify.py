@@ -19,7 +19,7 @@ def is_score_type(type_: ir.Type) -> bool:
 
 def entry_block(op: ir.OpView) -> ir.Block | None:
     """The only block of the op's first region, or None when it has none or several."""
-    blocks = op.operation.regions[0].blocks
+    blocks = list(op.operation.regions[0].blocks)
     return blocks[0] if len(blocks) == 1 else None
 
 

@@ -32,12 +32,15 @@ def _verify_results(op: Any) -> bool:
     if not check(op, same, f"produces o as a rank-4 tensor with v's head dimension and element type, got {o}"):
         return False
     names = op.operation.attributes["outputs"]
-    if not check(op, isinstance(names, ir.ArrayAttr) and all(isinstance(n, ir.StringAttr) for n in names), "takes `outputs` as an array of strings"):
+    if not check(op, all(isinstance(n, ir.StringAttr) for n in names), "takes `outputs` as an array of strings"):
         return False
     if not check(op, len(names) == len(results) - 1, f"names {len(names)} row outputs but produces {len(results) - 1}"):
         return False
     rows = all(_shaped(r.type, 3) and is_score_type(r.type.element_type) for r in results[1:])
-    return check(op, rows, "produces every row output as a rank-3 tensor [batch, head, position] of f32 or f64")
+    if not check(op, rows, "produces every row output as a rank-3 tensor [batch, head, position] of f32 or f64"):
+        return False
+    proved = "rows_nonempty" not in op.operation.attributes or isinstance(op.operation.attributes["rows_nonempty"], ir.BoolAttr)
+    return check(op, proved, "takes `rows_nonempty` as true or false")
 
 
 def _verify_pieces(op: Any, allowed: frozenset[str], required: frozenset[str], repeatable: frozenset[str] = frozenset()) -> bool:

@@ -18,7 +18,8 @@ def _kind(type_: ir.Type) -> str:
 
 
 def _verify_owner(op: Any, owners: tuple[str, ...] = _OWNERS) -> bool:
-    return check(op, op.operation.parent.name in owners, f"belongs inside {' or '.join(owners)}")
+    parent = op.operation.parent
+    return check(op, parent is not None and parent.name in owners, f"belongs inside {' or '.join(owners)}")
 
 
 def _verify_signature(op: Any, names: str, kinds: list[str], results: list[str] | None, rest: str | None = None) -> bool:
@@ -170,8 +171,10 @@ class FinalizeOp(Attn.Operation, name="finalize"):
         return _verify_owner(self, ("attn.online",))
 
     def verify_region_invariants(self) -> bool:
+        block = entry_block(self)
         accumulators = self.operation.parent.attributes["accumulators"].value
-        kinds = ["score"] * accumulators + ["index"] * 3
+        # However large the attribute, one kind too many suffices to be wrong.
+        kinds = ["score"] * min(accumulators, len(block.arguments) if block else 0) + ["index"] * 3
         return _verify_signature(self, "accumulators..., b, h, q_idx, states...", kinds, None, rest="score")
 
 

@@ -33,6 +33,8 @@ class FillOp(Tile.Operation, name="fill", traits=[ext.Pure]):
 
 
 def _verify_dot(op: Any, a: ir.Type, b: ir.Type, c: ir.Type) -> bool:
+    if not check(op, isinstance(op.transpose_b, ir.BoolAttr), f"takes `transpose_b` as true or false, got {op.transpose_b}"):
+        return False
     tiles = all(isinstance(t, ir.RankedTensorType) and t.rank == 2 for t in (a, b, c))
     if not check(op, tiles, f"multiplies rank-2 tiles, got {a}, {b}, {c}"):
         return False
@@ -121,7 +123,7 @@ class MapOp(Tile.Operation, name="map", traits=[ext.Pure]):
         if not check(self, fits, f"makes tiles of rank {rank}, as it has extents, got {', '.join(map(str, tiles))}"):
             return False
         names = self.operation.attributes["reductions"]
-        known = isinstance(names, ir.ArrayAttr) and all(isinstance(n, ir.StringAttr) and n.value in REDUCTIONS for n in names)
+        known = all(isinstance(n, ir.StringAttr) and n.value in REDUCTIONS for n in names)
         if not check(self, known, f"reduces by {', '.join(REDUCTIONS)}"):
             return False
         if not check(self, len(rows) == len(names), f"names {len(names)} reductions but has {len(rows)} of them"):
