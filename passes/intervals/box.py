@@ -1,0 +1,238 @@
+"""Interval evaluation of expressions over a box: every variable lies between two expressions.
+
+An index expression becomes (low, high), both inclusive, None where unbounded. A boolean one becomes a `Truth`: whether
+it can be true and whether it can be false somewhere in the box. Both are expressions again, over the box's corners.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from attn_mlir.passes.intervals.nodes import Node, depends_on, terms_of
+
+
+class Interval(NamedTuple):
+    low: Node | None
+    high: Node | None
+
+    @property
+    def point(self) -> Node | None:
+        return self.low if self.low is self.high else None
+
+
+class Truth(NamedTuple):
+    can_be_true: Node
+    can_be_false: Node
+
+
+@dataclasses.dataclass
+class Box:
+    """Evaluates expressions where each key of `ranges` lies in its interval; other leaves stand for themselves."""
+
+    ranges: Mapping[Node, Interval]
+
+    def __post_init__(self) -> None:
+        self._intervals: dict[Node, Interval] = dict(self.ranges)
+        self._truths: dict[Node, Truth] = {}
+
+    def interval(self, node: Node) -> Interval:
+        found = self._intervals.get(node)
+        if found is None:
+            found = self._intervals[node] = self._interval(node)
+        return found
+
+    def truth(self, node: Node) -> Truth:
+        found = self._truths.get(node)
+        if found is None:
+            found = self._truths[node] = self._truth(node)
+        return found
+
+    def _truth(self, node: Node) -> Truth:
+        pool = node.pool
+        match node.op:
+            case "bool":
+                return Truth(node, ~node)
+            case "and":
+                parts = [self.truth(a) for a in node.args]
+                return Truth(pool.both(t.can_be_true for t in parts), pool.either(t.can_be_false for t in parts))
+            case "or":
+                parts = [self.truth(a) for a in node.args]
+                return Truth(pool.either(t.can_be_true for t in parts), pool.both(t.can_be_false for t in parts))
+            case "not":
+                return Truth(*reversed(self.truth(node.args[0])))
+            case "ge0":
+                low, high = self.interval(node.args[0])
+                return Truth(pool.true if high is None else pool.at_least(high, 0), pool.true if low is None else ~pool.at_least(low, 0))
+            case "eq0":
+                low, high = self.interval(node.args[0])
+                below = pool.true if low is None else pool.at_least(-low, 0)
+                above = pool.true if high is None else pool.at_least(high, 0)
+                if low is None or high is None:
+                    return Truth(below & above, pool.true)
+                return Truth(below & above, ~(pool.equal(low, 0) if low is high else pool.at_least(low, 0) & pool.at_least(-high, 0)))
+        return Truth(pool.true, pool.true)
+
+    def _interval(self, node: Node) -> Interval:
+        pool = node.pool
+        match node.op:
+            case "sum":
+                return self._sum(node)
+            case "mul":
+                return _product(self.interval(node.args[0]), self.interval(node.args[1]))
+            case "floordiv":
+                return _quotient(self.interval(node.args[0]), self.interval(node.args[1]))
+            case "mod":
+                return _remainder(self.interval(node.args[0]), self.interval(node.args[1]))
+            case "min" | "max":
+                return self._extreme(node)
+            case "abs":
+                return _absolute(self.interval(node.args[0]))
+            case "select":
+                return self._select(node)
+            case "gather":
+                return self._gather(node)
+            case "unknown" | "rmin" | "rmax":
+                return Interval(None, None) if node.op == "unknown" else Interval(node, node)
+            case "const" | "value" | "dim" | "var":
+                return Interval(node, node)
+        return Interval(pool.lift(0), pool.lift(1))
+
+    def _sum(self, node: Node) -> Interval:
+        constant, terms = terms_of(node)
+        pool = node.pool
+        lows, highs = [(pool.lift(constant), 1)], [(pool.lift(constant), 1)]
+        for atom, k in terms:
+            interval = self.interval(atom)
+            low, high = interval if k > 0 else (interval.high, interval.low)
+            lows.append((low, k))
+            highs.append((high, k))
+        return Interval(*(None if any(n is None for n, _ in side) else pool.total(side) for side in (lows, highs)))
+
+    def _extreme(self, node: Node) -> Interval:
+        pool = node.pool
+        intervals = [self.interval(a) for a in node.args]
+        lows, highs = [i.low for i in intervals], [i.high for i in intervals]
+        tight, loose = (highs, lows) if node.op == "min" else (lows, highs)  # min is bounded above by any one operand
+        known = [n for n in tight if n is not None]
+        bound = pool.extreme(node.op, known) if known else None
+        other = None if any(n is None for n in loose) else pool.extreme(node.op, [n for n in loose if n is not None])
+        return Interval(other, bound) if node.op == "min" else Interval(bound, other)
+
+    def _select(self, node: Node) -> Interval:
+        condition, a, b = node.args
+        can_be_true, can_be_false = self.truth(condition)
+        first, second = self._refined(condition, a), self._refined(~condition, b)
+        if can_be_true.constant == 0 or can_be_false.constant == 0:
+            return second if can_be_true.constant == 0 else first
+        ends = []
+        for x, y, op in ((first.low, second.low, "min"), (first.high, second.high, "max")):
+            if x is None or y is None:
+                ends.append(None)
+                continue
+            pool = node.pool
+            ends.append(pool.select(can_be_true, pool.select(can_be_false, pool.extreme(op, [x, y]), x), y))
+        return Interval(*ends)
+
+    def _refined(self, condition: Node, arm: Node) -> Interval:
+        """The interval of `arm` where `condition` holds: x + n under x < 0 has x <= -1."""
+        plain = self.interval(arm)
+        if condition.op != "ge0":
+            return plain
+        x = condition.args[0]
+        pool = arm.pool
+        for sign in (1, -1):
+            rest = arm - x if sign > 0 else arm + x
+            if any(depends_on(rest, leaf) for leaf, _ in terms_of(x)[1] if leaf not in self.ranges or self.ranges[leaf].point is None):
+                continue
+            low, high = self.interval(x)
+            low = pool.lift(0) if low is None else pool.most(low, 0)
+            inner = Interval(low, high) if sign > 0 else Interval(None if high is None else -high, -low)
+            outer = self.interval(rest)
+            return Interval(*(None if m is None or n is None else m + n for m, n in zip(inner, outer, strict=True)))
+        return plain
+
+    def _gather(self, node: Node) -> Interval:
+        """The range of a tensor's elements over a box of indices, kept inside the tensor."""
+        pool, tensor = node.pool, node.data
+        intervals = [self.interval(index) for index in node.args]
+        points = [i.point for i in intervals]
+        if all(p is not None for p in points):
+            same = pool.node("gather", tuple(p for p in points if p is not None), tensor)
+            return Interval(same, same)
+        begins, ends = [], []
+        for dimension, (low, high) in enumerate(intervals):
+            size = pool.lift(tensor.type.get_dim_size(dimension)) if not tensor.type.is_dynamic_dim(dimension) else None
+            size = pool.leaf("dim", (tensor, dimension), 0) if size is None else size
+            begins.append(pool.lift(0) if low is None else pool.most(0, pool.least(low, size - 1)))
+            ends.append(size if high is None else pool.least(pool.most(high + 1, 1), size))
+        box = (*begins, *ends)
+        is_bool = str(tensor.type.element_type) == "i1"
+        low, high = (pool.elements(op, box, tensor, is_bool) for op in ("rmin", "rmax"))
+        return Interval(low, high)
+
+
+def _product(a: Interval, b: Interval) -> Interval:
+    if None in (*a, *b):
+        return Interval(None, None)
+    pool = a.low.pool
+    if pool.proves(a.low) and pool.proves(b.low):
+        return Interval(a.low * b.low, a.high * b.high)
+    corners = [x * y for x in a for y in b]
+    return Interval(pool.least(*corners), pool.most(*corners))
+
+
+def _quotient(a: Interval, b: Interval) -> Interval:
+    """Floor division. The divisor is not 0, since the user's own program divides by it; here it may seem to be."""
+    if None in (*a, *b):
+        return Interval(None, None)
+    pool = a.low.pool
+    divisor = b.point
+    if divisor is not None and divisor.constant:
+        ends = (a.low // divisor, a.high // divisor)
+        return Interval(*ends) if divisor.constant > 0 else Interval(*reversed(ends))
+    safe = [pool.most(1, n) for n in (b.low, b.high)]
+    if pool.proves(a.low):
+        low, high = a.low // safe[1], a.high // safe[0]
+    else:
+        corners = [x // y for x in a for y in dict.fromkeys(safe)]
+        low, high = pool.least(*corners), pool.most(*corners)
+    if pool.proves(b.low - 1):
+        return Interval(low, high)
+    largest = pool.most(pool.absolute(a.low), pool.absolute(a.high))
+    positive = pool.at_least(b.low, 1)
+    return Interval(pool.select(positive, low, -largest), pool.select(positive, high, largest))
+
+
+def _remainder(a: Interval, b: Interval) -> Interval:
+    """Python's %. Over one period the ends map to the ends; otherwise anything from 0 to divisor - 1."""
+    if None in b:
+        return Interval(None, None)
+    pool = b.low.pool
+    if pool.proves(b.low - 1):
+        return _within(a, b.low, b.high)
+    low, high = _within(a, pool.most(1, b.low), pool.most(1, b.high))
+    positive = pool.at_least(b.low, 1)
+    return Interval(pool.select(positive, low, pool.least(0, b.low + 1)), pool.select(positive, high, pool.most(0, b.high - 1)))
+
+
+def _within(a: Interval, low: Node, high: Node) -> Interval:
+    """a % [low, high] for a positive divisor."""
+    pool = low.pool
+    zero, top = pool.lift(0), high - 1
+    if a.low is None or a.high is None:
+        return Interval(zero, top)
+    if low is not high:
+        inside = pool.proves(a.low)
+        return Interval(zero, pool.least(top, a.high) if inside else top)
+    same = pool.equal(a.low // low, a.high // low)
+    return Interval(pool.select(same, a.low % low, zero), pool.select(same, a.high % low, top))
+
+
+def _absolute(a: Interval) -> Interval:
+    low, high = a
+    if low is None and high is None:
+        return Interval(None, None)
+    pool = (low if low is not None else high).pool
+    if low is None or high is None:
+        return Interval(pool.most(0, low) if low is not None else pool.most(0, -high), None)
+    return Interval(pool.most(low, -high, 0), pool.most(-low, high))

@@ -1,0 +1,207 @@
+"""Reads scalar IR (arith on index, i1 and integers, tensor.extract, tensor.dim) into expressions."""
+
+from collections.abc import Callable, Mapping
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.intervals.expr import Pool
+from attn_mlir.passes.intervals.nodes import Node
+
+_ARGUMENTS = ("q", "k", "v")
+
+
+class Reader:
+    """Turns values into expressions; what it does not understand becomes an unknown, which is sound everywhere.
+
+    Values in `known` (a piece's block arguments, mostly) have expressions already. `argument_of` tells the position of a
+    function argument, so that sizes of q, k and v are known to be at least 1.
+    """
+
+    def __init__(self, pool: Pool, known: Mapping[ir.Value, Node]) -> None:
+        self.pool = pool
+        self._known = dict(known)
+
+    def read(self, value: ir.Value) -> Node:
+        found = self._known.get(value)
+        if found is None:
+            found = self._known[value] = self._read(value)
+        return found
+
+    def _read(self, value: ir.Value) -> Node:
+        if isinstance(value.owner, ir.Block):
+            return self.pool.leaf("value", value) if isinstance(value.type, ir.IndexType) else self._unknown(value)
+        op = value.owner.operation
+        rule = _RULES.get(op.name)
+        found = rule(self, op) if rule is not None and _is_integer(value.type) else None
+        return self._unknown(value) if found is None else found
+
+    def _unknown(self, value: ir.Value) -> Node:
+        return self.pool.node("unknown_bool" if str(value.type) == "i1" else "unknown", (), value)
+
+    def operands(self, op: ir.Operation) -> list[Node]:
+        return [self.read(operand) for operand in op.operands]
+
+    def size(self, tensor: ir.Value, dimension: int) -> Node:
+        """The size of a tensor. Those of q, k and v are at least 1 wherever a piece runs."""
+        if not tensor.type.is_dynamic_dim(dimension):
+            return self.pool.lift(tensor.type.get_dim_size(dimension))
+        first = isinstance(tensor.owner, ir.Block) and ir.BlockArgument(tensor).arg_number < len(_ARGUMENTS)
+        return self.pool.leaf("dim", (tensor, dimension), 1 if first else 0)
+
+
+def _is_integer(type_: ir.Type) -> bool:
+    return isinstance(type_, (ir.IndexType, ir.IntegerType))
+
+
+def _is_bool(op: ir.Operation) -> bool:
+    return str(op.results[0].type) == "i1"
+
+
+def _constant(reader: Reader, op: ir.Operation) -> Node:
+    attribute = op.attributes["value"]
+    if _is_bool(op):
+        return reader.pool.truth(bool(ir.IntegerAttr(attribute).value))
+    return reader.pool.lift(int(ir.IntegerAttr(attribute).value))
+
+
+def _arithmetic(rule: Callable[[Node, Node], Node | None]) -> Callable[[Reader, ir.Operation], Node | None]:
+    """A rule for a binary op on integers; on booleans it is not understood."""
+    return lambda reader, op: None if _is_bool(op) else rule(*reader.operands(op))
+
+
+def _truncating(a: Node, b: Node) -> Node | None:
+    """C's a / b, for a positive constant b."""
+    if (b.constant or 0) <= 0:
+        return None
+    return a.pool.select(a.pool.at_least(a, 0), a // b, -((-a) // b))
+
+
+def _c_remainder(a: Node, b: Node) -> Node | None:
+    quotient = _truncating(a, b)
+    if quotient is None:
+        return None
+    return a.pool.select(a.pool.at_least(a, 0), a % b, -((-a) % b))
+
+
+def _unsigned(rule: Callable[[Node, Node], Node | None]) -> Callable[[Node, Node], Node | None]:
+    """`rule` where both operands are provably not negative."""
+    return lambda a, b: rule(a, b) if a.pool.proves(a) and a.pool.proves(b) else None
+
+
+def _shift(a: Node, b: Node, left: bool) -> Node | None:
+    bits = b.constant
+    if bits is None or not 0 <= bits < 63:
+        return None
+    return a * (1 << bits) if left else a // (1 << bits)
+
+
+def _bit_and(a: Node, b: Node) -> Node | None:
+    """a & (2^n - 1) is a % 2^n, for negative a too."""
+    for x, mask in ((a, b.constant), (b, a.constant)):
+        if mask is not None and mask >= 0 and mask & (mask + 1) == 0:
+            return x % (mask + 1)
+    return None
+
+
+def _logic(name: str) -> Callable[[Reader, ir.Operation], Node | None]:
+    def rule(reader: Reader, op: ir.Operation) -> Node | None:
+        a, b = reader.operands(op)
+        if not _is_bool(op):
+            return _bit_and(a, b) if name == "and" else None
+        if name == "xor":
+            return (a & ~b) | (~a & b)
+        return a & b if name == "and" else a | b
+
+    return rule
+
+
+_PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
+
+
+def _compare(reader: Reader, op: ir.Operation) -> Node | None:
+    if not _is_integer(op.operands[0].type):
+        return None
+    predicate = _PREDICATES[ir.IntegerAttr(op.attributes["predicate"]).value]
+    pool, (a, b) = reader.pool, reader.operands(op)
+    if str(op.operands[0].type) == "i1":
+        same = (a & b) | (~a & ~b)
+        return {"eq": same, "ne": ~same}.get(predicate)
+    if predicate[0] == "u" and not (pool.proves(a) and pool.proves(b)):
+        return None
+    match predicate[-2:]:
+        case "eq":
+            return pool.equal(a, b)
+        case "ne":
+            return ~pool.equal(a, b)
+        case "lt":
+            return pool.at_least(b, a + 1)
+        case "le":
+            return pool.at_least(b, a)
+        case "gt":
+            return pool.at_least(a, b + 1)
+    return pool.at_least(a, b)
+
+
+def _select(reader: Reader, op: ir.Operation) -> Node:
+    return reader.pool.select(*reader.operands(op))
+
+
+def _cast(reader: Reader, op: ir.Operation) -> Node | None:
+    """Widening casts and index casts; a narrowing one may wrap."""
+    source, target = op.operands[0].type, op.results[0].type
+    if not _is_integer(source):
+        return None
+    value = reader.read(op.operands[0])
+    if str(source) == "i1":
+        one = 1 if op.name in ("arith.extui", "arith.index_castui") else -1
+        return reader.pool.select(value, reader.pool.lift(one), reader.pool.lift(0))
+    if _width(target) < _width(source) or (op.name in ("arith.extui", "arith.index_castui") and not reader.pool.proves(value)):
+        return None
+    return value
+
+
+def _width(type_: ir.Type) -> int:
+    return 64 if isinstance(type_, ir.IndexType) else type_.width
+
+
+def _extract(reader: Reader, op: ir.Operation) -> Node:
+    tensor, *indices = op.operands
+    pool = reader.pool
+    value = pool.node("gather", tuple(reader.read(index) for index in indices), tensor)
+    if _is_bool(op):
+        return ~pool.equal(value, 0)
+    return value
+
+
+def _dim(reader: Reader, op: ir.Operation) -> Node | None:
+    dimension = reader.read(op.operands[1]).constant
+    return None if dimension is None else reader.size(op.operands[0], dimension)
+
+
+_RULES: dict[str, Callable[[Reader, ir.Operation], Node | None]] = {
+    "arith.constant": _constant,
+    "arith.addi": _arithmetic(lambda a, b: a + b),
+    "arith.subi": _arithmetic(lambda a, b: a - b),
+    "arith.muli": _arithmetic(lambda a, b: a * b),
+    "arith.floordivsi": _arithmetic(lambda a, b: a // b),
+    "arith.ceildivsi": _arithmetic(lambda a, b: -((-a) // b)),
+    "arith.divsi": _arithmetic(_truncating),
+    "arith.remsi": _arithmetic(_c_remainder),
+    "arith.divui": _arithmetic(_unsigned(_truncating)),
+    "arith.remui": _arithmetic(_unsigned(_c_remainder)),
+    "arith.shli": _arithmetic(lambda a, b: _shift(a, b, left=True)),
+    "arith.shrsi": _arithmetic(lambda a, b: _shift(a, b, left=False)),
+    "arith.minsi": _arithmetic(lambda a, b: a.pool.least(a, b)),
+    "arith.maxsi": _arithmetic(lambda a, b: a.pool.most(a, b)),
+    "arith.andi": _logic("and"),
+    "arith.ori": _logic("or"),
+    "arith.xori": _logic("xor"),
+    "arith.cmpi": _compare,
+    "arith.select": _select,
+    "arith.index_cast": _cast,
+    "arith.index_castui": _cast,
+    "arith.extsi": _cast,
+    "arith.extui": _cast,
+    "math.absi": lambda reader, op: reader.pool.absolute(reader.read(op.operands[0])),
+    "tensor.extract": _extract,
+    "tensor.dim": _dim,
+}

@@ -1,0 +1,103 @@
+"""`attn-resolve-masks`: turns a mask into loop bounds and block classes."""
+
+import dataclasses
+from typing import ClassVar
+
+from attn_mlir.dialects.attn import build
+from attn_mlir.mlir import arith, ir, tensor
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.intervals.block import classify_block
+from attn_mlir.passes.intervals.bounds import LOOSE, Solver
+from attn_mlir.passes.intervals.box import Box, Interval
+from attn_mlir.passes.intervals.emit import Emitter, sizes_in
+from attn_mlir.passes.intervals.expr import Pool
+from attn_mlir.passes.intervals.nodes import Node
+from attn_mlir.passes.intervals.nonempty import rows_nonempty
+from attn_mlir.passes.intervals.read import Reader
+from attn_mlir.passes.regions import block_of, find_all, piece
+
+_BOUNDS = ("b", "h", "q_begin", "q_end")
+_BLOCK = (*_BOUNDS, "kv_begin", "kv_end")
+
+
+@dataclasses.dataclass(frozen=True)
+class ResolveMasks(Pass):
+    """Adds `attn.bounds`, where they are not exact `attn.block_mask`, and `rows_nonempty` to every attention.
+
+    `cuts` (0 to 2) is how often a block is cut at multiples of the mask's largest modulus before it is classified.
+    """
+
+    name: ClassVar[str] = "attn-resolve-masks"
+    cuts: int = 1
+
+    def run(self, module: ir.Operation) -> bool:
+        for attention in find_all(module, "attn.attention", "attn.online"):
+            mask = piece(attention, "attn.mask")
+            for stale in (piece(attention, "attn.bounds"), piece(attention, "attn.block_mask")):
+                if stale is not None:
+                    stale.erase()
+            nonempty = True
+            if mask is not None:
+                with mask.location:
+                    nonempty = _Resolution(attention, mask, self.cuts).run()
+            with attention.context:
+                attention.attributes["rows_nonempty"] = ir.BoolAttr.get(nonempty)
+        return True
+
+
+class _Resolution:
+    """One mask on its way to bounds and classes."""
+
+    def __init__(self, attention: ir.Operation, mask: ir.Operation, cuts: int) -> None:
+        self._attention, self._mask, self._cuts = attention, mask, cuts
+        self._pool = pool = Pool()
+        self._b, self._h, self._q, self._kv = (pool.leaf("var", name, 0) for name in ("b", "h", "q_idx", "kv_idx"))
+        block = block_of(mask)
+        self._reader = Reader(pool, dict(zip(block.arguments, (self._b, self._h, self._q, self._kv), strict=True)))
+        self._skv = self._reader.size(attention.operands[1], 2)
+        pool.assume(self._q, upper=self._reader.size(attention.operands[0], 2) - 1)
+        pool.assume(self._kv, upper=self._skv - 1)
+        self._expression = self._reader.read(list(block.operations)[-1].operands[0])
+
+    def run(self) -> bool:
+        """Emits the pieces; whether every row provably has a key."""
+        q_begin, q_end = self._range("q_begin", "q_end")
+        kv_begin, kv_end = self._range("kv_begin", "kv_end")
+        rows = Interval(q_begin, q_end - 1)
+        solver = Solver(self._pool, self._kv, self._skv, Box({self._q: rows}))
+        region = solver.solve(self._expression)
+        bounds = list(solver.finish(region))
+        arguments = {"b": self._b, "h": self._h, "q_begin": q_begin, "q_end": q_end, "kv_begin": kv_begin, "kv_end": kv_end}
+        ends = [self._emit("bounds", [arguments[n] for n in _BOUNDS], _BOUNDS, bounds, self._mask)]
+        if region.shape == LOOSE:
+            classes = classify_block(self._expression, {self._q: rows, self._kv: Interval(kv_begin, kv_end - 1)}, self._cuts)
+            if [c.constant for c in classes] != [1, 0]:
+                self._emit("block_mask", [arguments[n] for n in _BLOCK], _BLOCK, list(classes), ends[0])
+        return rows_nonempty(self._expression, self._q, self._kv, self._skv)
+
+    def _range(self, begin: str, end: str) -> tuple[Node, Node]:
+        """The ends of a range that is not empty."""
+        first, last = self._pool.leaf("var", begin, 0), self._pool.leaf("var", end, 1)
+        self._pool.assume(first, upper=last - 1)
+        self._pool.assume(last, lower=first + 1)
+        return first, last
+
+    def _emit(self, name: str, leaves: list[Node], names: tuple[str, ...], roots: list[Node], after: ir.Operation) -> ir.Operation:
+        sizes = {node: self._size(node) for node in sizes_in(roots)}
+
+        def body(*arguments: ir.Value) -> list[ir.Value]:
+            return Emitter({**dict(zip(leaves, arguments, strict=True)), **sizes}).emit(roots)
+
+        with ir.InsertionPoint.after(after):
+            return build.piece(name, [(n, ir.IndexType.get()) for n in names], body)
+
+    def _size(self, node: Node) -> ir.Value:
+        """The size as a value before the attention, an existing one if there is any."""
+        source, dimension = node.data
+        for use in source.uses:
+            op = use.owner.operation
+            if op.name == "tensor.dim" and op.block == self._attention.block and op.is_before_in_block(self._attention):
+                if self._reader.read(op.results[0]) is node:
+                    return op.results[0]
+        with ir.InsertionPoint(self._attention):
+            return tensor.dim(source, arith.constant(ir.IndexType.get(), dimension))
