@@ -1,0 +1,220 @@
+"""The numeric confirmation of a derived program: blockwise against the dense row, in float64, on hostile real scores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_mlir.passes.derivation.errors import DerivationError
+from attn_mlir.passes.derivation.evaluate import Array, Evaluator
+from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.plan import OUTPUT
+from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.row import Row
+
+KEYS = 21
+BLOCKS = (2, 4, 5, 6, 9, KEYS)
+EMPTY = (2, 4)
+TOLERANCE, LOOSE = 1e-10, 1e-6
+MIN_ROWS = 6
+
+
+@dataclass(frozen=True)
+class Report:
+    """`points` values compared, the largest relative error, and what failed: reductions, or the OUTPUT."""
+
+    points: int
+    error: float
+    failed: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Rows of scores with values, presence and parameters; `tame` rows must agree to the tight tolerance."""
+
+    scores: Array
+    values: Array
+    present: Array
+    params: dict[Node, Array]
+    tame: Array
+
+
+def samples(row: Row, seed: int = 0) -> Samples:
+    rng = np.random.default_rng(seed)
+    normal = rng.normal(size=(8, KEYS))
+    pairs = rng.normal(size=(3, KEYS))
+    pairs[:, 1] = -pairs[:, 0]
+    ties = np.round(rng.normal(size=(4, KEYS)))
+    kinds = [
+        (normal, True),
+        (np.abs(rng.normal(size=(4, KEYS))) + 0.1, True),
+        (-np.abs(rng.normal(size=(3, KEYS))), True),
+        (pairs, True),
+        (ties, True),
+        (np.round(rng.normal(size=(2, KEYS))) * rng.normal(size=(2, 1)), True),
+        (np.zeros((1, KEYS)), True),
+        (np.full((1, KEYS), 1.5), True),
+        (rng.normal(size=(3, KEYS)) * 3 + 4, True),
+        (rng.normal(size=(3, KEYS)) * 40, False),
+        (np.linspace(-30, 30, KEYS)[None] * np.array([[1.0], [-1.0]]), False),
+    ]
+    scores = np.concatenate([k for k, _ in kinds])
+    tame = np.concatenate([np.full(len(k), t) for k, t in kinds])
+    rows = len(scores)
+    present = np.ones((rows, KEYS), bool)
+    present[1::2] = rng.random((rows // 2, KEYS)) < 0.7
+    present[:, -1] |= ~present.any(axis=1)
+    present[3::4, EMPTY[0] : EMPTY[1]] = False
+    present[5::6, : BLOCKS[0]] = False
+    present[:, -1] |= ~present.any(axis=1)
+    params: dict[Node, Array] = {}
+    for leaf in row.params.leaves:
+        drawn = rng.normal(size=(rows, 1))
+        params[leaf] = drawn > 0 if leaf.type == "i1" else drawn
+    return Samples(scores, rng.normal(size=(rows, KEYS, 2)), present, params, tame)
+
+
+def dense(row: Row, data: Samples, scores: Array) -> tuple[dict[int, Array], Array, list[Array]]:
+    """The row program evaluated as it was written: reductions, o and outputs."""
+    env: dict[Node, Array] = {row.graph.score: scores, **data.params}
+    rows = len(scores)
+    reductions: dict[int, Array] = {}
+    for i, reduction in enumerate(row.reductions):
+        value = Evaluator(env, data.present)(row.graph.reduce(reduction.kind, reduction.value))
+        env[row.red(i)] = reductions[i] = value
+    weight = np.broadcast_to(Evaluator(env, data.present)(row.weight), scores.shape)
+    with np.errstate(all="ignore"):
+        o = (np.where(data.present, weight, 0)[..., None] * data.values).sum(axis=1)
+    return reductions, o, [np.broadcast_to(Evaluator(env)(n), (rows, 1)) for n in row.outputs]
+
+
+@dataclass(eq=False)
+class Simulation:
+    """Runs a program on samples, block by block."""
+
+    program: Program
+    data: Samples
+
+    def run(self) -> tuple[list[Array], list[Array]]:
+        """States and accumulators after all sweeps."""
+        states = self._start()
+        accumulators: list[Array] = []
+        for step in range(len(self.program.steps)):
+            states, accumulators = self.sweep(states, 0, KEYS, step)
+        return states, accumulators
+
+    def run_merged(self) -> tuple[list[Array], list[Array]]:
+        """The same for one sweep, from three disjoint sets of keys, the middle one (often) empty."""
+        cuts = (0, *EMPTY, KEYS)
+        parts = [self.sweep(self._start(), b, e, 0) for b, e in zip(cuts, cuts[1:], strict=False)]
+        nothing = (self._start(), [np.zeros((len(self.data.scores), 2)) for _ in parts[0][1]])
+        return self._merge(self._merge(self._merge(parts[1], parts[0]), nothing), self._merge(nothing, parts[2]))
+
+    def sweep(self, states: list[Array], begin: int, end: int, step: int) -> tuple[list[Array], list[Array]]:
+        piece = self.program.steps[step]
+        accumulators = [np.zeros((len(self.data.scores), 2)) for _ in piece.weights]
+        for block_end in BLOCKS:
+            block_end = min(block_end, end)
+            if block_end <= begin:
+                continue
+            states, accumulators = self._block(step, states, accumulators, slice(begin, block_end))
+            begin = block_end
+        return states, accumulators
+
+    def final(self, states: list[Array], accumulators: list[Array]) -> tuple[dict[int, Array], Array, list[Array]]:
+        env = self._env("old", states)
+        leaf = self.program.graph.leaf
+        columns = []
+        for d in range(2):
+            here = env | {leaf("acc", i): acc[:, d : d + 1] for i, acc in enumerate(accumulators)}
+            columns.append(Evaluator(here)(self.program.o))
+        rows = len(self.data.scores)
+        evaluator = Evaluator(env)
+        reductions = {i: np.broadcast_to(evaluator(n), (rows, 1)) for i, n in self.program.reductions.items()}
+        outputs = [np.broadcast_to(evaluator(n), (rows, 1)) for n in self.program.outputs]
+        return reductions, np.concatenate([np.broadcast_to(c, (rows, 1)) for c in columns], axis=1), outputs
+
+    def _start(self) -> list[Array]:
+        evaluator = Evaluator(self.data.params)
+        return [np.broadcast_to(evaluator(n), (len(self.data.scores), 1)) for n in self.program.init]
+
+    def _env(self, side: str, states: Sequence[Array]) -> dict[Node, Array]:
+        return {self.program.graph.leaf(side, i): x for i, x in enumerate(states)} | self.data.params
+
+    def _block(self, step: int, states: list[Array], accumulators: list[Array], keys: slice) -> tuple[list[Array], list[Array]]:
+        piece, present = self.program.steps[step], self.data.present[:, keys]
+        scores = self.data.scores[:, keys]
+        evaluator = Evaluator(self._env("old", states) | {self.program.graph.score: scores}, present)
+        new = [evaluator(n) for n in piece.states]
+        updated = []
+        for weight, scale, acc in zip(piece.weights, piece.scales, accumulators, strict=True):
+            w = np.where(present, np.broadcast_to(evaluator(weight), scores.shape), 0)
+            with np.errstate(all="ignore"):
+                updated.append(acc * evaluator(scale) + (w[..., None] * self.data.values[:, keys]).sum(axis=1))
+        return new, updated
+
+    def _merge(self, x: tuple[list[Array], list[Array]], y: tuple[list[Array], list[Array]]) -> tuple[list[Array], list[Array]]:
+        merge = self.program.merge
+        if merge is None:
+            raise DerivationError("a program of several sweeps does not merge")
+        evaluator = Evaluator(self._env("a", x[0]) | self._env("b", y[0]))
+        with np.errstate(all="ignore"):
+            scaled = [
+                p * evaluator(a) + q * evaluator(b) for p, q, a, b in zip(x[1], y[1], merge.scales_a, merge.scales_b, strict=True)
+            ]
+        return [evaluator(n) for n in merge.states], scaled
+
+
+@dataclass(eq=False)
+class Checker:
+    """Confirms programs for one row; the dense values are computed once."""
+
+    row: Row
+
+    def __post_init__(self) -> None:
+        self.data = samples(self.row)
+        self.wanted = dense(self.row, self.data, self.data.scores)
+        rng = np.random.default_rng(1)
+        shaken = dense(self.row, self.data, self.data.scores * (1 + 1e-13 * rng.normal(size=self.data.scores.shape)))
+        self.stable = self._stable(shaken)
+        if self.stable.sum() < MIN_ROWS:
+            raise DerivationError("the row is not a finite, stable function of its scores: nearly all random rows give no usable number")
+
+    def check(self, program: Program) -> Report:
+        simulation = Simulation(program, self.data)
+        runs = [simulation.final(*simulation.run())]
+        if program.merge is not None:
+            runs.append(simulation.final(*simulation.run_merged()))
+        failed: set[int] = set()
+        error, points = 0.0, 0
+        for reductions, o, outputs in runs:
+            pairs = [(i, reductions[i], self.wanted[0][i]) for i in sorted(reductions)]
+            pairs += [(OUTPUT, o, self.wanted[1])]
+            pairs += [(OUTPUT, x, y) for x, y in zip(outputs, self.wanted[2], strict=True)]
+            for index, got, wanted in pairs:
+                worst = self._error(got, wanted)
+                limit = np.where(self.data.tame, TOLERANCE, LOOSE)[self.stable]
+                points += worst.size
+                if (worst > limit).any():
+                    failed.add(index)
+                error = max(error, float(worst[self.data.tame[self.stable]].max(initial=0.0)))
+        return Report(points, error, frozenset(failed))
+
+    def _error(self, got: Array, wanted: Array) -> Array:
+        """Largest error of each usable row, relative to the values' size; infinite where a finite value is lost."""
+        got, wanted = got[self.stable], wanted[self.stable]
+        finite = np.isfinite(wanted)
+        with np.errstate(all="ignore"):
+            error = np.abs(got - wanted) / np.maximum(1.0, np.abs(wanted).max(axis=1, keepdims=True))
+        error = np.where(np.isnan(error), np.inf, error)
+        return np.where(finite, error, 0.0).max(axis=1)
+
+    def _stable(self, shaken: tuple[dict[int, Array], Array, list[Array]]) -> Array:
+        """Rows whose dense value is finite and does not hang on the last bits of the scores."""
+        stable = np.ones(len(self.data.scores), bool)
+        _, o, outputs = self.wanted
+        for x, y in zip([o, *outputs], [shaken[1], *shaken[2]], strict=True):
+            with np.errstate(all="ignore"):
+                near = np.abs(x - y) <= 1e-11 * (1 + np.abs(x))
+            stable &= near.all(axis=1)
+        return stable

@@ -1,0 +1,36 @@
+"""Row program in, confirmed online program out."""
+
+from dataclasses import dataclass
+
+from attn_mlir.passes.derivation.check import Checker, Report
+from attn_mlir.passes.derivation.errors import DerivationError
+from attn_mlir.passes.derivation.plan import OUTPUT, Plan
+from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.row import Row
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A program and the check that confirmed it."""
+
+    program: Program
+    report: Report
+
+
+def derive(row: Row, max_accumulators: int = 2) -> Derivation:
+    """The online program with the fewest sweeps that the numeric check confirms.
+
+    Whatever the check rejects is computed one sweep later, from values that are final by then.
+    """
+    checker = Checker(row)
+    distrusted: frozenset[int] = frozenset()
+    for _ in range(len(row.reductions) + 2):
+        program = Program(Plan(row, max_accumulators, distrusted))
+        report = checker.check(program)
+        if not report.failed:
+            return Derivation(program, report)
+        first = min(report.failed - {OUTPUT}, default=OUTPUT)
+        if first in distrusted:
+            break
+        distrusted |= {first}
+    raise DerivationError("no online form of this row agrees with its dense evaluation on random scores")

@@ -1,0 +1,139 @@
+"""Writes expressions as MLIR: the pieces of an `attn.online` from a derived program."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from attn_mlir.dialects.attn import build
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
+from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.row import Params, Row
+from attn_mlir.passes.regions import clone_op
+
+INDICES = ("b", "h", "q_idx")
+
+
+@dataclass(eq=False)
+class Emitter:
+    """Emits into one piece. `known` maps leaves to values; parameters are recomputed from the row's own ops."""
+
+    type: ir.Type
+    known: dict[Node, ir.Value]
+    params: Params | None = None
+    indices: Sequence[ir.Value] = ()
+    names: Mapping[Node, str] = field(default_factory=dict)
+    _copies: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def emit(self, node: Node) -> ir.Value:
+        if node not in self.known:
+            if node.op == "param":
+                self.known[node] = self._parameter(node)
+                return self.known[node]
+            args = [self.emit(a) for a in node.args]
+            name = self.names.get(node)
+            with ir.Location.name(name, ir.Location.current) if name else ir.Location.current:
+                self.known[node] = self._emit(node, args)
+        return self.known[node]
+
+    def _emit(self, n: Node, args: list[ir.Value]) -> ir.Value:
+        if n.is_const:
+            if n.type == BOOL:
+                return arith.constant(ir.IntegerType.get_signless(1), int(bool(n.attr)))
+            return arith.constant(self.type, float(n.attr))  # type: ignore[arg-type]
+        if n.op == "reduce":
+            return build.reduce(args[0], str(n.attr))
+        if n.op == "arith.cmpf":
+            return arith.cmpf(arith.CmpFPredicate(n.attr), *args)
+        result = self.type if n.type == FLOAT else ir.Type.parse(n.type)
+        return ir.Operation.create(n.op, results=[result], operands=args).result
+
+    def _parameter(self, n: Node) -> ir.Value:
+        if self.params is None:
+            raise KeyError(n.attr)
+        block = self.params.block
+        self._copies.update(zip(list(block.arguments)[1:4], self.indices, strict=False))
+        return self._copy(self.params.values[int(n.attr)])  # type: ignore[call-overload]
+
+    def _copy(self, value: ir.Value) -> ir.Value:
+        """`value` of the row, with the ops of the row that make it, at the insertion point."""
+        if value in self._copies:
+            return self._copies[value]
+        block = self.params.block if self.params else None
+        if isinstance(value, ir.BlockArgument) or value.owner.block != block:
+            return value
+        op = value.owner.operation
+        for operand in op.operands:
+            self._copy(operand)
+        clone_op(op, self._copies)
+        return self._copies[value]
+
+
+@dataclass(eq=False)
+class PieceWriter:
+    """Builds the pieces of one program at the insertion point."""
+
+    row: Row
+    program: Program
+    type: ir.Type
+
+    def write(self) -> None:
+        self._init()
+        for i in range(len(self.program.steps)):
+            self._step(i)
+        if self.program.merge is not None:
+            self._merge()
+        self._finalize()
+
+    def _arguments(self, names: Sequence[str], suffix: str = "") -> list[tuple[str, ir.Type]]:
+        return [(name + suffix, self.type) for name in names]
+
+    def _indices(self) -> list[tuple[str, ir.Type]]:
+        return [(name, ir.IndexType.get()) for name in INDICES]
+
+    def _emitter(self, leaves: Sequence[Node], values: Sequence[ir.Value], indices: Sequence[ir.Value], names: Mapping[Node, str]) -> Emitter:
+        return Emitter(self.type, dict(zip(leaves, values, strict=True)), self.row.params, indices, names)
+
+    def _init(self) -> None:
+        def body(*indices: ir.Value) -> list[ir.Value]:
+            names = dict(zip(self.program.init, self.program.names, strict=True))
+            emitter = self._emitter([], [], indices, names)
+            return [emitter.emit(n) for n in self.program.init]
+
+        build.piece("init", self._indices(), body)
+
+    def _step(self, index: int) -> None:
+        program, step, graph = self.program, self.program.steps[index], self.row.graph
+        names = {n: f"{name}_new" for n, name in zip(step.states, program.names, strict=True) if not n.is_leaf}
+        names |= {n: "weight" for n in step.weights if not n.is_leaf and n not in names}
+        names |= {n: "rescale" for n in step.scales if not n.is_leaf}
+
+        def body(s: ir.Value, *rest: ir.Value) -> list[ir.Value]:
+            leaves = [graph.score, *program.side("old")]
+            emitter = self._emitter(leaves, [s, *rest[3:]], rest[:3], names)
+            return [emitter.emit(n) for n in (*step.states, *step.weights, *step.scales)]
+
+        build.piece("step", [("s", self.type), *self._indices(), *self._arguments(program.names)], body)
+
+    def _merge(self) -> None:
+        program, merge = self.program, self.program.merge
+        if merge is None:
+            return
+        names = {n: name for n, name in zip(merge.states, program.names, strict=True) if not n.is_leaf}
+
+        def body(*values: ir.Value) -> list[ir.Value]:
+            emitter = self._emitter([*program.side("a"), *program.side("b")], values, [], names)
+            return [emitter.emit(n) for n in (*merge.states, *merge.scales_a, *merge.scales_b)]
+
+        build.piece("merge", [*self._arguments(program.names, "_a"), *self._arguments(program.names, "_b")], body)
+
+    def _finalize(self) -> None:
+        program, count = self.program, len(self.program.plan.accumulators)
+        accumulators = ["acc"] if count == 1 else [f"acc{i}" for i in range(count)]
+
+        def body(*values: ir.Value) -> list[ir.Value]:
+            states = values[count + 3 :]
+            leaves = [*program.side("acc", count), *program.side("old")]
+            emitter = self._emitter(leaves, [*values[:count], *states], values[count : count + 3], {program.o: "o"})
+            return [emitter.emit(n) for n in (program.o, *program.outputs)]
+
+        build.piece("finalize", [*self._arguments(accumulators), *self._indices(), *self._arguments(program.names)], body)

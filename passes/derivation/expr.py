@@ -1,0 +1,194 @@
+"""Scalar expressions as a hash-consed graph: the derivation's own view of a piece.
+
+Operation nodes carry MLIR's op names. Leaves are the score "s", reductions "red", parameters "param" (values that do
+not vary along the row), row states ("state", and per side of an update "old", "a", "b"), accumulators "acc", and the
+centred score "u". Two equal expressions are the same object, so identity is equality.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+_NO_REDS: frozenset[int] = frozenset()
+_VARYING_LEAVES = ("s", "u")
+FLOAT = "f"
+BOOL = "i1"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """One expression; `varies` along the row, `reds` are the reductions it reads."""
+
+    id: int
+    op: str
+    args: tuple["Node", ...]
+    attr: object
+    type: str
+    varies: bool
+    reds: frozenset[int]
+
+    def __lt__(self, other: "Node") -> bool:
+        return self.id < other.id
+
+    @property
+    def is_const(self) -> bool:
+        return self.op == "const"
+
+    @property
+    def is_leaf(self) -> bool:
+        return not self.args
+
+
+@dataclass(eq=False)
+class Graph:
+    """Makes nodes. The helpers below `node` fold what is exact and obvious."""
+
+    _table: dict[tuple[object, ...], Node] = field(default_factory=dict)
+
+    def node(self, op: str, *args: Node, attr: object = None, type: str = FLOAT) -> Node:
+        key = (op, attr if op != "const" else repr(attr), type, *args)
+        found = self._table.get(key)
+        if found is not None:
+            return found
+        if op == "reduce":
+            varies = False
+        else:
+            varies = op in _VARYING_LEAVES or any(a.varies for a in args)
+        reds = frozenset([attr]) if op == "red" else frozenset().union(*[a.reds for a in args]) if args else _NO_REDS
+        new = Node(len(self._table), op, args, attr, type, varies, reds)  # type: ignore[arg-type]
+        self._table[key] = new
+        return new
+
+    def leaf(self, op: str, index: int = 0, type: str = FLOAT) -> Node:
+        return self.node(op, attr=index, type=type)
+
+    @property
+    def score(self) -> Node:
+        return self.leaf("s")
+
+    def const(self, value: float) -> Node:
+        return self.node("const", attr=float(value))
+
+    def add(self, x: Node, y: Node) -> Node:
+        if _is(x, 0.0):
+            return y
+        if _is(y, 0.0):
+            return x
+        if y.op == "arith.negf":
+            return self.sub(x, y.args[0])
+        if x.op == "arith.negf":
+            return self.sub(y, x.args[0])
+        return self.node("arith.addf", x, y)
+
+    def sub(self, x: Node, y: Node) -> Node:
+        if _is(y, 0.0):
+            return x
+        return self.neg(y) if _is(x, 0.0) else self.node("arith.subf", x, y)
+
+    def neg(self, x: Node) -> Node:
+        if x.is_const:
+            return self.const(-float(x.attr))  # type: ignore[arg-type]
+        return x.args[0] if x.op == "arith.negf" else self.node("arith.negf", x)
+
+    def mul(self, x: Node, y: Node) -> Node:
+        if _is(x, 1.0):
+            return y
+        if _is(y, 1.0):
+            return x
+        if _is(x, -1.0):
+            return self.neg(y)
+        return self.neg(x) if _is(y, -1.0) else self.node("arith.mulf", x, y)
+
+    def div(self, x: Node, y: Node) -> Node:
+        return x if _is(y, 1.0) else self.node("arith.divf", x, y)
+
+    def unary(self, op: str, x: Node) -> Node:
+        return self.node(op, x)
+
+    def maximum(self, x: Node, y: Node) -> Node:
+        return self.node("arith.maximumf", x, y)
+
+    def minimum(self, x: Node, y: Node) -> Node:
+        return self.node("arith.minimumf", x, y)
+
+    def select(self, condition: Node, x: Node, y: Node) -> Node:
+        return x if x is y else self.node("arith.select", condition, x, y, type=x.type)
+
+    def equal(self, x: Node, y: Node) -> Node:
+        """Ordered equality: false for NaN."""
+        return self.node("arith.cmpf", x, y, attr=1, type=BOOL)
+
+    def both(self, x: Node, y: Node) -> Node:
+        return self.node("arith.andi", x, y, type=BOOL)
+
+    def reduce(self, kind: str, x: Node) -> Node:
+        return self.node("reduce", x, attr=kind)
+
+    def substitute(self, root: Node, replace: Callable[[Node], Node | None], memo: dict[Node, Node] | None = None) -> Node:
+        """`root` with every node for which `replace` gives one replaced by it."""
+        memo = {} if memo is None else memo
+        if root in memo:
+            return memo[root]
+        new = replace(root)
+        if new is None:
+            args = tuple(self.substitute(a, replace, memo) for a in root.args)
+            unchanged = all(a is b for a, b in zip(args, root.args, strict=True))
+            new = root if unchanged else self.node(root.op, *args, attr=root.attr, type=root.type)
+        memo[root] = new
+        return new
+
+
+def _is(x: Node, value: float) -> bool:
+    return x.is_const and x.attr == value
+
+
+def leaves(*roots: Node) -> set[Node]:
+    """All leaves below `roots`."""
+    return {n for n in nodes(*roots) if n.is_leaf}
+
+
+def nodes(*roots: Node) -> set[Node]:
+    """All nodes below and including `roots`."""
+    seen: set[Node] = set()
+    todo = list(roots)
+    while todo:
+        n = todo.pop()
+        if n not in seen:
+            seen.add(n)
+            todo.extend(n.args)
+    return seen
+
+
+_INFIX = {"arith.addf": ("+", 1), "arith.subf": ("-", 1), "arith.mulf": ("*", 2), "arith.divf": ("/", 2), "arith.andi": ("and", -1), "arith.ori": ("or", -1)}
+_PREDICATES = ("false", "==", ">", ">=", "<", "<=", "!=", "ord", "==", ">", ">=", "<", "<=", "!=", "uno", "true")
+_CALLS = {"arith.maximumf": "max", "arith.minimumf": "min", "math.absf": "abs", "arith.select": "where"}
+
+
+def text(root: Node, names: Mapping[Node, str]) -> str:
+    """`root` in readable infix notation; `names` names leaves (and, where given, inner nodes)."""
+    return _text(root, names, 0)
+
+
+def _text(n: Node, names: Mapping[Node, str], outer: int) -> str:
+    if n in names:
+        return names[n]
+    if n.is_const:
+        return f"{n.attr:g}" if isinstance(n.attr, float) else str(n.attr).lower()
+    if n.is_leaf:
+        return "s" if n.op == "s" else "u" if n.op == "u" else f"{n.op}{n.attr}"
+    if n.op == "arith.negf":
+        return _wrap(f"-{_text(n.args[0], names, 3)}", outer > 1)
+    if n.op == "arith.cmpf":
+        x, y = (_text(a, names, 1) for a in n.args)
+        return _wrap(f"{x} {_PREDICATES[n.attr]} {y}", outer > 0)  # type: ignore[index]
+    if n.op in _INFIX:
+        symbol, level = _INFIX[n.op]
+        right = level + 1 if symbol in ("-", "/") else level
+        return _wrap(f"{_text(n.args[0], names, level)} {symbol} {_text(n.args[1], names, right)}", outer > level)
+    if n.op == "math.powf":
+        return _wrap(f"{_text(n.args[0], names, 4)}^{_text(n.args[1], names, 4)}", outer > 3)
+    call = f"{n.attr} over block" if n.op == "reduce" else _CALLS.get(n.op, n.op.rpartition(".")[2])
+    return f"{call}({', '.join(_text(a, names, 0) for a in n.args)})"
+
+
+def _wrap(inner: str, parentheses: bool) -> str:
+    return f"({inner})" if parentheses else inner

@@ -1,0 +1,78 @@
+"""Factors an expression as sum_k C_k(r) w_k(s, r), where w_k changes with r only by a factor exp(shift_k(r))."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from attn_mlir.passes.derivation.expr import Node, text
+from attn_mlir.passes.derivation.normal import Mono, Normal, Sum, exponent_varies, frozen, invariant_powers, mono_product, plus
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """One product: `coefficient` applied once at the end, `weight` summed, `shift` (exp, exp2) what rescales the sum."""
+
+    weight: Node
+    coefficient: Node
+    shift: tuple[Sum, Sum]
+
+    @property
+    def shifts(self) -> bool:
+        return bool(self.shift[0] or self.shift[1])
+
+
+def factorise(nf: Normal, node: Node, names: Mapping[Node, str]) -> list[Group] | str:
+    """The groups of `node`, fewest first found, or the reason why it does not separate."""
+    if not node.varies and not node.reds & nf.running:
+        return [Group(nf.graph.const(1.0), node, ({}, {}))]
+    buckets: dict[tuple[Mono, tuple[object, object]], Sum] = {}
+    for mono, c in nf.of(node).items():
+        halves = nf.split(mono)
+        if halves is None:
+            return f"{text(nf.node_of_mono(_mixed_part(nf, mono)), names)} does not separate s from the reductions"
+        weight, late, shift = _place_exponents(*halves)
+        buckets.setdefault((late, shift), {})[weight] = buckets.get((late, shift), {}).get(weight, 0.0) + c
+    return _merged(nf, [_group(nf, late, shift, weights) for (late, shift), weights in buckets.items()])
+
+
+def _mixed_part(nf: Normal, mono: Mono) -> Mono:
+    for node, p in mono.powers:
+        if nf.mixed(node):
+            return Mono(((node, p),))
+    return Mono((), mono.e, mono.e2)
+
+
+def _place_exponents(g: Mono, h: Mono) -> tuple[Mono, Mono, tuple[object, object]]:
+    """Exponents of r stay with an exponent of s (that keeps it small); without one they are plain factors."""
+    inner: list[tuple[tuple[Mono, float], ...]] = []
+    outer: list[tuple[tuple[Mono, float], ...]] = []
+    shift: list[tuple[tuple[Mono, float], ...]] = []
+    for of_s, of_r in ((g.e, h.e), (g.e2, h.e2)):
+        together = frozen(plus(dict(of_s), dict(of_r)))
+        varies = exponent_varies(of_s)
+        inner.append(together if varies else ())
+        outer.append(() if varies else together)
+        shift.append(of_r if varies else ())
+    return Mono(g.powers, inner[0], inner[1]), Mono(h.powers, outer[0], outer[1]), (shift[0], shift[1])
+
+
+def _group(nf: Normal, late: Mono, shift: tuple[object, object], weights: Sum) -> Group:
+    fixed = invariant_powers(weights)
+    inverse = Mono(tuple((n, -p) for n, p in fixed))
+    rest = {mono_product(m, inverse): c for m, c in weights.items()}
+    factors = set(rest.values())
+    scale = factors.pop() if len(factors) == 1 else 1.0
+    weight = nf.node_of({m: c / scale for m, c in rest.items()})
+    coefficient = nf.node_of_mono(mono_product(late, Mono(fixed)), scale)
+    return Group(weight, coefficient, (dict(shift[0]), dict(shift[1])))  # type: ignore[call-overload]
+
+
+def _merged(nf: Normal, groups: list[Group]) -> list[Group]:
+    """Groups with one weight need one sum."""
+    by_weight: dict[Node, Group] = {}
+    for group in groups:
+        known = by_weight.get(group.weight)
+        if known is None:
+            by_weight[group.weight] = group
+        else:
+            by_weight[group.weight] = Group(group.weight, nf.graph.add(known.coefficient, group.coefficient), group.shift)
+    return list(by_weight.values())

@@ -1,0 +1,344 @@
+"""Normal form: a sum of monomials c * x^a * y^b * exp(A) * exp2(B), in which factors of s and of r can be told apart.
+
+Only what helps to separate the score from the running reductions is expanded. A part that reads just one of the two
+stays whole, as an atom, the way its author wrote it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from attn_mlir.passes.derivation.expr import Graph, Node
+from attn_mlir.passes.derivation.signs import Signs
+
+MAX_TERMS = 64
+MAX_POWER = 4
+
+
+class Mono(NamedTuple):
+    """Product of powers of atoms, times exp(e), times exp2(e2); both exponents are sums as sorted (monomial, coefficient)."""
+
+    powers: tuple[tuple[Node, float], ...] = ()
+    e: tuple[tuple["Mono", float], ...] = ()
+    e2: tuple[tuple["Mono", float], ...] = ()
+
+    @property
+    def varies(self) -> bool:
+        return any(n.varies for n, _ in self.powers) or exponent_varies(self.e) or exponent_varies(self.e2)
+
+    @property
+    def reds(self) -> frozenset[int]:
+        inner = [n.reds for n, _ in self.powers] + [m.reds for m, _ in self.e + self.e2]
+        return frozenset().union(*inner)
+
+
+ONE = Mono()
+Sum = dict[Mono, float]
+
+
+def exponent_varies(exponent: tuple[tuple[Mono, float], ...]) -> bool:
+    return any(m.varies for m, _ in exponent)
+
+
+def frozen(sum_: Sum) -> tuple[tuple[Mono, float], ...]:
+    return tuple(sorted((m, c) for m, c in sum_.items() if c != 0))
+
+
+def mono_product(x: Mono, y: Mono) -> Mono:
+    powers = dict(x.powers)
+    for node, power in y.powers:
+        powers[node] = powers.get(node, 0) + power
+    merged = tuple(sorted((n, p) for n, p in powers.items() if p != 0))
+    return Mono(merged, frozen(plus(dict(x.e), dict(y.e))), frozen(plus(dict(x.e2), dict(y.e2))))
+
+
+def plus(x: Sum, y: Sum, factor: float = 1.0) -> Sum:
+    out = dict(x)
+    for mono, c in y.items():
+        out[mono] = out.get(mono, 0.0) + factor * c
+    return {m: c for m, c in out.items() if c != 0}
+
+
+def times(x: Sum, y: Sum) -> Sum | None:
+    if len(x) * len(y) > MAX_TERMS:
+        return None
+    out: Sum = {}
+    for m, c in x.items():
+        for n, d in y.items():
+            out = plus(out, {mono_product(m, n): c * d})
+    return out
+
+
+@dataclass(eq=False)
+class Normal:
+    """Normal forms with respect to the reductions `running` in the current sweep; all others count as constants."""
+
+    graph: Graph
+    running: frozenset[int]
+    signs: Signs
+    expand: bool = False
+    _memo: dict[Node, Sum] = field(default_factory=dict)
+
+    def mixed(self, node: Node) -> bool:
+        return node.varies and bool(node.reds & self.running)
+
+    def of(self, node: Node) -> Sum:
+        if node not in self._memo:
+            rule = RULES.get(node.op)
+            found = rule(self, node) if rule else None
+            self._memo[node] = {Mono(((node, 1.0),)): 1.0} if found is None else found
+        return self._memo[node]
+
+    def split(self, mono: Mono) -> tuple[Mono, Mono] | None:
+        """(factors without, factors with running reductions), or None when some factor mixes them with the score."""
+        halves: list[list[Any]] = [[], [], [], [], [], []]
+        for i, parts in enumerate((mono.powers, mono.e, mono.e2)):
+            for part in parts:
+                runs = bool(part[0].reds & self.running)
+                if runs and part[0].varies:
+                    return None
+                halves[i + 3 * runs].append(part)
+        g = [tuple(h) for h in halves]
+        return Mono(g[0], g[1], g[2]), Mono(g[3], g[4], g[5])
+
+    def common(self, sum_: Sum) -> tuple[Mono, Sum] | None:
+        """(H, G) with sum = H * G where H holds all running reductions, or None when the terms do not agree on H."""
+        rest: Sum = {}
+        shared: Mono | None = None
+        for mono, c in sum_.items():
+            halves = self.split(mono)
+            if halves is None or shared not in (None, halves[1]):
+                return None
+            shared = halves[1]
+            rest = plus(rest, {halves[0]: c})
+        return None if shared is None else (shared, rest)
+
+    def positive(self, mono: Mono, strictly: bool = True) -> bool:
+        """True when the product of powers is known to be positive (or not negative)."""
+        test = self.signs.positive if strictly else self.signs.nonnegative
+        return all(test(n) or (not strictly and p % 2 == 0) for n, p in mono.powers)
+
+    def node_of_mono(self, mono: Mono, c: float = 1.0) -> Node:
+        g = self.graph
+        above, below = g.const(1.0), g.const(1.0)
+        for node, power in mono.powers:
+            if power > 0:
+                above = g.mul(above, self._power(node, power))
+            else:
+                below = g.mul(below, self._power(node, -power))
+        for op, exponent in (("math.exp", mono.e), ("math.exp2", mono.e2)):
+            if exponent:
+                above = g.mul(above, g.unary(op, self.node_of(dict(exponent))))
+        scaled = g.mul(above, g.const(c)) if not above.is_const else g.const(float(above.attr) * c)  # type: ignore[arg-type]
+        return g.div(scaled, below)
+
+    def node_of(self, sum_: Sum) -> Node:
+        terms = sorted(sum_.items(), key=lambda t: (t[1] < 0, not t[0].varies, t[0]))
+        total = self.graph.const(0.0)
+        for mono, c in terms:
+            if c < 0:
+                total = self.graph.sub(total, self.node_of_mono(mono, -c))
+            else:
+                total = self.graph.add(total, self.node_of_mono(mono, c))
+        return total
+
+    def _power(self, node: Node, power: float) -> Node:
+        whole = self.graph.const(1.0)
+        if power == int(power) and power <= MAX_POWER:
+            for _ in range(int(power)):
+                whole = self.graph.mul(whole, node)
+            return whole
+        if power * 2 == int(power * 2) and power <= MAX_POWER:
+            return self.graph.mul(self._power(node, int(power)), self.graph.unary("math.sqrt", node))
+        return self.graph.node("math.powf", node, self.graph.const(power))
+
+
+def _atom(node: Node, power: float = 1.0) -> Sum:
+    return {Mono(((node, power),)): 1.0}
+
+
+def _const(nf: Normal, n: Node) -> Sum:
+    return {ONE: float(n.attr)} if n.attr else {}  # type: ignore[arg-type]
+
+
+def _add(nf: Normal, n: Node) -> Sum | None:
+    if not (nf.mixed(n) or nf.expand):
+        return None
+    return plus(nf.of(n.args[0]), nf.of(n.args[1]), -1.0 if n.op == "arith.subf" else 1.0)
+
+
+def _mul(nf: Normal, n: Node) -> Sum | None:
+    return times(nf.of(n.args[0]), nf.of(n.args[1]))
+
+
+def _neg(nf: Normal, n: Node) -> Sum:
+    return {m: -c for m, c in nf.of(n.args[0]).items()}
+
+
+def _div(nf: Normal, n: Node) -> Sum | None:
+    below = power(nf, n.args[1], -1.0)
+    return None if below is None else times(nf.of(n.args[0]), below)
+
+
+def _exp(nf: Normal, n: Node) -> Sum:
+    exponent = frozen(nf.of(n.args[0]))
+    return {Mono((), exponent, ()) if n.op == "math.exp" else Mono((), (), exponent): 1.0}
+
+
+def _powf(nf: Normal, n: Node) -> Sum | None:
+    return power(nf, n.args[0], float(n.args[1].attr)) if n.args[1].is_const else None  # type: ignore[arg-type]
+
+
+def power(nf: Normal, base: Node, k: float) -> Sum | None:
+    """base^k: of one monomial factor by factor, of a sum multiplied out only where that separates something."""
+    whole = k == int(k)
+    if not (whole or nf.mixed(base) or base.op in ("math.exp", "math.exp2")):
+        return _atom(base, k)
+    sum_ = nf.of(base)
+    if not sum_:
+        return None
+    if len(sum_) == 1:
+        ((mono, c),) = sum_.items()
+        raised = _power_of_mono(nf, mono, k) if whole or c > 0 else None
+        if raised is not None:
+            return {raised: c**k}
+    if not nf.mixed(base):
+        return _atom(base, k)
+    if whole and 2 <= k <= MAX_POWER:
+        out: Sum | None = sum_
+        for _ in range(int(k) - 1):
+            out = None if out is None else times(out, sum_)
+        return out
+    shared = nf.common(sum_)
+    raised = None if shared is None else _power_of_mono(nf, shared[0], k)
+    return None if shared is None or raised is None else times({raised: 1.0}, _atom(nf.node_of(shared[1]), k))
+
+
+def _power_of_mono(nf: Normal, mono: Mono, k: float) -> Mono | None:
+    """(x^p exp(A))^k; for fractional k only of factors that cannot be negative, where (x^2)^(1/2) is |x|."""
+    scaled = [frozen({m: k * d for m, d in exponent}) for exponent in (mono.e, mono.e2)]
+    if k == int(k):
+        return Mono(tuple((n, p * k) for n, p in mono.powers), *scaled)
+    powers = []
+    for n, p in mono.powers:
+        if nf.signs.nonnegative(n):
+            powers.append((n, p * k))
+        elif p % 2 == 0:
+            powers.append((nf.graph.unary("math.absf", n), p * k))
+        else:
+            return None
+    return Mono(tuple(sorted(powers)), *scaled)
+
+
+def _sqrt(nf: Normal, n: Node) -> Sum | None:
+    return power(nf, n.args[0], 0.5 if n.op == "math.sqrt" else -0.5)
+
+
+def _abs(nf: Normal, n: Node) -> Sum | None:
+    """|H G| = |H| |G|."""
+    shared = nf.common(nf.of(n.args[0])) if nf.mixed(n) else None
+    if shared is None:
+        return None
+    h, g = shared
+    outer = Mono(tuple(sorted((nf.graph.unary("math.absf", x), p) for x, p in h.powers)), h.e, h.e2)
+    return times({outer: 1.0}, _atom(nf.graph.unary("math.absf", nf.node_of(g))))
+
+
+def _log(nf: Normal, n: Node) -> Sum | None:
+    """log(H G) = log H + log G where H is positive; G then is wherever the logarithm exists."""
+    if not nf.mixed(n):
+        return None
+    shared = nf.common(nf.of(n.args[0]))
+    if shared is None or not nf.positive(shared[0]):
+        return None
+    h, g = shared
+    out: Sum = {}
+    for x, p in h.powers:
+        out = plus(out, _atom(nf.graph.unary("math.log", x)), p)
+    out = plus(out, dict(h.e))
+    (inner, c), *more = g.items()
+    if not more and c == 1.0 and not inner.powers and not inner.e2:
+        return None if h.e2 else plus(out, dict(inner.e))
+    return None if h.e2 else plus(out, _atom(nf.graph.unary("math.log", nf.node_of(g))))
+
+
+def _extremum(nf: Normal, n: Node) -> Sum | None:
+    """max(H x, H y) = H max(x, y) for positive H, and max(x + K, y + K) = max(x, y) + K."""
+    if not nf.mixed(n):
+        return None
+    x, y = nf.of(n.args[0]), nf.of(n.args[1])
+    by_factor = _common_factor(nf, n.op, x, y)
+    return _common_addend(nf, n.op, x, y) if by_factor is None else by_factor
+
+
+def _common_factor(nf: Normal, op: str, x: Sum, y: Sum) -> Sum | None:
+    shared = [nf.common(side) for side in (x, y) if side]
+    if any(s is None for s in shared) or len({s[0] for s in shared if s}) != 1 or shared[0] is None:
+        return None
+    h = shared[0][0]
+    if not nf.positive(h):
+        return None
+    rests = [nf.common(side)[1] if side else {} for side in (x, y)]  # type: ignore[index]
+    return times({h: 1.0}, _atom(nf.graph.node(op, *[nf.node_of(r) for r in rests])))
+
+
+def _common_addend(nf: Normal, op: str, x: Sum, y: Sum) -> Sum | None:
+    def is_addend(mono: Mono) -> bool:
+        return not mono.varies and bool(mono.reds & nf.running)
+
+    addend = {m: c for m, c in x.items() if is_addend(m)}
+    rests = [{m: c for m, c in side.items() if not is_addend(m)} for side in (x, y)]
+    if addend != {m: c for m, c in y.items() if is_addend(m)} or any(m.reds & nf.running for r in rests for m in r):
+        return None
+    return plus(addend, _atom(nf.graph.node(op, *[nf.node_of(r) for r in rests])))
+
+
+def _select(nf: Normal, n: Node) -> Sum | None:
+    """where(c, sum G H, sum G' H') = sum where(c, G, 0) H + sum where(c, 0, G') H', for a condition on s alone."""
+    condition, zero = n.args[0], nf.graph.const(0.0)
+    if not nf.mixed(n) or condition.reds & nf.running:
+        return None
+    parts: dict[Mono, list[Sum]] = {}
+    for side in (0, 1):
+        for mono, c in nf.of(n.args[1 + side]).items():
+            halves = nf.split(mono)
+            if halves is None:
+                return None
+            g = Mono(halves[0].powers)
+            h = Mono(halves[1].powers, *[frozen(plus(dict(a), dict(b))) for a, b in zip(halves[0][1:], halves[1][1:], strict=True)])
+            parts.setdefault(h, [{}, {}])[side][g] = c
+    out: Sum = {}
+    for h, (x, y) in parts.items():
+        chosen = nf.graph.select(condition, nf.node_of(x) if x else zero, nf.node_of(y) if y else zero)
+        product = times({h: 1.0}, _atom(chosen))
+        out = plus(out, product or {})
+    return out
+
+
+RULES: dict[str, Callable[[Normal, Node], Sum | None]] = {
+    "const": _const,
+    "arith.addf": _add,
+    "arith.subf": _add,
+    "arith.mulf": _mul,
+    "arith.divf": _div,
+    "arith.negf": _neg,
+    "math.exp": _exp,
+    "math.exp2": _exp,
+    "math.powf": _powf,
+    "math.sqrt": _sqrt,
+    "math.rsqrt": _sqrt,
+    "math.absf": _abs,
+    "math.log": _log,
+    "arith.maximumf": _extremum,
+    "arith.minimumf": _extremum,
+    "arith.select": _select,
+}
+
+
+def invariant_powers(monos: Iterable[Mono]) -> tuple[tuple[Node, float], ...]:
+    """The factors without the score that all of `monos` share."""
+    shared: set[tuple[Node, float]] | None = None
+    for mono in monos:
+        here = {(n, p) for n, p in mono.powers if not n.varies}
+        shared = here if shared is None else shared & here
+    return tuple(sorted(shared or ()))

@@ -1,0 +1,245 @@
+"""Decides how every reduction and the output are computed: in which sweep over the keys, from which states."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from attn_mlir.passes.derivation.centre import Centre, CentredMoments, centred_moments
+from attn_mlir.passes.derivation.errors import DerivationError
+from attn_mlir.passes.derivation.expr import Node, leaves, text
+from attn_mlir.passes.derivation.factor import Group, factorise
+from attn_mlir.passes.derivation.normal import Normal, Sum
+from attn_mlir.passes.derivation.row import Row
+from attn_mlir.passes.derivation.signs import Signs
+
+OUTPUT = -1
+MAX_MOMENTS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A row state: reduce_j weight(s_j, r). It changes by exp(shift) (and exp2) when the reductions in there move."""
+
+    kind: str
+    weight: Node
+    shift: tuple[Sum, Sum]
+    sweep: int
+    name: str
+    centre: Centre | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one reduction, or the output, is computed; `detail` is for people."""
+
+    sweep: int
+    method: str
+    detail: str
+
+
+@dataclass(eq=False)
+class Plan:
+    """Moments (states) in order, the reductions as functions of them, and the output's accumulators."""
+
+    row: Row
+    max_accumulators: int = 2
+    distrusted: frozenset[int] = frozenset()
+    moments: list[Moment] = field(default_factory=list)
+    decisions: dict[int, Decision] = field(default_factory=dict)
+    definitions: dict[int, Node] = field(default_factory=dict)
+    accumulators: list[Group] = field(default_factory=list)
+    sweeps: int = 1
+
+    def __post_init__(self) -> None:
+        self.signs = Signs(self.row)
+        needed = self._needed()
+        for index in sorted(needed):
+            self._place_reduction(index)
+        self._place_output()
+
+    def state(self, moment: Moment) -> Node:
+        return self.row.graph.leaf("state", self.moments.index(moment))
+
+    def define(self, node: Node) -> Node:
+        """`node` with its reductions expressed by states."""
+        g = self.row.graph
+        return g.substitute(node, lambda n: self.define(self.definitions[int(n.attr)]) if n.op == "red" else None)  # type: ignore[call-overload]
+
+    def names(self) -> dict[Node, str]:
+        return self.row.names | {self.row.graph.leaf("state", i): m.name for i, m in enumerate(self.moments)}
+
+    def _needed(self) -> set[int]:
+        todo = [self.row.weight, *self.row.outputs]
+        needed: set[int] = set()
+        while todo:
+            for index in todo.pop().reds - needed:
+                needed.add(index)
+                todo.append(self.row.reductions[index].value)
+        return needed
+
+    def _normal(self, running: frozenset[int]) -> Normal:
+        return Normal(self.row.graph, running, self.signs)
+
+    def _sweep_of(self, node: Node) -> tuple[int, frozenset[int]]:
+        sweep = max((self.decisions[i].sweep for i in node.reds), default=1)
+        return sweep, frozenset(i for i in node.reds if self.decisions[i].sweep == sweep)
+
+    def _place_reduction(self, index: int) -> None:
+        reduction = self.row.reductions[index]
+        sweep, running = self._sweep_of(reduction.value)
+        reason = "the numeric check failed"
+        if index not in self.distrusted:
+            reason = self._try(index, sweep, running)
+            if not reason:
+                return
+        if not running:
+            raise DerivationError(f"'{reduction.name}' cannot be accumulated: {reason}")
+        failure = self._try(index, sweep + 1, frozenset(), f"; {reason}")
+        if failure:
+            raise DerivationError(f"'{reduction.name}' cannot be accumulated: {failure}")
+
+    def _try(self, index: int, sweep: int, running: frozenset[int], why: str = "") -> str:
+        """Plans one reduction; returns why that is impossible, or an empty string."""
+        reduction = self.row.reductions[index]
+        nf = self._normal(running)
+        groups = factorise(nf, reduction.value, self.row.names)
+        if isinstance(groups, str):
+            return groups
+        if reduction.kind != "sum":
+            return self._extremum(index, sweep, groups, nf, why)
+        return self._sum(index, sweep, groups, nf, why)
+
+    def _sum(self, index: int, sweep: int, groups: list[Group], nf: Normal, why: str) -> str:
+        g, reduction = self.row.graph, self.row.reductions[index]
+        if len(groups) > MAX_MOMENTS:
+            return f"it would need {len(groups)} moments"
+        centred = centred_moments(nf, reduction.value) if len(groups) > 1 else None
+        total = g.const(0.0)
+        if centred is None:
+            for group in groups:
+                total = g.add(total, g.mul(self._moment("sum", group, sweep, index, len(groups) == 1), group.coefficient))
+        else:
+            for order, coefficient in sorted(centred.coefficients.items()):
+                total = g.add(total, g.mul(self._central(centred, order, sweep, index), coefficient))
+        self.definitions[index] = total
+        self._decide(index, sweep, groups, centred, why)
+        return ""
+
+    def _extremum(self, index: int, sweep: int, groups: list[Group], nf: Normal, why: str) -> str:
+        g, kind = self.row.graph, self.row.reductions[index].kind
+        addend = g.const(0.0)
+        varying = [group for group in groups if group.weight.varies]
+        for group in groups:
+            if not group.weight.varies:
+                addend = g.add(addend, g.mul(group.weight, group.coefficient))
+        if len(varying) > 1:
+            return f"the {kind} does not separate into one function of s and one of the reductions"
+        total = addend
+        if varying:
+            total = g.add(self._scaled_extremum(varying[0], kind, sweep, index, nf), addend)
+        self.definitions[index] = total
+        self._decide(index, sweep, varying, None, why)
+        return ""
+
+    def _scaled_extremum(self, group: Group, kind: str, sweep: int, index: int, nf: Normal) -> Node:
+        """max_j C w_j is C max w for positive C, C min w for negative C; both are kept when the sign is open."""
+        g, c = self.row.graph, group.coefficient
+        opposite = "min" if kind == "max" else "max"
+        if c.is_const and not nf.signs.positive(c):
+            return g.mul(self._moment(opposite, group, sweep, index, False), c)
+        largest = self._moment(kind, group, sweep, index, True)
+        if nf.signs.positive(c):
+            return g.mul(largest, c)
+        smallest = self._moment(opposite, group, sweep, index, False)
+        rising = g.node("arith.cmpf", c, g.const(0.0), attr=3, type="i1")
+        return g.mul(g.select(rising, largest, smallest), c)
+
+    def _moment(self, kind: str, group: Group, sweep: int, index: int, alone: bool) -> Node:
+        for known in self.moments:
+            if (known.kind, known.weight, known.shift) == (kind, group.weight, group.shift) and known.centre is None and known.sweep <= sweep:
+                return self.state(known)
+        name = self.row.reductions[index].name
+        return self._add(Moment(kind, group.weight, group.shift, sweep, self._free_name(name if alone else f"{name}_{kind}")))
+
+    def _central(self, centred: CentredMoments, order: int, sweep: int, index: int) -> Node:
+        """sum_j (x - c)^order, where c moves with the states."""
+        g = self.row.graph
+        x = Group(centred.x, g.const(1.0), ({}, {}))
+        count = Group(g.const(1.0), g.const(1.0), ({}, {}))
+        lower = [self._moment("sum", count, sweep, index, False)]
+        if order > 0:
+            first = g.sub(self._moment("sum", x, sweep, index, False), g.mul(lower[0], centred.c))
+            lower.append(self._simplified(first))
+        for k in range(2, order + 1):
+            weight = g.const(1.0)
+            for _ in range(k):
+                weight = g.mul(weight, g.sub(centred.x, centred.c))
+            same = [m for m in self.moments if m.centre is not None and m.weight is weight and m.sweep == sweep]
+            name = self._free_name(self.row.reductions[index].name)
+            moment = same[0] if same else None
+            lower.append(self.state(moment) if moment else self._add(Moment("sum", weight, ({}, {}), sweep, name, Centre(centred.c, tuple(lower)))))
+        return lower[order]
+
+    def _simplified(self, node: Node) -> Node:
+        """Finds out that sum x - n (sum x / n) is zero."""
+        expanded = Normal(self.row.graph, frozenset(), self.signs, expand=True)
+        return node if expanded.of(self.define(node)) else self.row.graph.const(0.0)
+
+    def _add(self, moment: Moment) -> Node:
+        self.moments.append(moment)
+        return self.state(moment)
+
+    def _free_name(self, name: str) -> str:
+        taken = {m.name for m in self.moments}
+        return name if name not in taken else next(f"{name}_{i}" for i in range(1, 100) if f"{name}_{i}" not in taken)
+
+    def _place_output(self) -> None:
+        weight = self.row.weight
+        sweep, running = self._sweep_of(weight)
+        last = max((d.sweep for d in self.decisions.values()), default=1)
+        if last > sweep:
+            sweep, running = last, frozenset(i for i in weight.reds if self.decisions[i].sweep == last)
+        reason = "the numeric check failed"
+        groups: list[Group] | str = reason
+        if OUTPUT not in self.distrusted:
+            groups = factorise(self._normal(running), weight, self.row.names)
+            if not isinstance(groups, str) and len(groups) > self.max_accumulators:
+                groups = f"it would need {len(groups)} accumulators, and {self.max_accumulators} cost as much as one more sweep"
+        why = ""
+        if isinstance(groups, str):
+            why, sweep = f"; {groups}", sweep + 1
+            groups = factorise(self._normal(frozenset()), weight, self.row.names)
+        if isinstance(groups, str) or (why and not running):
+            raise DerivationError(f"the weights cannot be accumulated: {why or groups}")
+        self.accumulators = groups
+        self.sweeps = sweep
+        self._decide(OUTPUT, sweep, groups, None, why)
+
+    def _decide(self, index: int, sweep: int, groups: Sequence[Group], centred: CentredMoments | None, why: str) -> None:
+        names = self.row.names
+        if why:
+            method = "one more sweep"
+            detail = f"in sweep {sweep}{why}"
+        elif centred is not None:
+            method, detail = f"moments, rank {len(groups)}", f"centred at {text(centred.c, names)}"
+        elif len(groups) > 1:
+            method, detail = f"moments, rank {len(groups)}", ", ".join(text(group.weight, names) for group in groups)
+        elif any(group.shifts for group in groups):
+            method, detail = "rescaled", f"by {_factor_text(groups[0], self)}"
+        else:
+            method, detail = "independent", "accumulated as it is"
+        late = [text(g.coefficient, names) for g in groups if not g.coefficient.is_const or g.coefficient.attr != 1.0]
+        if late and centred is None:
+            detail += f"; applied at the end: {', '.join(late)}"
+        self.decisions[index] = Decision(sweep, method, detail)
+
+
+def _factor_text(group: Group, plan: Plan) -> str:
+    """The rescaling in words of the reductions: exp(-m_new + m_old)."""
+    nf = plan._normal(frozenset())
+    parts = [f"{op}(change of {text(nf.node_of(s), plan.row.names)})" for op, s in zip(("exp", "exp2"), group.shift, strict=True) if s]
+    return " * ".join(parts)
+
+
+def used_states(*roots: Node) -> set[int]:
+    """Indices of the states below `roots`."""
+    return {int(n.attr) for n in leaves(*roots) if n.op == "state"}  # type: ignore[call-overload]

@@ -1,0 +1,215 @@
+"""The online program of a plan: what the pieces `attn.init`, `step`, `merge` and `finalize` compute, as expressions.
+
+Leaves: in a step the score and the "old" states; in a merge the states "a" and "b"; in finalize the accumulators "acc"
+and the "old" states. A "reduce" node reduces over the present keys of the block.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from attn_mlir.passes.derivation.centre import moved
+from attn_mlir.passes.derivation.expr import Node, leaves, nodes
+from attn_mlir.passes.derivation.guards import breaks_identity
+from attn_mlir.passes.derivation.normal import Mono, Normal, Sum
+from attn_mlir.passes.derivation.plan import Moment, Plan, used_states
+
+LOWEST = -3.4028234663852886e38
+LOWEST_DOUBLE = -1.7976931348623157e308
+
+
+@dataclass(frozen=True)
+class Step:
+    """One sweep's update; `weights` and `scales` only in the last."""
+
+    states: list[Node]
+    weights: list[Node]
+    scales: list[Node]
+
+
+@dataclass(frozen=True)
+class Merge:
+    """The merged states, and the factors of both sides' accumulators."""
+
+    states: list[Node]
+    scales_a: list[Node]
+    scales_b: list[Node]
+
+
+@dataclass(eq=False)
+class Program:
+    """Everything `attn.online` holds; `reductions` are their final values, for checking."""
+
+    plan: Plan
+    names: list[str] = field(default_factory=list)
+    init: list[Node] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    merge: Merge | None = None
+    o: Node = field(init=False)
+    outputs: list[Node] = field(default_factory=list)
+    reductions: dict[int, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.graph = self.plan.row.graph
+        self._guarded: dict[Moment | None, bool] = {}
+        self.names = [m.name for m in self.plan.moments]
+        self.init = [self.identity(m.kind) for m in self.plan.moments]
+        self.steps = [self._step(sweep) for sweep in range(1, self.plan.sweeps + 1)]
+        if self.plan.sweeps == 1:
+            self.merge = self._merge()
+            self._carry_parameters()
+        self._finalize()
+
+    def identity(self, kind: str) -> Node:
+        lowest = LOWEST_DOUBLE if self.plan.row.double else LOWEST
+        return self.graph.const({"sum": 0.0, "max": lowest, "min": -lowest}[kind])
+
+    def at(self, node: Node, states: Sequence[Node]) -> Node:
+        """`node` with its reductions and states expressed by `states`."""
+        replaced = self.plan.define(node)
+        return self.graph.substitute(replaced, lambda n: states[int(n.attr)] if n.op == "state" else None)  # type: ignore[call-overload]
+
+    def side(self, op: str, count: int | None = None) -> list[Node]:
+        return [self.graph.leaf(op, i) for i in range(len(self.names) if count is None else count)]
+
+    def _step(self, sweep: int) -> Step:
+        old = self.side("old")
+        new = list(old)
+        for k, m in enumerate(self.plan.moments):
+            if m.sweep == sweep:
+                block = self.graph.reduce(m.kind, self.at(m.weight, new))
+                new[k] = self._combined(m.kind, self._carried(m, k, old, new), block)
+        if sweep < self.plan.sweeps:
+            return Step(new, [], [])
+        weights = [self.at(group.weight, new) for group in self.plan.accumulators]
+        return Step(new, weights, [self._scale(group.shift, old, new) for group in self.plan.accumulators])
+
+    def _combined(self, kind: str, x: Node, y: Node) -> Node:
+        make: dict[str, Callable[[Node, Node], Node]] = {"sum": self.graph.add, "max": self.graph.maximum, "min": self.graph.minimum}
+        return make[kind](x, y)
+
+    def _carried(self, m: Moment, k: int, old: Sequence[Node], new: Sequence[Node]) -> Node:
+        """What state k of one side is worth once the other reductions have moved to their new values."""
+        g, state = self.graph, old[k]
+        if m.centre is not None:
+            distance = g.sub(self.at(m.centre.c, old), self.at(m.centre.c, new))
+            lower = tuple(self.at(n, old) for n in m.centre.lower)
+            value = moved(g, len(lower), distance, lower, state)
+            return self._guard(value, g.const(0.0), [m.centre.c, *m.centre.lower], old, m)
+        if not (m.shift[0] or m.shift[1]):
+            return state
+        scale = self._scale(m.shift, old, new)
+        if m.kind == "sum":
+            return g.mul(state, scale)
+        identity = self.identity(m.kind)
+        return g.select(g.equal(state, identity), identity, g.mul(state, scale))
+
+    def _scale(self, shift: tuple[Sum, Sum], old: Sequence[Node], new: Sequence[Node]) -> Node:
+        g = self.graph
+        factor = g.const(1.0)
+        for op, exponent in zip(("math.exp", "math.exp2"), shift, strict=True):
+            if exponent:
+                factor = g.mul(factor, g.unary(op, self._change(exponent, old, new)))
+        if factor.is_const:
+            return factor
+        roots = [n for s in shift for m in s for n, _ in m.powers]
+        return self._guard(factor, g.const(0.0), roots, old, None)
+
+    def _change(self, exponent: Sum, old: Sequence[Node], new: Sequence[Node]) -> Node:
+        """exponent(new) - exponent(old), as differences of the values that change: finite where their products are not."""
+        g, nf = self.graph, Normal(self.graph, frozenset(), self.plan.signs)
+        total = g.const(0.0)
+        for mono, c in sorted(exponent.items()):
+            changing = [n for n, _ in mono.powers if self.at(n, old) is not self.at(n, new)]
+            whole = nf.node_of_mono(mono, abs(c))
+            before, after = self.at(whole, old), self.at(whole, new)
+            if len(changing) == 1 and dict(mono.powers)[changing[0]] == 1:
+                rest = Mono(tuple((n, p) for n, p in mono.powers if n is not changing[0]), mono.e, mono.e2)
+                outer = self.at(nf.node_of_mono(rest, abs(c)), new)
+                before, after = self.at(changing[0], old), self.at(changing[0], new)
+                difference = g.mul(outer, g.sub(after, before) if c > 0 else g.sub(before, after))
+            else:
+                difference = g.sub(after, before) if c > 0 else g.sub(before, after)
+            total = g.add(total, difference)
+        return total
+
+    def _guard(self, value: Node, fallback: Node, roots: Sequence[Node], old: Sequence[Node], owner: Moment | None) -> Node:
+        """`value`, or `fallback` for a side without keys, where `value` would not be finite."""
+        states = sorted(used_states(*[self.plan.define(n) for n in roots]))
+        stepping = all(n.op == "old" for n in old)
+        key = (owner, tuple(roots))
+        if stepping:
+            identities = {self.graph.leaf("old", i): self.identity(m.kind) for i, m in enumerate(self.plan.moments)}
+            self._guarded[key] = breaks_identity(self.graph, value, identities, self.plan.row.double)  # type: ignore[index]
+        if not self._guarded[key]:  # type: ignore[index]
+            return value
+        return self.graph.select(self._untouched(states, old), fallback, value)
+
+    def _untouched(self, states: Sequence[int], old: Sequence[Node]) -> Node:
+        """True for a side that has seen no key. One count or extremum tells; else all sums are still zero."""
+        g, moments = self.graph, self.plan.moments
+        telling = [k for k in states if moments[k].kind == "sum" and moments[k].weight.is_const]
+        telling = telling or [k for k in states if moments[k].kind != "sum"]
+        test: Node | None = None
+        for k in telling[:1] or states:
+            same = g.equal(old[k], self.identity(moments[k].kind))
+            test = same if test is None else g.both(test, same)
+        return g.node("const", attr=False, type="i1") if test is None else test
+
+    def _merge(self) -> Merge:
+        a, b = self.side("a"), self.side("b")
+        new: list[Node] = []
+        for k, m in enumerate(self.plan.moments):
+            known = new + a[len(new) :]
+            new.append(self._combined(m.kind, self._carried(m, k, a, known), self._carried(m, k, b, known)))
+        groups = self.plan.accumulators
+        return Merge(new, [self._scale(g.shift, a, new) for g in groups], [self._scale(g.shift, b, new) for g in groups])
+
+    def _carry_parameters(self) -> None:
+        """Merging knows no head or position: parameters that it needs travel as states."""
+        merge = self.merge
+        if merge is None:
+            return
+        roots = [*merge.states, *merge.scales_a, *merge.scales_b]
+        params = self.plan.row.params
+        wanted = sorted(n for n in leaves(*roots) if n.op == "param" and params.uses_position(n))
+        carried = {n: self.graph.leaf("a", len(self.names) + i) for i, n in enumerate(wanted)}
+
+        def swap(node: Node) -> Node:
+            return self.graph.substitute(node, carried.get)
+
+        self.merge = Merge(*[[swap(n) for n in part] for part in (merge.states, merge.scales_a, merge.scales_b)])
+        for n, leaf in carried.items():
+            old = self.graph.leaf("old", len(self.names))
+            self.names.append(params.names[n])
+            self.init.append(n)
+            self.merge.states.append(leaf)
+            for step in self.steps:
+                step.states.append(old)
+
+    def _finalize(self) -> None:
+        g, states = self.graph, self.side("old", len(self.plan.moments))
+        nf = Normal(g, frozenset(), self.plan.signs)
+        total: Sum = {}
+        single = len(self.plan.accumulators) == 1
+        o = g.const(0.0)
+        for i, group in enumerate(self.plan.accumulators):
+            acc = g.leaf("acc", i)
+            terms = nf.of(g.node("arith.mulf", acc, group.coefficient))
+            o = g.add(o, self.at(nf.node_of(terms), states))
+            total.update(terms)
+        self.o = o if single else self._over_common(nf, total, states)
+        self.outputs = [self.at(n, states) for n in self.plan.row.outputs]
+        self.reductions = {i: self.at(self.plan.row.red(i), states) for i in self.plan.definitions}
+
+    def _over_common(self, nf: Normal, total: Sum, states: Sequence[Node]) -> Node:
+        """A sum with its common factors applied once."""
+        shared = set(next(iter(total)).powers).intersection(*[m.powers for m in total])
+        rest = {Mono(tuple(p for p in m.powers if p not in shared), m.e, m.e2): c for m, c in total.items()}
+        inner = nf.node_of(rest)
+        above = nf.node_of_mono(Mono(tuple(sorted((n, p) for n, p in shared if p > 0))))
+        below = nf.node_of_mono(Mono(tuple(sorted((n, -p) for n, p in shared if p < 0))))
+        return self.at(self.graph.div(self.graph.mul(inner, above), below), states)
+
+    def size(self) -> int:
+        """Number of expressions, a rough cost."""
+        return len(nodes(*[n for s in self.steps for n in (*s.states, *s.weights, *s.scales)]))
