@@ -44,5 +44,3 @@ def _without_keys(name: str, value: Array, filled: Array) -> Array:
     if name == "lse":
         return np.where(filled, value, -np.inf)
     return np.where(filled | np.isfinite(value), value, 0.0)
-
-

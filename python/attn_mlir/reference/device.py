@@ -17,9 +17,12 @@ def run_on(module: ir.Module, device: str, inputs: Sequence[Array], function: st
     types = [argument.type for argument in find_function(module, function).regions[0].blocks[0].arguments]
     dtypes = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64, "i1": torch.bool}
     dtypes |= {"i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64}
-    arguments = [
-        torch.from_numpy(np.ascontiguousarray(value)).to(dtypes[str(element_type(type_))]) if isinstance(type_, ir.ShapedType) else value.item()
-        for type_, value in zip(types, inputs, strict=True)
-    ]
+
+    def convert(type_: ir.Type, value: Array) -> object:
+        if not isinstance(type_, ir.ShapedType):
+            return value.item()
+        return torch.from_numpy(np.ascontiguousarray(value)).to(dtypes[str(element_type(type_))])
+
+    arguments = [convert(type_, value) for type_, value in zip(types, inputs, strict=True)]
     results = compile_program(str(module), device).run(*arguments[:3], arguments[3:])
     return [np.asarray(result.to(torch.float64).cpu().numpy()) for result in results]

@@ -116,7 +116,8 @@ def _scan(op: ir.Operation, source: Array, row: Array) -> tuple[int, int]:
         return 0, 0
     inside = all(0 <= b < e <= size for b, e, size in zip(begins, ends, source.shape, strict=True))
     if not inside:
-        raise OutOfBoundsError(f"'attn.range' scans [{list(map(int, begins))}, {list(map(int, ends))}) of a tensor of shape {list(source.shape)}", op.location)
+        box = f"[{list(map(int, begins))}, {list(map(int, ends))})"
+        raise OutOfBoundsError(f"'attn.range' scans {box} of a tensor of shape {list(source.shape)}", op.location)
     part = source[tuple(slice(b, e) for b, e in zip(begins, ends, strict=True))]
     return int(part.min()), int(part.max())
 

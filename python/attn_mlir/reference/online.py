@@ -86,9 +86,7 @@ def _merge(p: Problem, a: State, b: State) -> State:
     states, count = len(a.rows), len(a.accumulators)
     yielded = p.run(_piece(p, "attn.merge"), [*a.rows, *b.rows])
     scales = [np.broadcast_to(x, (*p.shape[:3], 1)) for x in yielded[states:]]
-    accumulators = [
-        x * sx + y * sy for x, sx, y, sy in zip(a.accumulators, scales[:count], b.accumulators, scales[count:], strict=True)
-    ]
+    accumulators = [x * sx + y * sy for x, sx, y, sy in zip(a.accumulators, scales[:count], b.accumulators, scales[count:], strict=True)]
     return State([np.broadcast_to(x, (*p.shape[:3], 1)) for x in yielded[:states]], accumulators)
 
 

@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attn-run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="attn-run", description=__doc__, formatter_class=layout, allow_abbrev=False)
     add = parser.add_argument
     add("input", nargs="?", default="-", help="MLIR file, or - for standard input")
     add("-p", "--pass-pipeline", default="", help="applied before running; the result is compared with the input as it was")
@@ -100,6 +101,9 @@ class _Run:
     wanted: list[np.ndarray]
     filled: np.ndarray | None
     """Which rows have keys; None where the reference is a kernel, which does not tell."""
+
+
+_Found = list[tuple[_Run, list[Difference]]]
 
 
 def _references(module: ir.Module, args: argparse.Namespace) -> list[_Run]:
@@ -152,7 +156,7 @@ def _run(given: Source, context: ir.Context, pipeline: Pipeline, runs: list[_Run
     return _report(_compare(module, runs, args, done), tolerance)
 
 
-def _compare(module: ir.Module | ir.Operation, runs: list[_Run], args: argparse.Namespace, done: list[str]) -> list[tuple[_Run, list[Difference]]]:
+def _compare(module: ir.Module | ir.Operation, runs: list[_Run], args: argparse.Namespace, done: list[str]) -> _Found:
     # Until it is guarded, an online program does not say what rows without keys give; nor does a kernel made of it.
     online = bool(find_all(module, "attn.online")) or _TILE in done
     unguarded = online and _GUARD not in done
@@ -187,7 +191,7 @@ def _on_device(module: ir.Module, run: _Run, device: str) -> list[Difference]:
     return [difference(name, got, want) for name, got, want in zip(run.names, results, run.wanted, strict=True)]
 
 
-def _report(found: list[tuple[_Run, list[Difference]]], tolerance: float) -> int:
+def _report(found: _Found, tolerance: float) -> int:
     right = True
     for run, differences in found:
         right &= all(d.within(tolerance) for d in differences)
