@@ -1,0 +1,1 @@
+"""Tracing: plain Python functions, called once on symbolic values, become the `attn` dialect."""

@@ -1,0 +1,245 @@
+"""Turns traced pieces into a module of the `attn` dialect."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attn_mlir.dialects import load_all
+from attn_mlir.dialects.attn import build
+from attn_mlir.frontend import where
+from attn_mlir.frontend.node import Kind, Node, Position, Source
+from attn_mlir.frontend.scope import Captured
+from attn_mlir.mlir import arith, ir
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """A traced function: the name of its op without `attn.`, its arguments and what it yields."""
+
+    name: str
+    arguments: tuple[Node, ...]
+    results: tuple[Node, ...]
+    position: Position | None = None
+    """Where the user's function is defined."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inputs:
+    """The element type ("f32", "f16", "bf16" or "f64") and head dimensions of q, k and v."""
+
+    element: str
+    head_dim: int
+    value_dim: int
+
+
+def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], specialised: Mapping[Source, Any]) -> list[Captured]:
+    """The captures that the pieces read, in order of first use; those specialised to a constant are not."""
+    used: set[Source] = set()
+    for node in _reachable([result for piece in pieces for result in piece.results], specialised):
+        if node.op == "capture":
+            used.add(node.attribute)
+        elif node.op == "tensor.extract":
+            used.add(node.attribute.source)
+        elif node.op == "size":
+            used.add(node.attribute[0][1])
+    return [captured for source, captured in captures.items() if source in used]
+
+
+def emit(
+    inputs: Inputs,
+    pieces: Sequence[Piece],
+    outputs: Sequence[str],
+    captures: Sequence[Captured],
+    specialised: Mapping[Source, Any],
+    accumulators: int | None = None,
+) -> tuple[str, str]:
+    """The text of the module, without and with locations."""
+    context = ir.Context()
+    load_all(context)
+    with context, _location(where.call_site()):
+        return _Emitter(inputs, specialised).module(pieces, outputs, captures, accumulators)
+
+
+class _Emitter:
+    """Emits one module; needs an active context and location."""
+
+    def __init__(self, inputs: Inputs, specialised: Mapping[Source, Any]) -> None:
+        self.inputs = inputs
+        self.specialised = specialised
+        self.index = ir.IndexType.get()
+        self.types: dict[Kind, ir.Type] = {"float": ir.F32Type.get(), "int": self.index, "bool": ir.IntegerType.get_signless(1)}
+        self.outer: dict[Source, ir.Value] = {}
+        """The values of captures and sizes."""
+
+    def module(self, pieces: Sequence[Piece], outputs: Sequence[str], captures: Sequence[Captured], accumulators: int | None) -> tuple[str, str]:
+        module = ir.Module.create()
+        element = ir.Type.parse(self.inputs.element)
+        wide = ir.ShapedType.get_dynamic_size()
+        shapes = {name: ir.RankedTensorType.get([wide] * 3 + [dim], element) for name, dim in self._dims().items()}
+        names = [*shapes, *(captured.name for captured in captures)]
+        types = [*shapes.values(), *(_argument_type(captured) for captured in captures)]
+        results = [shapes["v"]] + [ir.RankedTensorType.get([wide] * 3, self.types["float"])] * len(outputs)
+        function_type = ir.FunctionType.get(types, results)
+        attributes = {"sym_name": ir.StringAttr.get("attention"), "function_type": ir.TypeAttr.get(function_type)}
+        here = ir.Location.current
+        with ir.InsertionPoint(module.body):
+            function = ir.Operation.create("func.func", attributes=attributes, regions=1)
+        block = function.regions[0].blocks.append(*types, arg_locs=[ir.Location.name(name, here) for name in names])
+        arguments = list(block.arguments)
+        for captured, argument in zip(captures, arguments[3:], strict=True):
+            self.outer[captured.source] = argument
+        self.outer["q"], self.outer["k"], self.outer["v"] = arguments[:3]  # type: ignore[index]
+        with ir.InsertionPoint(block):
+            self._sizes(pieces)
+            op, body = build.attention(arguments[0], arguments[1], arguments[2], results, outputs, accumulators)
+            with ir.InsertionPoint(body):
+                for piece in pieces:
+                    self._piece(piece)
+            ir.Operation.create("func.return", operands=list(op.results))
+        module.operation.verify()
+        plain = module.operation.get_asm(use_name_loc_as_prefix=True)
+        return plain, module.operation.get_asm(use_name_loc_as_prefix=True, enable_debug_info=True)
+
+    def _dims(self) -> dict[str, int]:
+        return {"q": self.inputs.head_dim, "k": self.inputs.head_dim, "v": self.inputs.value_dim}
+
+    def _sizes(self, pieces: Sequence[Piece]) -> None:
+        """Emits the sizes that the pieces use, in the function."""
+        for node in _reachable([result for piece in pieces for result in piece.results], self.specialised):
+            if node.op != "size" or node.attribute[0] in self.outer:
+                continue
+            source, name = node.attribute
+            location = ir.Location.name(name, _location(node.position))
+            dim = self._constant(node, "int", source[2])
+            operands = [self.outer[source[1]], dim]
+            self.outer[source] = ir.Operation.create("tensor.dim", results=[self.index], operands=operands, loc=location).result
+
+    def _piece(self, piece: Piece) -> None:
+        def body(*arguments: ir.Value) -> list[ir.Value]:
+            values: dict[Node, ir.Value] = dict(zip(piece.arguments, arguments, strict=True))
+            order = _reachable(piece.results, self.specialised)
+            named = {node.position: node for node in order if node.position is not None}
+            constants: dict[tuple[str, str], ir.Value] = {}
+            for node in order:
+                if node in values:
+                    continue
+                location = _location(node.position, node.position is not None and named[node.position] is node)
+                with location:
+                    values[node] = self._value(node, values, constants)
+            return [values[node] for node in piece.results]
+
+        with _location(piece.position):
+            build.piece(piece.name, [(str(node.attribute), self.types[node.kind]) for node in piece.arguments], body)
+
+    def _value(self, node: Node, values: Mapping[Node, ir.Value], constants: dict[tuple[str, str], ir.Value]) -> ir.Value:
+        if node.op == "constant" or self._is_specialised(node):
+            number = node.known if node.op != "constant" else node.attribute
+            key = (node.kind, repr(number))
+            if key not in constants:
+                constants[key] = self._constant(node, node.kind, number)
+            return constants[key]
+        if node.op in ("capture", "size"):
+            return self.outer[node.attribute if node.op == "capture" else node.attribute[0]]
+        operands = [values[operand] for operand in node.operands]
+        rule = _RULES.get(node.op)
+        if rule is not None:
+            return rule(self, node, operands)
+        return ir.Operation.create(node.op, results=[self.types[node.kind]], operands=operands).result
+
+    def _is_specialised(self, node: Node) -> bool:
+        return is_specialised(node, self.specialised)
+
+    def _constant(self, node: Node, kind: Kind, number: Any) -> ir.Value:
+        type_ = self.types[kind]
+        attribute = ir.FloatAttr.get(type_, float(number)) if kind == "float" else ir.IntegerAttr.get(type_, int(number))
+        return ir.Operation.create("arith.constant", results=[type_], attributes={"value": attribute}).result
+
+
+def is_specialised(node: Node, specialised: Mapping[Source, Any]) -> bool:
+    """Whether a capture or size became a constant."""
+    source = {"capture": node.attribute, "size": node.attribute[0] if node.op == "size" else None}.get(node.op)
+    return source is not None and source in specialised
+
+
+def _reachable(results: Sequence[Node], specialised: Mapping[Source, Any]) -> list[Node]:
+    """The nodes that `results` need, operands first, in the order in which they were written."""
+    seen: set[Node] = set()
+    stack = list(results)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            if not is_specialised(node, specialised):
+                stack.extend(node.operands)
+    return sorted(seen, key=lambda node: node.order)
+
+
+def _location(position: Position | None, named: bool = False) -> ir.Location:
+    if position is None:
+        return ir.Location.unknown()
+    at = where.resolve(position)
+    location = ir.Location.file(at.file, at.line, at.column)
+    return ir.Location.name(at.variable, location) if named and at.variable else location
+
+
+def _element_type(captured: Captured) -> ir.Type:
+    return ir.Type.parse({"u8": "i8"}.get(captured.element, captured.element))
+
+
+def _argument_type(captured: Captured) -> ir.Type:
+    if captured.kind == "tensor":
+        return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * captured.rank, _element_type(captured))
+    return ir.F32Type.get() if captured.kind == "float" else ir.IndexType.get()
+
+
+def _one(op: str, type_: ir.Type, *operands: ir.Value, **attributes: ir.Attribute) -> ir.Value:
+    return ir.Operation.create(op, results=[type_], operands=list(operands), attributes=attributes).result
+
+
+def _emit_cast(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+    i64 = ir.IntegerType.get_signless(64)
+    if node.kind == "float":
+        return _one("arith.sitofp", emitter.types["float"], _one("arith.index_cast", i64, operands[0]))
+    return _one("arith.index_cast", emitter.index, _one("arith.fptosi", i64, operands[0]))
+
+
+def _emit_extract(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+    captured: Captured = node.attribute
+    read = _one("tensor.extract", _element_type(captured), emitter.outer[captured.source], *operands)
+    match captured.element:
+        case "f32" | "i1":
+            return read
+        case "f16" | "bf16":
+            return _one("arith.extf", emitter.types["float"], read)
+        case "f64":
+            return _one("arith.truncf", emitter.types["float"], read)
+        case "u8":
+            mask = _one("arith.constant", emitter.index, value=ir.IntegerAttr.get(emitter.index, 255))
+            return _one("arith.andi", emitter.index, _one("arith.index_cast", emitter.index, read), mask)
+    return _one("arith.index_cast", emitter.index, read)
+
+
+def _emit_compare(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+    table = arith.CmpFPredicate if node.op == "arith.cmpf" else arith.CmpIPredicate
+    names = {member.name.lower(): member.value for member in table}
+    predicate = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), names[node.attribute])
+    return _one(node.op, emitter.types["bool"], *operands, predicate=predicate)
+
+
+def _emit_reduce(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+    return build.reduce(operands[0], node.attribute)
+
+
+def _emit_detach(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+    return build.detach(operands[0])
+
+
+_Rule = Callable[[_Emitter, Node, list[ir.Value]], ir.Value]
+_RULES: dict[str, _Rule] = {
+    "cast": _emit_cast,
+    "tensor.extract": _emit_extract,
+    "arith.cmpf": _emit_compare,
+    "arith.cmpi": _emit_compare,
+    "attn.reduce": _emit_reduce,
+    "attn.detach": _emit_detach,
+}

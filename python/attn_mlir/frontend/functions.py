@@ -1,0 +1,159 @@
+"""Calls a user's function on traced values, and checks what it gives back."""
+
+import dataclasses
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from attn_mlir.errors import ArgumentError, AttnError, TraceError
+from attn_mlir.frontend import ops, report, scope, tensors, where
+from attn_mlir.frontend.node import Kind, Node, Position
+from attn_mlir.frontend.scope import Scope, Trace
+from attn_mlir.frontend.torch_functions import TracingMode
+from attn_mlir.frontend.values import Value, lift, wrap
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter that the compiler passes: its default name and kind."""
+
+    name: str
+    kind: Kind
+    varying: bool = False
+    nonnegative: bool = False
+
+
+def code_of(function: Any) -> CodeType | None:
+    """The code that runs when `function` is called, for messages."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        function = getattr(type(function), "forward" if isinstance(function, torch.nn.Module) else "__call__", None)
+    return function.__code__ if isinstance(function, FunctionType) else None
+
+
+def subject(role: str, function: Any) -> str:
+    """How messages call a user's function: its role and name."""
+    code = code_of(function)
+    name = getattr(function, "__name__", None) or (code.co_name if code else type(function).__name__)
+    return f"{role} `{name}`"
+
+
+def position_of(function: Any) -> Position | None:
+    """Where a user's function is defined."""
+    code = code_of(function)
+    return None if code is None else (code, 0)
+
+
+def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]]) -> tuple[Parameter, ...]:
+    """The parameter list that `function` takes, with the user's own names; the first of `choices` that fits."""
+    if not callable(function):
+        raise ArgumentError(f"{role} must be a function, got {type(function).__name__}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return tuple(choices[-1])
+    for choice in choices:
+        try:
+            signature.bind(*choice)
+        except TypeError:
+            continue
+        names = [p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        named = [dataclasses.replace(parameter, name=name) for parameter, name in zip(choice, names, strict=False)]
+        return (*named, *choice[len(named) :])
+    wanted = " or ".join(f"({', '.join(parameter.name for parameter in choice)})" for choice in choices)
+    code = code_of(function)
+    at = where.definition(code) if code else None
+    raise report.failure(subject(role, function), f"takes {signature}, but is called with {wanted}", f"write def {_name(function)}{wanted.split(' or ')[-1]}: ...", at)
+
+
+def _name(function: Any) -> str:
+    name = getattr(function, "__name__", "f")
+    return name if name.isidentifier() else "f"
+
+
+def trace_call(trace: Trace, kind: str, role: str, function: Callable[..., Any], parameters: Sequence[Parameter]) -> tuple[tuple[Node, ...], Any]:
+    """Calls `function` on fresh traced arguments; returns their nodes and whatever it returned.
+
+    `kind` is the piece ("score", "row", ...). Keep the piece open (`trace.scope`) to convert the result.
+    """
+    trace.scope = Scope(kind, subject(role, function))
+    arguments = [trace.argument(p.name, p.kind, varying=p.varying, nonnegative=p.nonnegative) for p in parameters]
+    with trace:
+        result = run(function, [wrap(argument) for argument in arguments])
+    return tuple(arguments), result
+
+
+def run(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Calls a user's function under the tracing mode; its exceptions become TraceErrors."""
+    try:
+        with TracingMode():
+            return function(*arguments)
+    except AttnError:
+        raise
+    except Exception as error:
+        raise _explain(error) from error
+
+
+def _explain(error: Exception) -> TraceError:
+    trace = scope.current()
+    name = trace.scope.subject if trace.scope else "the function"
+    at = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if not where.is_ours(frame.f_code.co_filename):
+            at = (frame.f_code, _last_instruction(error, frame))
+    advice = "the function is called once with traced values instead of numbers; it must work for any of them"
+    return report.failure(name, f"raised {type(error).__name__}: {error}", advice, at)
+
+
+def _last_instruction(error: Exception, frame: Any) -> int:
+    entry = error.__traceback__
+    while entry is not None:
+        if entry.tb_frame is frame:
+            return entry.tb_lasti
+        entry = entry.tb_next
+    return frame.f_lasti
+
+
+def as_float(trace: Trace, result: Any, function: Any, role: str, what: str) -> Node:
+    """The result of a function that returns a score."""
+    node = _as_node(trace, result, function, role, what)
+    if node.kind == "bool":
+        raise _wrong(role, function, f"must return {what}, but returned a condition", "a condition belongs into mask_mod; or write torch.where(cond, a, b)")
+    with trace:
+        return ops.cast(node, "float")
+
+
+def as_condition(trace: Trace, result: Any, function: Any, role: str) -> Node:
+    """The result of a mask function."""
+    node = _as_node(trace, result, function, role, "True or False for each position")
+    if node.kind != "bool":
+        kind = "a float" if node.kind == "float" else "an integer"
+        raise _wrong(role, function, f"must return True or False for each position, but returned {kind}", "compare: for example q_idx >= kv_idx, or x != 0")
+    return node
+
+
+def _as_node(trace: Trace, result: Any, function: Any, role: str, what: str) -> Node:
+    if result is None:
+        raise _wrong(role, function, f"must return {what}, but returned None", "is a `return` missing?")
+    if isinstance(result, tensors.CapturedTensor) or (isinstance(result, torch.Tensor) and result.dim() > 0):
+        raise _wrong(role, function, f"must return {what}, but returned a tensor", "read one number of it with an index for each dimension")
+    if not isinstance(result, (Value, bool, int, float, torch.Tensor)):
+        raise _wrong(role, function, f"must return {what}, but returned a {type(result).__name__}", "return one traced value")
+    with trace:
+        node = lift(result)
+        if node.scope is not None and node.scope is not trace.scope:
+            raise _wrong(role, function, "returned a traced value that belongs to another function or another call", "compute it from the function's own parameters")
+        return node
+
+
+def _wrong(role: str, function: Any, problem: str, advice: str) -> TraceError:
+    code = code_of(function)
+    return report.failure(subject(role, function), problem, advice, where.definition(code) if code else None)

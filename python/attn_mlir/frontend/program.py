@@ -1,0 +1,214 @@
+"""Traces a whole attention: mods, mask and row become one module, with the list of what it captures."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from attn_mlir.frontend import functions
+from attn_mlir.frontend.captures import Scan, as_tensor
+from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
+from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
+from attn_mlir.frontend.methods import logsumexp
+from attn_mlir.frontend.node import Node, Source
+from attn_mlir.frontend.rebind import Rebinder
+from attn_mlir.frontend.report import failure
+from attn_mlir.frontend.scope import Captured, Scope, Trace
+from attn_mlir.frontend.values import Value, wrap
+
+__all__ = ["Program", "Traced", "trace"]
+
+_POSITION = tuple(Parameter(name, "int", nonnegative=True) for name in ("b", "h", "q_idx"))
+_KEY = Parameter("kv_idx", "int", nonnegative=True)
+_SCORE = (Parameter("score", "float"), *_POSITION, _KEY)
+_ROW = (Parameter("s", "float", varying=True), *_POSITION)
+SCALE: Source = ("scale",)
+
+
+def _mod(position: str) -> tuple[tuple[Parameter, ...], ...]:
+    full = (Parameter("x", "float"), *_POSITION[:2], *(Parameter(name, "int", nonnegative=True) for name in (position, "d")))
+    return full[:1], full
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The user's functions of one attention, and which results are wanted."""
+
+    row: Callable[..., Any]
+    score_mod: Callable[..., Any] | None = None
+    mask_mod: Callable[..., Any] | None = None
+    query_mod: Callable[..., Any] | None = None
+    key_mod: Callable[..., Any] | None = None
+    value_mod: Callable[..., Any] | None = None
+    scale: str | float = "runtime"
+    """A number to compile in, or "runtime" for an argument."""
+    lse: bool = False
+    states: bool = False
+
+    @property
+    def functions(self) -> tuple[Any, ...]:
+        return (self.query_mod, self.key_mod, self.value_mod, self.score_mod, self.mask_mod, self.row)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced attention."""
+
+    text: str
+    """The module, without locations."""
+    located: str
+    """The module, with the user's file and line on every op."""
+    captures: tuple[Captured, ...]
+    """The further arguments of the function, in order."""
+    outputs: tuple[str, ...]
+    """The names of the row outputs."""
+    specialised: tuple[tuple[Source, Any], ...] = ()
+    """Captured scalars and sizes that became constants, with the values for which this holds."""
+    nonzero: tuple[Source, ...] = ()
+    """Captured integers that are divided by."""
+    reusable: bool = True
+    """Whether another call with the same key may use it; otherwise trace again."""
+
+
+def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
+    """Traces `program`. Raises TraceError for what cannot be traced."""
+    scan = Scan(program.functions, names=True)
+    state = Trace()
+    state.device = device
+    state.reusable = scan.reusable
+    rebind = _rebinder(scan, state)
+    pieces = []
+    for name, role, function, position in (
+        ("query", "query_mod", program.query_mod, "q_idx"),
+        ("key", "key_mod", program.key_mod, "kv_idx"),
+        ("value", "value_mod", program.value_mod, "kv_idx"),
+    ):
+        if function is not None:
+            pieces.append(_input_piece(state, name, role, function, rebind, position))
+    pieces += _score_piece(state, program, rebind)
+    pieces += _mask_piece(state, program, rebind)
+    row, outputs = _row_piece(state, program, rebind)
+    pieces.append(row)
+    captures = _unique(used_captures(pieces, state.captures, state.specialised))
+    text, located = emit(inputs, pieces, outputs, captures, state.specialised)
+    return Traced(text, located, tuple(captures), tuple(outputs), tuple(state.specialised.items()), tuple(state.nonzero), state.reusable)
+
+
+def _rebinder(scan: Scan, state: Trace) -> Rebinder:
+    arrays: dict[int, torch.Tensor] = {}
+
+    def scalar(leaf: int) -> Value:
+        value = scan.leaves[leaf]
+        known = int(value) if isinstance(value, (int, np.integer)) else float(value)
+        kind = "int" if isinstance(known, int) else "float"
+        return wrap(state.capture(Captured(("leaf", leaf), scan.names[leaf], kind), known))
+
+    def array(x: np.ndarray) -> torch.Tensor:
+        return arrays[id(x)]
+
+    for leaf, value in enumerate(scan.leaves):
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            tensor = as_tensor(value)
+            arrays[id(value)] = tensor
+            state.keep.append(tensor)
+            state.tensors[id(tensor)] = (("leaf", leaf), scan.names[leaf])
+    return Rebinder(scan, scalar, array)
+
+
+def _input_piece(state: Trace, name: str, role: str, function: Any, rebind: Rebinder, position: str) -> Piece:
+    parameters = choose_arity(role, function, _mod(position))
+    arguments, result = trace_call(state, name, role, rebind(function), parameters)
+    node = functions.as_float(state, result, function, role, "the changed element")
+    return _piece(name, arguments, [node], _mod(position)[-1], function, state)
+
+
+def _piece(name: str, arguments: Sequence[Node], results: Sequence[Node], full: Sequence[Parameter], function: Any, state: Trace) -> Piece:
+    """The piece, with the parameters that the user left out added."""
+    missing = [state.argument(p.name, p.kind, nonnegative=p.nonnegative) for p in full[len(arguments) :]]
+    return Piece(name, (*arguments, *missing), tuple(results), functions.position_of(function))
+
+
+def _score_piece(state: Trace, program: Program, rebind: Rebinder) -> list[Piece]:
+    scaled = program.scale != 1.0
+    if program.score_mod is None:
+        if not scaled:
+            return []
+        arguments, result = trace_call(state, "score", "scale", lambda score, *_: _scale(state, program, score), _SCORE)
+        return [Piece("score", arguments, (functions.as_float(state, result, None, "scale", "a score"),))]
+    function = program.score_mod
+    parameters = choose_arity("score_mod", function, [_SCORE])
+    rebound = rebind(function)
+    arguments = [state.argument(p.name, p.kind, nonnegative=p.nonnegative) for p in parameters]
+    state.scope = Scope("score", functions.subject("score_mod", function))
+    arguments = [dataclasses.replace(argument, scope=state.scope) for argument in arguments]
+    values = [wrap(argument) for argument in arguments]
+    with state:
+        values[0] = _scale(state, program, values[0]) if scaled else values[0]
+        result = functions.run(rebound, values)
+    node = functions.as_float(state, result, function, "score_mod", "the changed score")
+    return [Piece("score", tuple(arguments), (node,), functions.position_of(function))]
+
+
+def _scale(state: Trace, program: Program, score: Value) -> Value:
+    if program.scale == "runtime":
+        factor: Any = wrap(state.capture(Captured(SCALE, "scale", "float")))
+    else:
+        factor = program.scale
+    return score * factor
+
+
+def _mask_piece(state: Trace, program: Program, rebind: Rebinder) -> list[Piece]:
+    function = program.mask_mod
+    if function is None:
+        return []
+    parameters = choose_arity("mask_mod", function, [(*_POSITION, _KEY)])
+    arguments, result = trace_call(state, "mask", "mask_mod", rebind(function), parameters)
+    node = functions.as_condition(state, result, function, "mask_mod")
+    if node.is_constant and node.known is True:
+        return []
+    return [Piece("mask", arguments, (node,), functions.position_of(function))]
+
+
+def _row_piece(state: Trace, program: Program, rebind: Rebinder) -> tuple[Piece, list[str]]:
+    function = program.row
+    parameters = choose_arity("row", function, [_ROW[:1], _ROW])
+    arguments, result = trace_call(state, "row", "row", rebind(function), parameters)
+    weight, states = _row_result(function, result)
+    nodes = [functions.as_float(state, weight, function, "row", "the weight of each key")]
+    outputs: dict[str, Node] = {}
+    for name, value in states.items():
+        if program.states or (program.lse and name == "lse"):
+            outputs[name] = functions.as_float(state, value, function, "row", f"a number for the row output {name!r}")
+            if outputs[name].varying:
+                advice = "a row output is one number for each row: reduce it, for example with .sum() or .max()"
+                raise failure(functions.subject("row", function), f"the row output {name!r} differs from key to key", advice, outputs[name].position)
+    if program.lse and "lse" not in outputs:
+        with state:
+            outputs["lse"] = logsumexp(wrap(arguments[0]))._node
+    return _piece("row", arguments, [*nodes, *outputs.values()], _ROW, function, state), list(outputs)
+
+
+def _row_result(function: Any, result: Any) -> tuple[Any, Mapping[str, Any]]:
+    if not isinstance(result, tuple):
+        return result, {}
+    if len(result) != 2 or not isinstance(result[1], Mapping) or not all(isinstance(name, str) for name in result[1]):
+        code = functions.code_of(function)
+        advice = 'return p, or p and a dictionary of row outputs: return p, {"lse": lse}'
+        at = None if code is None else functions.where.definition(code)
+        raise failure(functions.subject("row", function), f"returned a tuple of {len(result)}", advice, at)
+    return result[0], result[1]
+
+
+def _unique(captures: Sequence[Captured]) -> list[Captured]:
+    taken = {"q", "k", "v"}
+    unique = []
+    for captured in captures:
+        name, number = captured.name, 0
+        while name in taken:
+            number += 1
+            name = f"{captured.name}_{number}"
+        taken.add(name)
+        unique.append(dataclasses.replace(captured, name=name))
+    return unique

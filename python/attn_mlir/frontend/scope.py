@@ -1,0 +1,125 @@
+"""The state of one tracing: the piece being traced, the captured values it used, and what it was specialised on."""
+
+import dataclasses
+import threading
+from typing import Any
+
+from attn_mlir.errors import TraceError
+from attn_mlir.frontend import report, where
+from attn_mlir.frontend.node import Kind, Node, Source
+
+_LOCAL = threading.local()
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Scope:
+    """The piece being traced: its kind ("score", "row", ...) and how messages call the user's function."""
+
+    kind: str
+    subject: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Captured:
+    """One further argument of the function: a tensor or a scalar that the user's functions read."""
+
+    source: Source
+    name: str
+    kind: str
+    """"tensor", "float" or "int"."""
+    element: str = ""
+    """Tensors: the element type as in memory, e.g. "f16"; "u8" is an i8 that holds no sign."""
+    rank: int = 0
+    constant: Any = None
+    """The value itself, where it cannot be looked up again by its source."""
+
+
+class Trace:
+    """Collects what several pieces of one attention have in common. Use `with trace:` around tracing."""
+
+    def __init__(self) -> None:
+        self.captures: dict[Source, Captured] = {}
+        self.specialised: dict[Source, Any] = {}
+        self.nonzero: set[Source] = set()
+        """Captured integers that are divided by."""
+        self.reusable = True
+        """False when a later call could not find the captured values again: then it must trace anew."""
+        self.tensors: dict[int, tuple[Source, str]] = {}
+        """The captured tensors that are known in advance, by identity: source and name."""
+        self.fresh: dict[int, Any] = {}
+        """Tensors made inside the user's function from constants, by identity."""
+        self.keep: list[Any] = []
+        """Keeps tensors alive whose identity is recorded."""
+        self.scope: Scope | None = None
+        self.device: Any = None
+        """What `.device` of a traced value says."""
+        self._count = 0
+        self._nodes: dict[Source, Node] = {}
+
+    def __enter__(self) -> "Trace":
+        _stack().append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _stack().pop()
+
+    def next_order(self) -> int:
+        self._count += 1
+        return self._count
+
+    def argument(self, name: str, kind: Kind, *, varying: bool = False, nonnegative: bool = False) -> Node:
+        """A new argument of the current piece."""
+        return Node("argument", kind, attribute=name, order=self.next_order(), scope=self.scope, varying=varying, nonnegative=nonnegative)
+
+    def capture(self, captured: Captured, known: Any = None) -> Node:
+        """The node of a captured scalar; the same for the same source."""
+        self.captures.setdefault(captured.source, captured)
+        if captured.source not in self._nodes:
+            kind: Kind = "float" if captured.kind == "float" else "int"
+            sources = frozenset([captured.source]) if known is not None else frozenset()
+            self._nodes[captured.source] = Node(
+                "capture", kind, attribute=captured.source, order=self.next_order(), known=known, sources=sources, position=where.here()
+            )
+        return self._nodes[captured.source]
+
+    def size(self, source: Source, name: str, known: int | None = None) -> Node:
+        """The node of a tensor's size: `source` is ("size", tensor source, dimension)."""
+        if source not in self._nodes:
+            sources = frozenset([source]) if known is not None else frozenset()
+            self._nodes[source] = Node(
+                "size", "int", attribute=(source, name), order=self.next_order(), nonnegative=True, known=known, sources=sources, position=where.here()
+            )
+        return self._nodes[source]
+
+    def concrete(self, node: Node) -> Any:
+        """The value of a node that is known while tracing; the trace is then good for this value only."""
+        for source in node.sources:
+            known = self._nodes[source].known
+            self.specialised[source] = known
+        return node.known
+
+
+def _stack() -> list[Trace]:
+    if not hasattr(_LOCAL, "stack"):
+        _LOCAL.stack = []
+    return _LOCAL.stack
+
+
+def current() -> Trace:
+    """The trace in progress."""
+    stack = _stack()
+    if not stack or stack[-1].scope is None:
+        raise TraceError("a traced value is used outside the function that it was passed to; return what you need instead")
+    return stack[-1]
+
+
+def is_tracing() -> bool:
+    """Whether a user's function is being traced in this thread."""
+    stack = _stack()
+    return bool(stack) and stack[-1].scope is not None
+
+
+def fail(problem: str, advice: str = "") -> TraceError:
+    """An error about the function being traced, at its current line."""
+    scope = _stack()[-1].scope if _stack() else None
+    return report.failure(scope.subject if scope else "attn_mlir", problem, advice)

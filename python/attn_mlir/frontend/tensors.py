@@ -1,0 +1,169 @@
+"""Captured tensors: real torch tensors that a user's function reads at traced indices."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attn_mlir.frontend import ops, scope
+from attn_mlir.frontend.node import Kind, Node, Source
+from attn_mlir.frontend.scope import Captured
+from attn_mlir.frontend.values import Value, wrap
+from attn_mlir.frontend.values import lift as lift_value
+
+ELEMENTS: dict[torch.dtype, tuple[str, Kind]] = {
+    torch.float32: ("f32", "float"), torch.float16: ("f16", "float"), torch.bfloat16: ("bf16", "float"), torch.float64: ("f64", "float"),
+    torch.int8: ("i8", "int"), torch.int16: ("i16", "int"), torch.int32: ("i32", "int"), torch.int64: ("i64", "int"),
+    torch.uint8: ("u8", "int"), torch.bool: ("i1", "bool"),
+}  # fmt: skip
+
+
+class CapturedTensor:
+    """A captured tensor, possibly with its first dimensions already indexed: `bias[b]`."""
+
+    def __init__(self, captured: Captured, kind: Kind, shape: tuple[int, ...] | None = None, indices: tuple[Node, ...] = ()) -> None:
+        self._captured = captured
+        self._kind = kind
+        self._sizes = shape
+        self._indices = indices
+
+    def __getitem__(self, index: Any) -> "CapturedTensor | Value":
+        """One number once every dimension has an index."""
+        given = index if isinstance(index, tuple) else (index,)
+        indices = (*self._indices, *(self._index(len(self._indices) + i, item) for i, item in enumerate(given)))
+        if len(indices) > self._captured.rank:
+            raise scope.fail(f"{len(indices)} indices into `{self._captured.name}`, which has {self._captured.rank} dimensions", "leave the extra ones out")
+        indexed = CapturedTensor(self._captured, self._kind, self._sizes, indices)
+        return indexed if len(indices) < self._captured.rank else wrap(indexed.element())
+
+    def element(self) -> Node:
+        """The node that reads the element; every dimension has its index."""
+        scope.current().captures.setdefault(self._captured.source, self._captured)
+        nonnegative = self._captured.element == "u8"
+        return ops.make("tensor.extract", self._kind, *self._indices, attribute=self._captured, nonnegative=nonnegative)
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions that are not indexed yet."""
+        return self._captured.rank - len(self._indices)
+
+    @property
+    def shape(self) -> tuple[Value, ...]:
+        """The sizes; they count as constants only where Python needs a concrete number."""
+        return tuple(wrap(self._size(dim)) for dim in range(len(self._indices), self._captured.rank))
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    @property
+    def ndim(self) -> int:
+        return self.rank
+
+    def dim(self) -> int:
+        return self.rank
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def _size(self, dim: int) -> Node:
+        trace = scope.current()
+        trace.captures.setdefault(self._captured.source, self._captured)
+        known = None if self._sizes is None else self._sizes[dim]
+        return trace.size(("size", self._captured.source, dim), f"{self._captured.name}_{dim}", known)
+
+    def _index(self, dim: int, item: Any) -> Node:
+        """The index as PyTorch means it: negative ones count from the end."""
+        name = self._captured.name
+        if isinstance(item, slice) or item is None or item is Ellipsis:
+            raise scope.fail(f"`{name}` is indexed with {_written(item)}", self._advice())
+        if isinstance(item, (list, tuple)):
+            raise scope.fail(f"`{name}` is indexed with a {type(item).__name__}", self._advice())
+        node = lift_value(item)
+        if node.kind != "int":
+            raise scope.fail(f"`{name}` is indexed with a {node.kind}", "indices are integers: cast with .int()")
+        if node.nonnegative or dim >= self._captured.rank:
+            return node
+        wrapped = ops.add(node, self._size(dim))
+        if node.is_constant:
+            return wrapped
+        return ops.select(ops.compare("lt", node, ops.constant(0)), wrapped, node)
+
+    def _advice(self) -> str:
+        name, rank = self._captured.name, self._captured.rank
+        example = {1: "kv_idx", 2: "q_idx, kv_idx", 3: "h, q_idx, kv_idx", 4: "b, h, q_idx, kv_idx"}.get(rank, ", ".join(["i"] * rank))
+        return f"`{name}` has {rank} dimensions; read one number with one index for each, such as {name}[{example}]"
+
+    def _whole(self, *_: Any, **__: Any) -> Any:
+        raise scope.fail(f"computes with all of `{self._captured.name}`", self._advice())
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _whole
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __or__ = __ror__ = __bool__ = __float__ = __int__ = __index__ = _whole
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __iter__ = __invert__ = __abs__ = _whole
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise scope.fail(f"changes `{self._captured.name}` in place", "captured tensors are read only; compute a new value instead")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise scope.fail(f"uses .{name} of all of `{self._captured.name}`", self._advice())
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from attn_mlir.frontend import torch_functions
+
+        return torch_functions.call(func, args, kwargs or {})
+
+
+def _written(item: Any) -> str:
+    return {type(None): "None", type(Ellipsis): "..."}.get(type(item), "a slice")
+
+
+def capture(tensor: torch.Tensor) -> CapturedTensor:
+    """The captured tensor that stands for `tensor`."""
+    trace = scope.current()
+    known = trace.tensors.get(id(tensor))
+    if tensor.dtype not in ELEMENTS:
+        name = known[1] if known else "a captured tensor"
+        raise scope.fail(f"`{name}` has dtype {tensor.dtype}", f"use one of {', '.join(str(dtype).removeprefix('torch.') for dtype in ELEMENTS)}")
+    element, kind = ELEMENTS[tensor.dtype]
+    source: Source
+    if known is not None:
+        source, name, constant = *known, None
+    else:
+        trace.reusable = trace.reusable and id(tensor) in trace.fresh
+        trace.keep.append(tensor)
+        source, name, constant = ("constant", id(tensor)), "captured", tensor
+    return CapturedTensor(Captured(source, name, "tensor", element, tensor.dim(), constant), kind, tuple(tensor.shape))
+
+
+def lift(x: Any) -> Node:
+    """The node of a captured tensor of rank 0; anything else is an error."""
+    if isinstance(x, torch.Tensor) and id(x) in scope.current().fresh and x.dim() == 0:
+        return ops.constant(x.item())
+    if isinstance(x, torch.Tensor):
+        x = capture(x)
+    if isinstance(x, CapturedTensor):
+        if x.rank:
+            x._whole()
+        return x.element()
+    converted = _numpy_scalar(x)
+    if converted is not None:
+        return ops.constant(converted)
+    raise scope.fail(f"uses a {type(x).__name__} as a number", "use numbers, traced values and torch tensors")
+
+
+def _numpy_scalar(x: Any) -> bool | int | float | None:
+    import numpy
+
+    if isinstance(x, (numpy.generic, numpy.ndarray)) and x.ndim == 0 and x.dtype.kind in "biuf":
+        return x.item()
+    return None
+
+
+def is_traced(x: Any) -> bool:
+    """Whether `x` is a traced value or a captured tensor in its traced form."""
+    return isinstance(x, (Value, CapturedTensor))
+
+
+Reader = Callable[[Any], Any]

@@ -1,0 +1,257 @@
+"""What a user's function is called with: numbers that differ from position to position, recorded as they are computed.
+
+A value behaves like a PyTorch tensor of rank 0: operators both ways round, torch functions, and torch's method names
+(looked up in `vocabulary`). In a row function it stands for the whole row, and reductions such as `.max()` are over the row.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from attn_mlir.errors import TraceError
+from attn_mlir.frontend import ops, report, scope, where
+from attn_mlir.frontend.node import Node
+
+
+class Value:
+    """A traced number. Its node is the expression that computes it."""
+
+    __slots__ = ("_node",)
+    __array_priority__ = 1000
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    # Arithmetic, both ways round.
+    def __add__(self, other: Any) -> "Value":
+        return _binary(ops.add, self, other)
+
+    def __radd__(self, other: Any) -> "Value":
+        return _binary(ops.add, other, self)
+
+    def __sub__(self, other: Any) -> "Value":
+        return _binary(ops.sub, self, other)
+
+    def __rsub__(self, other: Any) -> "Value":
+        return _binary(ops.sub, other, self)
+
+    def __mul__(self, other: Any) -> "Value":
+        return _binary(ops.mul, self, other)
+
+    def __rmul__(self, other: Any) -> "Value":
+        return _binary(ops.mul, other, self)
+
+    def __truediv__(self, other: Any) -> "Value":
+        return _binary(ops.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> "Value":
+        return _binary(ops.truediv, other, self)
+
+    def __floordiv__(self, other: Any) -> "Value":
+        return _binary(ops.floordiv, self, other)
+
+    def __rfloordiv__(self, other: Any) -> "Value":
+        return _binary(ops.floordiv, other, self)
+
+    def __mod__(self, other: Any) -> "Value":
+        return _binary(ops.mod, self, other)
+
+    def __rmod__(self, other: Any) -> "Value":
+        return _binary(ops.mod, other, self)
+
+    def __divmod__(self, other: Any) -> "tuple[Value, Value]":
+        return self // other, self % other
+
+    def __pow__(self, other: Any) -> "Value":
+        return _binary(ops.power, self, other)
+
+    def __rpow__(self, other: Any) -> "Value":
+        return _binary(ops.power, other, self)
+
+    def __neg__(self) -> "Value":
+        return wrap(ops.neg(self._node))
+
+    def __pos__(self) -> "Value":
+        return self
+
+    def __abs__(self) -> "Value":
+        return wrap(ops.absolute(self._node))
+
+    # Bits and conditions.
+    def __and__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.logical("and", a, b), self, other)
+
+    def __rand__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.logical("and", a, b), other, self)
+
+    def __or__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.logical("or", a, b), self, other)
+
+    def __ror__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.logical("or", a, b), other, self)
+
+    def __xor__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.logical("xor", a, b), self, other)
+
+    def __rxor__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.logical("xor", a, b), other, self)
+
+    def __invert__(self) -> "Value":
+        return wrap(ops.invert(self._node))
+
+    def __lshift__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.shift("shli", a, b), self, other)
+
+    def __rlshift__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.shift("shli", a, b), other, self)
+
+    def __rshift__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.shift("shrsi", a, b), self, other)
+
+    def __rrshift__(self, other: Any) -> "Value":
+        return _binary(lambda a, b: ops.shift("shrsi", a, b), other, self)
+
+    # Comparisons.
+    def __eq__(self, other: Any) -> "Value":  # type: ignore[override]
+        return _comparison("eq", self, other)
+
+    def __ne__(self, other: Any) -> "Value":  # type: ignore[override]
+        return _comparison("ne", self, other)
+
+    def __lt__(self, other: Any) -> "Value":
+        return _comparison("lt", self, other)
+
+    def __le__(self, other: Any) -> "Value":
+        return _comparison("le", self, other)
+
+    def __gt__(self, other: Any) -> "Value":
+        return _comparison("gt", self, other)
+
+    def __ge__(self, other: Any) -> "Value":
+        return _comparison("ge", self, other)
+
+    # What needs a concrete value: allowed for captured scalars, which specialises the trace; an error otherwise.
+    def __bool__(self) -> bool:
+        if self._node.known is not None:
+            return bool(scope.current().concrete(self._node))
+        construct, advice = report.branch_advice(where.here())
+        raise scope.fail(f"{construct} needs one concrete value, but {self._describe()} differs from position to position", advice)
+
+    def __int__(self) -> int:
+        return int(self._concrete("int(...)", "write x.int() for a cast"))
+
+    def __float__(self) -> float:
+        return float(self._concrete("float(...) or a function of `math`", "use torch's functions (torch.exp, torch.sqrt, ...), or x.float() for a cast"))
+
+    def __index__(self) -> int:
+        value = self._concrete("a Python index, range or shape", "index a torch tensor instead of a list, and unroll loops over fixed numbers only")
+        if not isinstance(value, (int, bool)):
+            raise scope.fail(f"a float ({value}) where Python needs an integer", "write int(x)")
+        return int(value)
+
+    def __hash__(self) -> int:
+        return hash(self._concrete("a dictionary key or set element", "use a torch tensor as the table and index it"))
+
+    def __round__(self, digits: int | None = None) -> Any:
+        if self._node.known is not None:
+            return round(scope.current().concrete(self._node), digits)  # type: ignore[call-overload]
+        if digits is not None:
+            raise scope.fail("round(...) of a traced value to a number of digits", "write (x * 100).round() / 100")
+        return self.round().int()
+
+    def __floor__(self) -> "Value":
+        return self.floor().int()
+
+    def __ceil__(self) -> "Value":
+        return self.ceil().int()
+
+    def __trunc__(self) -> "Value":
+        return self.int()
+
+    def _concrete(self, use: str, advice: str) -> Any:
+        if self._node.known is None:
+            raise scope.fail(f"{use} needs one concrete value, but {self._describe()} differs from position to position", advice)
+        return scope.current().concrete(self._node)
+
+    # What a rank-0 value does not have.
+    def __iter__(self) -> Any:
+        raise scope.fail(f"iterates over {self._describe()}, which is one number", "the function sees one position at a time")
+
+    def __len__(self) -> int:
+        raise scope.fail(f"len(...) of {self._describe()}, which is one number", "attn_mlir.q_len() and attn_mlir.kv_len() give the lengths")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise scope.fail(f"indexes {self._describe()}, which is one number", "the function sees one position at a time; index captured tensors only")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise scope.fail("changes a traced value in place", "make a new value: score = torch.where(cond, a, score)")
+
+    def __contains__(self, item: Any) -> bool:
+        raise scope.fail(f"`in` on {self._describe()}, which is one number", "compare with each: (x == 1) | (x == 2)")
+
+    def __array__(self, *arguments: Any, **options: Any) -> Any:
+        raise scope.fail(f"numpy needs one concrete value, but {self._describe()} differs from position to position", "use torch's functions")
+
+    def __format__(self, spec: str) -> str:
+        return format(scope.current().concrete(self._node), spec) if self._node.known is not None else repr(self)
+
+    def __repr__(self) -> str:
+        return f"<traced {self._node.kind} {self._describe()}>"
+
+    def _describe(self) -> str:
+        node = self._node
+        if node.op == "argument":
+            return f"`{node.attribute}`"
+        if node.position is not None:
+            variable = where.resolve(node.position).variable
+            if variable is not None:
+                return f"`{variable}`"
+        return "the condition" if node.kind == "bool" else "the value"
+
+    def __getattr__(self, name: str) -> Any:
+        from attn_mlir.frontend import vocabulary
+
+        return vocabulary.attribute(self, name)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from attn_mlir.frontend import torch_functions
+
+        return torch_functions.call(func, args, kwargs or {})
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        from attn_mlir.frontend import vocabulary
+
+        if method != "__call__" or options:
+            raise scope.fail(f"numpy's {ufunc.__name__}.{method} of a traced value", "use torch's functions")
+        return vocabulary.call(ufunc.__name__, "numpy", *inputs)
+
+
+def wrap(node: Node) -> Value:
+    """The value of a node."""
+    return Value(node)
+
+
+def lift(x: Any) -> Node:
+    """The node of a value, a Python or numpy number, or a captured tensor of rank 0."""
+    if isinstance(x, Value):
+        return x._node
+    if isinstance(x, (bool, int, float)):
+        return ops.constant(x)
+    from attn_mlir.frontend import tensors
+
+    return tensors.lift(x)
+
+
+def value(x: Any) -> Value:
+    """`x` as a value."""
+    return x if isinstance(x, Value) else wrap(lift(x))
+
+
+def _binary(operation: Callable[[Node, Node], Node], a: Any, b: Any) -> Value:
+    return Value(operation(lift(a), lift(b)))
+
+
+def _comparison(name: str, a: Value, b: Any) -> Value:
+    if b is None:
+        raise TraceError(str(scope.fail("compares a traced value with None", "`x is None` asks whether a value is there")))
+    return _binary(lambda x, y: ops.compare(name, x, y), a, b)

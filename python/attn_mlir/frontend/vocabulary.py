@@ -1,0 +1,249 @@
+"""The functions that can be used on traced values, under torch's names, composed of the primitives in `ops`."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from attn_mlir.frontend import ops, scope
+from attn_mlir.frontend.values import Value, lift, value, wrap
+
+_SQRT_HALF = math.sqrt(0.5)
+
+
+def _unary(op: str, fold: Callable[[float], float], nonnegative: bool = False) -> Callable[[Any], Value]:
+    return lambda x: wrap(ops.unary(op, fold, lift(x), nonnegative))
+
+
+exp = _unary("math.exp", math.exp, True)
+exp2 = _unary("math.exp2", lambda x: 2.0**x, True)
+log = _unary("math.log", math.log)
+log2 = _unary("math.log2", math.log2)
+sqrt = _unary("math.sqrt", math.sqrt, True)
+rsqrt = _unary("math.rsqrt", lambda x: 1.0 / math.sqrt(x), True)
+tanh = _unary("math.tanh", math.tanh)
+erf = _unary("math.erf", math.erf)
+sin = _unary("math.sin", math.sin)
+cos = _unary("math.cos", math.cos)
+
+
+def _rounding(op: str, fold: Callable[[float], float]) -> Callable[[Any], Value]:
+    return lambda x: x if isinstance(x, Value) and x._node.kind != "float" else wrap(ops.unary(op, fold, lift(x)))
+
+
+floor = _rounding("math.floor", math.floor)
+ceil = _rounding("math.ceil", math.ceil)
+
+
+def trunc(x: Any) -> Value:
+    return value(x) if lift(x).kind != "float" else wrap(ops.truncate(lift(x)))
+
+
+def round_(x: Any, decimals: int = 0) -> Value:
+    """Half to even, as in torch."""
+    if decimals:
+        raise scope.fail("round to a number of decimals", "write (x * 100).round() / 100")
+    x = value(x)
+    if x._node.kind != "float":
+        return x
+    low = floor(x)
+    rest = x - low
+    odd = low - 2.0 * floor(low * 0.5) == 1.0
+    return where((rest > 0.5) | ((rest == 0.5) & odd), low + 1.0, low)
+
+
+def log10(x: Any) -> Value:
+    return log(x) * (1.0 / math.log(10.0))
+
+
+def log1p(x: Any) -> Value:
+    """Accurate for small `x` (Kahan's correction)."""
+    x = value(x)
+    u = 1.0 + x
+    return where(u == 1.0, x, where(u > 1e30, log(u), log(u) * (x / (u - 1.0))))
+
+
+def expm1(x: Any) -> Value:
+    """Accurate for small `x` (Kahan's correction)."""
+    x = value(x)
+    u = exp(x)
+    difference = u - 1.0
+    return where(u == 1.0, x, where((difference == -1.0) | (u > 1e30), difference, difference * (x / log(u))))
+
+
+def sigmoid(x: Any) -> Value:
+    return 1.0 / (1.0 + exp(-value(x)))
+
+
+def logsigmoid(x: Any) -> Value:
+    return -softplus(-value(x))
+
+
+def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
+    scaled = value(x) * beta
+    return (maximum(scaled, 0.0) + log1p(exp(-abs(scaled)))) / beta
+
+
+def tan(x: Any) -> Value:
+    return sin(x) / cos(x)
+
+
+def sinh(x: Any) -> Value:
+    return 0.5 * (exp(x) - exp(-value(x)))
+
+
+def cosh(x: Any) -> Value:
+    return 0.5 * (exp(x) + exp(-value(x)))
+
+
+def erfc(x: Any) -> Value:
+    return 1.0 - erf(x)
+
+
+def square(x: Any) -> Value:
+    return value(x) * x
+
+
+def reciprocal(x: Any) -> Value:
+    return 1.0 / value(x)
+
+
+def sign(x: Any) -> Value:
+    x = value(x)
+    one, zero = (1.0, 0.0) if x._node.kind == "float" else (1, 0)
+    return where(x > zero, one, where(x < zero, -one, zero))
+
+
+def isnan(x: Any) -> Value:
+    x = value(x)
+    return x != x
+
+
+def isinf(x: Any) -> Value:
+    return abs(value(x)) == math.inf
+
+
+def isfinite(x: Any) -> Value:
+    return abs(value(x)) < math.inf
+
+
+def relu(x: Any, inplace: bool = False) -> Value:
+    return maximum(x, 0 if lift(x).kind == "int" else 0.0)
+
+
+def relu6(x: Any, inplace: bool = False) -> Value:
+    return clamp(x, 0.0, 6.0)
+
+
+def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
+    return clamp(x, min_val, max_val)
+
+
+def leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
+    return where(value(x) > 0.0, x, value(x) * negative_slope)
+
+
+def elu(x: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
+    return where(value(x) > 0.0, x, alpha * expm1(minimum(x, 0.0)))
+
+
+def silu(x: Any, inplace: bool = False) -> Value:
+    return value(x) * sigmoid(x)
+
+
+def gelu(x: Any, approximate: str = "none") -> Value:
+    x = value(x)
+    if approximate == "tanh":
+        return 0.5 * x * (1.0 + tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1.0 + erf(x * _SQRT_HALF))
+
+
+def maximum(a: Any, b: Any) -> Value:
+    return wrap(ops.extremum("max", lift(a), lift(b)))
+
+
+def minimum(a: Any, b: Any) -> Value:
+    return wrap(ops.extremum("min", lift(a), lift(b)))
+
+
+def where(condition: Any, a: Any = None, b: Any = None) -> Value:
+    if a is None or b is None:
+        raise scope.fail("torch.where with one argument", "write torch.where(cond, a, b)")
+    return wrap(ops.select(lift(condition), lift(a), lift(b)))
+
+
+def masked_fill(x: Any, mask: Any, fill: Any) -> Value:
+    return where(mask, fill, x)
+
+
+def clamp(x: Any, min: Any = None, max: Any = None) -> Value:
+    if min is None and max is None:
+        raise scope.fail("clamp without a bound", "give min=, max= or both")
+    result = value(x)
+    if min is not None:
+        result = maximum(result, min)
+    return minimum(result, max) if max is not None else result
+
+
+def add(a: Any, b: Any, alpha: Any = 1) -> Value:
+    return value(a) + (b if alpha == 1 else alpha * value(b))
+
+
+def sub(a: Any, b: Any, alpha: Any = 1) -> Value:
+    return value(a) - (b if alpha == 1 else alpha * value(b))
+
+
+def rsub(a: Any, b: Any, alpha: Any = 1) -> Value:
+    return sub(b, a, alpha)
+
+
+def div(a: Any, b: Any, rounding_mode: str | None = None) -> Value:
+    match rounding_mode:
+        case None:
+            return value(a) / b
+        case "floor":
+            return value(a) // b
+        case "trunc":
+            quotient = trunc(value(a) / b)
+            return quotient.int() if "float" not in (lift(a).kind, lift(b).kind) else quotient
+    raise scope.fail(f"rounding_mode={rounding_mode!r}", 'use None, "floor" or "trunc"')
+
+
+def fmod(a: Any, b: Any) -> Value:
+    return wrap(ops.remainder_towards_zero(lift(a), lift(b)))
+
+
+def logical(name: str) -> Callable[[Any, Any], Value]:
+    return lambda a, b: wrap(ops.logical(name, ops.cast(lift(a), "bool"), ops.cast(lift(b), "bool")))
+
+
+def logical_not(x: Any) -> Value:
+    return wrap(ops.invert(ops.cast(lift(x), "bool")))
+
+
+def logaddexp(a: Any, b: Any) -> Value:
+    a, b = value(a), value(b)
+    distance = where(a == b, 0.0, abs(a - b))
+    return maximum(a, b) + log1p(exp(-distance))
+
+
+def lerp(a: Any, b: Any, weight: Any) -> Value:
+    return value(a) + weight * (value(b) - a)
+
+
+def detach(x: Any) -> Value:
+    """The same value without a gradient: what depends on it counts as constant in the backward pass."""
+    return wrap(ops.detach(lift(x)))
+
+
+def attribute(x: Value, name: str) -> Any:
+    """`x.name`: a method of torch's name, or an error that says what there is."""
+    from attn_mlir.frontend import methods
+
+    return methods.attribute(x, name)
+
+
+def call(name: str, library: str, *arguments: Any, **options: Any) -> Any:
+    """Calls the function that `library` ("torch", "numpy") knows as `name`."""
+    from attn_mlir.frontend import methods
+
+    return methods.call(name, library, *arguments, **options)
