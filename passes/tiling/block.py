@@ -140,7 +140,7 @@ class _Block:
         self._s, self._indices = arguments[0], arguments[1:4]
         self._tiles: dict[ir.Value, ir.Value] = dict(zip(arguments[4:], states, strict=True))
         self._masked = masked and owner.mask is not None
-        self._mask_scores = self._masked and masks_by_score(region, owner.program.score)
+        self._mask_scores = self._masked and masks_by_score(region)
         self._stored = plan.stored()
         self._raw = owner.scores(kv, count)
         if owner.score_mod is None and not self._mask_scores:

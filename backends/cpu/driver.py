@@ -1,0 +1,156 @@
+"""Compiles programs for the CPU and runs them on torch tensors."""
+
+import ctypes
+import hashlib
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.cpu import cache, pipeline
+from attn_mlir.backends.cpu.jit import Worker
+from attn_mlir.backends.cpu.target import host
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+_KERNELS: dict[str, "CpuKernel"] = {}
+_COMPILED = {"count": 0}
+
+
+def compile_count() -> int:
+    """How many programs this process has compiled or loaded from the disk cache (not found in memory)."""
+    return _COMPILED["count"]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a caller must know of a compiled worker; kept beside it in the disk cache."""
+
+    block_q: int
+    row_outputs: int
+    scalars: tuple[str, ...]
+
+
+class CpuKernel:
+    """A program compiled for the CPU."""
+
+    def __init__(self, source: str, worker: Worker, signature: Signature) -> None:
+        self._source = source
+        self._worker = worker
+        self._signature = signature
+
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        """See `driver.Kernel.run`."""
+        batch, heads, q_len, _ = q.shape
+        columns = v.shape[3]
+        if layout == "bshd":
+            o = torch.empty((batch, q_len, heads, columns), dtype=q.dtype).transpose(1, 2)
+        else:
+            o = torch.empty((batch, heads, q_len, columns), dtype=q.dtype)
+        score = torch.float64 if q.dtype == torch.float64 else torch.float32
+        rows = [torch.empty((batch, heads, q_len), dtype=score) for _ in range(self._signature.row_outputs)]
+        blocks = -(-q_len // self._signature.block_q)
+        programs = batch * heads * blocks
+        if programs:
+            # Columns are read as contiguous; other strides are free.
+            inputs = [t if t.stride(3) == 1 or t.shape[3] == 1 else t.contiguous() for t in (q, k, v)]
+            words = array("q", (0, programs, blocks, heads))
+            for tensor in inputs:
+                _append(words, tensor)
+            for capture, kind in zip(captures, self._signature.scalars, strict=True):
+                if kind == "tensor":
+                    _append(words, capture)
+                elif kind == "index":
+                    words.append(capture)
+                else:
+                    words.frombytes(struct.pack("<d" if kind == "f64" else "<f4x", capture))
+            for tensor in (o, *rows):
+                _append(words, tensor)
+            self._worker.run((ctypes.c_int64 * len(words)).from_buffer(words), programs, torch.get_num_threads())
+        return [o, *rows]
+
+    def ir(self, stage: str) -> str:
+        """See `driver.Kernel.ir`."""
+        if stage == "traced":
+            return self._source
+        stages = stages_of(self._source)
+        if stage == "kernel":
+            stage = "tile-schedule"
+        if stage == "llvm":
+            stage = next(reversed(stages))
+        if stage not in stages:
+            raise ValueError(f"no stage '{stage}'; there are: traced, kernel, llvm, {', '.join(stages)}")
+        return stages[stage]
+
+
+def _append(words: array, tensor: torch.Tensor) -> None:
+    words.append(tensor.data_ptr())
+    words.extend(tensor.shape)
+    words.extend(tensor.stride())
+
+
+def compile_module(source: str) -> CpuKernel:
+    """Compiles a module given as text, or finds it in memory or on disk. Raises CompileError."""
+    kernel = _KERNELS.get(source)
+    if kernel is None:
+        _COMPILED["count"] += 1
+        kernel = _KERNELS[source] = _compile(source)
+    return kernel
+
+
+def _compile(source: str) -> CpuKernel:
+    key = hashlib.sha256("\0".join([source, pipeline.kernel(host()), pipeline.LLVM, host().name, cache.version()]).encode()).hexdigest()
+    found = cache.load(key)
+    with ir.Context() as context:
+        load_all(context)
+        if found is not None:
+            text, fields = found
+            signature = Signature(fields["block_q"], fields["row_outputs"], tuple(fields["scalars"]))
+            module = ir.Module.parse(text)
+        else:
+            module, signature = _lower(source)
+            fields = {"block_q": signature.block_q, "row_outputs": signature.row_outputs, "scalars": list(signature.scalars)}
+            cache.save(key, module, fields)
+        return CpuKernel(source, Worker(module, "attention"), signature)
+
+
+def _lower(source: str) -> tuple[ir.Module, Signature]:
+    try:
+        module = ir.Module.parse(source)
+        arguments = [str(argument.type) for argument in _function(module).arguments][3:]
+        scalars = tuple("tensor" if type_.startswith("tensor") else type_ for type_ in arguments)
+        row_outputs = len(ir.FunctionType(ir.TypeAttr(_function(module).attributes["function_type"]).value).results) - 1
+        Pipeline.parse(pipeline.kernel(host()), registry()).run(module)
+        sizes = ir.DictAttr(_function(module).attributes["tile.kernel"])
+        signature = Signature(ir.IntegerAttr(sizes["block_q"]).value, row_outputs, scalars)
+        Pipeline.parse(pipeline.LLVM, registry()).run(module)
+    except (UnsupportedError, CompileError):
+        raise
+    except Exception as error:
+        raise CompileError(str(error)) from error
+    return module, signature
+
+
+def _function(module: ir.Module) -> Any:
+    return next(op for op in module.body.operations if op.operation.name == "func.func")
+
+
+def stages_of(source: str) -> dict[str, str]:
+    """The program after each pass, by the pass's name."""
+    stages: dict[str, str] = {}
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(source)
+
+        def record(step: Any, operation: ir.Operation, seconds: float) -> None:
+            stages[step.name] = operation.get_asm(use_name_loc_as_prefix=True)
+
+        for text in (pipeline.kernel(host()), pipeline.LLVM):
+            Pipeline.parse(text, registry()).run(module, after=[record])
+    return stages

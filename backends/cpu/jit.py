@@ -1,0 +1,58 @@
+"""Compiles LLVM dialect in process and calls the result on all threads."""
+
+import ctypes
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attn_mlir.mlir import ExecutionEngine, ir
+
+
+class Worker:
+    """A compiled worker function (see `lowering.kernel`) and how to run it on several threads."""
+
+    def __init__(self, module: ir.Module, name: str) -> None:
+        self._engine = ExecutionEngine(module, opt_level=3)
+        address = self._engine.raw_lookup(name)
+        if not address:
+            raise RuntimeError(f"the compiled module lacks '{name}'")
+        self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+        self._address = ctypes.c_void_p(address)
+
+    def run(self, words: Any, programs: int, threads: int) -> None:
+        """Runs all programs of the grid described by `words` (a ctypes array of 64-bit words); releases the GIL."""
+        pointer = ctypes.c_void_p(ctypes.addressof(words))
+        packed = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
+        threads = min(threads, programs)
+        if threads <= 1:
+            self._function(ctypes.addressof(packed))
+            return
+        openmp = _openmp()
+        if openmp is not None:
+            # The OpenMP runtime that torch uses: its threads are warm, and no second pool competes for the cores.
+            openmp(self._address, packed, threads, 0)
+            return
+        others = [threading.Thread(target=self._function, args=(ctypes.addressof(packed),)) for _ in range(threads - 1)]
+        for other in others:
+            other.start()
+        self._function(ctypes.addressof(packed))
+        for other in others:
+            other.join()
+
+
+@cache
+def _openmp() -> Any:
+    """`GOMP_parallel` of the OpenMP runtime inside this process, or None."""
+    import torch
+
+    libraries = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*")) + [Path("libgomp.so.1"), Path("libiomp5.so")]
+    for library in libraries:
+        try:
+            function = ctypes.CDLL(str(library)).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        function.restype = None
+        return function
+    return None

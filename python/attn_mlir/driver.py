@@ -1,0 +1,38 @@
+"""From a traced program to a kernel: finds the backend of a device and lets it compile."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from attn_mlir.backends import backend_for, load_backends
+from attn_mlir.errors import UnsupportedError
+
+
+class Kernel(Protocol):
+    """A compiled program."""
+
+    def run(self, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str = "bhsd") -> list[Any]:
+        """Runs on tensors shaped [B, H, S, D] of any strides; returns o, [B, Hq, Sq, Dv], and the row outputs, [B, Hq, Sq].
+
+        `captures` are the tensors, floats and ints of the function's further arguments. With `layout` "bshd" the
+        memory of o is contiguous in that order; its shape is the same.
+        """
+        ...
+
+    def ir(self, stage: str) -> str:
+        """The program after a stage: "traced", "kernel" or "llvm", or the name of a pass."""
+        ...
+
+
+def compile(module: str, device: str) -> Kernel:
+    """Compiles a stage-0 (or online) module, given as text, for a device such as "cpu".
+
+    Kernels are cached by the text. Raises UnsupportedError for devices without a backend that generates kernels, and
+    CompileError when a pass rejects the program.
+    """
+    backend = backend_for(device)
+    compiler = backend.compiler() if backend is not None else None
+    if compiler is None:
+        usable = sorted(d for b in load_backends().values() if b.compile for d in b.device_types)
+        known = f"the {backend.name} backend generates no kernels yet" if backend else "no backend serves it"
+        raise UnsupportedError(f"device '{device}': {known}. Use a device of: {', '.join(usable)}.")
+    return compiler(module)
