@@ -2,7 +2,8 @@
 
 Intervals forget how two terms move together: over a block that crosses a multiple of m, x % m is anything in [0, m),
 while x // m still tells the two sides apart. So a block is cut at the first multiple of the largest modulus inside it
-(and with more cuts, at the last one), and its parts are evaluated one by one.
+(and with more cuts, at the last one), and its parts are evaluated one by one. Where an alternative of the mask holds
+from or up to a fixed position, as in (q < 22) | ..., the block is cut there instead.
 """
 
 import itertools
@@ -21,10 +22,12 @@ def classify_block(mask: Node, ranges: dict[Node, Interval], cuts: int) -> tuple
 
 
 def _parts(pool: Pool, mask: Node, variable: Node, interval: Interval, cuts: int) -> list[Interval]:
-    period = _period(mask, variable) if cuts else None
     low, high = interval
-    if period is None or low is None or high is None:
+    if not cuts or low is None or high is None:
         return [interval]
+    period = _period(mask, variable)
+    if period is None:
+        return _at_threshold(pool, mask, variable, low, high)
     modulus, offset = period
     first = low + modulus - (low + offset) % modulus  # the first multiple after `low`
     head = Interval(low, pool.least(high, first - 1))
@@ -33,6 +36,24 @@ def _parts(pool: Pool, mask: Node, variable: Node, interval: Interval, cuts: int
         return [head, Interval(start, high)]
     last = high - (high + offset) % modulus  # the last multiple up to `high`
     return [head, Interval(start, pool.most(start, last - 1)), Interval(pool.most(last, low), high)]
+
+
+def _at_threshold(pool: Pool, mask: Node, variable: Node, low: Node, high: Node) -> list[Interval]:
+    """Cuts at the c of a condition variable >= c, or variable < c, that is one alternative of several."""
+    alternatives = [a for node in postorder([mask]) if node.op == "or" for a in node.args if a.op == "ge0"]
+    for alternative in alternatives:
+        inner = alternative.args[0]
+        k = dict(terms_of(inner)[1]).get(variable)
+        rest = inner - variable if k == 1 else inner + variable
+        if k not in (1, -1) or _varies(rest):
+            continue
+        start = -rest if k == 1 else rest + 1
+        return [Interval(low, pool.most(low, pool.least(high, start - 1))), Interval(pool.least(high, pool.most(low, start)), high)]
+    return [Interval(low, high)]
+
+
+def _varies(*nodes: Node) -> bool:
+    return any(n.op in ("var", "gather", "unknown") for n in postorder(nodes))
 
 
 def _period(mask: Node, variable: Node) -> tuple[Node, Node] | None:
@@ -44,7 +65,7 @@ def _period(mask: Node, variable: Node) -> tuple[Node, Node] | None:
         inner, modulus = node.args
         terms = dict(terms_of(inner)[1])
         offset = inner - variable
-        if terms.get(variable) != 1 or any(n.op in ("var", "gather") for n in postorder([offset, modulus])):
+        if terms.get(variable) != 1 or _varies(offset, modulus):
             continue
         if modulus.constant is None or modulus.constant > 1:
             found.append((modulus.constant or 0, node.pool.most(1, modulus), offset))

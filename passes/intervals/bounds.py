@@ -139,7 +139,7 @@ class Solver:
     def _unite(self, a: Region, b: Region) -> Region:
         shapes = {a.shape, b.shape} - {FREE}
         shape = FREE if not shapes else shapes.pop() if len(shapes) == 1 and shapes <= {UP, DOWN} else LOOSE
-        return Region(*self._hull(a[:2], b[:2]), *self._join(a[2:], b[2:]), shape)
+        return Region(*self._hull(a[:2], b[:2]), *self._join(a[2:4], b[2:4]), shape)
 
     def _most(self, a: Node | None, b: Node | None) -> Node | None:
         return b if a is None else a if b is None else self._pool.most(a, b)

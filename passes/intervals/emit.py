@@ -8,6 +8,8 @@ from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
 
 _UPSTREAM = {"mul": arith.muli, "floordiv": arith.floordivsi, "min": arith.minsi, "max": arith.maxsi, "and": arith.andi, "or": arith.ori}
 
+_OWN_OPERANDS = ("sum", "ge0", "eq0")  # emitted from the terms of their argument
+
 
 class Emitter:
     """Emits expressions; `known` gives the values of the leaves that are variables or tensor sizes."""
@@ -21,7 +23,7 @@ class Emitter:
 
     def _value(self, node: Node) -> ir.Value:
         if node not in self._values:
-            for arg in () if node.op == "sum" else node.args:
+            for arg in () if node.op in _OWN_OPERANDS else node.args:
                 self._value(arg)
             self._values[node] = self._emit(node)
         return self._values[node]
