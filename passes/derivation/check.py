@@ -94,6 +94,7 @@ class Simulation:
 
     program: Program
     data: Samples
+    dtype: type = np.float64
 
     def run(self) -> tuple[list[Array], list[Array]]:
         """States and accumulators after all sweeps."""
@@ -107,12 +108,12 @@ class Simulation:
         """The same for one sweep, from three disjoint sets of keys, the middle one (often) empty."""
         cuts = (0, *EMPTY, KEYS)
         parts = [self.sweep(self._start(), b, e, 0) for b, e in zip(cuts, cuts[1:], strict=False)]
-        nothing = (self._start(), [np.zeros((len(self.data.scores), 2)) for _ in parts[0][1]])
+        nothing = (self._start(), [np.zeros((len(self.data.scores), 2), self.dtype) for _ in parts[0][1]])
         return self._merge(self._merge(self._merge(parts[1], parts[0]), nothing), self._merge(nothing, parts[2]))
 
     def sweep(self, states: list[Array], begin: int, end: int, step: int) -> tuple[list[Array], list[Array]]:
         piece = self.program.steps[step]
-        accumulators = [np.zeros((len(self.data.scores), 2)) for _ in piece.weights]
+        accumulators = [np.zeros((len(self.data.scores), 2), self.dtype) for _ in piece.weights]
         for block_end in BLOCKS:
             block_end = min(block_end, end)
             if block_end <= begin:
@@ -127,15 +128,15 @@ class Simulation:
         columns = []
         for d in range(2):
             here = env | {leaf("acc", i): acc[:, d : d + 1] for i, acc in enumerate(accumulators)}
-            columns.append(Evaluator(here)(self.program.o))
+            columns.append(Evaluator(here, None, self.dtype)(self.program.o))
         rows = len(self.data.scores)
-        evaluator = Evaluator(env)
+        evaluator = Evaluator(env, None, self.dtype)
         reductions = {i: np.broadcast_to(evaluator(n), (rows, 1)) for i, n in self.program.reductions.items()}
         outputs = [np.broadcast_to(evaluator(n), (rows, 1)) for n in self.program.outputs]
         return reductions, np.concatenate([np.broadcast_to(c, (rows, 1)) for c in columns], axis=1), outputs
 
     def _start(self) -> list[Array]:
-        evaluator = Evaluator(self.data.params)
+        evaluator = Evaluator(self.data.params, None, self.dtype)
         return [np.broadcast_to(evaluator(n), (len(self.data.scores), 1)) for n in self.program.init]
 
     def _env(self, side: str, states: Sequence[Array]) -> dict[Node, Array]:
@@ -144,7 +145,7 @@ class Simulation:
     def _block(self, step: int, states: list[Array], accumulators: list[Array], keys: slice) -> tuple[list[Array], list[Array]]:
         piece, present = self.program.steps[step], self.data.present[:, keys]
         scores = self.data.scores[:, keys]
-        evaluator = Evaluator(self._env("old", states) | {self.program.graph.score: scores}, present)
+        evaluator = Evaluator(self._env("old", states) | {self.program.graph.score: scores}, present, self.dtype)
         new = [evaluator(n) for n in piece.states]
         updated = []
         for weight, scale, acc in zip(piece.weights, piece.scales, accumulators, strict=True):
@@ -157,7 +158,7 @@ class Simulation:
         merge = self.program.merge
         if merge is None:
             raise DerivationError("a program of several sweeps does not merge")
-        evaluator = Evaluator(self._env("a", x[0]) | self._env("b", y[0]))
+        evaluator = Evaluator(self._env("a", x[0]) | self._env("b", y[0]), None, self.dtype)
         with np.errstate(all="ignore"):
             scaled = [
                 p * evaluator(a) + q * evaluator(b) for p, q, a, b in zip(x[1], y[1], merge.scales_a, merge.scales_b, strict=True)

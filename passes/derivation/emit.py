@@ -59,7 +59,7 @@ class Emitter:
         if value in self._copies:
             return self._copies[value]
         block = self.params.block if self.params else None
-        if isinstance(value, ir.BlockArgument) or value.owner.block != block:
+        if isinstance(value, ir.BlockArgument) or value.owner.operation.block != block:
             return value
         op = value.owner.operation
         for operand in op.operands:

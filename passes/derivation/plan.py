@@ -101,12 +101,18 @@ class Plan:
         """Plans one reduction; returns why that is impossible, or an empty string."""
         reduction = self.row.reductions[index]
         nf = self._normal(running)
-        groups = factorise(nf, reduction.value, self.row.names)
+        groups = self._factored(nf, reduction.value)
         if isinstance(groups, str):
             return groups
         if reduction.kind != "sum":
             return self._extremum(index, sweep, groups, nf, why)
         return self._sum(index, sweep, groups, nf, why)
+
+    def _factored(self, nf: Normal, value: Node) -> list[Group] | str:
+        """A reduction that reads nothing that still moves is taken as its author wrote it."""
+        if value.varies and not value.reds & nf.running:
+            return [Group(value, self.row.graph.const(1.0), ({}, {}))]
+        return factorise(nf, value, self.row.names)
 
     def _sum(self, index: int, sweep: int, groups: list[Group], nf: Normal, why: str) -> str:
         g, reduction = self.row.graph, self.row.reductions[index]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.passes.derivation.centre import moved
-from attn_mlir.passes.derivation.expr import Node, leaves, nodes
+from attn_mlir.passes.derivation.expr import Node, leaves
 from attn_mlir.passes.derivation.guards import breaks_identity
 from attn_mlir.passes.derivation.normal import Mono, Normal, Sum
 from attn_mlir.passes.derivation.plan import Moment, Plan, used_states
@@ -188,28 +188,26 @@ class Program:
 
     def _finalize(self) -> None:
         g, states = self.graph, self.side("old", len(self.plan.moments))
-        nf = Normal(g, frozenset(), self.plan.signs)
-        total: Sum = {}
-        single = len(self.plan.accumulators) == 1
-        o = g.const(0.0)
-        for i, group in enumerate(self.plan.accumulators):
-            acc = g.leaf("acc", i)
-            terms = nf.of(g.node("arith.mulf", acc, group.coefficient))
-            o = g.add(o, self.at(nf.node_of(terms), states))
-            total.update(terms)
-        self.o = o if single else self._over_common(nf, total, states)
+        self.o = self.at(self._output(), states)
         self.outputs = [self.at(n, states) for n in self.plan.row.outputs]
         self.reductions = {i: self.at(self.plan.row.red(i), states) for i in self.plan.definitions}
 
-    def _over_common(self, nf: Normal, total: Sum, states: Sequence[Node]) -> Node:
-        """A sum with its common factors applied once."""
-        shared = set(next(iter(total)).powers).intersection(*[m.powers for m in total])
-        rest = {Mono(tuple(p for p in m.powers if p not in shared), m.e, m.e2): c for m, c in total.items()}
-        inner = nf.node_of(rest)
+    def _output(self) -> Node:
+        """sum_k C_k acc_k with the factors that all C_k share applied once, a division as a division."""
+        g, nf = self.graph, Normal(self.graph, frozenset(), self.plan.signs)
+        coefficients = [nf.of(group.coefficient) for group in self.plan.accumulators]
+        if any(len(c) != 1 for c in coefficients):
+            shared: set[tuple[Node, float]] = set()
+        else:
+            shared = set.intersection(*[set(mono.powers) for c in coefficients for mono in c])
+        inner = g.const(0.0)
+        for i, c in enumerate(coefficients):
+            rest = {Mono(tuple(p for p in m.powers if p not in shared), m.e, m.e2): factor for m, factor in c.items()}
+            negative = all(factor < 0 for factor in rest.values())
+            term = g.mul(g.leaf("acc", i), nf.node_of({m: -factor if negative else factor for m, factor in rest.items()}))
+            inner = g.sub(inner, term) if negative else g.add(inner, term)
         above = nf.node_of_mono(Mono(tuple(sorted((n, p) for n, p in shared if p > 0))))
         below = nf.node_of_mono(Mono(tuple(sorted((n, -p) for n, p in shared if p < 0))))
-        return self.at(self.graph.div(self.graph.mul(inner, above), below), states)
-
-    def size(self) -> int:
-        """Number of expressions, a rough cost."""
-        return len(nodes(*[n for s in self.steps for n in (*s.states, *s.weights, *s.scales)]))
+        if above.is_const:
+            return g.div(inner, below)
+        return g.mul(inner, g.div(above, below))

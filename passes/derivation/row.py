@@ -67,7 +67,7 @@ class Params:
     def _reaches_arguments(self, value: ir.Value) -> bool:
         if isinstance(value, ir.BlockArgument):
             return value.owner == self.block
-        owner = value.owner
+        owner = value.owner.operation
         return owner.block == self.block and any(self._reaches_arguments(v) for v in owner.operands)
 
 
