@@ -36,7 +36,22 @@ class RowTile:
     stride: ir.Value
 
 
-Lowered = ir.Value | Memory | LaneTile | RowTile
+@dataclass(frozen=True)
+class LanePairs:
+    """A bf16 tile with query rows, two columns at a time: 32-bit word (pair, row) holds columns 2 pair and 2 pair + 1."""
+
+    address: ir.Value
+
+
+@dataclass(frozen=True)
+class RowPairs:
+    """A bf16 tile of values, two rows at a time: 32-bit word (pair, column) holds rows 2 pair and 2 pair + 1."""
+
+    address: ir.Value
+    columns: int
+
+
+Lowered = ir.Value | Memory | LaneTile | RowTile | LanePairs | RowPairs
 Rule = Callable[["Context", ir.Operation], None]
 
 

@@ -1,10 +1,9 @@
 """Rules for matrix products: outer products of broadcast elements with vectors of query rows."""
 
-from collections.abc import Callable
-
-from attn_mlir.backends.cpu.lowering import emit
-from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, RowTile
-from attn_mlir.mlir import ir, scf, vector
+from attn_mlir.backends.cpu.lowering import emit, pairs
+from attn_mlir.backends.cpu.lowering.blocks import blocked
+from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, RowTile
+from attn_mlir.mlir import arith, ir, scf, vector
 
 
 def _tiles(context: Context, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTile]:
@@ -14,27 +13,11 @@ def _tiles(context: Context, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTil
     return left, right
 
 
-def _blocked(begin: ir.Value, end: ir.Value, rows: int, body: Callable[[ir.Value, int], None]) -> None:
-    """Calls `body(first, rows)` for [begin, end) in steps of `rows`, then one at a time for the rest."""
-    if rows > 1:
-        from attn_mlir.mlir import arith
-
-        size = emit.index(rows)
-        extent = arith.SubIOp(end, begin).result
-        whole = arith.AddIOp(begin, arith.MulIOp(arith.DivUIOp(extent, size).result, size).result).result
-        loop = scf.ForOp(begin, whole, size, [])
-        with ir.InsertionPoint(loop.body):
-            body(loop.induction_variable, rows)
-            scf.YieldOp([])
-        begin = whole
-    loop = scf.ForOp(begin, end, emit.index(1), [])
-    with ir.InsertionPoint(loop.body):
-        body(loop.induction_variable, 1)
-        scf.YieldOp([])
-
-
 def lower_dot(context: Context, op: ir.Operation) -> None:
     """`tile.dot` with transposed b: scores of all query rows against `rows` keys at a time."""
+    if isinstance(context.get(op.operands[0]), LanePairs):
+        pairs.lower_dot(context, op, _value(context.values[_extent_of(op.operands[1])]))
+        return
     left, right = _tiles(context, op.operands[0], op.operands[1])
     depth = ir.RankedTensorType(op.operands[0].type).shape[1]
     target = LaneTile(context.buffer(op))
@@ -59,7 +42,7 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
         for r, total in enumerate(loop.results):
             context.store_column(total, target, emit.add(first, emit.index(r)))
 
-    _blocked(emit.index(0), _value(count), rows, block)
+    blocked(emit.index(0), _value(count), rows, block)
     context.values[op.results[0]] = target
 
 
@@ -69,6 +52,9 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
     accumulator = context.get(op.operands[0])
     scale = context.scalar(op.operands[1]) if rescale else None
     a, b = list(op.operands)[2:] if rescale else list(op.operands)[1:]
+    if isinstance(context.get(a), LanePairs):
+        pairs.lower_dot_accumulate(context, op, scale, a, b, _value(context.values[_extent_of(b)]))
+        return
     left, right = _tiles(context, a, b)
     columns = ir.RankedTensorType(b.type).shape[1]
     count = _value(context.values[_extent_of(b)])
@@ -80,8 +66,6 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
         positions = [emit.add(first, emit.index(r)) for r in range(rows)]
         initial = [context.load_column(accumulator, position) for position in positions]
         if scale is not None:
-            from attn_mlir.mlir import arith
-
             initial = [arith.MulFOp(value, scale).result for value in initial]
         base = emit.element_pointer(right.address, first, context.score)
         loop = scf.ForOp(emit.index(0), count, emit.index(1), initial)
@@ -97,7 +81,7 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
         for position, total in zip(positions, loop.results, strict=True):
             context.store_column(total, accumulator, position)
 
-    _blocked(emit.index(0), emit.index(columns), rows, block)
+    blocked(emit.index(0), emit.index(columns), rows, block)
     context.values[op.results[0]] = accumulator
 
 

@@ -1,6 +1,6 @@
 """The rule for `tile.map`: scalar code becomes vector code over query rows, in one loop over columns."""
 
-from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering import emit, pairs
 from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.mlir import arith, ir, scf
@@ -55,6 +55,9 @@ def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
         parts = [emit.splat(context.scalar(value), context.lanes) for value in yielded[segments[0] :]]
         scf.YieldOp([_combine(kind, total, part) for kind, total, part in zip(kinds, loop.inner_iter_args, parts, strict=True)])
     context.values.update(zip(op.results, [*tiles, *loop.results], strict=True))
+    for position, tile in enumerate(tiles):
+        if context.layout(op, position) == "lane_pairs":
+            context.values[op.results[position]] = pairs.pack_lanes(context, tile, context.scalar(op.operands[1]))
 
 
 def _lower_scalar_map(context: Context, op: ir.Operation, body: ir.Block) -> None:

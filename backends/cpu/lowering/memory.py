@@ -1,6 +1,6 @@
 """Rules for loads, stores and fills."""
 
-from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering import emit, pairs
 from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
 from attn_mlir.mlir import arith, ir, scf, vector
 
@@ -35,10 +35,12 @@ def lower_load(context: Context, op: ir.Operation) -> None:
         target = RowTile(context.buffer(op), emit.integer(columns))
         _convert_rows(context, address, memory, target, context.scalar(count), columns)
         context.values[op.results[0]] = target
+    elif layout == "row_pairs":
+        context.values[op.results[0]] = pairs.pack_rows(context, address, memory, context.buffer(op), context.scalar(count), columns)
     else:
         tile = LaneTile(context.buffer(op))
         _transpose_in(context, address, memory, tile, context.scalar(count), columns)
-        context.values[op.results[0]] = tile
+        context.values[op.results[0]] = pairs.pack_lanes(context, tile, emit.index(columns)) if layout == "lane_pairs" else tile
 
 
 def _convert_rows(context: Context, address: ir.Value, memory: Memory, target: RowTile, count: ir.Value, columns: int) -> None:
