@@ -45,7 +45,7 @@ def _verify_values(op: Any, fields: Sequence[Any], got: int, what: str) -> bool:
     if variadic == 1:
         return check(op, got >= len(fields) - 1, f"has at least {_count(len(fields) - 1, what)}, got {got}")
     name = f"{what}SegmentSizes"
-    sizes = op.operation.attributes[name] if name in op.operation.attributes else None
+    sizes: Any = op.operation.attributes[name] if name in op.operation.attributes else None
     fits = isinstance(sizes, ir.DenseI32ArrayAttr) and len(sizes) == len(fields) and min(sizes) >= 0 and sum(sizes) == got
     return check(op, fits, f"needs `{name}` to split its {_count(got, what)} into {', '.join(field.name for field in fields)}")
 

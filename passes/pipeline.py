@@ -112,8 +112,10 @@ def _parse(text: str, registry: Registry, within: tuple[str, ...]) -> Iterator[S
         return
     for element in split(text, ","):
         match = _ELEMENT.fullmatch(element)
+        if not element:
+            raise PipelineError(f"expected a pass between the commas of '{text}'")
         if match is None:
-            raise PipelineError(f"expected a pass between the commas of '{text}'" if not element else f"'{element}' is not a pipeline element")
+            raise PipelineError(f"'{element}' is not a pipeline element")
         name, nested, options = match[1], match[2], match[3]
         if name == "builtin.module" and nested is not None and options is None:
             yield from _parse(nested, registry, within)

@@ -24,7 +24,7 @@ config.excludes = ["lit.cfg.py", "conftest.py", "Inputs", "unit"]
 config.test_source_root = here
 config.test_exec_root = lit_config.params.get("exec_root", os.path.join(repository, "build", "test"))
 
-filecheck = os.environ.get("FILECHECK") or shutil.which("FileCheck", path=search) or shutil.which("filecheck", path=search)
+filecheck = os.environ.get("FILECHECK") or shutil.which("FileCheck", path=search) or shutil.which("filecheck", path=search) or ""
 if not filecheck:
     lit_config.fatal("FileCheck not found: install LLVM's, or `pip install filecheck`")
 if filecheck.endswith("FileCheck"):

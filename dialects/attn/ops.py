@@ -126,17 +126,20 @@ class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.
         steps = [p for p in pieces if p.operation.name == "attn.step"]
         for position, step in enumerate(steps):
             block = step.operation.regions[0].blocks[0]
-            if not check(step, len(block.arguments) == 4 + states, f"takes (s, b, h, q_idx) and {states} states, got {len(block.arguments)} arguments"):
+            count = len(block.arguments)
+            if not check(step, count == 4 + states, f"takes (s, b, h, q_idx) and {states} states, got {count} arguments"):
                 return False
             wanted = states + (2 * a if position == len(steps) - 1 else 0)
             got = len(list(block.operations)[-1].operands)
-            if not check(step, got == wanted, f"yields {wanted} values ({states} states, then weights and scales in the last sweep), got {got}"):
+            if not check(step, got == wanted, f"yields {wanted} values ({states} states; weights and scales in the last sweep), got {got}"):
                 return False
         finalize = next(p for p in pieces if p.operation.name == "attn.finalize")
-        block = finalize.operation.regions[0].blocks[0]
-        if not check(finalize, len(block.arguments) == a + 3 + states, f"takes {a} accumulators, (b, h, q_idx) and {states} states, got {len(block.arguments)} arguments"):
+        count, made = len(finalize.operation.regions[0].blocks[0].arguments), yielded["attn.finalize"]
+        if not check(
+            finalize, count == a + 3 + states, f"takes {a} accumulators, (b, h, q_idx) and {states} states, got {count} arguments"
+        ):
             return False
-        if not check(finalize, yielded["attn.finalize"] == outputs, f"yields o and {outputs - 1} row outputs, got {yielded['attn.finalize']} values"):
+        if not check(finalize, made == outputs, f"yields o and {outputs - 1} row outputs, got {made} values"):
             return False
         merge = next((p for p in pieces if p.operation.name == "attn.merge"), None)
         if merge is None:
@@ -146,4 +149,5 @@ class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.
             return False
         if not check(merge, arguments == 2 * states, f"takes twice {states} states, got {arguments} arguments"):
             return False
-        return check(merge, yielded["attn.merge"] == states + 2 * a, f"yields {states} states and {2 * a} scales, got {yielded['attn.merge']} values")
+        made = yielded["attn.merge"]
+        return check(merge, made == states + 2 * a, f"yields {states} states and {2 * a} scales, got {made} values")

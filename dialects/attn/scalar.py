@@ -63,10 +63,11 @@ class RangeOp(Attn.Operation, name="range", traits=[ext.Pure]):
 
     def verify_invariants(self) -> bool:
         source = self.source.type
-        shaped = isinstance(source, (ir.RankedTensorType, ir.MemRefType)) and isinstance(source.element_type, (ir.IntegerType, ir.IndexType))
+        shaped = isinstance(source, ir.RankedTensorType | ir.MemRefType) and isinstance(source.element_type, ir.IntegerType | ir.IndexType)
         if not check(self, shaped, f"reads a ranked tensor or memref of integers, got {source}"):
             return False
-        if not check(self, len(self.box) == 2 * source.rank, f"takes {source.rank} begins and {source.rank} ends, got {len(self.box)} indices"):
+        rank, count = source.rank, len(self.box)
+        if not check(self, count == 2 * rank, f"takes {rank} begins and {rank} ends, got {count} indices"):
             return False
         if not check(self, all(isinstance(v.type, ir.IndexType) for v in self.box), "takes its box as index values"):
             return False

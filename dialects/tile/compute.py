@@ -143,7 +143,7 @@ class MapOp(Tile.Operation, name="map", traits=[ext.Pure]):
         if not check(self, last is not None and last.operation.name == "tile.yield", "ends in 'tile.yield'"):
             return False
         for what, values, results in (("tiles", last.tiles, self.tiles), ("rows", last.rows, self.rows)):
-            yielded, wanted = [v.type for v in values], [r.type.element_type for r in results]
-            if not check(self, yielded == wanted, f"yields ({', '.join(map(str, wanted))}) for its {what}, got ({', '.join(map(str, yielded))})"):
+            got, wanted = ", ".join(str(v.type) for v in values), ", ".join(str(r.type.element_type) for r in results)
+            if not check(self, got == wanted, f"yields ({wanted}) for its {what}, got ({got})"):
                 return False
         return True

@@ -61,7 +61,8 @@ class StoreOp(Tile.Operation, name="store"):
         tile, target = self.tile.type, self.target.type
         if not check(self, isinstance(tile, ir.RankedTensorType) and tile.rank in (1, 2), f"writes a tile of rank 1 or 2, got {tile}"):
             return False
-        if not check(self, isinstance(target, ir.MemRefType) and target.rank == tile.rank + 2, f"writes to a memref of rank {tile.rank + 2}, got {target}"):
+        rank = tile.rank + 2
+        if not check(self, isinstance(target, ir.MemRefType) and target.rank == rank, f"writes to a memref of rank {rank}, got {target}"):
             return False
         if not check(self, tile.rank == 1 or tile.shape[1] == target.shape[3], f"keeps the head dimension {target.shape[-1]}, got {tile}"):
             return False

@@ -47,20 +47,20 @@ def from_mlir_error(error: ir.MLIRError, fallback: str) -> list[Diagnostic]:
 
 def at(location: ir.Location | None, severity: str, message: str) -> Diagnostic:
     """A diagnostic at `location`."""
-    place = _source_of(location) if location is not None else None
-    return Diagnostic(severity, message, *(place or ()))
+    file, line, column = _source_of(location) if location is not None else ("", 0, 0)
+    return Diagnostic(severity, message, file, line, column)
 
 
 def _convert(info: Any) -> Diagnostic:
     # MLIR appends the whole operation to many errors; the location says enough.
     notes = [_convert(note) for note in info.notes if not note.message.startswith("see current operation")]
     # Locations inside an MLIRError are not downcast, which makes their class say nothing.
-    diagnostic = at(ir.Location.from_attr(info.location.attr, context=info.location.context), info.severity.name.lower(), info.message.strip())
-    return replace(diagnostic, notes=tuple(notes))
+    location = ir.Location.from_attr(info.location.attr, context=info.location.context)
+    return replace(at(location, info.severity.name.lower(), info.message.strip()), notes=tuple(notes))
 
 
-def _source_of(location: ir.Location) -> tuple[str, int, int] | None:
-    return next(_sources(location), None)
+def _source_of(location: ir.Location) -> tuple[str, int, int]:
+    return next(_sources(location), ("", 0, 0))
 
 
 def _sources(location: ir.Location) -> Iterator[tuple[str, int, int]]:

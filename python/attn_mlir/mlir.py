@@ -7,9 +7,9 @@ the copy inside the `torch-mlir` wheel is used.
 """
 
 try:
-    from mlir import ir, passmanager, rewrite
-    from mlir.dialects import arith, ext, func, llvm, math, memref, scf, tensor, ub, vector
-    from mlir.execution_engine import ExecutionEngine
+    from mlir import ir, passmanager, rewrite  # pyright: ignore[reportMissingImports]
+    from mlir.dialects import arith, ext, func, llvm, math, memref, scf, tensor, ub, vector  # pyright: ignore[reportMissingImports]
+    from mlir.execution_engine import ExecutionEngine  # pyright: ignore[reportMissingImports]
 except ImportError:
     from torch_mlir import ir, passmanager, rewrite
     from torch_mlir.dialects import arith, ext, func, llvm, math, memref, scf, tensor, ub, vector

@@ -58,7 +58,7 @@
   ^bb0(%s: f32, %b: index, %h: index, %i: index, %m: f32):
     "attn.yield"(%s) : (f32) -> ()
   }) : () -> ()
-  // expected-error @below {{'attn.step' yields 3 values (1 states, then weights and scales in the last sweep), got 1}}
+  // expected-error @below {{'attn.step' yields 3 values (1 states; weights and scales in the last sweep), got 1}}
   "attn.step"() ({
   ^bb0(%s: f32, %b: index, %h: index, %i: index, %m: f32):
     "attn.yield"(%s) : (f32) -> ()
