@@ -138,7 +138,8 @@ def test_agrees_with_dense_formula(name: str) -> None:
     q, k, v = (rng.standard_normal((B, heads, n, d)) for heads, n in ((H, SQ), (HKV, SKV), (HKV, SKV)))
     captures = {key: draw(rng) for key, draw in case.captures.items()}
     got = run(promoted(text_of(name)), [q, k, v, *captures.values()])
-    wanted = dense(case, *map(torch.from_numpy, (q, k, v)), {key: torch.as_tensor(c) for key, c in captures.items()})
+    q, k, v = (torch.from_numpy(x) for x in (q, k, v))
+    wanted = dense(case, q, k, v, {key: torch.as_tensor(c) for key, c in captures.items()})
     assert len(got) == len(wanted)
     for mine, theirs in zip(got, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-11, atol=1e-12)

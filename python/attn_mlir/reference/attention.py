@@ -19,7 +19,7 @@ def attention(p: Problem) -> list[Array]:
         raise EvaluationError("'attn.attention' has no 'attn.row'", p.op.location)
     b, h, q, _ = p.indices()
     weights, *outputs = p.run(row, [s, b, h, q], present, present)
-    filled = present.any(axis=3)
+    filled = np.asarray(present.any(axis=3))
     o = np.where(filled[..., None], weighted_sum(weights, v, present), 0.0)
     names = [name.value for name in p.op.attributes["outputs"]]
     rows = [row_output(p, name, value, row) for name, value in zip(names, outputs, strict=True)]

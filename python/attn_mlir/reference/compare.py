@@ -13,8 +13,6 @@ from attn_mlir.reference.evaluator import evaluate, find_function
 from attn_mlir.reference.online import merges
 from attn_mlir.reference.scalar import Array
 
-Module = ir.Module | ir.Operation | ir.OpView
-
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
@@ -52,7 +50,7 @@ def worst(found: Sequence[Sequence[Difference]]) -> list[Difference]:
     return [Difference(runs[0].name, max(r.absolute for r in runs), max(r.relative for r in runs)) for runs in zip(*found, strict=True)]
 
 
-def ways(module: Module, function: str = "attention") -> list[Mapping[str, Any]]:
+def ways(module: ir.Module | ir.Operation | ir.OpView, function: str = "attention") -> list[Mapping[str, Any]]:
     """Ways to run `function` that must agree: block sizes, and for a merge, parts."""
     found: list[Mapping[str, Any]] = [{}]
     func = find_function(module, function)
@@ -66,7 +64,7 @@ def ways(module: Module, function: str = "attention") -> list[Mapping[str, Any]]
     return found
 
 
-def output_names(module: Module, function: str = "attention") -> list[str]:
+def output_names(module: ir.Module | ir.Operation | ir.OpView, function: str = "attention") -> list[str]:
     """The names of the results: o and the row outputs."""
     func = find_function(module, function)
     for op in find_all(func, "attn.attention", "attn.online"):
@@ -76,7 +74,7 @@ def output_names(module: Module, function: str = "attention") -> list[str]:
 
 
 def compare(
-    module: Module,
+    module: ir.Module | ir.Operation | ir.OpView,
     inputs: Sequence[Any],
     wanted: Sequence[Array],
     where: Array | None = None,

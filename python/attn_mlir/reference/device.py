@@ -24,5 +24,6 @@ def run_on(module: ir.Module, device: str, inputs: Sequence[Array], function: st
         return torch.from_numpy(np.ascontiguousarray(value)).to(dtypes[str(element_type(type_))])
 
     arguments = [convert(type_, value) for type_, value in zip(types, inputs, strict=True)]
-    results = compile_program(str(module), device).run(*arguments[:3], arguments[3:])
+    q, k, v, *captures = arguments
+    results = compile_program(str(module), device).run(q, k, v, captures)
     return [np.asarray(result.to(torch.float64).cpu().numpy()) for result in results]

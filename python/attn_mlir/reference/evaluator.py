@@ -50,7 +50,7 @@ def rows_with_keys(module: ir.Module | ir.Operation | ir.OpView, inputs: Sequenc
     found: list[Array] = []
 
     def look(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
-        found.append(presence(problem(op, frame, args, Blocks())).present.any(axis=3))
+        found.append(np.asarray(presence(problem(op, frame, args, Blocks())).present.any(axis=3)))
         return [np.zeros(0)] * len(op.results)
 
     block = func.regions[0].blocks[0]

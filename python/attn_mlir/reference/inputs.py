@@ -49,7 +49,8 @@ class InputMaker:
     def _draw(self, rng: np.random.Generator, type_: ir.Type, leading: tuple[int, ...] | None) -> Array:
         scalar = element_type(type_)
         if not isinstance(type_, ir.ShapedType):
-            return np.asarray(self.index if isinstance(scalar, (ir.IndexType, ir.IntegerType)) else round_to(rng.uniform(0.5, 1.5), scalar))
+            integral = isinstance(scalar, (ir.IndexType, ir.IntegerType))
+            return np.asarray(self.index) if integral else round_to(np.asarray(rng.uniform(0.5, 1.5)), scalar)
         shape = [self._size(type_, i) if leading is None or i == 3 else leading[i] for i in range(type_.rank)]
         if isinstance(scalar, ir.IntegerType) and scalar.width == 1:
             return rng.random(shape) < 0.5

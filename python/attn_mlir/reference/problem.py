@@ -85,7 +85,7 @@ def modified(p: Problem, name: str, x: Array, live: Array | None) -> Array:
 def scores(p: Problem, present: Array) -> tuple[Array, Array]:
     """The scores [B, Hq, Sq, Skv], and v after its mod, repeated to [B, Hq, Skv, Dv]."""
     b, hq, sq, skv = p.shape
-    used = present.reshape(b, hq // p.group, p.group, sq, skv).any(axis=(2, 3))[..., None]
+    used = np.any(present.reshape(b, hq // p.group, p.group, sq, skv), axis=(2, 3)).reshape(b, hq // p.group, skv, 1)
     q = modified(p, "attn.query", p.q, None)
     k = np.repeat(modified(p, "attn.key", p.k, used), p.group, axis=1)
     v = np.repeat(modified(p, "attn.value", p.v, used), p.group, axis=1)

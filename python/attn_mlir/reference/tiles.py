@@ -35,7 +35,8 @@ def _program_id(ids: tuple[Array, ...]) -> FrameRule:
     return lambda frame, op, args: [ids[op.attributes["axis"].value]]
 
 
-def _rows(op: ir.Operation, array: Array, b: Array, h: Array, row: Array, count: Array) -> tuple[int, int, slice]:
+def _rows(op: ir.Operation, array: Array, place: Sequence[Array]) -> tuple[int, int, slice]:
+    b, h, row, count = place
     sizes = array.shape[:3]
     inside = 0 <= b < sizes[0] and 0 <= h < sizes[1] and 0 <= row and 0 <= count and row + count <= sizes[2]
     if not inside:
@@ -45,8 +46,8 @@ def _rows(op: ir.Operation, array: Array, b: Array, h: Array, row: Array, count:
 
 
 def _load(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
-    source, *where, count = args
-    tile = source[_rows(op, source, *where, count)]
+    source, *place = args
+    tile = source[_rows(op, source, place)]
     type_ = ir.RankedTensorType(op.results[0].type)
     if type_.is_dynamic_dim(0):
         return [tile.copy()]
@@ -57,10 +58,11 @@ def _load(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
 
 
 def _store(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
-    tile, target, *where, count = args
+    tile, target, *place = args
+    count = int(place[-1])
     if count > len(tile):
         raise OutOfBoundsError(f"'tile.store' writes {count} rows of a tile of {len(tile)}", op.location)
-    target[_rows(op, target, *where, count)] = tile[: int(count)]
+    target[_rows(op, target, place)] = tile[:count]
     return []
 
 
