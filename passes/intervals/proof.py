@@ -7,21 +7,25 @@ from attn_mlir.passes.intervals.nodes import Node, terms_of
 _Test = Callable[[Node], bool]
 
 
+_BUDGET = 200  # nodes looked at for one proof; real ones need a dozen
+
+
 def nonnegative(node: Node, depth: int = 7) -> bool:
     """Whether node >= 0 follows: replaces atoms by bounds of theirs until a constant is left."""
-    return _search(node, depth, set())
+    return _search(node, depth, set(), [_BUDGET])
 
 
-def _search(node: Node, depth: int, failed: set[Node]) -> bool:
+def _search(node: Node, depth: int, failed: set[Node], budget: list[int]) -> bool:
     constant, terms = terms_of(node)
     if not terms:
         return constant >= 0
-    if depth == 0 or node in failed:
+    budget[0] -= 1
+    if depth == 0 or budget[0] < 0 or node in failed:
         return False
     pool = node.pool
 
     def against(atom: Node, k: int) -> _Test:
-        return lambda bound: _search(pool.total([(node, 1), (atom, -k), (bound, k)]), depth - 1, failed)
+        return lambda bound: _search(pool.total([(node, 1), (atom, -k), (bound, k)]), depth - 1, failed, budget)
 
     for atom, k in terms:
         arms = _arms(atom, k)
