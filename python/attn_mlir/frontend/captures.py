@@ -1,241 +1,241 @@
 """What the user's functions capture: a key of everything that shapes the trace, and the values that may change.
 
-`scan` walks the functions of a call: closures, globals, defaults, helper functions, objects. It gives a hashable key
+`Scan` walks the functions of a call: closures, globals, defaults, helper functions, objects. It gives a hashable key
 and a list of *leaves*: captured tensors and scalars, in an order that the key determines. Two calls with equal keys
 run the same compiled kernel, each with its own leaves. The functions of a call need not be the same objects.
+
+Scalars in closures, globals and defaults are leaves; scalars elsewhere (attributes, containers) are part of the key.
 """
 
-import dataclasses
-import dis
 import enum
 import functools
 import math
-from collections.abc import Hashable, Sequence
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import BuiltinFunctionType, EllipsisType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 import numpy as np
 import torch
 
+from attn_mlir.frontend.code_names import names_of
+
 _MISSING = object()
-_LIBRARIES = ("torch", "numpy", "math", "builtins", "functools", "operator", "attn_mlir.frontend", "typing", "collections")
-_BY_VALUE = (bool, str, bytes, type(None), torch.dtype, torch.device, enum.Enum, complex, np.bool_, np.dtype, range, slice, type(Ellipsis))
+_BY_VALUE = (bool, str, bytes, type(None), complex, range, slice, EllipsisType, enum.Enum, torch.dtype, torch.device, np.bool_, np.dtype)
+_BY_IDENTITY = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType, np.ufunc)
+_OPAQUE = frozenset({"torch", "numpy", "math", "builtins", "functools", "operator", "typing", "collections", "contextlib"})
 _CONTAINER_LIMIT = 64
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Names:
-    """The names that a code object, with the functions nested in it, looks up."""
-
-    globals: tuple[str, ...]
-    attributes: frozenset[str]
-
-
-_NAMES: dict[CodeType, _Names] = {}
-
-
-def names_of(code: CodeType) -> _Names:
-    """The global and attribute names used by `code`."""
-    found = _NAMES.get(code)
-    if found is None:
-        used: set[str] = set()
-        attributes: set[str] = set()
-        stack = [code]
-        while stack:
-            inner = stack.pop()
-            stack.extend(item for item in inner.co_consts if isinstance(item, CodeType))
-            for instruction in dis.get_instructions(inner):
-                if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                    used.add(instruction.argval)
-                elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
-                    attributes.add(instruction.argval)
-        found = _NAMES[code] = _Names(tuple(sorted(used)), frozenset(attributes))
-    return found
-
-
 class Scan:
-    """The key and leaves of some functions. `wanted` keeps what `rebind` needs: do so when tracing, not on every call."""
+    """The key and leaves of some functions. `detailed` also records names and places: for tracing, not for every call."""
 
-    __slots__ = ("_names", "_objects", "_seen", "_tensors", "keep", "key", "leaf_of", "leaves", "names", "reusable")
+    __slots__ = ("_attributes", "_detailed", "_objects", "_seen", "_tensors", "key", "leaf_of", "leaves", "names", "reusable")
 
-    def __init__(self, functions: Sequence[Any], names: bool = False) -> None:
+    def __init__(self, functions: Sequence[Any], detailed: bool = False) -> None:
         self.key: list[Hashable] = []
         self.leaves: list[Any] = []
         self.reusable = True
-        self.leaf_of: dict[tuple[int, str], int] | None = {} if names else None
-        """Where a scalar was found, (id of the function, variable), to its leaf; only with `names`."""
+        """False where something was found whose changes the key would not show."""
         self.names: list[str] = []
-        self._names: set[str] = set()
-        self._objects: list[tuple[Any, str]] = []
-        self._seen: dict[int, int] = {}
+        """The variable of each leaf; only if `detailed`."""
+        self.leaf_of: dict[tuple[int, str], int] = {}
+        """(id of the function, variable) to the leaf of a captured scalar; only if `detailed`."""
+        self._detailed = detailed
+        self._attributes: frozenset[str] = frozenset()
+        self._objects: list[tuple[Any, set[str]]] = []
+        self._seen: dict[tuple[int, bool], int] = {}
         self._tensors: dict[int, int] = {}
         for function in functions:
             self._value(function, "captured", True)
-        done: set[int] = set()
-        while self._objects:
-            instance, name = self._objects.pop()
-            if id(instance) not in done:
-                done.add(id(instance))
-                self._attributes(instance, name)
+        if self._objects:
+            self._scan_objects()
 
     def _value(self, x: Any, name: str, rebindable: bool) -> None:
+        """`rebindable`: `rebind` will replace scalars found here by traced ones."""
         kind = type(x)
         if kind is FunctionType:
             self._function(x, rebindable)
-        elif kind is float or kind is int:
-            self._scalar(x, name, rebindable)
         elif isinstance(x, torch.Tensor):
-            self._tensor(x, (x.dtype, x.dim(), x.device), name)
+            self._tensor(x, (x.dtype, x.dim()), name)
         elif isinstance(x, _BY_VALUE):
-            self.key.append((kind, x))
+            self.key.append((kind, repr(x) if isinstance(x, slice) else x))
+        elif isinstance(x, (int, float, np.integer, np.floating)):
+            self._scalar(x, name, rebindable)
         elif isinstance(x, np.ndarray):
             self._tensor(x, (x.dtype, x.ndim), name)
-        elif isinstance(x, (np.integer, np.floating, int, float)):
-            self._scalar(x, name, rebindable)
-        elif isinstance(x, ModuleType):
-            self._module(x, name)
-        elif isinstance(x, (type, BuiltinFunctionType)):
+        elif isinstance(x, _BY_IDENTITY):
             self.key.append(x)
+        elif isinstance(x, (ModuleType, type)):
+            self.key.append(x)
+            if _library(x) not in _OPAQUE:
+                self._objects.append((x, set()))
         elif isinstance(x, MethodType):
-            self._function(x.__func__, rebindable)
+            self._value(x.__func__, name, rebindable)
             self._value(x.__self__, name, False)
         elif isinstance(x, functools.partial):
             self._sequence((x.func, *x.args), name, rebindable)
             self._mapping(x.keywords, rebindable)
         elif isinstance(x, (tuple, list)):
-            self._sequence(x, name, rebindable)
+            self._sequence(x, name, rebindable and kind in (tuple, list))
         elif isinstance(x, dict):
-            self._mapping(x, rebindable)
+            self._mapping(x, rebindable and kind is dict)
         else:
-            self._instance(x, name)
+            self._instance(x)
 
-    def _function(self, function: Any, rebindable: bool) -> None:
-        if type(function) is not FunctionType:
-            self.key.append(function)
+    def _function(self, function: FunctionType, rebindable: bool) -> None:
+        if self._again(function, rebindable):
             return
-        seen = self._seen.get(id(function))
-        if seen is not None:
-            self.key.append(("again", seen))
-            return
-        self._seen[id(function)] = len(self._seen)
         code = function.__code__
-        self.key.append(code)
-        library = str(function.__globals__.get("__name__", "")).split(".")[0] in ("torch", "numpy") or str(
-            function.__globals__.get("__name__", "")
-        ).startswith("attn_mlir.frontend")
-        used = _NAMES.get(code) or names_of(code)
-        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            try:
-                content = cell.cell_contents
-            except ValueError:
-                self.key.append("empty")
-                continue
-            self._variable(function, variable, content, rebindable)
-        defaults = function.__defaults__ or ()
-        first = code.co_argcount - len(defaults)
-        for position, default in enumerate(defaults):
-            self._variable(function, code.co_varnames[first + position], default, rebindable)
+        used = names_of(code)
+        self.key.append(used)
+        if code.co_freevars:
+            for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+                try:
+                    content = cell.cell_contents
+                except ValueError:
+                    content = None
+                self._variable(function, variable, content, rebindable)
+        if function.__defaults__:
+            first = code.co_argcount - len(function.__defaults__)
+            for position, default in enumerate(function.__defaults__, first):
+                self._variable(function, code.co_varnames[position], default, rebindable)
         for variable, default in (function.__kwdefaults__ or {}).items():
             self._variable(function, variable, default, rebindable)
-        if library:
+        if is_opaque(function):
             return
-        self._names |= used.attributes
+        self._attributes |= used.attributes
         scope = function.__globals__
         for variable in used.globals:
             content = scope.get(variable, _MISSING)
             if content is not _MISSING:
                 self._variable(function, variable, content, rebindable)
 
-    def _variable(self, function: Any, variable: str, content: Any, rebindable: bool) -> None:
+    def _variable(self, function: FunctionType, variable: str, content: Any, rebindable: bool) -> None:
         before = len(self.leaves)
         self._value(content, variable, rebindable)
-        if self.leaf_of is not None and len(self.leaves) == before + 1 and _is_scalar(content):
+        if self._detailed and len(self.leaves) > before and isinstance(content, (int, float, np.integer, np.floating)):
             self.leaf_of[(id(function), variable)] = before
 
     def _scalar(self, x: Any, name: str, rebindable: bool) -> None:
-        if not rebindable or (isinstance(x, (float, np.floating)) and not math.isfinite(x)):
+        whole = isinstance(x, (int, np.integer))
+        if not rebindable or not (whole or math.isfinite(x)):
             self.key.append((type(x), repr(x)))
             return
-        self.key.append("int" if isinstance(x, (int, np.integer)) else "float")
-        self.leaves.append(x)
-        if self.leaf_of is not None:
-            self.names.append(name)
+        self.key.append("int" if whole else "float")
+        self._leaf(x, name)
 
-    def _tensor(self, x: Any, kind: tuple[Hashable, ...], name: str) -> None:
+    def _tensor(self, x: Any, kind: Hashable, name: str) -> None:
         first = self._tensors.setdefault(id(x), len(self.leaves))
         if first < len(self.leaves):
-            self.key.append(("same", first))
+            self.key.append(first)
             return
         self.key.append(kind)
+        self._leaf(x, name)
+
+    def _leaf(self, x: Any, name: str) -> None:
         self.leaves.append(x)
-        if self.leaf_of is not None:
+        if self._detailed:
             self.names.append(name)
 
-    def _module(self, module: ModuleType, name: str) -> None:
-        self.key.append(module)
-        if module.__name__.split(".")[0] not in _LIBRARIES and not module.__name__.startswith("attn_mlir"):
-            self._objects.append((module, name))
-
     def _sequence(self, x: Sequence[Any], name: str, rebindable: bool) -> None:
+        if self._opened(x, rebindable):
+            self.key.append((type(x), len(x)))
+            for position, item in enumerate(x):
+                self._value(item, f"{name}_{position}", rebindable and callable(item))
+
+    def _mapping(self, x: Mapping[Any, Any], rebindable: bool) -> None:
+        if self._opened(x, rebindable):
+            self.key.append((dict, tuple(x)))
+            for name, item in x.items():
+                self._value(item, str(name), rebindable and callable(item))
+
+    def _opened(self, x: Any, rebindable: bool) -> bool:
+        """Whether to look into a container now: not again, and not if it is large."""
         if len(x) > _CONTAINER_LIMIT:
             self.reusable = False
-            return
-        self.key.append((type(x), len(x)))
-        for position, item in enumerate(x):
-            self._value(item, f"{name}_{position}", rebindable and callable(item))
+            return False
+        return not self._again(x, rebindable)
 
-    def _mapping(self, x: dict[Any, Any], rebindable: bool) -> None:
-        if len(x) > _CONTAINER_LIMIT:
-            self.reusable = False
-            return
-        self.key.append((dict, tuple(x)))
-        for name, item in x.items():
-            self._value(item, str(name), rebindable and callable(item))
+    def _again(self, x: Any, rebindable: bool) -> bool:
+        """Whether `x` was met before; the key then says where."""
+        known = self._seen.get((id(x), rebindable))
+        if known is None:
+            self._seen[(id(x), rebindable)] = len(self._seen)
+            return False
+        self.key.append(("again", known))
+        return True
 
-    def _instance(self, x: Any, name: str) -> None:
-        seen = self._seen.get(id(x))
-        if seen is not None:
-            self.key.append(("again", seen))
+    def _instance(self, x: Any) -> None:
+        if self._again(x, False):
             return
-        self._seen[id(x)] = len(self._seen)
         self.key.append(type(x))
+        wrapped = getattr(x, "__wrapped__", None)
+        if wrapped is not None:
+            self._value(wrapped, "captured", False)
         if callable(x):
-            method = getattr(type(x), "forward" if isinstance(x, torch.nn.Module) else "__call__", None)
-            self._function(method, False)
-        self._objects.append((x, name))
-
-    def _attributes(self, x: Any, name: str) -> None:
-        """Fingerprints those attributes of an object whose names occur in the functions."""
-        own = getattr(x, "__dict__", {})
-        if isinstance(x, torch.nn.Module):
-            own = {**own, **own["_parameters"], **own["_buffers"], **own["_modules"]}
-        elif not isinstance(x, ModuleType) and (hasattr(type(x), "__getattr__") or type(x).__getattribute__ is not object.__getattribute__):
+            self._value(getattr(type(x), "forward" if isinstance(x, torch.nn.Module) else "__call__", None), "captured", False)
+        if not hasattr(x, "__dict__") and not any("__slots__" in base.__dict__ for base in type(x).__mro__[:-1]):
             self.reusable = False
-        for attribute in sorted(self._names):
-            content = own.get(attribute, _MISSING)
-            if content is _MISSING and not isinstance(x, ModuleType):
-                content = _from_class(x, attribute)
+        self._objects.append((x, set()))
+
+    def _scan_objects(self) -> None:
+        """Adds the attributes of objects whose names occur in the functions; those may hold further functions and objects."""
+        changed = True
+        while changed:
+            changed = False
+            for x, done in self._objects:
+                names = self._attributes - done
+                if names:
+                    done |= names
+                    changed = True
+                    self._fingerprint(x, sorted(names))
+
+    def _fingerprint(self, x: Any, names: Iterable[str]) -> None:
+        if not isinstance(x, (ModuleType, type, torch.nn.Module)) and (
+            hasattr(type(x), "__getattr__") or type(x).__getattribute__ is not object.__getattribute__
+        ):
+            self.reusable = False
+        own = dict(vars(x)) if hasattr(x, "__dict__") else {}
+        if isinstance(x, torch.nn.Module):
+            own.update(own["_parameters"] | own["_buffers"] | own["_modules"])
+        bases = () if isinstance(x, ModuleType) else x.__mro__ if isinstance(x, type) else type(x).__mro__
+        for name in names:
+            content = own.get(name, _MISSING)
+            if content is _MISSING:
+                content = _from_class(x, name, bases)
             if content is not _MISSING:
-                self.key.append(attribute)
-                self._value(content, attribute, False)
+                self.key.append(name)
+                self._value(content, name, False)
 
 
-def _from_class(x: Any, attribute: str) -> Any:
-    for base in type(x).__mro__:
-        if attribute in base.__dict__:
-            found = base.__dict__[attribute]
+def _from_class(x: Any, name: str, bases: Sequence[type]) -> Any:
+    for base in bases:
+        if name in base.__dict__:
+            found = base.__dict__[name]
             if isinstance(found, property):
                 return found.fget
             if isinstance(found, (staticmethod, classmethod)):
                 return found.__func__
-            if hasattr(found, "__get__") and hasattr(found, "__set__"):
-                return getattr(x, attribute, _MISSING)
-            return found
+            slot = hasattr(found, "__get__") and hasattr(found, "__set__")
+            return getattr(x, name, _MISSING) if slot else found
     return _MISSING
 
 
-def _is_scalar(x: Any) -> bool:
-    return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
+def _library(x: Any) -> str:
+    """The top-level package of a function, class or module; the frontend itself counts as builtin."""
+    match x:
+        case FunctionType():
+            name = str(x.__globals__.get("__name__", ""))
+        case ModuleType():
+            name = x.__name__
+        case _:
+            name = str(getattr(x, "__module__", ""))
+    return "builtins" if name.startswith("attn_mlir.frontend") else name.partition(".")[0]
+
+
+def is_opaque(function: FunctionType) -> bool:
+    """Whether a function belongs to a library, so that its globals are not the user's."""
+    return _library(function) in _OPAQUE
 
 
 def as_tensor(x: Any) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from attn_mlir.dialects import load_all
@@ -35,7 +36,7 @@ class Inputs:
 def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], specialised: Mapping[Source, Any]) -> list[Captured]:
     """The captures that the pieces read, in order of first use; those specialised to a constant are not."""
     used: set[Source] = set()
-    for node in _reachable([result for piece in pieces for result in piece.results], specialised):
+    for node in reachable([result for piece in pieces for result in piece.results], specialised):
         if node.op == "capture":
             used.add(node.attribute)
         elif node.op == "tensor.extract":
@@ -105,7 +106,7 @@ class _Emitter:
 
     def _sizes(self, pieces: Sequence[Piece]) -> None:
         """Emits the sizes that the pieces use, in the function."""
-        for node in _reachable([result for piece in pieces for result in piece.results], self.specialised):
+        for node in reachable([result for piece in pieces for result in piece.results], self.specialised):
             if node.op != "size" or node.attribute[0] in self.outer:
                 continue
             source, name = node.attribute
@@ -117,7 +118,7 @@ class _Emitter:
     def _piece(self, piece: Piece) -> None:
         def body(*arguments: ir.Value) -> list[ir.Value]:
             values: dict[Node, ir.Value] = dict(zip(piece.arguments, arguments, strict=True))
-            order = _reachable(piece.results, self.specialised)
+            order = reachable(piece.results, self.specialised)
             named = {node.position: node for node in order if node.position is not None}
             constants: dict[tuple[str, str], ir.Value] = {}
             for node in order:
@@ -161,7 +162,7 @@ def is_specialised(node: Node, specialised: Mapping[Source, Any]) -> bool:
     return source is not None and source in specialised
 
 
-def _reachable(results: Sequence[Node], specialised: Mapping[Source, Any]) -> list[Node]:
+def reachable(results: Sequence[Node], specialised: Mapping[Source, Any] = MappingProxyType({})) -> list[Node]:
     """The nodes that `results` need, operands first, in the order in which they were written."""
     seen: set[Node] = set()
     stack = list(results)

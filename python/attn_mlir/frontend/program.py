@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from attn_mlir.frontend import functions
+from attn_mlir.frontend.bounds import Extent, extents
 from attn_mlir.frontend.captures import Scan, as_tensor
 from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
@@ -68,13 +69,15 @@ class Traced:
     """Captured scalars and sizes that became constants, with the values for which this holds."""
     nonzero: tuple[Source, ...] = ()
     """Captured integers that are divided by."""
+    extents: tuple[Extent, ...] = ()
+    """Sizes that captured tensors need."""
     reusable: bool = True
     """Whether another call with the same key may use it; otherwise trace again."""
 
 
 def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     """Traces `program`. Raises TraceError for what cannot be traced."""
-    scan = Scan(program.functions, names=True)
+    scan = Scan(program.functions, detailed=True)
     state = Trace()
     state.device = device
     state.reusable = scan.reusable
@@ -93,7 +96,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     pieces.append(row)
     captures = _unique(used_captures(pieces, state.captures, state.specialised))
     text, located = emit(inputs, pieces, outputs, captures, state.specialised)
-    return Traced(text, located, tuple(captures), tuple(outputs), tuple(state.specialised.items()), tuple(state.nonzero), state.reusable)
+    return Traced(text, located, tuple(captures), tuple(outputs), tuple(state.specialised.items()), tuple(state.nonzero - set(state.specialised)), extents(pieces), state.reusable)
 
 
 def _rebinder(scan: Scan, state: Trace) -> Rebinder:
@@ -106,7 +109,7 @@ def _rebinder(scan: Scan, state: Trace) -> Rebinder:
         return wrap(state.capture(Captured(("leaf", leaf), scan.names[leaf], kind), known))
 
     def array(x: np.ndarray) -> torch.Tensor:
-        return arrays[id(x)]
+        return arrays[id(x)] if id(x) in arrays else torch.from_numpy(x)
 
     for leaf, value in enumerate(scan.leaves):
         if isinstance(value, (torch.Tensor, np.ndarray)):

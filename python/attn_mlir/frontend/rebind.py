@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.frontend.captures import Scan, names_of
+from attn_mlir.frontend.captures import Scan, is_opaque
+from attn_mlir.frontend.code_names import names_of
 from attn_mlir.frontend.values import Value
-
-_LIBRARIES = ("torch", "numpy", "functools", "contextlib")
 
 
 class Rebinder:
     """Rebinds functions; `scalar(leaf)` gives the traced value of a captured scalar, `array(x)` the tensor of an array."""
 
     def __init__(self, scan: Scan, scalar: Callable[[int], Value], array: Callable[[np.ndarray], torch.Tensor]) -> None:
-        self._leaf_of = scan.leaf_of or {}
+        self._leaf_of = scan.leaf_of
         self._scalar = scalar
         self._array = array
         self._done: dict[int, Any] = {}
@@ -48,9 +47,10 @@ class Rebinder:
     def _function(self, function: FunctionType) -> FunctionType:
         code = function.__code__
         scope = function.__globals__
-        if not (code.co_freevars or function.__defaults__ or function.__kwdefaults__ or names_of(code).globals):
+        library = is_opaque(function)
+        used = () if library else names_of(code).globals
+        if not (code.co_freevars or function.__defaults__ or function.__kwdefaults__ or used):
             return function
-        library = str(scope.get("__name__", "")).split(".")[0] in _LIBRARIES
         scope = scope if library else dict(scope)
         closure = tuple(CellType() for _ in code.co_freevars)
         copy = FunctionType(code, scope, function.__name__, None, closure)
@@ -65,10 +65,9 @@ class Rebinder:
         first = code.co_argcount - len(defaults)
         copy.__defaults__ = tuple(self._variable(function, code.co_varnames[first + i], item) for i, item in enumerate(defaults)) or None
         copy.__kwdefaults__ = {name: self._variable(function, name, item) for name, item in (function.__kwdefaults__ or {}).items()} or None
-        if not library:
-            for name in names_of(code).globals:
-                if name in scope:
-                    scope[name] = self._variable(function, name, scope[name])
+        for name in used:
+            if name in scope:
+                scope[name] = self._variable(function, name, scope[name])
         return copy
 
     def _variable(self, function: FunctionType, name: str, content: Any) -> Any:

@@ -1,0 +1,207 @@
+"""`attention(q, k, v, ...)` and the compiled object `Attention(...)`: attention of the user's own design."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attn_mlir import driver
+from attn_mlir.api.inputs import LAYOUTS, Problem, check_gradients, check_inputs
+from attn_mlir.api.rows import softmax
+from attn_mlir.errors import ArgumentError, CompileError
+from attn_mlir.frontend import program
+from attn_mlir.frontend.cache import Entry, TraceCache
+from attn_mlir.frontend.captures import Scan
+from attn_mlir.frontend.emit import Inputs
+
+Function = Callable[..., Any]
+_CACHE = TraceCache()
+
+
+class Attention:
+    """Attention with everything but its inputs fixed: `Attention(row=f, mask_mod=g)(q, k, v)`.
+
+    The functions are traced when the object is made, so mistakes in them show at once; kernels are compiled at the
+    first call for each dtype and head dimension. The arguments are those of `attention`.
+    """
+
+    def __init__(
+        self,
+        row: Function = softmax,
+        score_mod: Function | None = None,
+        mask_mod: Function | None = None,
+        scale: float | None = None,
+        query_mod: Function | None = None,
+        key_mod: Function | None = None,
+        value_mod: Function | None = None,
+        layout: str = "bhsd",
+        return_lse: bool = False,
+        device: str | None = None,
+        deterministic: bool = False,
+        return_states: bool = False,
+    ) -> None:
+        self._functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+        self._options = (scale, layout, return_lse, return_states, device)
+        self.deterministic = deterministic
+        if layout not in LAYOUTS:
+            raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
+        self._last = Inputs("f32", 64, 64)
+        self._entry(self._last)
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        """The output, shaped as q with v's head dimension; with it lse and row states where asked for."""
+        result, self._last = _execute(q, k, v, self._functions, *self._options)
+        return result
+
+    def ir(self, stage: str = "traced") -> str:
+        """The program after a stage, for the dtype and head dimensions of the last call (before the first: f32, 64)."""
+        entry, _ = self._entry(self._last)
+        return entry.traced.text if stage == "traced" else _kernel(entry, self._options[4] or "cpu").ir(stage)
+
+    def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
+        scale, _, lse, states, _ = self._options
+        return _find(self._functions, inputs, _scale(scale, inputs.head_dim)[0], lse, states, None)
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    row: Function = softmax,
+    score_mod: Function | None = None,
+    mask_mod: Function | None = None,
+    scale: float | None = None,
+    query_mod: Function | None = None,
+    key_mod: Function | None = None,
+    value_mod: Function | None = None,
+    layout: str = "bhsd",
+    return_lse: bool = False,
+    device: str | None = None,
+    deterministic: bool = False,
+    return_states: bool = False,
+) -> Any:
+    """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
+
+    q is [B, Hq, Sq, D], k is [B, Hkv, Skv, D], v is [B, Hkv, Skv, Dv] (with layout="bshd": [B, S, H, D]), in float32,
+    float16 or bfloat16, of any strides; query head h reads key head h // (Hq / Hkv). The functions are plain Python,
+    traced once; numbers and tensors that they capture are read anew at every call.
+
+    row: row(s) or row(s, b, h, q_idx), from one row of scores to its weights; or to (weights, {"name": row state}).
+    score_mod: score_mod(score, b, h, q_idx, kv_idx), the changed score. mask_mod: mask_mod(b, h, q_idx, kv_idx), true
+    where a key is present. scale: what scores are multiplied with first; None means 1/sqrt(D).
+    query_mod, key_mod, value_mod: elementwise changes of q, k, v: f(x) or f(x, b, h, idx, d).
+    return_lse: also return the natural logarithm of the sum of exp(score), [B, Hq, Sq], or the row's own "lse".
+    return_states: also return a dictionary of the row's states, each [B, Hq, Sq].
+    device: computes for another device than the tensors' own. deterministic: the forward pass always is.
+    """
+    functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device)[0]
+
+
+def _execute(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    functions: tuple[Function | None, ...],
+    scale: float | None,
+    layout: str,
+    return_lse: bool,
+    return_states: bool,
+    device: str | None,
+) -> tuple[Any, Inputs]:
+    problem = check_inputs(q, k, v, layout)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        check_gradients({"q": q, "k": k, "v": v})
+    form, factor = _scale(scale, problem.inputs.head_dim)
+    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device)
+    captures = entry.captures(scan, factor)
+    if captures:
+        _check_captures(entry, captures, problem, scan)
+    if layout == "bshd":
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    if problem.is_empty:
+        results = _empty(entry, problem, v, layout)
+    else:
+        results = _kernel(entry, device or problem.device.type).run(q, k, v, captures, layout)
+    o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
+    if not (return_lse or return_states):
+        return o, problem.inputs
+    states = dict(zip(entry.traced.outputs, results[1:], strict=True))
+    wanted = (o, states["lse"]) if return_lse else (o,)
+    return ((*wanted, states) if return_states else wanted), problem.inputs
+
+
+def _scale(scale: float | None, head_dim: int) -> tuple[str | float, float]:
+    """How the scale enters the program, and its value: the default and 1 are compiled in, others are arguments."""
+    if scale is None:
+        return 1.0 / math.sqrt(head_dim), 0.0
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        try:
+            scale = float(scale.item())  # numpy scalars
+        except AttributeError:
+            raise ArgumentError(f"scale must be a number or None, got {type(scale).__name__}") from None
+    if not math.isfinite(scale):
+        raise ArgumentError(f"scale must be finite, got {scale}")
+    if scale in (1.0, 1.0 / math.sqrt(head_dim)):
+        return float(scale), 0.0
+    return "runtime", float(scale)
+
+
+def _find(functions: tuple[Function | None, ...], inputs: Inputs, scale: str | float, lse: bool, states: bool, device: Any) -> tuple[Entry, Scan]:
+    def trace() -> program.Traced:
+        query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
+        if row is None:
+            raise ArgumentError("row must be a function from a row of scores to its weights, got None")
+        form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, lse, states)
+        return program.trace(form, inputs, device)
+
+    return _CACHE.find(functions, (inputs.element, inputs.head_dim, inputs.value_dim, scale, lse, states), trace)
+
+
+def _kernel(entry: Entry, device: str) -> driver.Kernel:
+    kernel = entry.kernels.get(device)
+    if kernel is None:
+        try:
+            kernel = driver.compile(entry.traced.text, device)
+        except CompileError:
+            # Once more with locations, for a message that shows the user's lines.
+            kernel = driver.compile(entry.traced.located, device)
+        entry.kernels[device] = kernel
+    return kernel
+
+
+def _check_captures(entry: Entry, captures: list[Any], problem: Problem, scan: Scan) -> None:
+    traced = entry.traced
+    by_source = {captured.source: (captured.name, value) for captured, value in zip(traced.captures, captures, strict=True)}
+    for name, value in by_source.values():
+        if isinstance(value, torch.Tensor):
+            if value.requires_grad:
+                check_gradients({name: value})
+            if value.device != problem.device:
+                raise ArgumentError(f"the captured tensor `{name}` is on {value.device} but q is on {problem.device}: move it there")
+    for source in traced.nonzero:
+        if scan.leaves[source[1]] == 0:
+            raise ArgumentError(f"the captured number `{by_source[source][0]}` is 0, and a function divides by it")
+    for extent in traced.extents:
+        if extent.source not in by_source:
+            continue
+        name, value = by_source[extent.source]
+        size = problem.sizes[extent.size]
+        if value.shape[extent.dim] < size:
+            raise ArgumentError(
+                f"the captured tensor `{name}` has size {value.shape[extent.dim]} in dimension {extent.dim}, "
+                f"but `{extent.index}` indexes it with 0 to {size - 1}"
+            )
+
+
+def _empty(entry: Entry, problem: Problem, v: torch.Tensor, layout: str) -> list[torch.Tensor]:
+    """The results where there are no rows or no keys: o is 0, lse is -inf."""
+    sizes = problem.sizes
+    shape = (sizes["B"], sizes["Hq"], sizes["Sq"])
+    if layout == "bshd":
+        o = v.new_zeros((shape[0], shape[2], shape[1], sizes["Dv"])).transpose(1, 2)
+    else:
+        o = v.new_zeros((*shape, sizes["Dv"]))
+    fills = [-math.inf if name == "lse" else 0.0 for name in entry.traced.outputs]
+    return [o, *(torch.full(shape, fill, dtype=torch.float32, device=v.device) for fill in fills)]

@@ -1,0 +1,114 @@
+"""Checks q, k and v before anything else looks at them."""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.frontend.emit import Inputs
+
+LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
+_ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_MAX_HEAD_DIM = 512
+_MAX_LENGTH = 2**31
+_CACHE_LIMIT = 4096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """What the shapes of q, k and v say."""
+
+    inputs: Inputs
+    device: torch.device
+    sizes: dict[str, int]
+    """B, Hq, Hkv, Sq, Skv, D and Dv."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute: no output, or no key for any row."""
+        return 0 in (self.sizes["B"], self.sizes["Hq"], self.sizes["Sq"], self.sizes["Skv"])
+
+
+_checked: dict[Any, Problem] = {}
+
+
+def check_inputs(q: Any, k: Any, v: Any, layout: str) -> Problem:
+    """The problem that q, k and v pose. Raises ArgumentError naming the argument that is wrong."""
+    try:
+        key = (layout, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout)
+        problem = _checked.get(key)
+    except (AttributeError, TypeError):
+        key = problem = None
+    if problem is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
+        problem = _check(q, k, v, layout)
+        if len(_checked) >= _CACHE_LIMIT:
+            _checked.clear()
+        _checked[key] = problem
+    return problem
+
+
+def check_gradients(named: dict[str, Any]) -> None:
+    """There is no backward pass yet: refuses tensors that would need one."""
+    if not torch.is_grad_enabled():
+        return
+    for name, value in named.items():
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            raise UnsupportedError(
+                f"`{name}` requires a gradient, and attention(...) has no backward pass yet: "
+                f"pass {name}.detach(), or call it under torch.no_grad()"
+            )
+
+
+def _check(q: Any, k: Any, v: Any, layout: str) -> Problem:
+    if layout not in LAYOUTS:
+        raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
+    named = {"q": q, "k": k, "v": v}
+    for name, tensor in named.items():
+        _check_tensor(name, tensor, layout)
+    for name in ("k", "v"):
+        tensor = named[name]
+        if tensor.dtype != q.dtype:
+            raise ArgumentError(f"{name} has dtype {tensor.dtype} but q has {q.dtype}: cast one of them, e.g. {name}.to(q.dtype)")
+        if tensor.device != q.device:
+            raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
+    return _check_sizes(named, layout)
+
+
+def _check_tensor(name: str, tensor: Any, layout: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise ArgumentError(f"{name} must be a plain strided tensor, got layout {tensor.layout}: use {name}.to_dense()")
+    if tensor.device.type == "meta":
+        raise ArgumentError(f"{name} is on the meta device and holds no data")
+    if tensor.dim() != 4:
+        order = "[batch, head, position, dim]" if layout == "bhsd" else "[batch, position, head, dim]"
+        raise ArgumentError(f"{name} must have 4 dimensions, {order}, got shape {list(tensor.shape)}")
+    if tensor.dtype not in _ELEMENTS:
+        raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32, float16 or bfloat16")
+    long = [size for size in tensor.shape if size >= _MAX_LENGTH]
+    if long:
+        raise ArgumentError(f"{name} has a dimension of {long[0]} elements; the limit is {_MAX_LENGTH - 1}")
+
+
+def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
+    shapes = {name: tuple(tensor.shape[i] for i in LAYOUTS[layout]) for name, tensor in named.items()}
+    (b, heads, length, dim), (_, kv_heads, keys, _), value_dim = shapes["q"], shapes["k"], shapes["v"][3]
+    for name in ("k", "v"):
+        if shapes[name][0] != b:
+            raise ArgumentError(f"{name} has batch size {shapes[name][0]} but q has {b}")
+    if shapes["v"][1] != kv_heads:
+        raise ArgumentError(f"v has {shapes['v'][1]} heads but k has {kv_heads}")
+    if shapes["v"][2] != keys:
+        raise ArgumentError(f"v has {shapes['v'][2]} positions but k has {keys}")
+    if shapes["k"][3] != dim:
+        raise ArgumentError(f"k has head dimension {shapes['k'][3]} but q has {dim}")
+    if (heads % kv_heads if kv_heads else heads) != 0:
+        raise ArgumentError(f"q has {heads} heads, which is no multiple of the {kv_heads} heads of k and v")
+    for name, size in (("q", dim), ("v", value_dim)):
+        if not 1 <= size <= _MAX_HEAD_DIM:
+            raise ArgumentError(f"{name} has head dimension {size}; it must be 1 to {_MAX_HEAD_DIM}")
+    sizes = {"B": b, "Hq": heads, "Hkv": kv_heads, "Sq": length, "Skv": keys, "D": dim, "Dv": value_dim}
+    q = named["q"]
+    return Problem(Inputs(_ELEMENTS[q.dtype], dim, value_dim), q.device, sizes)

@@ -1,0 +1,110 @@
+"""Mask functions: `mask(b, h, q_idx, kv_idx)` is true where the key is present. Numbers in them may change without recompiling."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from attn_mlir.errors import ArgumentError
+from attn_mlir.frontend.sizes import kv_len, q_len
+from attn_mlir.frontend.vocabulary import logical_not
+
+Mask = Callable[[Any, Any, Any, Any], Any]
+Align = Literal["top_left", "bottom_right"]
+
+
+def _check_align(align: str) -> None:
+    if align not in ("top_left", "bottom_right"):
+        raise ArgumentError(f'align is "top_left" (query 0 meets key 0) or "bottom_right" (the last query meets the last key), got {align!r}')
+
+
+def causal(align: Align = "top_left") -> Mask:
+    """A query sees the keys up to its own position.
+
+    Where lengths differ, the position of query i is i with align="top_left" (as in FlexAttention and SDPA), and
+    i + Skv - Sq with align="bottom_right" (as in FlashAttention, and as decoding needs it).
+    """
+    _check_align(align)
+    if align == "bottom_right":
+        return lambda b, h, q_idx, kv_idx: q_idx + (kv_len() - q_len()) >= kv_idx
+    return lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
+
+
+def sliding_window(left: int, right: int | None = 0, align: Align = "top_left") -> Mask:
+    """A query at position i sees the keys i - left to i + right, both included; right=None: all later ones."""
+    _check_align(align)
+    shift = align == "bottom_right"
+
+    def window(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        position = q_idx + (kv_len() - q_len()) if shift else q_idx
+        not_too_early = position - kv_idx <= left
+        return not_too_early if right is None else not_too_early & (kv_idx - position <= right)
+
+    return window
+
+
+def document(ids: torch.Tensor, kv_ids: torch.Tensor | None = None) -> Mask:
+    """Positions see each other within one document. `ids` holds its number for each position, [S] or [B, S].
+
+    `kv_ids` gives those of the keys, where keys and queries differ.
+    """
+    queries, keys = ids, ids if kv_ids is None else kv_ids
+    for name, tensor in (("ids", queries), ("kv_ids", keys)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() not in (1, 2):
+            raise ArgumentError(f"{name} must be an integer tensor of shape [positions] or [batch, positions]")
+    q_batched, kv_batched = queries.dim() == 2, keys.dim() == 2
+
+    def same_document(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        mine = queries[b, q_idx] if q_batched else queries[q_idx]
+        theirs = keys[b, kv_idx] if kv_batched else keys[kv_idx]
+        return mine == theirs
+
+    return same_document
+
+
+def prefix_lm(prefix: Any) -> Mask:
+    """The first `prefix` keys are seen by all, the others causally. `prefix` is a number, or an integer tensor [B]."""
+    batched = isinstance(prefix, torch.Tensor) and prefix.dim() == 1
+    return lambda b, h, q_idx, kv_idx: (kv_idx < (prefix[b] if batched else prefix)) | (q_idx >= kv_idx)
+
+
+def dilated(step: int, align: Align = "top_left") -> Mask:
+    """A query sees every `step`-th key, counted from its own position in both directions."""
+    _check_align(align)
+    if isinstance(step, int) and step < 1:
+        raise ArgumentError(f"step must be at least 1, got {step}")
+    shift = align == "bottom_right"
+
+    def every_nth(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        position = q_idx + (kv_len() - q_len()) if shift else q_idx
+        return (position - kv_idx) % step == 0
+
+    return every_nth
+
+
+def and_(*masks: Mask) -> Mask:
+    """Present where all masks say so."""
+    return _combined("and_", masks, lambda x, y: x & y)
+
+
+def or_(*masks: Mask) -> Mask:
+    """Present where any mask says so."""
+    return _combined("or_", masks, lambda x, y: x | y)
+
+
+def not_(mask: Mask) -> Mask:
+    """Present where the mask says it is not."""
+    return lambda b, h, q_idx, kv_idx: logical_not(mask(b, h, q_idx, kv_idx))
+
+
+def _combined(name: str, masks: tuple[Mask, ...], combine: Callable[[Any, Any], Any]) -> Mask:
+    if not masks or not all(callable(mask) for mask in masks):
+        raise ArgumentError(f"{name} takes one or more mask functions")
+
+    def combined(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        result = masks[0](b, h, q_idx, kv_idx)
+        for mask in masks[1:]:
+            result = combine(result, mask(b, h, q_idx, kv_idx))
+        return result
+
+    return combined

@@ -1,0 +1,44 @@
+"""Which sizes a captured tensor needs, where it is indexed with b, h, q_idx, kv_idx or d directly."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from attn_mlir.frontend.emit import Piece, reachable
+from attn_mlir.frontend.node import Node, Source
+
+_QUERY = ("", "B", "Hq", "Sq", "D")
+_SIZES = {
+    "query": _QUERY,
+    "key": ("", "B", "Hkv", "Skv", "D"),
+    "value": ("", "B", "Hkv", "Skv", "Dv"),
+    "score": ("", "B", "Hq", "Sq", "Skv"),
+    "mask": ("B", "Hq", "Sq", "Skv"),
+    "row": ("", "B", "Hq", "Sq"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Extent:
+    """Dimension `dim` of a captured tensor is indexed with the parameter `index`, which runs up to `size`."""
+
+    source: Source
+    dim: int
+    index: str
+    size: str
+    """B, Hq, Hkv, Sq, Skv, D or Dv."""
+
+
+def extents(pieces: Iterable[Piece]) -> tuple[Extent, ...]:
+    """The extents that the pieces need, each once."""
+    found: dict[Extent, None] = {}
+    for piece in pieces:
+        sizes = dict(zip(piece.arguments, _SIZES.get(piece.name, ()), strict=False))
+        for node in reachable(piece.results):
+            if node.op == "tensor.extract":
+                found.update(dict.fromkeys(_of_extract(node, sizes)))
+    return tuple(found)
+
+
+def _of_extract(node: Node, sizes: dict[Node, str]) -> Sequence[Extent]:
+    source = node.attribute.source
+    return [Extent(source, dim, str(index.attribute), sizes[index]) for dim, index in enumerate(node.operands) if sizes.get(index)]

@@ -1,0 +1,32 @@
+"""Sizes of the problem, for use inside traced functions."""
+
+from typing import Any
+
+from attn_mlir.errors import TraceError
+from attn_mlir.frontend import scope
+from attn_mlir.frontend.values import Value, wrap
+
+# Named sizes: (argument, dimension, name in the IR).
+_SIZES = {"q_len": ("q", 2), "kv_len": ("k", 2), "num_heads": ("q", 1)}
+
+
+def _size(name: str) -> Any:
+    if not scope.is_tracing():
+        raise TraceError(f"attn_mlir.{name}() has a value only inside the functions that attention(...) takes, such as score_mod or mask_mod")
+    tensor, dim = _SIZES[name]
+    return wrap(scope.current().size(("size", tensor, dim), name))
+
+
+def q_len() -> Value:
+    """The number of queries, Sq, inside a score_mod, mask_mod or row function. It is not a compile-time constant."""
+    return _size("q_len")
+
+
+def kv_len() -> Value:
+    """The number of keys, Skv, inside a score_mod, mask_mod or row function. It is not a compile-time constant."""
+    return _size("kv_len")
+
+
+def num_heads() -> Value:
+    """The number of query heads, inside a score_mod, mask_mod or row function. It is not a compile-time constant."""
+    return _size("num_heads")
