@@ -54,7 +54,7 @@ def parse_options(cls: type[Pass], text: str) -> Pass:
         if name in values:
             raise PipelineError(f"pass '{cls.name}' got the option '{key}' twice")
         values[name] = _parse_value(f"option '{key}' of pass '{cls.name}'", hints[name], value if equals else None)
-    missing = [key for key, field in known.items() if field.name not in values and _default(field) is dataclasses.MISSING]
+    missing = [key for key, field in known.items() if field.name not in values and default_of(field) is dataclasses.MISSING]
     if missing:
         raise PipelineError(f"pass '{cls.name}' needs its option '{missing[0]}'")
     try:
@@ -66,16 +66,16 @@ def parse_options(cls: type[Pass], text: str) -> Pass:
 def spec(pass_: Pass) -> str:
     """The pipeline element that makes `pass_`: its name, and the options that differ from their defaults."""
     fields = dataclasses.fields(pass_)
-    given = [(f, getattr(pass_, f.name)) for f in fields if getattr(pass_, f.name) != _default(f)]
-    return pass_.name + _braced(f"{f.name.replace('_', '-')}={_print_value(value)}" for f, value in given)
+    given = [(f, getattr(pass_, f.name)) for f in fields if getattr(pass_, f.name) != default_of(f)]
+    return pass_.name + _braced(f"{f.name.replace('_', '-')}={print_value(value)}" for f, value in given)
 
 
 def full_spec(cls: type[Pass]) -> str:
     """The element with every option at its default, for documentation."""
     shown = []
     for field in dataclasses.fields(cls):
-        default = _default(field)
-        shown.append(f"{field.name.replace('_', '-')}={'<required>' if default is dataclasses.MISSING else _print_value(default)}")
+        default = default_of(field)
+        shown.append(f"{field.name.replace('_', '-')}={'<required>' if default is dataclasses.MISSING else print_value(default)}")
     return cls.name + _braced(shown)
 
 
@@ -90,20 +90,22 @@ def _braced(options: Iterable[str]) -> str:
     return f"{{{text}}}" if text else ""
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The default of an option, MISSING if it is required."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
 
 
-def _print_value(value: Any) -> str:
+def print_value(value: Any) -> str:
+    """A value as it is written in a pipeline."""
     match value:
         case bool():
             return str(value).lower()
         case None:
             return "none"
         case tuple():
-            return f"{{{','.join(map(_print_value, value))}}}"
+            return f"{{{','.join(map(print_value, value))}}}"
         case str() if value == "" or any(c in value for c in " \t\n,{}()[]=") or value in ("none",):
             return f"{{{value}}}"
     return str(value)
