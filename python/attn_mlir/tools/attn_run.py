@@ -35,26 +35,35 @@ _GUARD, _TILE = "attn-guard-empty-rows", "attn-tile"
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     args = _parser().parse_args(argv)
-    name = "<stdin>" if args.input == "-" else args.input
+    right = True
+    for path in args.inputs or ["-"]:
+        if len(args.inputs) > 1:
+            print(f"{path}:")
+        right &= _checked(path, args)
+    return 0 if right else 1
+
+
+def _checked(path: str, args: argparse.Namespace) -> bool:
+    """Runs one file; reports what goes wrong."""
     try:
-        return _main(args)
+        return _main(path, args)
     except DiagnosticError as error:
         for diagnostic in error.diagnostics:
-            print(diagnostic.renamed(name), file=sys.stderr)
+            print(diagnostic.renamed("<stdin>" if path == "-" else path), file=sys.stderr)
     except AttnError as error:
         print(f"attn-run: error: {error}", file=sys.stderr)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
         print(f"attn-run: internal error: {type(error).__name__}: {error} ({where})", file=sys.stderr)
-    return 1
+    return False
 
 
 def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="attn-run", description=__doc__, formatter_class=layout, allow_abbrev=False)
     add = parser.add_argument
-    add("input", nargs="?", default="-", help="MLIR file, or - for standard input")
+    add("inputs", nargs="*", metavar="FILE", help="MLIR files, - or none for standard input")
     add("-p", "--pass-pipeline", default="", help="applied before running; the result is compared with the input as it was")
     add("--after-each", action="store_true", help="compare after every pass, and name the first that changes the results")
     add("--against", metavar="FILE", help="compare with this program instead")
@@ -78,9 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _main(args: argparse.Namespace) -> int:
+def _main(path: str, args: argparse.Namespace) -> bool:
     pipeline = Pipeline.parse(args.pass_pipeline, registry())
-    given = source.read(args.input)
+    given = source.read(path)
     against = source.read(args.against) if args.against else given
     if not args.keep_types and args.device is None:
         given, against = (Source(s.name, promoted(s.text)) for s in (given, against))
@@ -136,7 +145,7 @@ def _integers(text: str) -> tuple[int, int]:
     return limits
 
 
-def _run(given: Source, context: ir.Context, pipeline: Pipeline, runs: list[_Run], args: argparse.Namespace) -> int:
+def _run(given: Source, context: ir.Context, pipeline: Pipeline, runs: list[_Run], args: argparse.Namespace) -> bool:
     module = _parse(given, context)
     done: list[str] = []
     usual = 1e-9 if args.device is None else 1e-5
@@ -191,13 +200,13 @@ def _on_device(module: ir.Module, run: _Run, device: str) -> list[Difference]:
     return [difference(name, got, want) for name, got, want in zip(run.names, results, run.wanted, strict=True)]
 
 
-def _report(found: _Found, tolerance: float) -> int:
+def _report(found: _Found, tolerance: float) -> bool:
     right = True
     for run, differences in found:
         right &= all(d.within(tolerance) for d in differences)
         print(f"{run.sizes}  {'  '.join(map(str, differences))}")
     print("PASS" if right else f"FAIL: an error is above {tolerance:g}")
-    return 0 if right else 1
+    return right
 
 
 def _parse(given: Source, context: ir.Context) -> ir.Module:
