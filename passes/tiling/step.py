@@ -50,6 +50,8 @@ def plan_step(block: ir.Block) -> StepPlan:
     operations = [op.operation for op in block.operations]
     for op in operations[:-1]:
         inside = [value for value in op.operands if value in stage]
+        if not inside and op.name != "attn.reduce":
+            continue  # A constant, or made of constants: copied to wherever it is used.
         number = max((stage[value] for value in inside), default=0)
         row_varies = any(varies[value] for value in inside)
         while len(stages) <= number + 1:
