@@ -181,8 +181,34 @@ def _div(nf: Normal, n: Node) -> Sum | None:
 
 
 def _exp(nf: Normal, n: Node) -> Sum:
-    exponent = frozen(nf.of(n.args[0]))
-    return {Mono((), exponent, ()) if n.op == "math.exp" else Mono((), (), exponent): 1.0}
+    """exp(A - log x) = exp(A) / x: what only divides needs no rescaling."""
+    natural = n.op == "math.exp"
+    exponent: Sum = {}
+    factors: Sum | None = {ONE: 1.0}
+    for mono, c in _addends(nf, n.args[0]).items():
+        inverse = _argument_of_log(mono, "math.log" if natural else "math.log2")
+        if inverse is None or factors is None:
+            exponent[mono] = c
+        else:
+            factors = times(factors, power(nf, inverse, c) or _atom(inverse, c))
+    whole = frozen(exponent)
+    return times({Mono((), whole, ()) if natural else Mono((), (), whole): 1.0}, factors or {}) or {}
+
+
+def _addends(nf: Normal, n: Node) -> Sum:
+    """The terms of an exponent: sums are taken apart wherever reductions take part."""
+    if n.op in ("arith.addf", "arith.subf") and n.reds & nf.running:
+        return plus(_addends(nf, n.args[0]), _addends(nf, n.args[1]), -1.0 if n.op == "arith.subf" else 1.0)
+    if n.op == "arith.negf":
+        return {m: -c for m, c in _addends(nf, n.args[0]).items()}
+    return nf.of(n)
+
+
+def _argument_of_log(mono: Mono, op: str) -> Node | None:
+    if mono.e or mono.e2 or len(mono.powers) != 1 or mono.powers[0][1] != 1:
+        return None
+    node = mono.powers[0][0]
+    return node.args[0] if node.op == op and not node.varies and node.reds else None
 
 
 def _powf(nf: Normal, n: Node) -> Sum | None:

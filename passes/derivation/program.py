@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.passes.derivation.centre import moved
-from attn_mlir.passes.derivation.expr import Node, leaves
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves
 from attn_mlir.passes.derivation.guards import breaks_identity
 from attn_mlir.passes.derivation.normal import Mono, Normal, Sum
 from attn_mlir.passes.derivation.plan import Moment, Plan, used_states
@@ -165,26 +165,31 @@ class Program:
         return Merge(new, [self._scale(g.shift, a, new) for g in groups], [self._scale(g.shift, b, new) for g in groups])
 
     def _carry_parameters(self) -> None:
-        """Merging knows no head or position: parameters that it needs travel as states."""
+        """Merging knows no head or position: what it needs of them travels as states, the same on both sides."""
         merge = self.merge
         if merge is None:
             return
-        roots = [*merge.states, *merge.scales_a, *merge.scales_b]
-        params = self.plan.row.params
-        wanted = sorted(n for n in leaves(*roots) if n.op == "param" and params.uses_position(n))
-        carried = {n: self.graph.leaf("a", len(self.names) + i) for i, n in enumerate(wanted)}
-
-        def swap(node: Node) -> Node:
-            return self.graph.substitute(node, carried.get)
-
-        self.merge = Merge(*[[swap(n) for n in part] for part in (merge.states, merge.scales_a, merge.scales_b)])
-        for n, leaf in carried.items():
+        carried: dict[Node, Node] = {}
+        parts = (merge.states, merge.scales_a, merge.scales_b)
+        self.merge = Merge(*[[self.graph.substitute(n, lambda x: self._swap(x, carried)) for n in part] for part in parts])
+        for node, leaf in carried.items():
             old = self.graph.leaf("old", len(self.names))
-            self.names.append(params.names[n])
-            self.init.append(n)
+            self.names.append(self.plan.row.params.names.get(node, f"carried{len(self.names)}"))
+            self.init.append(node if node.type == FLOAT else self._indicator(node))
             self.merge.states.append(leaf)
             for step in self.steps:
                 step.states.append(old)
+
+    def _swap(self, node: Node, carried: dict[Node, Node]) -> Node | None:
+        """A state for the largest expressions of the position alone; conditions travel as 1 or 0."""
+        below = leaves(node)
+        if any(n.op in ("a", "b") for n in below) or not any(n.op == "param" and self.plan.row.params.uses_position(n) for n in below):
+            return None
+        leaf = carried.setdefault(node, self.graph.leaf("a", len(self.names) + len(carried)))
+        return leaf if node.type == FLOAT else self.graph.node("arith.cmpf", leaf, self.graph.const(0.5), attr=2, type=BOOL)
+
+    def _indicator(self, node: Node) -> Node:
+        return self.graph.select(node, self.graph.const(1.0), self.graph.const(0.0))
 
     def _finalize(self) -> None:
         g, states = self.graph, self.side("old", len(self.plan.moments))

@@ -142,6 +142,9 @@ class Reader:
         kind, value = ir.StringAttr(op.attributes["kind"]).value, self.read(op.operands[0])
         if not self.rows:
             return self.graph.reduce(kind, value)
+        for i, known in enumerate(self.reductions):
+            if (known.kind, known.value) == (kind, value):
+                return self.graph.leaf("red", i)
         names = [r.name for r in self.reductions]
         wanted = location_name(op.location) or kind
         name = wanted if wanted not in names else f"{wanted}{sum(n.startswith(wanted) for n in names)}"

@@ -192,6 +192,24 @@ def relu_of_weight(s: V) -> V:
     return (s / s.exp().sum("l")).most(0.0)
 
 
+def log_sum_exp(s: V) -> tuple[V, V]:
+    m = s.max("m")
+    lse = m + (s - m).exp().sum("l").log()
+    return (s - lse).exp(), lse
+
+
+def only_some_heads(s: V) -> V:
+    """A condition on the head decides what shifts the exponent; merging must know it."""
+    high = s.text.param("%t").compare("ogt", 1.0)
+    e = (s - high.where(s.max("m"), s.min("w"))).exp()
+    return e / e.sum("l")
+
+
+def nothing_varies(s: V) -> V:
+    """Every key gets the same weight."""
+    return 1.0 / s.count("n")
+
+
 CASES: dict[str, Case] = {
     "softmax": Case(softmax, states=2, outputs=("lse",)),
     "softmax without shift": Case(unshifted, states=1),
@@ -227,5 +245,8 @@ CASES: dict[str, Case] = {
     "power four": Case(power_four, states=1),
     "third moment": Case(third_moment, outputs=("skew",)),
     "nested thresholds": Case(nested_three, sweeps=3, states=3),
+    "log-sum-exp": Case(log_sum_exp, states=2, outputs=("lse",)),
+    "a condition on the head": Case(only_some_heads, states=4),
+    "uniform": Case(nothing_varies, states=1),
     "relu of a weight": Case(relu_of_weight, states=1),
 }

@@ -1,0 +1,216 @@
+"""Explains how attentions are computed: what was derived from a row, or what an online program does."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.derivation import Derivation, DerivationError, Row, derive, read_row
+from attn_mlir.passes.derivation.expr import Graph, Node, text
+from attn_mlir.passes.derivation.plan import OUTPUT
+from attn_mlir.passes.derivation.row import Reader, location_name
+from attn_mlir.passes.regions import block_of, find_all, piece, pieces
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """An online program as expressions, with the names of its leaves."""
+
+    states: list[str]
+    outputs: list[str]
+    init: list[Node]
+    steps: list[tuple[list[Node], list[Node], list[Node]]]
+    merge: tuple[list[Node], list[Node], list[Node]] | None
+    finalize: list[Node]
+    names: Mapping[Node, str]
+    graph: Graph
+
+
+def explain(module: ir.Operation, max_accumulators: int = 2) -> str:
+    """How every attention in `module` is (to be) computed, in words and formulas."""
+    lines: list[str] = []
+    for function in find_all(module, "func.func"):
+        for op in find_all(function, "attn.attention", "attn.online"):
+            lines.append(f"@{ir.StringAttr(function.attributes['sym_name']).value}: {op.name}")
+            lines += [f"  {line}".rstrip() for line in (_attention(op, max_accumulators) if op.name == "attn.attention" else _online(op))]
+    return "\n".join(lines or ["no attention to explain"]) + "\n"
+
+
+def _attention(op: ir.Operation, max_accumulators: int) -> Iterator[str]:
+    row_piece = piece(op, "attn.row")
+    if row_piece is None:
+        return
+    try:
+        row = read_row(row_piece)
+        outputs = _output_names(op)
+        yield from _row(row, outputs)
+        derivation = derive(row, max_accumulators)
+    except DerivationError as error:
+        yield f"no online form: {error}"
+        return
+    yield ""
+    yield from _decisions(derivation, row)
+    program = derivation.program
+    merge = program.merge
+    view = View(
+        program.names,
+        outputs,
+        program.init,
+        [(s.states, s.weights, s.scales) for s in program.steps],
+        None if merge is None else (merge.states, merge.scales_a, merge.scales_b),
+        [program.o, *program.outputs],
+        row.params.names,
+        row.graph,
+    )
+    yield ""
+    yield from _program(view)
+    report = derivation.report
+    yield ""
+    yield f"confirmed in float64, block by block{' and merged' if merge else ''}: {report.points} values, largest relative error {report.error:.1e}"
+
+
+def _row(row: Row, outputs: Sequence[str]) -> Iterator[str]:
+    yield "row"
+    shown = dict(row.names)
+    for reduction in row.reductions:
+        yield f"  {reduction.name} = {reduction.kind} {_factor(text(reduction.value, shown))}"
+    yield f"  p = {text(row.weight, shown)}"
+    for name, node in zip(outputs, row.outputs, strict=True):
+        yield f"  {name} = {text(node, shown)}"
+
+
+
+def _decisions(derivation: Derivation, row: Row) -> Iterator[str]:
+    plan = derivation.program.plan
+    yield "derivation"
+    for index, decision in sorted(plan.decisions.items(), key=lambda d: (d[0] == OUTPUT, d[0])):
+        name = "o" if index == OUTPUT else row.reductions[index].name
+        yield f"  {name}: {decision.method}, {decision.detail}"
+    states = ", ".join(derivation.program.names) or "none"
+    yield f"  sweeps over the keys: {plan.sweeps}; state per row: {states}; accumulators: {len(plan.accumulators)}"
+
+
+def _online(op: ir.Operation) -> Iterator[str]:
+    try:
+        view = _view(op)
+    except DerivationError as error:
+        yield f"not understood: {error}"
+        return
+    states = ", ".join(view.states) or "none"
+    accumulators = ir.IntegerAttr(op.attributes["accumulators"]).value
+    yield f"sweeps over the keys: {len(view.steps)}; state per row: {states}; accumulators: {accumulators}"
+    yield from _program(view)
+
+
+def _view(op: ir.Operation) -> View:
+    graph = Graph()
+    accumulators = ir.IntegerAttr(op.attributes["accumulators"]).value
+    init, merge, finalize = piece(op, "attn.init"), piece(op, "attn.merge"), piece(op, "attn.finalize")
+    if init is None or finalize is None:
+        raise DerivationError("it lacks a piece")
+    names: dict[Node, str] = {}
+    reader = _Pieces(graph, names)
+    starts = reader.read(init, [])
+    count = len(starts)
+    arguments = list(block_of(finalize).arguments)[accumulators + 3 :]
+    states = [location_name(a.location) or f"state{i}" for i, a in enumerate(arguments)]
+    old = [graph.leaf("old", i) for i in range(count)]
+    steps = []
+    for step in pieces(op, "attn.step"):
+        got = reader.read(step, [graph.score, None, None, None, *old])
+        rest = (len(got) - count) // 2
+        steps.append((got[:count], got[count : count + rest], got[count + rest :]))
+    merged = None
+    if merge is not None:
+        got = reader.read(merge, [graph.leaf(side, i) for side in "ab" for i in range(count)])
+        merged = (got[:count], got[count : count + accumulators], got[count + accumulators :])
+    end = reader.read(finalize, [*[graph.leaf("acc", i) for i in range(accumulators)], None, None, None, *old])
+    return View(states, _output_names(op), starts, steps, merged, end, names, graph)
+
+
+@dataclass(eq=False)
+class _Pieces:
+    """Reads several pieces into one graph; parameters are told apart by where they were read."""
+
+    graph: Graph
+    names: dict[Node, str]
+    count: int = 0
+
+    def read(self, owner: ir.Operation, leaves: Sequence[Node | None]) -> list[Node]:
+        block = block_of(owner)
+        known = {a: leaf for a, leaf in zip(block.arguments, leaves, strict=False) if leaf is not None}
+        reader = Reader(self.graph, block, known)
+        results = reader.results()
+        fresh = {leaf: self.graph.leaf("param", 1000 + self.count + i, leaf.type) for i, leaf in enumerate(reader.params.leaves)}
+        self.names.update({fresh[leaf]: name for leaf, name in reader.params.names.items()})
+        self.count += len(fresh)
+        return [self.graph.substitute(n, fresh.get) for n in results]
+
+
+def _program(view: View) -> Iterator[str]:
+    graph, count = view.graph, len(view.states)
+    old = {graph.leaf("old", i): name for i, name in enumerate(view.states)}
+    if count:
+        yield "init"
+        for name, node in zip(view.states, view.init, strict=True):
+            yield f"  {name} = {text(node, view.names)}"
+    for number, (states, weights, scales) in enumerate(view.steps, start=1):
+        names = {**view.names, **old}
+        yield "step" if len(view.steps) == 1 else f"step {number}"
+        yield from _assignments(states, [f"{n}'" for n in view.states], names)
+        yield from _accumulations(weights, scales, names)
+    if view.merge is not None:
+        yield from _merge(view)
+    accumulators = {graph.leaf("acc", i): _acc(i, len(view.steps[-1][1])) for i in range(len(view.steps[-1][1]))}
+    names = {**view.names, **old, **accumulators}
+    yield "finalize"
+    for name, node in zip(["o", *view.outputs], view.finalize, strict=True):
+        yield f"  {name} = {text(node, names)}"
+
+
+def _assignments(states: Sequence[Node], targets: Sequence[str], names: dict[Node, str]) -> Iterator[str]:
+    """One line for each state that changes; later lines use its name."""
+    for target, node in zip(targets, states, strict=True):
+        if not node.is_leaf:
+            yield f"  {target} = {text(node, names)}"
+            names[node] = target
+
+
+def _accumulations(weights: Sequence[Node], scales: Sequence[Node], names: Mapping[Node, str]) -> Iterator[str]:
+    for i, (weight, scale) in enumerate(zip(weights, scales, strict=True)):
+        acc = _acc(i, len(weights))
+        kept = acc if scale.is_const and scale.attr == 1.0 else f"{acc} * {_factor(text(scale, names))}"
+        yield f"  {acc}' = {kept} + sum {_factor(text(weight, names))} v"
+
+
+def _merge(view: View) -> Iterator[str]:
+    graph = view.graph
+    states, scales_a, scales_b = view.merge or ([], [], [])
+    names = dict(view.names)
+    for side in "ab":
+        names |= {graph.leaf(side, i): f"{name}_{side}" for i, name in enumerate(view.states)}
+    yield "merge"
+    yield from _assignments(states, view.states, names)
+    for i, (a, b) in enumerate(zip(scales_a, scales_b, strict=True)):
+        acc = _acc(i, len(scales_a))
+        sides = [f"{acc}_{s}" if n.is_const and n.attr == 1.0 else f"{acc}_{s} * {_factor(text(n, names))}" for s, n in (("a", a), ("b", b))]
+        yield f"  {acc} = {sides[0]} + {sides[1]}"
+
+
+def _factor(formula: str) -> str:
+    """Parentheses around what is not one name, number or call."""
+    if " " not in formula:
+        return formula
+    depth = 0
+    for i, c in enumerate(formula):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and (c == " " or (c == ")" and i < len(formula) - 1)):
+            return f"({formula})"
+    return formula
+
+
+def _acc(index: int, count: int) -> str:
+    return "acc" if count == 1 else f"acc{index}"
+
+
+def _output_names(op: ir.Operation) -> list[str]:
+    return [ir.StringAttr(a).value for a in op.attributes["outputs"]]
