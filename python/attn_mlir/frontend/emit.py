@@ -35,15 +35,18 @@ class Inputs:
 
 def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], specialised: Mapping[Source, Any]) -> list[Captured]:
     """The captures that the pieces read, in order of first use; those specialised to a constant are not."""
-    used: set[Source] = set()
-    for node in reachable([result for piece in pieces for result in piece.results], specialised):
-        if node.op == "capture":
-            used.add(node.attribute)
-        elif node.op == "tensor.extract":
-            used.add(node.attribute.source)
-        elif node.op == "size":
-            used.add(node.attribute[0][1])
-    return [captured for source, captured in captures.items() if source in used]
+    used: dict[Source, None] = {}
+    for piece in pieces:
+        for node in reachable(piece.results, specialised):
+            if node.op == "tensor.extract":
+                used[node.attribute.source] = None
+            leaves = [operand for operand in node.operands if not is_specialised(operand, specialised)]
+            for leaf in (*leaves, *(result for result in piece.results if result is node)):
+                if leaf.op == "capture":
+                    used[leaf.attribute] = None
+                elif leaf.op == "size":
+                    used[leaf.attribute[0][1]] = None
+    return [captures[source] for source in used if source in captures]
 
 
 def emit(
@@ -68,7 +71,8 @@ class _Emitter:
         self.inputs = inputs
         self.specialised = specialised
         self.index = ir.IndexType.get()
-        self.types: dict[Kind, ir.Type] = {"float": ir.F32Type.get(), "int": self.index, "bool": ir.IntegerType.get_signless(1)}
+        score = ir.F64Type.get() if inputs.element == "f64" else ir.F32Type.get()
+        self.types: dict[Kind, ir.Type] = {"float": score, "int": self.index, "bool": ir.IntegerType.get_signless(1)}
         self.outer: dict[Source, ir.Value] = {}
         """The values of captures and sizes."""
 
@@ -78,7 +82,7 @@ class _Emitter:
         wide = ir.ShapedType.get_dynamic_size()
         shapes = {name: ir.RankedTensorType.get([wide] * 3 + [dim], element) for name, dim in self._dims().items()}
         names = [*shapes, *(captured.name for captured in captures)]
-        types = [*shapes.values(), *(_argument_type(captured) for captured in captures)]
+        types = [*shapes.values(), *(self._argument_type(captured) for captured in captures)]
         results = [shapes["v"]] + [ir.RankedTensorType.get([wide] * 3, self.types["float"])] * len(outputs)
         function_type = ir.FunctionType.get(types, results)
         attributes = {"sym_name": ir.StringAttr.get("attention"), "function_type": ir.TypeAttr.get(function_type)}
@@ -100,6 +104,11 @@ class _Emitter:
         module.operation.verify()
         plain = module.operation.get_asm(use_name_loc_as_prefix=True)
         return plain, module.operation.get_asm(use_name_loc_as_prefix=True, enable_debug_info=True)
+
+    def _argument_type(self, captured: Captured) -> ir.Type:
+        if captured.kind == "tensor":
+            return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * captured.rank, _element_type(captured))
+        return self.types["float" if captured.kind == "float" else "int"]
 
     def _dims(self) -> dict[str, int]:
         return {"q": self.inputs.head_dim, "k": self.inputs.head_dim, "v": self.inputs.value_dim}
@@ -187,12 +196,6 @@ def _element_type(captured: Captured) -> ir.Type:
     return ir.Type.parse({"u8": "i8"}.get(captured.element, captured.element))
 
 
-def _argument_type(captured: Captured) -> ir.Type:
-    if captured.kind == "tensor":
-        return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * captured.rank, _element_type(captured))
-    return ir.F32Type.get() if captured.kind == "float" else ir.IndexType.get()
-
-
 def _one(op: str, type_: ir.Type, *operands: ir.Value, **attributes: ir.Attribute) -> ir.Value:
     return ir.Operation.create(op, results=[type_], operands=list(operands), attributes=attributes).result
 
@@ -207,10 +210,10 @@ def _emit_cast(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Va
 def _emit_extract(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
     captured: Captured = node.attribute
     read = _one("tensor.extract", _element_type(captured), emitter.outer[captured.source], *operands)
+    if read.type == emitter.types[node.kind]:
+        return read
     match captured.element:
-        case "f32" | "i1":
-            return read
-        case "f16" | "bf16":
+        case "f16" | "bf16" | "f32":
             return _one("arith.extf", emitter.types["float"], read)
         case "f64":
             return _one("arith.truncf", emitter.types["float"], read)

@@ -183,7 +183,8 @@ def call(name: str, library: str, *arguments: Any, **options: Any) -> Any:
         plain, arguments = plain[1:], arguments[::-1]
     if options.get("out") is not None:
         raise scope.fail(f"{library}.{name} with out=", "use the result instead")
-    function = METHODS.get(_ALIASES.get(plain, plain))
+    plain = _ALIASES.get(plain, plain)
+    function = FUNCTIONS.get(plain) or METHODS.get(plain)
     if function is None:
         raise scope.fail(f"{library}.{name} of a traced value is not known", "compose it of arithmetic, torch.where, torch.exp, ..." + _similar(name, FUNCTIONS))
     options.pop("out", None)

@@ -40,6 +40,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if methods.FUNCTIONS.get(name) is None:
             args, kwargs = _concrete(args), {key: _concrete(item) for key, item in kwargs.items()}
             return _real(func, name, args, kwargs, list(_flat((*args, *kwargs.values()))))
+    if func == torch.Tensor.where:
+        return methods.METHODS["where"](*args, **kwargs)
     return methods.call(name, "torch", *args, **kwargs)
 
 
