@@ -14,6 +14,7 @@ from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.nodes import Node
 from attn_mlir.passes.intervals.nonempty import rows_nonempty
 from attn_mlir.passes.intervals.read import Reader
+from attn_mlir.passes.intervals.substitute import assume_positive_divisors
 from attn_mlir.passes.regions import block_of, find_all, piece
 
 _BOUNDS = ("b", "h", "q_begin", "q_end")
@@ -64,16 +65,22 @@ class _Resolution:
         q_begin, q_end = self._range("q_begin", "q_end")
         kv_begin, kv_end = self._range("kv_begin", "kv_end")
         rows = Interval(q_begin, q_end - 1)
+        mask, guard = assume_positive_divisors(self._expression)
         solver = Solver(self._pool, self._kv, self._skv, Box({self._q: rows}))
-        region = solver.solve(self._expression)
-        bounds = list(solver.finish(region))
+        region = solver.solve(mask)
+        bounds = [self._pool.select(guard, *pair) for pair in zip(solver.finish(region), self._unbounded(), strict=True)]
         arguments = {"b": self._b, "h": self._h, "q_begin": q_begin, "q_end": q_end, "kv_begin": kv_begin, "kv_end": kv_end}
-        ends = [self._emit("bounds", [arguments[n] for n in _BOUNDS], _BOUNDS, bounds, self._mask)]
+        emitted = self._emit("bounds", [arguments[n] for n in _BOUNDS], _BOUNDS, bounds, self._mask)
         if region.shape == LOOSE:
-            classes = classify_block(self._expression, {self._q: rows, self._kv: Interval(kv_begin, kv_end - 1)}, self._cuts)
-            if [c.constant for c in classes] != [1, 0]:
-                self._emit("block_mask", [arguments[n] for n in _BLOCK], _BLOCK, list(classes), ends[0])
+            some, every = classify_block(mask, {self._q: rows, self._kv: Interval(kv_begin, kv_end - 1)}, self._cuts)
+            if (some.constant, every.constant) != (1, 0):
+                self._emit("block_mask", [arguments[n] for n in _BLOCK], _BLOCK, [some | ~guard, every & guard], emitted)
         return rows_nonempty(self._expression, self._q, self._kv, self._skv)
+
+    def _unbounded(self) -> tuple[Node, ...]:
+        """The bounds when nothing is known."""
+        zero = self._pool.lift(0)
+        return zero, zero, zero, self._skv
 
     def _range(self, begin: str, end: str) -> tuple[Node, Node]:
         """The ends of a range that is not empty."""

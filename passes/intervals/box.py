@@ -175,6 +175,9 @@ def _product(a: Interval, b: Interval) -> Interval:
     if None in (*a, *b):
         return Interval(None, None)
     pool = a.low.pool
+    for x, y in ((a, b), (b, a)):
+        if y.point is not None and pool.proves(y.point):
+            return Interval(x.low * y.point, x.high * y.point)
     if pool.proves(a.low) and pool.proves(b.low):
         return Interval(a.low * b.low, a.high * b.high)
     corners = [x * y for x in a for y in b]
@@ -190,6 +193,8 @@ def _quotient(a: Interval, b: Interval) -> Interval:
     if divisor is not None and divisor.constant:
         ends = (a.low // divisor, a.high // divisor)
         return Interval(*ends) if divisor.constant > 0 else Interval(*reversed(ends))
+    if divisor is not None and pool.proves(divisor - 1):
+        return Interval(a.low // divisor, a.high // divisor)
     safe = [pool.most(1, n) for n in (b.low, b.high)]
     if pool.proves(a.low):
         low, high = a.low // safe[1], a.high // safe[0]

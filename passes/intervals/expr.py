@@ -89,6 +89,8 @@ class Pool:
     def quotient(self, a: Node, b: Node) -> Node:
         """Python's a // b."""
         c = b.constant
+        if a.constant == 0:
+            return a
         if c is None or c == 0:
             return self.node("floordiv", (a, b))
         if a.constant is not None:
@@ -99,6 +101,8 @@ class Pool:
     def remainder(self, a: Node, b: Node) -> Node:
         """Python's a % b."""
         c = b.constant
+        if a.constant == 0:
+            return a
         if c is None or c == 0:
             return self.node("mod", (a, b))
         if a.constant is not None:
@@ -147,6 +151,9 @@ class Pool:
         d = a - b
         if d.constant is not None:
             return self.truth(d.constant >= 0)
+        choice = _choice(d)
+        if choice is not None:
+            return self.select(choice[0], self.at_least(choice[1], 0), self.at_least(choice[2], 0))
         if self.proves(d):
             return self.true
         return self.false if self.proves(-d - 1) else self.node("ge0", (d,))
@@ -155,6 +162,9 @@ class Pool:
         d = a - b
         if d.constant is not None:
             return self.truth(d.constant == 0)
+        choice = _choice(d)
+        if choice is not None:
+            return self.select(choice[0], self.equal(choice[1], 0), self.equal(choice[2], 0))
         if self.proves(d - 1) or self.proves(-d - 1):
             return self.false
         first = terms_of(d)[1][0]
@@ -189,6 +199,15 @@ class Pool:
         if len(flat) < 2:
             return flat[0] if flat else unit
         return self.node(op, tuple(flat))
+
+
+def _choice(node: Node) -> tuple[Node, Node, Node] | None:
+    """(condition, a, b) where `node` is constant + coefficient * select(condition, a, b) with constants a and b."""
+    constant, terms = terms_of(node)
+    if len(terms) != 1 or terms[0][0].op != "select":
+        return None
+    (condition, a, b), k = terms[0][0].args, terms[0][1]
+    return (condition, a * k + constant, b * k + constant) if a.constant is not None and b.constant is not None else None
 
 
 def _divisible(a: Node, c: int) -> tuple[Node, Node]:

@@ -75,3 +75,20 @@ def known_masks(length: int) -> dict[str, tuple[MaskFn, list[Any]]]:
         "neighborhood": (_natten(_xy), []),
         "tiled neighborhood": (_natten(_tiled_xy), []),
     }
+
+
+def runtime_masks() -> dict[str, tuple[MaskFn, list[Any]]]:
+    """Masks whose sizes are captured Python ints, and so are only known at run time."""
+
+    def block_diffusion(b: Any, h: Any, q: Any, k: Any, n: Any, size: Any) -> Any:
+        return _block_diffusion(n, size)(b, h, q, k)
+
+    return {
+        "batchified": (lambda b, h, q, k, n: (q // n == k // n) & (q % n >= k % n), [64]),
+        "block diagonal": (lambda b, h, q, k, n: q // n == k // n, [48]),
+        "chunked causal": (lambda b, h, q, k, n: (q // n == k // n) & (q >= k), [50]),
+        "shifted blocks": (lambda b, h, q, k, n, m: (q - n) // m >= (k + 3) // m, [30, 20]),
+        "dilated": (lambda b, h, q, k, w, n: (abs(q - k) <= w) & (abs(q - k) % n == 0), [40, 2]),
+        "block diffusion": (block_diffusion, [80, 16]),
+        "temporal video": (lambda b, h, q, k, c, n, w: (k < c) | (q < c) | (abs((q - c) % n - (k - c) % n) < w), [22, 35, 6]),
+    }

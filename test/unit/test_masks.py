@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from known_masks import known_masks
+from known_masks import known_masks, runtime_masks
 from masks import MaskFn, dense_classes, resolved
 
 from attn_mlir.passes.intervals.classify import FULL, SKIP, block_bounds, classify
@@ -35,6 +35,22 @@ def test_known_mask(name: str) -> None:
         mask, captures = known_masks(length)[name]
         for block in BLOCKS:
             assert _check(mask, captures, module, length, length, *block) >= INEXACT.get(name, 1.0), (length, block)
+
+
+@pytest.mark.parametrize("name", runtime_masks())
+def test_sizes_known_only_at_run_time(name: str) -> None:
+    mask, captures = runtime_masks()[name]
+    module = resolved(mask, captures)
+    for block in BLOCKS:
+        assert _check(mask, captures, module, 173, 256, *block) == 1.0, block
+    for other in ([-c for c in captures], [1 for _ in captures]):
+        _check(mask, other, module, 40, 50, 7, 13)
+
+
+@pytest.mark.parametrize("name", ["block diagonal", "chunked causal", "shifted blocks"])
+def test_runtime_sizes_give_bounds(name: str) -> None:
+    mask, captures = runtime_masks()[name]
+    assert not find_all(resolved(mask, captures).operation, "attn.block_mask")
 
 
 @pytest.mark.parametrize(("sq", "skv"), [(1, 100), (40, 101), (150, 33), (5, 1)])
