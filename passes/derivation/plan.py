@@ -214,6 +214,8 @@ class Plan:
         if isinstance(groups, str):
             why, sweep = f"; {groups}", sweep + 1
             groups = factorise(self._normal(frozenset()), weight, self.row.names)
+        if OUTPUT in self.distrusted or len(groups) > self.max_accumulators:
+            groups = [Group(weight, self.row.graph.const(1.0), ({}, {}))]
         if isinstance(groups, str) or (why and not running):
             raise DerivationError(f"the weights cannot be accumulated: {why or groups}")
         self.accumulators = groups
