@@ -82,7 +82,7 @@ def _constraint(field: Any) -> str:
 
 def _traits(op: Any) -> list[str]:
     names: dict[Any, str] = {ext.Pure: "pure", ir.IsTerminatorTrait: "terminator", ir.NoTerminatorTrait: "no terminator"}
-    return [names.get(trait, trait.__name__) for trait in op._traits]
+    return [names.get(trait) or str(trait.__name__) for trait in op._traits]
 
 
 def _passes(known: Registry) -> str:

@@ -33,11 +33,19 @@ def read(path: str) -> Source:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DiagnosticError([Diagnostic("error", f"cannot read the file: {reason}", name)]) from None
     try:
-        return Source(name, data.decode())
+        text = data.decode()
     except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
-        raise DiagnosticError([Diagnostic("error", f"not UTF-8 text: byte 0x{data[error.start]:02x}", name, line, column)]) from None
+        raise _not_text(name, data, error.start) from None
+    # The parser would take a zero for the end of the text.
+    if "\0" in text:
+        raise _not_text(name, data, data.index(b"\0"))
+    return Source(name, text)
+
+
+def _not_text(name: str, data: bytes, offset: int) -> DiagnosticError:
+    before = data[:offset]
+    line, column = before.count(b"\n") + 1, offset - (before.rfind(b"\n") + 1) + 1
+    return DiagnosticError([Diagnostic("error", f"not UTF-8 text: byte 0x{data[offset]:02x}", name, line, column)])
 
 
 def chunks(source: Source) -> Iterator[Source]:
