@@ -5,7 +5,8 @@ analysis derives from it are expressions over block bounds, emitted as IR at the
 expressions are the same object. `(q - kv) + kv` is `q`, because every sum is kept as constant + coefficient * atom + ...
 """
 
-from collections.abc import Hashable, Iterable
+import contextlib
+from collections.abc import Hashable, Iterable, Iterator
 
 from attn_mlir.passes.intervals.nodes import Node, is_boolean, terms_of
 from attn_mlir.passes.intervals.proof import nonnegative
@@ -32,6 +33,17 @@ class Pool:
 
     def lift(self, value: Node | int) -> Node:
         return value if isinstance(value, Node) else self.node("const", (), value)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[None]:
+        """Forgets, at the end, every expression and fact made inside: for evaluation on ever new numbers."""
+        kept = self._nodes, self.lower, self.upper, self.proofs
+        self._nodes, self.proofs = dict(self._nodes), {}
+        self.lower, self.upper = dict(self.lower), dict(self.upper)
+        try:
+            yield
+        finally:
+            self._nodes, self.lower, self.upper, self.proofs = kept
 
     def leaf(self, op: str, data: Hashable, lower: int | None = None) -> Node:
         """A variable, function argument or tensor size that is at least `lower`."""

@@ -1,23 +1,24 @@
 """Reads scalar IR (arith on index, i1 and integers, tensor.extract, tensor.dim) into expressions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.nodes import Node
 
-_ARGUMENTS = ("q", "k", "v")
+_INPUTS = 3  # q, k and v come first among the arguments
 
 
 class Reader:
     """Turns values into expressions; what it does not understand becomes an unknown, which is sound everywhere.
 
-    Values in `known` (a piece's block arguments, mostly) have expressions already. `argument_of` tells the position of a
-    function argument, so that sizes of q, k and v are known to be at least 1.
+    Values in `known` (a piece's block arguments, mostly) have expressions already. `identify` gives what stands for a
+    tensor, a captured scalar or an unknown in expressions; by default that is the value itself.
     """
 
-    def __init__(self, pool: Pool, known: Mapping[ir.Value, Node]) -> None:
+    def __init__(self, pool: Pool, known: Mapping[ir.Value, Node], identify: Callable[[ir.Value], Hashable] = lambda value: value) -> None:
         self.pool = pool
+        self.identify = identify
         self._known = dict(known)
 
     def read(self, value: ir.Value) -> Node:
@@ -28,14 +29,14 @@ class Reader:
 
     def _read(self, value: ir.Value) -> Node:
         if isinstance(value.owner, ir.Block):
-            return self.pool.leaf("value", value) if isinstance(value.type, ir.IndexType) else self._unknown(value)
+            return self.pool.leaf("value", self.identify(value)) if isinstance(value.type, ir.IndexType) else self._unknown(value)
         op = value.owner.operation
         rule = _RULES.get(op.name)
         found = rule(self, op) if rule is not None and _is_integer(value.type) else None
         return self._unknown(value) if found is None else found
 
     def _unknown(self, value: ir.Value) -> Node:
-        return self.pool.node("unknown_bool" if str(value.type) == "i1" else "unknown", (), value)
+        return self.pool.node("unknown_bool" if str(value.type) == "i1" else "unknown", (), self.identify(value))
 
     def operands(self, op: ir.Operation) -> list[Node]:
         return [self.read(operand) for operand in op.operands]
@@ -44,8 +45,8 @@ class Reader:
         """The size of a tensor. Those of q, k and v are at least 1 wherever a piece runs."""
         if not tensor.type.is_dynamic_dim(dimension):
             return self.pool.lift(tensor.type.get_dim_size(dimension))
-        first = isinstance(tensor.owner, ir.Block) and ir.BlockArgument(tensor).arg_number < len(_ARGUMENTS)
-        return self.pool.leaf("dim", (tensor, dimension), 1 if first else 0)
+        first = isinstance(tensor.owner, ir.Block) and ir.BlockArgument(tensor).arg_number < _INPUTS
+        return self.pool.leaf("dim", (self.identify(tensor), dimension), 1 if first else 0)
 
 
 def _is_integer(type_: ir.Type) -> bool:
@@ -166,7 +167,7 @@ def _width(type_: ir.Type) -> int:
 def _extract(reader: Reader, op: ir.Operation) -> Node:
     tensor, *indices = op.operands
     pool = reader.pool
-    value = pool.node("gather", tuple(reader.read(index) for index in indices), tensor)
+    value = pool.node("gather", tuple(reader.read(index) for index in indices), reader.identify(tensor))
     if _is_bool(op):
         return ~pool.equal(value, 0)
     return value
