@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from attn_mlir import driver
-from attn_mlir.api.inputs import LAYOUTS, Problem, check_gradients, check_inputs
+from attn_mlir.api.execute import check_captures, empty_results, kernel_of
+from attn_mlir.api.inputs import LAYOUTS, check_gradients, check_inputs
 from attn_mlir.api.rows import softmax
-from attn_mlir.errors import ArgumentError, CompileError
+from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import program
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
@@ -57,7 +57,7 @@ class Attention:
     def ir(self, stage: str = "traced") -> str:
         """The program after a stage, for the dtype and head dimensions of the last call (before the first: f32, 64)."""
         entry, _ = self._entry(self._last)
-        return entry.traced.text if stage == "traced" else _kernel(entry, self._options[4] or "cpu").ir(stage)
+        return entry.traced.text if stage == "traced" else kernel_of(entry, self._options[4] or "cpu").ir(stage)
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options
@@ -117,13 +117,13 @@ def _execute(
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device)
     captures = entry.captures(scan, factor)
     if captures:
-        _check_captures(entry, captures, problem, scan)
+        check_captures(entry, captures, problem, scan)
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     if problem.is_empty:
-        results = _empty(entry, problem, v, layout)
+        results = empty_results(entry, problem, v, layout)
     else:
-        results = _kernel(entry, device or problem.device.type).run(q, k, v, captures, layout)
+        results = kernel_of(entry, device or problem.device.type).run(q, k, v, captures, layout)
     o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
     if not (return_lse or return_states):
         return o, problem.inputs
@@ -157,51 +157,3 @@ def _find(functions: tuple[Function | None, ...], inputs: Inputs, scale: str | f
         return program.trace(form, inputs, device)
 
     return _CACHE.find(functions, (inputs.element, inputs.head_dim, inputs.value_dim, scale, lse, states), trace)
-
-
-def _kernel(entry: Entry, device: str) -> driver.Kernel:
-    kernel = entry.kernels.get(device)
-    if kernel is None:
-        try:
-            kernel = driver.compile(entry.traced.text, device)
-        except CompileError:
-            # Once more with locations, for a message that shows the user's lines.
-            kernel = driver.compile(entry.traced.located, device)
-        entry.kernels[device] = kernel
-    return kernel
-
-
-def _check_captures(entry: Entry, captures: list[Any], problem: Problem, scan: Scan) -> None:
-    traced = entry.traced
-    by_source = {captured.source: (captured.name, value) for captured, value in zip(traced.captures, captures, strict=True)}
-    for name, value in by_source.values():
-        if isinstance(value, torch.Tensor):
-            if value.requires_grad:
-                check_gradients({name: value})
-            if value.device != problem.device:
-                raise ArgumentError(f"the captured tensor `{name}` is on {value.device} but q is on {problem.device}: move it there")
-    for source in traced.nonzero:
-        if scan.leaves[source[1]] == 0:
-            raise ArgumentError(f"the captured number `{by_source[source][0]}` is 0, and a function divides by it")
-    for extent in traced.extents:
-        if extent.source not in by_source:
-            continue
-        name, value = by_source[extent.source]
-        size = problem.sizes[extent.size]
-        if value.shape[extent.dim] < size:
-            raise ArgumentError(
-                f"the captured tensor `{name}` has size {value.shape[extent.dim]} in dimension {extent.dim}, "
-                f"but `{extent.index}` indexes it with 0 to {size - 1}"
-            )
-
-
-def _empty(entry: Entry, problem: Problem, v: torch.Tensor, layout: str) -> list[torch.Tensor]:
-    """The results where there are no rows or no keys: o is 0, lse is -inf."""
-    sizes = problem.sizes
-    shape = (sizes["B"], sizes["Hq"], sizes["Sq"])
-    if layout == "bshd":
-        o = v.new_zeros((shape[0], shape[2], shape[1], sizes["Dv"])).transpose(1, 2)
-    else:
-        o = v.new_zeros((*shape, sizes["Dv"]))
-    fills = [-math.inf if name == "lse" else 0.0 for name in entry.traced.outputs]
-    return [o, *(torch.full(shape, fill, dtype=torch.float32, device=v.device) for fill in fills)]
