@@ -11,7 +11,7 @@ LLVM = (
 
 def kernel(target: CpuTarget) -> str:
     """From stage 0 to the scheduled kernel. A block has as many query rows as keep the vector units busy."""
-    rows = 64 if target.registers == 32 else 16
+    rows = 32 if target.registers == 32 else 16
     return (
         "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,"
         f"attn-tile{{block-q={rows} block-kv=64}},canonicalize,cse,tile-schedule{{target=cpu}}"
