@@ -5,7 +5,7 @@ import hashlib
 import struct
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -14,11 +14,12 @@ from attn_mlir.backends.cpu import cache, pipeline
 from attn_mlir.backends.cpu.jit import Worker
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.dialects import load_all
-from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
+_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 _KERNELS: dict[str, "CpuKernel"] = {}
 _COMPILED = {"count": 0}
 
@@ -35,6 +36,8 @@ class Signature:
     block_q: int
     row_outputs: int
     scalars: tuple[str, ...]
+    dims: tuple[int, int]
+    element: str
 
 
 class CpuKernel:
@@ -47,8 +50,12 @@ class CpuKernel:
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Kernel.run`."""
-        batch, heads, q_len, _ = q.shape
-        columns = v.shape[3]
+        batch, heads, q_len, columns = q.shape[0], q.shape[1], q.shape[2], v.shape[3]
+        if (q.shape[3], columns) != self._signature.dims or q.dtype != _DTYPES[self._signature.element]:
+            raise ArgumentError(
+                f"this kernel is for head dimensions {self._signature.dims} and {self._signature.element}, "
+                f"got {(q.shape[3], columns)} and {q.dtype}"
+            )
         if layout == "bshd":
             o = torch.empty((batch, q_len, heads, columns), dtype=q.dtype).transpose(1, 2)
         else:
@@ -111,24 +118,23 @@ def _compile(source: str) -> CpuKernel:
         load_all(context)
         if found is not None:
             text, fields = found
-            signature = Signature(fields["block_q"], fields["row_outputs"], tuple(fields["scalars"]))
+            signature = Signature(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
             module = ir.Module.parse(text)
         else:
             module, signature = _lower(source)
-            fields = {"block_q": signature.block_q, "row_outputs": signature.row_outputs, "scalars": list(signature.scalars)}
-            cache.save(key, module, fields)
+            cache.save(key, module, asdict(signature))
         return CpuKernel(source, Worker(module, "attention"), signature)
 
 
 def _lower(source: str) -> tuple[ir.Module, Signature]:
     try:
         module = ir.Module.parse(source)
-        arguments = [str(argument.type) for argument in _function(module).arguments][3:]
-        scalars = tuple("tensor" if type_.startswith("tensor") else type_ for type_ in arguments)
+        q, _, v, *arguments = [argument.type for argument in _function(module).arguments]
+        scalars = tuple("tensor" if isinstance(type_, ir.RankedTensorType) else str(type_) for type_ in arguments)
         row_outputs = len(ir.FunctionType(ir.TypeAttr(_function(module).attributes["function_type"]).value).results) - 1
         Pipeline.parse(pipeline.kernel(host()), registry()).run(module)
         sizes = ir.DictAttr(_function(module).attributes["tile.kernel"])
-        signature = Signature(ir.IntegerAttr(sizes["block_q"]).value, row_outputs, scalars)
+        signature = Signature(ir.IntegerAttr(sizes["block_q"]).value, row_outputs, scalars, (q.shape[3], v.shape[3]), str(q.element_type))
         Pipeline.parse(pipeline.LLVM, registry()).run(module)
     except (UnsupportedError, CompileError):
         raise
