@@ -8,9 +8,10 @@ from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.intervals.block import classify_block
 from attn_mlir.passes.intervals.bounds import LOOSE, Solver
-from attn_mlir.passes.intervals.box import Box, Interval
+from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.emit import Emitter, sizes_in
 from attn_mlir.passes.intervals.expr import Pool
+from attn_mlir.passes.intervals.interval import Interval
 from attn_mlir.passes.intervals.nodes import Node
 from attn_mlir.passes.intervals.nonempty import rows_nonempty
 from attn_mlir.passes.intervals.read import Reader

@@ -8,8 +8,9 @@ from or up to a fixed position, as in (q < 22) | ..., the block is cut there ins
 
 import itertools
 
-from attn_mlir.passes.intervals.box import Box, Interval
+from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.expr import Pool
+from attn_mlir.passes.intervals.interval import Interval
 from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
 
 
@@ -73,4 +74,3 @@ def _period(mask: Node, variable: Node) -> tuple[Node, Node] | None:
         return None
     _, modulus, offset = max(found, key=lambda entry: entry[0])
     return modulus, offset
-

@@ -195,4 +195,3 @@ class Solver:
         full_begin = begin if region.must_low is None else pool.least(end, pool.most(begin, region.must_low))
         full_end = end if region.must_high is None else pool.most(full_begin, pool.least(region.must_high, end))
         return begin, full_begin, full_end, end
-

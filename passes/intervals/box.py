@@ -8,16 +8,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from attn_mlir.passes.intervals.interval import UNBOUNDED, Interval, absolute, product, quotient, remainder
 from attn_mlir.passes.intervals.nodes import Node, depends_on, terms_of
-
-
-class Interval(NamedTuple):
-    low: Node | None
-    high: Node | None
-
-    @property
-    def point(self) -> Node | None:
-        return self.low if self.low is self.high else None
 
 
 class Truth(NamedTuple):
@@ -78,21 +70,21 @@ class Box:
             case "sum":
                 return self._sum(node)
             case "mul":
-                return _product(self.interval(node.args[0]), self.interval(node.args[1]))
+                return product(self.interval(node.args[0]), self.interval(node.args[1]))
             case "floordiv":
-                return _quotient(self.interval(node.args[0]), self.interval(node.args[1]))
+                return quotient(self.interval(node.args[0]), self.interval(node.args[1]))
             case "mod":
-                return _remainder(self.interval(node.args[0]), self.interval(node.args[1]))
+                return remainder(self.interval(node.args[0]), self.interval(node.args[1]))
             case "min" | "max":
                 return self._extreme(node)
             case "abs":
-                return _absolute(self.interval(node.args[0]))
+                return absolute(self.interval(node.args[0]))
             case "select":
                 return self._select(node)
             case "gather":
                 return self._gather(node)
             case "unknown" | "rmin" | "rmax":
-                return Interval(None, None) if node.op == "unknown" else Interval(node, node)
+                return UNBOUNDED if node.op == "unknown" else Interval(node, node)
             case "const" | "value" | "dim" | "var":
                 return Interval(node, node)
         return Interval(pool.lift(0), pool.lift(1))
@@ -100,13 +92,14 @@ class Box:
     def _sum(self, node: Node) -> Interval:
         constant, terms = terms_of(node)
         pool = node.pool
-        lows, highs = [(pool.lift(constant), 1)], [(pool.lift(constant), 1)]
+        lows: list[tuple[Node | None, int]] = []
+        highs: list[tuple[Node | None, int]] = []
         for atom, k in terms:
-            interval = self.interval(atom)
-            low, high = interval if k > 0 else (interval.high, interval.low)
-            lows.append((low, k))
-            highs.append((high, k))
-        return Interval(*(None if any(n is None for n, _ in side) else pool.total(side) for side in (lows, highs)))
+            low, high = self.interval(atom)
+            lows.append((low if k > 0 else high, k))
+            highs.append((high if k > 0 else low, k))
+        sides = ([(n, k) for n, k in side if n is not None] for side in (lows, highs))
+        return Interval(*(pool.total([(pool.lift(constant), 1), *side]) if len(side) == len(terms) else None for side in sides))
 
     def _extreme(self, node: Node) -> Interval:
         pool = node.pool
@@ -169,75 +162,3 @@ class Box:
         is_bool = str(tensor.type.element_type) == "i1"
         low, high = (pool.elements(op, box, tensor, is_bool) for op in ("rmin", "rmax"))
         return Interval(low, high)
-
-
-def _product(a: Interval, b: Interval) -> Interval:
-    if None in (*a, *b):
-        return Interval(None, None)
-    pool = a.low.pool
-    for x, y in ((a, b), (b, a)):
-        if y.point is not None and pool.proves(y.point):
-            return Interval(x.low * y.point, x.high * y.point)
-    if pool.proves(a.low) and pool.proves(b.low):
-        return Interval(a.low * b.low, a.high * b.high)
-    corners = [x * y for x in a for y in b]
-    return Interval(pool.least(*corners), pool.most(*corners))
-
-
-def _quotient(a: Interval, b: Interval) -> Interval:
-    """Floor division. The divisor is not 0, since the user's own program divides by it; here it may seem to be."""
-    if None in (*a, *b):
-        return Interval(None, None)
-    pool = a.low.pool
-    divisor = b.point
-    if divisor is not None and divisor.constant:
-        ends = (a.low // divisor, a.high // divisor)
-        return Interval(*ends) if divisor.constant > 0 else Interval(*reversed(ends))
-    if divisor is not None and pool.proves(divisor - 1):
-        return Interval(a.low // divisor, a.high // divisor)
-    safe = [pool.most(1, n) for n in (b.low, b.high)]
-    if pool.proves(a.low):
-        low, high = a.low // safe[1], a.high // safe[0]
-    else:
-        corners = [x // y for x in a for y in dict.fromkeys(safe)]
-        low, high = pool.least(*corners), pool.most(*corners)
-    if pool.proves(b.low - 1):
-        return Interval(low, high)
-    largest = pool.most(pool.absolute(a.low), pool.absolute(a.high))
-    positive = pool.at_least(b.low, 1)
-    return Interval(pool.select(positive, low, -largest), pool.select(positive, high, largest))
-
-
-def _remainder(a: Interval, b: Interval) -> Interval:
-    """Python's %. Over one period the ends map to the ends; otherwise anything from 0 to divisor - 1."""
-    if None in b:
-        return Interval(None, None)
-    pool = b.low.pool
-    if pool.proves(b.low - 1):
-        return _within(a, b.low, b.high)
-    low, high = _within(a, pool.most(1, b.low), pool.most(1, b.high))
-    positive = pool.at_least(b.low, 1)
-    return Interval(pool.select(positive, low, pool.least(0, b.low + 1)), pool.select(positive, high, pool.most(0, b.high - 1)))
-
-
-def _within(a: Interval, low: Node, high: Node) -> Interval:
-    """a % [low, high] for a positive divisor."""
-    pool = low.pool
-    zero, top = pool.lift(0), high - 1
-    if a.low is None or a.high is None:
-        return Interval(zero, top)
-    if low is not high:
-        inside = pool.proves(a.low)
-        return Interval(zero, pool.least(top, a.high) if inside else top)
-    same = pool.equal(a.low // low, a.high // low)
-    return Interval(pool.select(same, a.low % low, zero), pool.select(same, a.high % low, top))
-
-
-def _absolute(a: Interval) -> Interval:
-    low, high = a
-    if low is None and high is None:
-        return Interval(None, None)
-    pool = (low if low is not None else high).pool
-    if low is None or high is None:
-        return Interval(pool.most(0, low) if low is not None else pool.most(0, -high), None)
-    return Interval(pool.most(low, -high, 0), pool.most(-low, high))

@@ -40,7 +40,9 @@ def classify(
     return Classes(bounds, grid, blocks.steps)
 
 
-def block_bounds(module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, batch: int = 1, heads: int = 1) -> tuple[Array, int]:
+def block_bounds(
+    module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, batch: int = 1, heads: int = 1
+) -> tuple[Array, int]:
     """The bounds of every block of rows, [B, H, q blocks, 4], and how many ops were evaluated for all of them."""
     blocks = _Blocks(module, captures, sq, skv, block_q, batch, heads)
     return blocks.bounds(), blocks.steps
@@ -112,7 +114,11 @@ def _range(op: ir.Operation, source: Array, *box: Array) -> tuple[Array, Array]:
     box = tuple(np.broadcast_arrays(*box))
     distinct, inverse = np.unique(np.stack([b.ravel() for b in box]), axis=1, return_inverse=True)
     rank = len(box) // 2
-    if (distinct[:rank] < 0).any() or (distinct[:rank] >= distinct[rank:]).any() or (distinct[rank:] > np.array(source.shape)[:, None]).any():
+    if (
+        (distinct[:rank] < 0).any()
+        or (distinct[:rank] >= distinct[rank:]).any()
+        or (distinct[rank:] > np.array(source.shape)[:, None]).any()
+    ):
         raise IndexError("attn.range reads outside of its tensor, or an empty box")
     parts = [source[tuple(slice(*ends) for ends in zip(ends[:rank], ends[rank:], strict=True))] for ends in distinct.T]
     low, high = (np.array([f(part) for part in parts], dtype=np.int64) for f in (np.min, np.max))

@@ -113,4 +113,3 @@ class Emitter:
 def sizes_in(roots: Iterable[Node]) -> list[Node]:
     """The tensor sizes that `roots` use."""
     return [node for node in postorder(roots) if node.op == "dim"]
-

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from masks import module_text
 
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.capture_bounds import Plan, make_plan
+from masks import module_text
 
 ALIBI = pathlib.Path(__file__).parent.parent / "Inputs" / "alibi-causal-softmax.mlir"
 Read = Callable[..., Any]
@@ -65,7 +65,8 @@ def test_indices_below_zero() -> None:
 
 
 WRAPPED = """
-func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>, %bias: tensor<?xf32>, %shift: index) -> tensor<?x?x?x8xf32> {
+func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>, %bias: tensor<?xf32>, %shift: index)
+    -> tensor<?x?x?x8xf32> {
   %c0 = arith.constant 0 : index
   %size = tensor.dim %bias, %c0 : tensor<?xf32>
   %o = "attn.attention"(%q, %k, %v) ({
@@ -111,7 +112,8 @@ def test_indices_from_data() -> None:
 
 
 def test_an_index_of_unknown_range_must_be_clamped() -> None:
-    text = WRAPPED.replace("%i = arith.subi %h_kv, %shift : index", "%n = arith.fptosi %x : f32 to i64\n      %i = arith.index_cast %n : i64 to index")
+    computed = "%n = arith.fptosi %x : f32 to i64\n      %i = arith.index_cast %n : i64 to index"
+    text = WRAPPED.replace("%i = arith.subi %h_kv, %shift : index", computed)
     with pytest.raises(ArgumentError, match=r"whose range is not known; bound it with \.clamp\(0, 3\)"):
         make_plan(text).check(1, 1, 1, 5, 5, 8, 8, [torch.zeros(4), 0])
 

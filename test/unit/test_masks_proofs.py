@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from masks import MaskFn, resolved
 
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.regions import find_all
+from masks import MaskFn, resolved
 
 
 def _proves_rows(mask: MaskFn, captures: list[Any]) -> bool:

@@ -17,9 +17,10 @@ import torch
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.intervals.box import Box, Interval
+from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.describe import describe
 from attn_mlir.passes.intervals.expr import Pool
+from attn_mlir.passes.intervals.interval import Interval
 from attn_mlir.passes.intervals.nodes import Node, contains, postorder
 from attn_mlir.passes.intervals.read import Reader
 from attn_mlir.passes.regions import block_of, find_all, walk
@@ -104,13 +105,16 @@ class Plan:
         index = describe(read.index, lambda position: self._name(position))
         low, high = (None if end is None else end.constant for end in interval)
         if low is None or high is None:
-            raise ArgumentError(f"{where} is read at {index} in dimension {read.dimension}, whose range is not known; bound it with .clamp(0, {size - 1}).")
+            raise ArgumentError(
+                f"{where} is read at {index} in dimension {read.dimension}, whose range is not known; bound it with .clamp(0, {size - 1})."
+            )
         if low < (-size if read.wraps else 0) or high >= size:
             moves = any(n.op == "var" and n.data in ("q_idx", "kv_idx") for n in postorder([read.index]))
             advice = " Masked positions are read as well: if only those are outside, bound the index with .clamp()." if moves else ""
             cause = "with these elements " if read.from_data else ""
             raise ArgumentError(
-                f"{where} has size {size} in dimension {read.dimension}, but is read at {index}, which {cause}runs over {low}..{high}.{advice}"
+                f"{where} has size {size} in dimension {read.dimension}, "
+                f"but is read at {index}, which {cause}runs over {low}..{high}.{advice}"
             )
 
     def _name(self, position: Hashable) -> str:
