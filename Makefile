@@ -43,7 +43,7 @@ unit: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/cpu_attention.py
 
 clean:
 	rm -rf build dist python/*.egg-info

@@ -82,18 +82,9 @@ class CpuKernel:
             self._worker.run((ctypes.c_int64 * len(words)).from_buffer(words), programs, torch.get_num_threads())
         return [o, *rows]
 
-    def ir(self, stage: str) -> str:
-        """See `driver.Kernel.ir`."""
-        if stage == "traced":
-            return self._source
-        stages = stages_of(self._source)
-        if stage == "kernel":
-            stage = "tile-schedule"
-        if stage == "llvm":
-            stage = next(reversed(stages))
-        if stage not in stages:
-            raise ValueError(f"no stage '{stage}'; there are: traced, kernel, llvm, {', '.join(stages)}")
-        return stages[stage]
+    def stages(self) -> dict[str, str]:
+        """See `driver.Kernel.stages`."""
+        return {"traced": self._source, **stages_of(self._source)}
 
 
 def _append(words: array, tensor: torch.Tensor) -> None:
@@ -148,14 +139,15 @@ def _function(module: ir.Module) -> Any:
 
 
 def stages_of(source: str) -> dict[str, str]:
-    """The program after each pass, by the pass's name."""
+    """The program after each pass, by the pass's name (a second run of a pass gets the suffix -2)."""
     stages: dict[str, str] = {}
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(source)
 
         def record(step: Any, operation: ir.Operation, seconds: float) -> None:
-            stages[step.name] = operation.get_asm(use_name_loc_as_prefix=True)
+            name = step.name if step.name not in stages else f"{step.name}-{sum(n.startswith(step.name) for n in stages) + 1}"
+            stages[name] = operation.get_asm(use_name_loc_as_prefix=True)
 
         for text in (pipeline.kernel(host()), pipeline.LLVM):
             Pipeline.parse(text, registry()).run(module, after=[record])

@@ -18,8 +18,8 @@ class Kernel(Protocol):
         """
         ...
 
-    def ir(self, stage: str) -> str:
-        """The program after a stage: "traced", "kernel" or "llvm", or the name of a pass."""
+    def stages(self) -> dict[str, str]:
+        """The program as IR text: "traced", and after each pass of the backend's pipeline, by the pass's name, in order."""
         ...
 
 

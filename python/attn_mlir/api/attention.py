@@ -9,11 +9,14 @@ import torch
 from attn_mlir.api.execute import check_captures, empty_results, kernel_of
 from attn_mlir.api.inputs import LAYOUTS, check_gradients, check_inputs
 from attn_mlir.api.rows import softmax
+from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import program
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
+from attn_mlir.mlir import ir
+from attn_mlir.passes.explain import explain
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -54,10 +57,25 @@ class Attention:
         result, self._last = _execute(q, k, v, self._functions, *self._options)
         return result
 
-    def ir(self, stage: str = "traced") -> str:
-        """The program after a stage, for the dtype and head dimensions of the last call (before the first: f32, 64)."""
+    def stages(self) -> dict[str, str]:
+        """The program as IR: "traced" and after each pass, for the dtype and head dimensions of the last call (before the first: f32, 64)."""
         entry, _ = self._entry(self._last)
-        return entry.traced.text if stage == "traced" else kernel_of(entry, self._options[4] or "cpu").ir(stage)
+        return kernel_of(entry, self._options[4] or "cpu").stages()
+
+    def ir(self, stage: str = "traced") -> str:
+        """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
+        if stage == "traced":
+            return self._entry(self._last)[0].traced.text
+        stages = self.stages()
+        if stage not in stages:
+            raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
+        return stages[stage]
+
+    def explain(self) -> str:
+        """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""
+        with ir.Context() as context:
+            load_all(context)
+            return explain(ir.Module.parse(self._entry(self._last)[0].traced.text).operation)
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options
