@@ -65,7 +65,8 @@ def _attention(op: ir.Operation, max_accumulators: int) -> Iterator[str]:
     yield from _program(view)
     report = derivation.report
     yield ""
-    yield f"confirmed in float64, block by block{' and merged' if merge else ''}: {report.points} values, largest relative error {report.error:.1e}"
+    ways = "block by block and merged" if merge else "block by block"
+    yield f"confirmed in float64, {ways}: {report.points} values, largest relative error {report.error:.1e}"
 
 
 def _row(row: Row, outputs: Sequence[str]) -> Iterator[str]:
@@ -76,7 +77,6 @@ def _row(row: Row, outputs: Sequence[str]) -> Iterator[str]:
     yield f"  p = {text(row.weight, shown)}"
     for name, node in zip(outputs, row.outputs, strict=True):
         yield f"  {name} = {text(node, shown)}"
-
 
 
 def _decisions(derivation: Derivation, row: Row) -> Iterator[str]:
@@ -178,8 +178,11 @@ def _assignments(states: Sequence[Node], targets: Sequence[str], names: dict[Nod
 def _accumulations(weights: Sequence[Node], scales: Sequence[Node], names: Mapping[Node, str]) -> Iterator[str]:
     for i, (weight, scale) in enumerate(zip(weights, scales, strict=True)):
         acc = _acc(i, len(weights))
-        kept = acc if scale.is_const and scale.attr == 1.0 else f"{acc} * {_factor(text(scale, names))}"
-        yield f"  {acc}' = {kept} + sum {_factor(text(weight, names))} v"
+        yield f"  {acc}' = {_scaled(acc, scale, names)} + sum {_factor(text(weight, names))} v"
+
+
+def _scaled(accumulator: str, scale: Node, names: Mapping[Node, str]) -> str:
+    return accumulator if scale.is_const and scale.attr == 1.0 else f"{accumulator} * {_factor(text(scale, names))}"
 
 
 def _merge(view: View) -> Iterator[str]:
@@ -192,8 +195,7 @@ def _merge(view: View) -> Iterator[str]:
     yield from _assignments(states, view.states, names)
     for i, (a, b) in enumerate(zip(scales_a, scales_b, strict=True)):
         acc = _acc(i, len(scales_a))
-        sides = [f"{acc}_{s}" if n.is_const and n.attr == 1.0 else f"{acc}_{s} * {_factor(text(n, names))}" for s, n in (("a", a), ("b", b))]
-        yield f"  {acc} = {sides[0]} + {sides[1]}"
+        yield f"  {acc} = {_scaled(f'{acc}_a', a, names)} + {_scaled(f'{acc}_b', b, names)}"
 
 
 def _factor(formula: str) -> str:

@@ -42,7 +42,8 @@ class OnlineRewrite(Pass):
         kept = {name: attention.attributes[name] for name in attention.attributes if name != "outputs"}
         with attention.location, ir.InsertionPoint(attention):
             types = [r.type for r in attention.results]
-            online, body = build.attention(*attention.operands, types, names, accumulators=len(program.plan.accumulators))
+            q, k, v = attention.operands
+            online, body = build.attention(q, k, v, types, names, accumulators=len(program.plan.accumulators))
             for name, attribute in kept.items():
                 online.attributes[name] = attribute
         with ir.InsertionPoint(body):

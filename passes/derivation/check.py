@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -107,7 +108,7 @@ class Simulation:
     def run_merged(self) -> tuple[list[Array], list[Array]]:
         """The same for one sweep, from three disjoint sets of keys, the middle one (often) empty."""
         cuts = (0, *EMPTY, KEYS)
-        parts = [self.sweep(self._start(), b, e, 0) for b, e in zip(cuts, cuts[1:], strict=False)]
+        parts = [self.sweep(self._start(), b, e, 0) for b, e in pairwise(cuts)]
         nothing = (self._start(), [np.zeros((len(self.data.scores), 2), self.dtype) for _ in parts[0][1]])
         return self._merge(self._merge(self._merge(parts[1], parts[0]), nothing), self._merge(nothing, parts[2]))
 
@@ -160,9 +161,8 @@ class Simulation:
             raise DerivationError("a program of several sweeps does not merge")
         evaluator = Evaluator(self._env("a", x[0]) | self._env("b", y[0]), None, self.dtype)
         with np.errstate(all="ignore"):
-            scaled = [
-                p * evaluator(a) + q * evaluator(b) for p, q, a, b in zip(x[1], y[1], merge.scales_a, merge.scales_b, strict=True)
-            ]
+            sides = zip(x[1], y[1], merge.scales_a, merge.scales_b, strict=True)
+            scaled = [p * evaluator(a) + q * evaluator(b) for p, q, a, b in sides]
         return [evaluator(n) for n in merge.states], scaled
 
 

@@ -90,7 +90,9 @@ class PieceWriter:
     def _indices(self) -> list[tuple[str, ir.Type]]:
         return [(name, ir.IndexType.get()) for name in INDICES]
 
-    def _emitter(self, leaves: Sequence[Node], values: Sequence[ir.Value], indices: Sequence[ir.Value], names: Mapping[Node, str]) -> Emitter:
+    def _emitter(
+        self, leaves: Sequence[Node], values: Sequence[ir.Value], indices: Sequence[ir.Value], names: Mapping[Node, str]
+    ) -> Emitter:
         return Emitter(self.type, dict(zip(leaves, values, strict=True)), self.row.params, indices, names)
 
     def _init(self) -> None:

@@ -158,7 +158,14 @@ def nodes(*roots: Node) -> set[Node]:
     return seen
 
 
-_INFIX = {"arith.addf": ("+", 1), "arith.subf": ("-", 1), "arith.mulf": ("*", 2), "arith.divf": ("/", 2), "arith.andi": ("and", -1), "arith.ori": ("or", -1)}
+_INFIX = {
+    "arith.addf": ("+", 1),
+    "arith.subf": ("-", 1),
+    "arith.mulf": ("*", 2),
+    "arith.divf": ("/", 2),
+    "arith.andi": ("and", -1),
+    "arith.ori": ("or", -1),
+}
 _PREDICATES = ("false", "==", ">", ">=", "<", "<=", "!=", "ord", "==", ">", ">=", "<", "<=", "!=", "uno", "true")
 _CALLS = {"arith.maximumf": "max", "arith.minimumf": "min", "math.absf": "abs", "arith.select": "where"}
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.passes.derivation.expr import Node, text
-from attn_mlir.passes.derivation.normal import Mono, Normal, Sum, exponent_varies, frozen, invariant_powers, mono_product, plus
+from attn_mlir.passes.derivation.normal import Normal
+from attn_mlir.passes.derivation.sums import Mono, Sum, exponent_varies, frozen, invariant_powers, mono_product, plus
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,10 @@ from attn_mlir.passes.derivation.centre import Centre, CentredMoments, centred_m
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Node, leaves, text
 from attn_mlir.passes.derivation.factor import Group, factorise
-from attn_mlir.passes.derivation.normal import Normal, Sum
+from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.signs import Signs
+from attn_mlir.passes.derivation.sums import Sum
 
 OUTPUT = -1
 MAX_MOMENTS = 8
@@ -160,8 +161,9 @@ class Plan:
         return g.mul(g.select(rising, largest, smallest), c)
 
     def _moment(self, kind: str, group: Group, sweep: int, index: int, alone: bool) -> Node:
+        wanted = (kind, group.weight, group.shift)
         for known in self.moments:
-            if (known.kind, known.weight, known.shift) == (kind, group.weight, group.shift) and known.centre is None and known.sweep <= sweep:
+            if (known.kind, known.weight, known.shift) == wanted and known.centre is None and known.sweep <= sweep:
                 return self.state(known)
         name = self.row.reductions[index].name
         return self._add(Moment(kind, group.weight, group.shift, sweep, self._free_name(name if alone else f"{name}_{kind}")))
@@ -181,8 +183,8 @@ class Plan:
                 weight = g.mul(weight, g.sub(centred.x, centred.c))
             same = [m for m in self.moments if m.centre is not None and m.weight is weight and m.sweep == sweep]
             name = self._free_name(self.row.reductions[index].name)
-            moment = same[0] if same else None
-            lower.append(self.state(moment) if moment else self._add(Moment("sum", weight, ({}, {}), sweep, name, Centre(centred.c, tuple(lower)))))
+            moment = Moment("sum", weight, ({}, {}), sweep, name, Centre(centred.c, tuple(lower)))
+            lower.append(self.state(same[0]) if same else self._add(moment))
         return lower[order]
 
     def _simplified(self, node: Node) -> Node:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from attn_mlir.passes.derivation.centre import moved
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves
 from attn_mlir.passes.derivation.guards import breaks_identity
-from attn_mlir.passes.derivation.normal import Mono, Normal, Sum
+from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.plan import Moment, Plan, used_states
+from attn_mlir.passes.derivation.sums import Mono, Sum
 
 LOWEST = -3.4028234663852886e38
 LOWEST_DOUBLE = -1.7976931348623157e308
@@ -192,7 +193,7 @@ class Program:
         return self.graph.select(node, self.graph.const(1.0), self.graph.const(0.0))
 
     def _finalize(self) -> None:
-        g, states = self.graph, self.side("old", len(self.plan.moments))
+        states = self.side("old", len(self.plan.moments))
         self.o = self.at(self._output(), states)
         self.outputs = [self.at(n, states) for n in self.plan.row.outputs]
         self.reductions = {i: self.at(self.plan.row.red(i), states) for i in self.plan.definitions}

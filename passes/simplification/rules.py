@@ -102,8 +102,8 @@ def _extremum(op: ir.Operation) -> ir.Value | None:
         c = number(b)
         if c == neutral:
             return a
-        inner = _maker(a, op.name) if c is not None else None
-        if inner is None:
+        inner = _maker(a, op.name)
+        if inner is None or c is None:
             continue
         for kept, other in (tuple(inner.operands), tuple(inner.operands)[::-1]):
             d = number(other)

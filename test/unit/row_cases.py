@@ -19,7 +19,7 @@ class Case:
 def softmax(s: V) -> tuple[V, V]:
     m = s.max("m")
     e = (s - m).exp()
-    l = e.sum("l")  # noqa: E741
+    l = e.sum("l")
     return e / l, m + l.log()
 
 
@@ -121,7 +121,7 @@ def softplus(s: V) -> V:
 def base_two(s: V) -> tuple[V, V]:
     m = s.max("m")
     e = (s - m).math("exp2")
-    l = e.sum("l")  # noqa: E741
+    l = e.sum("l")
     return e / l, (m + l.math("log2")) * 0.6931471805599453
 
 

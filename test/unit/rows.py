@@ -138,11 +138,11 @@ def module_text(rule: Rule, outputs: tuple[str, ...] = (), type_: str = "f32", m
     tensor, row = f"tensor<?x?x?x{DIM}x{type_}>", f"tensor<?x?x?x{type_}>"
     results = ", ".join([tensor, *[row] * len(outputs)])
     names = ", ".join(f'"{n}"' for n in outputs)
-    masked = f"""    "attn.mask"() ({{
+    masked = """    "attn.mask"() ({
     ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
       %keep = arith.cmpi sge, %q_idx, %kv_idx : index
       "attn.yield"(%keep) : (i1) -> ()
-    }}) : () -> ()
+    }) : () -> ()
 """
     body = "\n      ".join(text.lines)
     yielded = f'"attn.yield"({", ".join(v.name for v in values)}) : ({", ".join([type_] * len(values))}) -> ()'

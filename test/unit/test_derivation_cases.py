@@ -1,7 +1,10 @@
 """Every known row function: its online form has the expected shape and gives the value of the definition."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import derive, read_row
 from attn_mlir.passes.derivation.check import KEYS, Samples, Simulation, dense
@@ -44,7 +47,7 @@ def error(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
     return worst
 
 
-def ways(online: ir.Operation) -> list[dict[str, object]]:
+def ways(online: ir.Operation) -> list[dict[str, Any]]:
     one_sweep = len(pieces(online, "attn.step")) == 1
     return [{"block": (3, 1, 5)}, {"block": 29}, *([{"block": 4, "split": 3}] if one_sweep else [])]
 
