@@ -22,13 +22,15 @@ def masks_by_score(step: ir.Block) -> bool:
     graph = Graph()
     reader = Reader(graph, step, {step.arguments[0]: graph.score})
     try:
-        results = reader.results()
-        return all(_unnoticed(graph.score, reader, results, seed) for seed in range(3))
+        results, states = reader.results(), len(step.arguments) - 4
+        # Then come as many weights as scales. A weight that is the same for every key must still not be given to absent ones.
+        weights = range(states, (states + len(results)) // 2)
+        return all(_unnoticed(graph.score, reader, results, weights, seed) for seed in range(3))
     except DerivationError:
         return False
 
 
-def _unnoticed(score: Node, reader: Reader, results: list[Node], seed: int) -> bool:
+def _unnoticed(score: Node, reader: Reader, results: list[Node], weights: range, seed: int) -> bool:
     """Compares "masked scores are -inf" with "masked positions are absent" on random rows, some of them empty."""
     random = np.random.default_rng(seed)
     present = random.random((_ROWS, _KEYS)) < 0.6
@@ -38,9 +40,9 @@ def _unnoticed(score: Node, reader: Reader, results: list[Node], seed: int) -> b
     env = {leaf: _parameter(leaf, random) for leaf in reader.params.leaves}
     absent = Evaluator({**env, score: scores}, present, np.float32)
     infinite = Evaluator({**env, score: masked}, np.ones_like(present), np.float32)
-    for node in results:
+    for position, node in enumerate(results):
         wanted, got = (np.broadcast_to(evaluate(node), present.shape) for evaluate in (absent, infinite))
-        if node.varies:
+        if position in weights:
             wanted = np.where(present, wanted, 0)
         if not np.array_equal(wanted, got, equal_nan=True):
             return False

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from programs import parsed
-from random_programs import random_program
 
 from attn_mlir.passes.pipeline import Pipeline, Step
 from attn_mlir.reference import InputMaker, Sizes, compare, evaluate, rows_with_keys
 from attn_mlir.reference.promote import promoted
 from attn_mlir.registry import registry
+from programs import parsed
+from random_programs import random_program
 
 STAGES = "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,attn-tile{{block-q={} block-kv={}}}"
 LENGTHS = ((17, 23), (20, 9), (1, 1), (12, 12))
@@ -33,7 +33,8 @@ def check(seed: int, stages: str, tolerance: float = 1e-7) -> None:
         Pipeline.parse(stages, registry()).run(module, after=[compare_after])
 
 
-@pytest.mark.parametrize("seed", range(40))
+# 288 and 364 have a weight that is the same for every key.
+@pytest.mark.parametrize("seed", [*range(40), 288, 364])
 def test_random_programs(seed: int) -> None:
     check(seed, STAGES.format(*((8, 4), (5, 16), (64, 64), (1, 3))[seed % 4]))
 
