@@ -33,6 +33,9 @@ class ResolveMasks(Pass):
     cuts: int = 1
 
     def run(self, module: ir.Operation) -> bool:
+        if self.cuts not in (0, 1, 2):
+            module.location.emit_error(f"attn-resolve-masks cuts a block 0 to 2 times, got cuts={self.cuts}")
+            return False
         for attention in find_all(module, "attn.attention", "attn.online"):
             mask = piece(attention, "attn.mask")
             for stale in (piece(attention, "attn.bounds"), piece(attention, "attn.block_mask")):
@@ -53,51 +56,61 @@ class _Resolution:
     def __init__(self, attention: ir.Operation, mask: ir.Operation, cuts: int) -> None:
         self._attention, self._mask, self._cuts = attention, mask, cuts
         self._pool = pool = Pool()
-        self._b, self._h, self._q, self._kv = (pool.leaf("var", name, 0) for name in ("b", "h", "q_idx", "kv_idx"))
+        arguments = [pool.leaf("var", name, 0) for name in ("b", "h", "q_idx", "kv_idx")]
+        self._q, self._kv = arguments[2:]
         block = block_of(mask)
-        self._reader = Reader(pool, dict(zip(block.arguments, (self._b, self._h, self._q, self._kv), strict=True)))
+        self._reader = Reader(pool, dict(zip(block.arguments, arguments, strict=True)))
         self._skv = self._reader.size(attention.operands[1], 2)
         pool.assume(self._q, upper=self._reader.size(attention.operands[0], 2) - 1)
         pool.assume(self._kv, upper=self._skv - 1)
+        self._reader.read_all(block)
         self._expression = self._reader.read(list(block.operations)[-1].operands[0])
 
     def run(self) -> bool:
         """Emits the pieces; whether every row provably has a key."""
-        q_begin, q_end = self._range("q_begin", "q_end")
-        kv_begin, kv_end = self._range("kv_begin", "kv_end")
-        rows = Interval(q_begin, q_end - 1)
+        try:
+            bounds, classes, nonempty = self._analyse()
+        except RecursionError:  # conditions nested hundreds deep: keep every key, ask the mask everywhere
+            self._expression = self._pool.node("unknown_bool", (), "too deep")
+            bounds, classes, nonempty = self._analyse()
+        emitted = self._emit("bounds", _BOUNDS, bounds, self._mask)
+        if classes is not None:
+            self._emit("block_mask", _BLOCK, classes, emitted)
+        return nonempty
+
+    def _analyse(self) -> tuple[list[Node], list[Node] | None, bool]:
+        """The bounds, (any, all) where they say more, and whether every row provably has a key."""
+        pool = self._pool
+        rows, keys = self._range("q_begin", "q_end"), self._range("kv_begin", "kv_end")
         mask, guard = assume_positive_divisors(self._expression)
-        solver = Solver(self._pool, self._kv, self._skv, Box({self._q: rows}))
+        solver = Solver(pool, self._kv, self._skv, Box({self._q: rows}))
         region = solver.solve(mask)
-        bounds = [self._pool.select(guard, *pair) for pair in zip(solver.finish(region), self._unbounded(), strict=True)]
-        arguments = {"b": self._b, "h": self._h, "q_begin": q_begin, "q_end": q_end, "kv_begin": kv_begin, "kv_end": kv_end}
-        emitted = self._emit("bounds", [arguments[n] for n in _BOUNDS], _BOUNDS, bounds, self._mask)
-        if region.shape == LOOSE:
-            some, every = classify_block(mask, {self._q: rows, self._kv: Interval(kv_begin, kv_end - 1)}, self._cuts)
-            if (some.constant, every.constant) != (1, 0):
-                self._emit("block_mask", [arguments[n] for n in _BLOCK], _BLOCK, [some | ~guard, every & guard], emitted)
-        return rows_nonempty(self._expression, self._q, self._kv, self._skv)
+        zero = pool.lift(0)
+        unbounded = (zero, zero, zero, self._skv)
+        bounds = [pool.select(guard, *pair) for pair in zip(solver.finish(region), unbounded, strict=True)]
+        nonempty = rows_nonempty(self._expression, self._q, self._kv, self._skv)
+        if region.shape != LOOSE:
+            return bounds, None, nonempty
+        some, every = classify_block(mask, {self._q: rows, self._kv: keys}, self._cuts)
+        undecided = some.constant == 1 and every.constant == 0
+        return bounds, None if undecided else [some | ~guard, every & guard], nonempty
 
-    def _unbounded(self) -> tuple[Node, ...]:
-        """The bounds when nothing is known."""
-        zero = self._pool.lift(0)
-        return zero, zero, zero, self._skv
-
-    def _range(self, begin: str, end: str) -> tuple[Node, Node]:
-        """The ends of a range that is not empty."""
+    def _range(self, begin: str, end: str) -> Interval:
+        """A range that is not empty."""
         first, last = self._pool.leaf("var", begin, 0), self._pool.leaf("var", end, 1)
         self._pool.assume(first, upper=last - 1)
         self._pool.assume(last, lower=first + 1)
-        return first, last
+        return Interval(first, last - 1)
 
-    def _emit(self, name: str, leaves: list[Node], names: tuple[str, ...], roots: list[Node], after: ir.Operation) -> ir.Operation:
+    def _emit(self, name: str, arguments: tuple[str, ...], roots: list[Node], after: ir.Operation) -> ir.Operation:
+        leaves = [self._pool.leaf("var", argument) for argument in arguments]
         sizes = {node: self._size(node) for node in sizes_in(roots)}
 
-        def body(*arguments: ir.Value) -> list[ir.Value]:
-            return Emitter({**dict(zip(leaves, arguments, strict=True)), **sizes}).emit(roots)
+        def body(*values: ir.Value) -> list[ir.Value]:
+            return Emitter({**dict(zip(leaves, values, strict=True)), **sizes}).emit(roots)
 
         with ir.InsertionPoint.after(after):
-            return build.piece(name, [(n, ir.IndexType.get()) for n in names], body)
+            return build.piece(name, [(n, ir.IndexType.get()) for n in arguments], body)
 
     def _size(self, node: Node) -> ir.Value:
         """The size as a value before the attention, an existing one if there is any."""

@@ -14,8 +14,12 @@ from attn_mlir.passes.intervals.interval import Interval
 from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
 
 
+_LARGE = 200  # nodes of a mask that is not worth multiplying by the number of parts
+
+
 def classify_block(mask: Node, ranges: dict[Node, Interval], cuts: int) -> tuple[Node, Node]:
-    """(any, all) of `mask` over the box; each variable's range is cut at most `cuts` times."""
+    """(any, all) of `mask` over the box; each variable's range is cut at most `cuts` times, that of a large mask never."""
+    cuts = 0 if len(postorder([mask])) > _LARGE else cuts
     pool = mask.pool
     choices = [_parts(pool, mask, variable, interval, cuts) for variable, interval in ranges.items()]
     truths = [Box(dict(zip(ranges, part, strict=True))).truth(mask) for part in itertools.product(*choices)]

@@ -37,9 +37,17 @@ class Solver:
     def __init__(self, pool: Pool, kv: Node, skv: Node, box: Box) -> None:
         self._pool, self._kv, self._skv, self._box = pool, kv, skv, box
         self._zero = pool.lift(0)
+        self._solved: dict[Node, Region] = {}
         self._anything = Region(None, None, skv, self._zero, LOOSE)
 
     def solve(self, node: Node) -> Region:
+        """The keys for which `node` holds."""
+        found = self._solved.get(node)
+        if found is None:
+            found = self._solved[node] = self._solve(node)
+        return found
+
+    def _solve(self, node: Node) -> Region:
         if not depends_on(node, self._kv):  # an unknown may depend on kv, but nothing is known of it anyway
             return self._free(node)
         match node.op:

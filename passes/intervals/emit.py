@@ -8,8 +8,6 @@ from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
 
 _UPSTREAM = {"mul": arith.muli, "floordiv": arith.floordivsi, "min": arith.minsi, "max": arith.maxsi, "and": arith.andi, "or": arith.ori}
 
-_OWN_OPERANDS = ("sum", "ge0", "eq0")  # emitted from the terms of their argument
-
 
 class Emitter:
     """Emits expressions; `known` gives the values of the leaves that are variables or tensor sizes."""
@@ -21,12 +19,17 @@ class Emitter:
         """The values of `roots`."""
         return [self._value(root) for root in roots]
 
-    def _value(self, node: Node) -> ir.Value:
-        if node not in self._values:
-            for arg in () if node.op in _OWN_OPERANDS else node.args:
-                self._value(arg)
-            self._values[node] = self._emit(node)
-        return self._values[node]
+    def _value(self, root: Node) -> ir.Value:
+        """Without recursion into operands: masks can be long chains."""
+        stack = [root]
+        while stack:
+            missing = [a for a in _operands(stack[-1]) if a not in self._values] if stack[-1] not in self._values else []
+            stack += reversed(missing)
+            if not missing:
+                node = stack.pop()
+                if node not in self._values:
+                    self._values[node] = self._emit(node)
+        return self._values[root]
 
     def _emit(self, node: Node) -> ir.Value:
         match node.op:
@@ -113,3 +116,8 @@ class Emitter:
 def sizes_in(roots: Iterable[Node]) -> list[Node]:
     """The tensor sizes that `roots` use."""
     return [node for node in postorder(roots) if node.op == "dim"]
+
+
+def _operands(node: Node) -> Iterable[Node]:
+    """The nodes whose values the ops of `node` take; a comparison takes the terms of its difference."""
+    return [atom for atom, _ in terms_of(node.args[0])[1]] if node.op in ("ge0", "eq0") else node.args

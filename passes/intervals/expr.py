@@ -20,6 +20,7 @@ class Pool:
         self.lower: dict[Node, list[Node]] = {}
         self.upper: dict[Node, list[Node]] = {}
         self.proofs: dict[Node, bool] = {}
+        self._negations: dict[Node, Node] = {}
         self.true = self.node("bool", (), 1)
         self.false = self.node("bool", (), 0)
 
@@ -37,13 +38,13 @@ class Pool:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
         """Forgets, at the end, every expression and fact made inside: for evaluation on ever new numbers."""
-        kept = self._nodes, self.lower, self.upper, self.proofs
-        self._nodes, self.proofs = dict(self._nodes), {}
+        kept = self._nodes, self.lower, self.upper, self.proofs, self._negations
+        self._nodes, self.proofs, self._negations = dict(self._nodes), {}, {}
         self.lower, self.upper = dict(self.lower), dict(self.upper)
         try:
             yield
         finally:
-            self._nodes, self.lower, self.upper, self.proofs = kept
+            self._nodes, self.lower, self.upper, self.proofs, self._negations = kept
 
     def leaf(self, op: str, data: Hashable, lower: int | None = None) -> Node:
         """A variable, function argument or tensor size that is at least `lower`."""
@@ -199,7 +200,11 @@ class Pool:
         if a.op == "not":
             return a.args[0]
         if a.op in ("and", "or"):
-            return (self.either if a.op == "and" else self.both)([self.negation(n) for n in a.args])
+            found = self._negations.get(a)
+            if found is None:
+                found = (self.either if a.op == "and" else self.both)([self.negation(n) for n in a.args])
+                self._negations[a], self._negations[found] = found, a
+            return found
         return self.node("not", (a,))
 
     def _connect(self, op: str, nodes: Iterable[Node], unit: Node, zero: Node) -> Node:

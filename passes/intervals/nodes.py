@@ -87,13 +87,11 @@ def contains(node: Node, *ops: str) -> bool:
 def postorder(roots: Iterable[Node]) -> list[Node]:
     """Every node below `roots`, arguments first."""
     done: dict[Node, None] = {}
-
-    def visit(node: Node) -> None:
-        if node not in done:
-            for arg in node.args:
-                visit(arg)
-            done[node] = None
-
-    for root in roots:
-        visit(root)
+    stack = list(roots)[::-1]
+    while stack:
+        node = stack[-1]
+        missing = [a for a in node.args if a not in done] if node not in done else []
+        stack += reversed(missing)
+        if not missing:
+            done[stack.pop()] = None
     return list(done)

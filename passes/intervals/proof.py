@@ -7,7 +7,7 @@ from attn_mlir.passes.intervals.nodes import Node, terms_of
 _Test = Callable[[Node], bool]
 
 
-_BUDGET = 200  # nodes looked at for one proof; real ones need a dozen
+_BUDGET = 80  # nodes looked at for one proof; real ones need a dozen
 
 
 def nonnegative(node: Node, depth: int = 7) -> bool:

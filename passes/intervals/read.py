@@ -27,6 +27,13 @@ class Reader:
             found = self._known[value] = self._read(value)
         return found
 
+    def read_all(self, block: ir.Block) -> None:
+        """Reads what a block computes in its own order, so that long chains need no deep recursion."""
+        for op in block.operations:
+            for result in op.operation.results:
+                if _is_integer(result.type):
+                    self.read(result)
+
     def _read(self, value: ir.Value) -> Node:
         if isinstance(value.owner, ir.Block):
             return self.pool.leaf("value", self.identify(value)) if isinstance(value.type, ir.IndexType) else self._unknown(value)

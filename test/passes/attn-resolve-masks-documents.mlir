@@ -9,12 +9,16 @@
 // CHECK-NOT:       attn.range
 // CHECK:         "attn.block_mask"() ({
 // CHECK-NEXT:    ^bb0(%{{[^:]*}}: index, %{{[^:]*}}: index, %[[Q_BEGIN:[^:]*]]: index, %[[Q_END:[^:]*]]: index, %[[KV_BEGIN:[^:]*]]: index, %[[KV_END:[^:]*]]: index):
-// CHECK:           %[[IDS_A:.*]]:2 = "attn.range"(%[[DOC]],
-// CHECK:           %[[IDS_B:.*]]:2 = "attn.range"(%[[DOC]],
-// CHECK:           %[[OVERLAP_A:.*]] = arith.cmpi sge, %[[IDS_A]]#1, %[[IDS_B]]#0 : index
-// CHECK:           %[[OVERLAP_B:.*]] = arith.cmpi sge, %[[IDS_B]]#1, %[[IDS_A]]#0 : index
+// CHECK:           %[[Q_IN:.*]] = arith.minsi %[[Q_BEGIN]], %[[LAST:.*]] : index
+// CHECK-NEXT:      %[[Q_LOW:.*]] = arith.maxsi %{{.*}}, %[[Q_IN]] : index
+// CHECK-NEXT:      %[[Q_HIGH:.*]] = arith.minsi %[[Q_END]], %[[SIZE:.*]] : index
+// CHECK-NEXT:      %[[ROWS:.*]]:2 = "attn.range"(%[[DOC]], %[[Q_LOW]], %[[Q_HIGH]])
+// CHECK:           %[[KV_HIGH:.*]] = arith.minsi %[[KV_END]], %[[SIZE]] : index
+// CHECK-NEXT:      %[[KEYS:.*]]:2 = "attn.range"(%[[DOC]], %{{.*}}, %[[KV_HIGH]])
+// CHECK-NEXT:      %[[UP:.*]] = arith.cmpi sge, %[[KEYS]]#1, %[[ROWS]]#0 : index
+// CHECK-NEXT:      %[[DOWN:.*]] = arith.cmpi sge, %[[ROWS]]#1, %[[KEYS]]#0 : index
 // CHECK:           %[[BEHIND:.*]] = arith.cmpi sgt, %[[Q_END]], %[[KV_BEGIN]] : index
-// CHECK:           %[[BOTH:.*]] = arith.andi %{{.*}}, %{{.*}} : i1
+// CHECK:           %[[BOTH:.*]] = arith.andi %[[UP]], %[[DOWN]] : i1
 // CHECK-NEXT:      %[[ANY:.*]] = arith.andi %[[BOTH]], %[[BEHIND]] : i1
 // CHECK:           "attn.yield"(%[[ANY]], %{{.*}}) : (i1, i1) -> ()
 func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>, %doc: tensor<?xi32>) -> tensor<?x?x?x8xf32> {

@@ -1,5 +1,7 @@
 """attn-resolve-masks against dense evaluation of the same masks: sound always, exact on the masks people use."""
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,6 +115,23 @@ def test_million_by_million_takes_a_handful_of_operations() -> None:
     assert bounds.shape == (1, 1, 8192, 4)
     assert steps < 10
     assert bounds[0, 0, -1].tolist() == [0, 0, length - 127, length]
+
+
+def _segments(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return functools.reduce(operator.or_, [(k >= 3 * i) & (k < 3 * i + 2) & (q >= i) for i in range(300)])
+
+
+def _parity(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return functools.reduce(operator.xor, [(k >= 3 * i) & (q >= i) for i in range(30)])
+
+
+def _nested(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return functools.reduce(lambda inner, i: ((q >= i) & inner) | (k == i), range(400), q >= k)
+
+
+@pytest.mark.parametrize("mask", [_segments, _parity, _nested])
+def test_long_masks_are_resolved(mask: MaskFn) -> None:
+    _check(mask, [], resolved(mask), 40, 50, 8, 8)
 
 
 def _random_mask(rng: np.random.Generator) -> MaskFn:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from masks import dense_classes
 
 from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
@@ -15,6 +14,7 @@ from attn_mlir.passes.intervals.classify import FULL, SKIP, classify
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.resolve_masks import ResolveMasks
 from attn_mlir.runtime.capture_bounds import make_plan
+from masks import dense_classes
 
 LENGTH, WINDOW = 96, 16
 document = torch.arange(LENGTH) // 13
