@@ -8,7 +8,14 @@ from attn_mlir.errors import ArgumentError, AttnError, CompileError, TraceError,
 if TYPE_CHECKING:
     from attn_mlir.api import masks, mods, rows
     from attn_mlir.api.attention import Attention, attention
+    from attn_mlir.api.block_mask import create_block_mask
+    from attn_mlir.api.custom_io import CustomIO
+    from attn_mlir.api.engine import AttentionEngine
+    from attn_mlir.api.meta import meta_tensor
+    from attn_mlir.api.online_func import OnlineFunc
+    from attn_mlir.api.online_rows import Identity, OnlineRetention, OnlineSoftmax, online_retention
     from attn_mlir.api.rows import softmax
+    from attn_mlir.api.symbols import SymbolicArray, SymbolicTensor, SymbolScalar, Var
     from attn_mlir.frontend.sizes import kv_len, num_heads, q_len
     from attn_mlir.frontend.vocabulary import detach
 
@@ -16,17 +23,30 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
-    "AttnError",
     "Attention",
+    "AttentionEngine",
+    "AttnError",
     "CompileError",
+    "CustomIO",
+    "Identity",
+    "OnlineFunc",
+    "OnlineRetention",
+    "OnlineSoftmax",
+    "SymbolScalar",
+    "SymbolicArray",
+    "SymbolicTensor",
     "TraceError",
     "UnsupportedError",
+    "Var",
     "attention",
+    "create_block_mask",
     "detach",
     "kv_len",
     "masks",
+    "meta_tensor",
     "mods",
     "num_heads",
+    "online_retention",
     "q_len",
     "rows",
     "softmax",
@@ -34,6 +54,19 @@ __all__ = [
 
 # Imported on first use: these need torch, which passes and tools do not.
 _LAZY = {
+    "AttentionEngine": "attn_mlir.api.engine",
+    "CustomIO": "attn_mlir.api.custom_io",
+    "Identity": "attn_mlir.api.online_rows",
+    "OnlineFunc": "attn_mlir.api.online_func",
+    "OnlineRetention": "attn_mlir.api.online_rows",
+    "OnlineSoftmax": "attn_mlir.api.online_rows",
+    "SymbolScalar": "attn_mlir.api.symbols",
+    "SymbolicArray": "attn_mlir.api.symbols",
+    "SymbolicTensor": "attn_mlir.api.symbols",
+    "Var": "attn_mlir.api.symbols",
+    "create_block_mask": "attn_mlir.api.block_mask",
+    "meta_tensor": "attn_mlir.api.meta",
+    "online_retention": "attn_mlir.api.online_rows",
     "Attention": "attn_mlir.api.attention",
     "attention": "attn_mlir.api.attention",
     "detach": "attn_mlir.frontend.vocabulary",

@@ -1,6 +1,6 @@
 """From a traced program to a kernel: finds the backend of a device and lets it compile."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from attn_mlir.backends import backend_for, load_backends
@@ -23,11 +23,10 @@ class Kernel(Protocol):
         ...
 
 
-def compile(module: str, device: str) -> Kernel:
-    """Compiles a stage-0 (or online) module, given as text, for a device such as "cpu".
+def compiler_for(device: str) -> Callable[[str], Kernel]:
+    """The function that compiles modules for a device such as "cpu".
 
-    Kernels are cached by the text. Raises UnsupportedError for devices without a backend that generates kernels, and
-    CompileError when a pass rejects the program.
+    Raises UnsupportedError for devices without a backend that generates kernels.
     """
     backend = backend_for(device)
     compiler = backend.compiler() if backend is not None else None
@@ -35,4 +34,13 @@ def compile(module: str, device: str) -> Kernel:
         usable = sorted(d for b in load_backends().values() if b.compile for d in b.device_types)
         known = f"the {backend.name} backend generates no kernels yet" if backend else "no backend serves it"
         raise UnsupportedError(f"device '{device}': {known}. Use a device of: {', '.join(usable)}.")
-    return compiler(module)
+    return compiler
+
+
+def compile(module: str, device: str) -> Kernel:
+    """Compiles a stage-0 (or online) module, given as text, for a device such as "cpu".
+
+    Kernels are cached by the text. Raises UnsupportedError for devices without a backend that generates kernels, and
+    CompileError when a pass rejects the program.
+    """
+    return compiler_for(device)(module)

@@ -9,8 +9,8 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 
 LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
-_ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_MAX_HEAD_DIM = 512
+ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+MAX_HEAD_DIM = 512
 _MAX_LENGTH = 2**31
 _CACHE_LIMIT = 4096
 
@@ -55,7 +55,7 @@ def check_gradients(named: dict[str, Any]) -> None:
     for name, value in named.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise UnsupportedError(
-                f"`{name}` requires a gradient, and attention(...) has no backward pass yet: "
+                f"`{name}` requires a gradient, and there is no backward pass yet: "
                 f"pass {name}.detach(), or call it under torch.no_grad()"
             )
 
@@ -85,7 +85,7 @@ def _check_tensor(name: str, tensor: Any, layout: str) -> None:
     if tensor.dim() != 4:
         order = "[batch, head, position, dim]" if layout == "bhsd" else "[batch, position, head, dim]"
         raise ArgumentError(f"{name} must have 4 dimensions, {order}, got shape {list(tensor.shape)}")
-    if tensor.dtype not in _ELEMENTS:
+    if tensor.dtype not in ELEMENTS:
         raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32, float16 or bfloat16")
     long = [size for size in tensor.shape if size >= _MAX_LENGTH]
     if long:
@@ -107,8 +107,8 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
     if (heads % kv_heads if kv_heads else heads) != 0:
         raise ArgumentError(f"q has {heads} heads, which is no multiple of the {kv_heads} heads of k and v")
     for name, size in (("q", dim), ("v", value_dim)):
-        if not 1 <= size <= _MAX_HEAD_DIM:
-            raise ArgumentError(f"{name} has head dimension {size}; it must be 1 to {_MAX_HEAD_DIM}")
+        if not 1 <= size <= MAX_HEAD_DIM:
+            raise ArgumentError(f"{name} has head dimension {size}; it must be 1 to {MAX_HEAD_DIM}")
     sizes = {"B": b, "Hq": heads, "Hkv": kv_heads, "Sq": length, "Skv": keys, "D": dim, "Dv": value_dim}
     q = named["q"]
-    return Problem(Inputs(_ELEMENTS[q.dtype], dim, value_dim), q.device, sizes)
+    return Problem(Inputs(ELEMENTS[q.dtype], dim, value_dim), q.device, sizes)

@@ -14,6 +14,8 @@ _SIZES = {
     "score": ("", "B", "Hq", "Sq", "Skv"),
     "mask": ("B", "Hq", "Sq", "Skv"),
     "row": ("", "B", "Hq", "Sq"),
+    "step": ("", "B", "Hq", "Sq"),
+    "finalize": ("", "B", "Hq", "Sq"),
 }
 
 

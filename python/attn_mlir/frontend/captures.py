@@ -79,6 +79,8 @@ class Scan:
             self._sequence(x, name, rebindable and kind in (tuple, list))
         elif isinstance(x, dict):
             self._mapping(x, rebindable and kind is dict)
+        elif hasattr(kind, "scan_key"):  # an object that tells itself what of it shapes a trace
+            self.key.append((kind, x.scan_key()))
         else:
             self._instance(x)
 

@@ -173,12 +173,12 @@ def is_specialised(node: Node, specialised: Mapping[Source, Any]) -> bool:
 
 def reachable(results: Sequence[Node], specialised: Mapping[Source, Any] = MappingProxyType({})) -> list[Node]:
     """The nodes that `results` need, operands first, in the order in which they were written."""
-    seen: set[Node] = set()
+    seen: dict[Node, None] = {}  # ordered, so that the same functions give the same text in every process
     stack = list(results)
     while stack:
         node = stack.pop()
         if node not in seen:
-            seen.add(node)
+            seen[node] = None
             if not is_specialised(node, specialised):
                 stack.extend(node.operands)
     return sorted(seen, key=lambda node: node.order)

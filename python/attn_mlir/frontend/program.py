@@ -81,7 +81,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     state = Trace()
     state.device = device
     state.reusable = scan.reusable
-    rebind = _rebinder(scan, state)
+    rebind = rebinder(scan, state)
     pieces = []
     for name, role, function, position in (
         ("query", "query_mod", program.query_mod, "q_idx"),
@@ -91,15 +91,16 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
         if function is not None:
             pieces.append(_input_piece(state, name, role, function, rebind, position))
     pieces += _score_piece(state, program, rebind)
-    pieces += _mask_piece(state, program, rebind)
+    pieces += mask_piece(state, program.mask_mod, rebind)
     row, outputs = _row_piece(state, program, rebind)
     pieces.append(row)
-    captures = _unique(used_captures(pieces, state.captures, state.specialised))
+    captures = unique(used_captures(pieces, state.captures, state.specialised))
     text, located = emit(inputs, pieces, outputs, captures, state.specialised)
     return Traced(text, located, tuple(captures), tuple(outputs), tuple(state.specialised.items()), tuple(state.nonzero - set(state.specialised)), extents(pieces), state.reusable)
 
 
-def _rebinder(scan: Scan, state: Trace) -> Rebinder:
+def rebinder(scan: Scan, state: Trace) -> Rebinder:
+    """Rebinds captured scalars to arguments, and makes the captured tensors known to the trace."""
     arrays: dict[int, torch.Tensor] = {}
 
     def scalar(leaf: int) -> Value:
@@ -162,8 +163,8 @@ def _scale(state: Trace, program: Program, score: Value) -> Value:
     return score * factor
 
 
-def _mask_piece(state: Trace, program: Program, rebind: Rebinder) -> list[Piece]:
-    function = program.mask_mod
+def mask_piece(state: Trace, function: Callable[..., Any] | None, rebind: Rebinder) -> list[Piece]:
+    """The mask's piece; none where nothing is masked."""
     if function is None:
         return []
     parameters = choose_arity("mask_mod", function, [(*_POSITION, _KEY)])
@@ -204,7 +205,8 @@ def _row_result(function: Any, result: Any) -> tuple[Any, Mapping[str, Any]]:
     return result[0], result[1]
 
 
-def _unique(captures: Sequence[Captured]) -> list[Captured]:
+def unique(captures: Sequence[Captured]) -> list[Captured]:
+    """The captures under names that differ."""
     taken = {"q", "k", "v"}
     unique = []
     for captured in captures:

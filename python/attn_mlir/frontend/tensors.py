@@ -36,6 +36,10 @@ class CapturedTensor:
         indexed = CapturedTensor(self._captured, self._kind, self._sizes, indices)
         return indexed if len(indices) < self._captured.rank else wrap(indexed.element())
 
+    def at(self, *indices: Node) -> Node:
+        """The node that reads the element at `indices`, which are known to be in bounds."""
+        return CapturedTensor(self._captured, self._kind, self._sizes, indices).element()
+
     def element(self) -> Node:
         """The node that reads the element; every dimension has its index."""
         scope.current().captures.setdefault(self._captured.source, self._captured)
