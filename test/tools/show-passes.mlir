@@ -6,6 +6,7 @@
 // PASSES:     attn-simplify
 // PASSES:     attn-tile{block-q=64 block-kv=64} {{ *}}Replaces each function
 // PASSES:     tile-schedule{target=
+// PASSES-NOT: unavailable
 // PIPELINES:  attn-pipeline {{ *}}attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,attn-tile
 // HELP:       usage: attn-opt
 // HELP:       --attn-tile='block-q=32 block-kv=64'
