@@ -13,7 +13,6 @@ from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.interval import Interval
 from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
 
-
 _LARGE = 200  # nodes of a mask that is not worth multiplying by the number of parts
 
 

@@ -184,6 +184,7 @@ def _reads(pool: Pool, piece: ir.Operation, arguments: Sequence[ir.Value]) -> It
     variables = zip(block_of(piece).arguments, _VARIABLES.get(piece.name, ()), strict=False)
     known = {argument: pool.leaf("var", name, 0) for argument, name in variables if name}
     reader = Reader(pool, known, lambda value: positions.get(value, ("unknown", piece.name, next(fresh))))
+    reader.read_all(block_of(piece))
     for op in [op for op in walk(piece) if op.name == "tensor.extract"]:
         tensor = positions.get(op.operands[0])
         if tensor is None or tensor < _INPUTS:
