@@ -5,11 +5,14 @@ writing is atomic, so that processes may share the directory. `ATTN_MLIR_CACHE=o
 """
 
 import contextlib
+import hashlib
+import io
 import json
 import os
 import tempfile
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version as distribution_version
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,6 @@ def directory() -> Path | None:
 @cache
 def version() -> str:
     """Changes with attn-mlir's own sources and with the MLIR bindings."""
-    import hashlib
-
     digest = hashlib.sha256(attn_mlir.__version__.encode())
     for package in ("torch-mlir", "mlir-python-bindings"):
         with contextlib.suppress(PackageNotFoundError):
@@ -49,9 +50,10 @@ def load(key: str) -> tuple[bytes, dict[str, Any]] | None:
     if folder is None:
         return None
     try:
-        fields = json.loads((folder / f"{key}.json").read_text())
-        return (folder / f"{key}.mlirbc").read_bytes(), fields
-    except (OSError, ValueError):
+        entry = json.loads((folder / f"{key}.json").read_text())
+        code = (folder / f"{key}.mlirbc").read_bytes()
+        return (code, entry["fields"]) if entry["sha256"] == hashlib.sha256(code).hexdigest() else None
+    except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
@@ -62,13 +64,12 @@ def save(key: str, module: ir.Module, fields: dict[str, Any]) -> None:
         return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / f"{key}.mlirbc", _bytecode(module))
-        _write(folder / f"{key}.json", json.dumps(fields).encode())
+        code = _bytecode(module)
+        _write(folder / f"{key}.mlirbc", code)
+        _write(folder / f"{key}.json", json.dumps({"sha256": hashlib.sha256(code).hexdigest(), "fields": fields}).encode())
 
 
 def _bytecode(module: ir.Module) -> bytes:
-    import io
-
     stream = io.BytesIO()
     module.operation.write_bytecode(stream)
     return stream.getvalue()

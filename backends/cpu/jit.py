@@ -46,7 +46,7 @@ def _openmp() -> Any:
     """`GOMP_parallel` of the OpenMP runtime inside this process, or None."""
     import torch
 
-    libraries = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*")) + [Path("libgomp.so.1"), Path("libiomp5.so")]
+    libraries = [*sorted((Path(torch.__file__).parent / "lib").glob("libgomp*")), Path("libgomp.so.1"), Path("libiomp5.so")]
     for library in libraries:
         try:
             function = ctypes.CDLL(str(library)).GOMP_parallel

@@ -55,7 +55,9 @@ class Program:
 
         return ScalarEmitter({}, find)
 
-    def modify(self, mod: ir.Operation | None, tile: ir.Value, count: ir.Value, head: ir.Value, begin: ir.Value, last: ir.Value) -> ir.Value:
+    def modify(
+        self, mod: ir.Operation | None, tile: ir.Value, count: ir.Value, head: ir.Value, begin: ir.Value, last: ir.Value
+    ) -> ir.Value:
         """Applies `attn.query`, `attn.key` or `attn.value` to a tile of rows that starts at `begin`."""
         if mod is None:
             return tile
@@ -241,7 +243,9 @@ class _Block:
         p = self._owner.program
         score = tensor.ExtractOp(self._raw, [i, j]).result
         if self._owner.score_mod is not None:
-            (score,) = p.scalars().inline(block_of(self._owner.score_mod), [score, p.b, p.h, emitter.emit(self._indices[2]), self._kv_idx(j)])
+            (score,) = p.scalars().inline(
+                block_of(self._owner.score_mod), [score, p.b, p.h, emitter.emit(self._indices[2]), self._kv_idx(j)]
+            )
         if not self._mask_scores:
             return score
         return _keep(self._present(emitter, i, j), score, float("-inf"))

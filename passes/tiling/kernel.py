@@ -31,7 +31,9 @@ class KernelBuilder:
             sizes = {"block_q": ir.IntegerAttr.get(i64, self._block_q), "block_kv": ir.IntegerAttr.get(i64, self._block_kv)}
             kernel.attributes["tile.kernel"] = ir.DictAttr.get(sizes)
             names = [*_argument_names(entry), "o", *[ir.StringAttr(n).value for n in ir.ArrayAttr(self._online.attributes["outputs"])]]
-            block = ir.Block.create_at_start(kernel.regions[0], [*inputs, *outputs], [ir.Location.name(n, self._online.location) for n in names])
+            block = ir.Block.create_at_start(
+                kernel.regions[0], [*inputs, *outputs], [ir.Location.name(n, self._online.location) for n in names]
+            )
         with self._online.location, ir.InsertionPoint(block):
             outer = ScalarEmitter(dict(zip(entry.arguments, block.arguments, strict=False)))
             self._build_body(outer, list(block.arguments), len(inputs))
@@ -66,7 +68,9 @@ class KernelBuilder:
         last = arith.SubIOp(q_len, one).result
         kv_head = arith.DivSIOp(h, group).result
         tile = build.load(q, b, h, begin, rows, self._block_q)
-        program = Program(self._element, self._score, b, h, kv_head, begin, end, rows, last, kv_len, tile, k, v, outer, self._block_q, self._block_kv)
+        program = Program(
+            self._element, self._score, b, h, kv_head, begin, end, rows, last, kv_len, tile, k, v, outer, self._block_q, self._block_kv
+        )
         program.query = program.modify(piece(self._online, "attn.query"), tile, size, h, begin, last)
         return program
 
@@ -103,7 +107,9 @@ class KernelBuilder:
                 carried = self._loop(block, step, begin, end, carried, kind)
         return carried
 
-    def _loop(self, block: BlockBuilder, step: ir.Operation, begin: ir.Value, end: ir.Value, carried: list[ir.Value], kind: str) -> list[ir.Value]:
+    def _loop(
+        self, block: BlockBuilder, step: ir.Operation, begin: ir.Value, end: ir.Value, carried: list[ir.Value], kind: str
+    ) -> list[ir.Value]:
         size = constant_index(self._block_kv)
         loop = scf.ForOp(begin, end, size, carried)
         with ir.InsertionPoint(loop.body):
@@ -112,7 +118,9 @@ class KernelBuilder:
             scf.YieldOp(self._block(block, step, kv, count, list(loop.inner_iter_args), kind))
         return list(loop.results)
 
-    def _block(self, block: BlockBuilder, step: ir.Operation, kv: ir.Value, count: ir.Value, carried: list[ir.Value], kind: str) -> list[ir.Value]:
+    def _block(
+        self, block: BlockBuilder, step: ir.Operation, kv: ir.Value, count: ir.Value, carried: list[ir.Value], kind: str
+    ) -> list[ir.Value]:
         if kind != "classify":
             return block.build(step, kv, count, carried, masked=kind == "partial")
         program = block.program
@@ -121,7 +129,12 @@ class KernelBuilder:
         some, every = program.scalars().inline(region, [program.b, program.h, program.begin, program.end, kv, end])
 
         def partial_or_full() -> list[ir.Value]:
-            return _if(every, carried, lambda: block.build(step, kv, count, carried, masked=False), lambda: block.build(step, kv, count, carried, masked=True))
+            return _if(
+                every,
+                carried,
+                lambda: block.build(step, kv, count, carried, masked=False),
+                lambda: block.build(step, kv, count, carried, masked=True),
+            )
 
         return _if(some, carried, partial_or_full, lambda: carried)
 

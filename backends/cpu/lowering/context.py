@@ -103,7 +103,9 @@ class Context:
 
     def load_column(self, tile: LaneTile, column: ir.Value) -> ir.Value:
         """One column of a lane tile."""
-        return emit.load(self.row_type, self.column(tile, column), alignment=self.lanes * self.score_bytes if self.lanes * self.score_bytes <= 64 else 64)
+        return emit.load(
+            self.row_type, self.column(tile, column), alignment=self.lanes * self.score_bytes if self.lanes * self.score_bytes <= 64 else 64
+        )
 
     def store_column(self, value: ir.Value, tile: LaneTile, column: ir.Value) -> None:
         """Writes one column of a lane tile."""

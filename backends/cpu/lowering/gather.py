@@ -34,5 +34,3 @@ def _bytes(element: ir.Type) -> int:
     if isinstance(element, ir.IntegerType):
         return element.width // 8
     return {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}[str(element)]
-
-

@@ -34,7 +34,9 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
         buffers.append(_allocate(lanes, score))
         arguments = _unpack(words, list(block.arguments))
         total, blocks, heads = (_word(words, position) for position in (1, 2, 3))
-        _worker_loop(words, total, lambda program: _body(kernel, block, target, lanes, keys, score, buffers, arguments, program, blocks, heads))
+        _worker_loop(
+            words, total, lambda program: _body(kernel, block, target, lanes, keys, score, buffers, arguments, program, blocks, heads)
+        )
         func.ReturnOp([])
     kernel.erase()
 

@@ -107,7 +107,8 @@ def _dot(total: ir.Value, lanes: ir.Value, element: ir.Value) -> ir.Value:
 def _load_lanes(context: Context, tile: LanePairs, pair: ir.Value) -> list[ir.Value]:
     base = emit.element_pointer(tile.address, emit.mul(emit.to_i64(pair), emit.integer(context.lanes)), _i32())
     return [
-        emit.load(_words(), emit.element_pointer(base, emit.integer(begin), _i32()), alignment=64) for begin in range(0, context.lanes, _WIDTH)
+        emit.load(_words(), emit.element_pointer(base, emit.integer(begin), _i32()), alignment=64)
+        for begin in range(0, context.lanes, _WIDTH)
     ]
 
 

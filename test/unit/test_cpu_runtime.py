@@ -1,0 +1,117 @@
+"""The CPU backend around its kernels: cache, threads, errors of the driver, and what kernels tell about themselves."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from attn_mlir import driver
+from attn_mlir.backends.cpu import cache
+from attn_mlir.backends.cpu import driver as cpu
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+
+INPUTS = Path(__file__).parent.parent / "Inputs"
+SOFTMAX = (INPUTS / "causal-softmax.mlir").read_text()
+
+
+def run(kernel, length=40):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, length, 64)
+    return kernel.run(q, k, v, [])[0]
+
+
+def test_kernels_are_cached_in_memory():
+    assert driver.compile(SOFTMAX, "cpu") is driver.compile(SOFTMAX, "cpu")
+
+
+def test_disk_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
+    expected = run(cpu._compile(SOFTMAX))
+    files = sorted(tmp_path.iterdir())
+    assert [file.suffix for file in files] == [".json", ".mlirbc"]
+
+    def lower(source):
+        raise RuntimeError("compiled again")
+
+    monkeypatch.setattr(cpu, "_lower", lower)
+    assert torch.equal(run(cpu._compile(SOFTMAX)), expected)
+    # Another program, another entry.
+    with pytest.raises(RuntimeError, match="compiled again"):
+        cpu._compile(SOFTMAX.replace("0.125", "0.25"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"not bytecode", None])
+def test_damaged_disk_cache_is_replaced(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
+    expected = run(cpu._compile(SOFTMAX))
+    (bytecode,) = tmp_path.glob("*.mlirbc")
+    whole = bytecode.read_bytes()
+    bytecode.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+    assert torch.equal(run(cpu._compile(SOFTMAX)), expected)
+    assert bytecode.read_bytes() == whole
+
+
+def test_unwritable_disk_cache_is_ignored(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path / "file" / "below"))
+    assert run(cpu._compile(SOFTMAX)).isfinite().all()
+
+
+def test_cache_can_be_turned_off(monkeypatch):
+    monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
+    assert cache.directory() is None
+
+
+def test_devices_without_kernels():
+    for device, words in (("cuda", "nvidia backend generates no kernels yet"), ("abacus", "no backend serves it")):
+        with pytest.raises(UnsupportedError, match=words):
+            driver.compile(SOFTMAX, device)
+
+
+def test_rejected_programs_are_located():
+    with pytest.raises(CompileError, match="expected"):
+        driver.compile("func.func @attention(", "cpu")
+    with pytest.raises(CompileError, match=r"attn\.row"):
+        driver.compile(SOFTMAX.replace("attn.row", "attn.column"), "cpu")
+
+
+def test_wrong_head_dimension_is_refused():
+    q, k, v = torch.randn(3, 1, 2, 5, 32)
+    with pytest.raises(ArgumentError, match=r"head dimensions \(64, 64\)"):
+        driver.compile(SOFTMAX, "cpu").run(q, k, v, [])
+
+
+def test_stages():
+    stages = driver.compile(SOFTMAX, "cpu").stages()
+    assert next(iter(stages)) == "traced"
+    assert '"attn.online"' in stages["attn-online-rewrite"]
+    assert '"tile.dot"' in stages["tile-schedule"]
+    assert "llvm.func @attention" in list(stages.values())[-1]
+
+
+def test_threads_without_openmp(monkeypatch):
+    from attn_mlir.backends.cpu import jit
+
+    expected = run(driver.compile(SOFTMAX, "cpu"), 300)
+    monkeypatch.setattr(jit, "_openmp", lambda: None)
+    assert torch.equal(run(driver.compile(SOFTMAX, "cpu"), 300), expected)
+
+
+def test_concurrent_calls():
+    """Several Python threads may run one kernel at once."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    kernel = driver.compile(SOFTMAX, "cpu")
+    expected = run(kernel, 200)
+    with ThreadPoolExecutor(4) as pool:
+        torch.manual_seed(0)
+        q, k, v = torch.randn(3, 1, 2, 200, 64)
+        results = list(pool.map(lambda _: kernel.run(q, k, v, [])[0], range(16)))
+    assert all(torch.equal(result, expected) for result in results)
+
+
+def test_core_does_not_import_torch():
+    code = "import sys, attn_mlir.registry, attn_mlir.passes.tile, attn_mlir.tools.attn_opt; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
