@@ -10,6 +10,7 @@ Scalars in closures, globals and defaults are leaves; scalars elsewhere (attribu
 import enum
 import functools
 import math
+import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import BuiltinFunctionType, EllipsisType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType, WrapperDescriptorType
 from typing import Any
@@ -24,6 +25,7 @@ _BY_VALUE = (bool, str, bytes, type(None), complex, range, slice, EllipsisType, 
 _BY_IDENTITY = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType, np.ufunc)
 _OPAQUE = frozenset({"torch", "numpy", "math", "builtins", "functools", "operator", "typing", "collections", "contextlib"})
 _CONTAINER_LIMIT = 64
+_OBJECT_LIMIT = 256
 
 
 class Scan:
@@ -67,7 +69,7 @@ class Scan:
             self.key.append(x)
         elif isinstance(x, (ModuleType, type)):
             self.key.append(x)
-            if _library(x) not in _OPAQUE:
+            if not _installed(x) and not self._again(x, False):
                 self._objects.append((x, set()))
         elif isinstance(x, MethodType):
             self._value(x.__func__, name, rebindable)
@@ -186,6 +188,9 @@ class Scan:
         while changed:
             changed = False
             for x, done in self._objects:
+                if len(self._objects) > _OBJECT_LIMIT:
+                    self.reusable = False
+                    return
                 names = self._attributes - done
                 if names:
                     done |= names
@@ -233,6 +238,14 @@ def _library(x: Any) -> str:
         case _:
             name = str(getattr(x, "__module__", ""))
     return "builtins" if name.startswith("attn_mlir.frontend") else name.partition(".")[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _installed(x: ModuleType | type) -> bool:
+    """Whether a module or class is installed, not the user's own, so that what it holds is taken not to change."""
+    module = x if isinstance(x, ModuleType) else sys.modules.get(x.__module__)
+    file = getattr(module, "__file__", None) or ""
+    return _library(x) in _OPAQUE or _library(x) in sys.stdlib_module_names or "site-packages" in file or "dist-packages" in file
 
 
 def is_opaque(function: FunctionType) -> bool:

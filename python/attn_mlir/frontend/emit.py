@@ -41,7 +41,7 @@ def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], 
             if node.op == "tensor.extract":
                 used[node.attribute.source] = None
             leaves = [operand for operand in node.operands if not is_specialised(operand, specialised)]
-            for leaf in (*leaves, *(result for result in piece.results if result is node)):
+            for leaf in (*leaves, *([node] if node in piece.results and not is_specialised(node, specialised) else [])):
                 if leaf.op == "capture":
                     used[leaf.attribute] = None
                 elif leaf.op == "size":

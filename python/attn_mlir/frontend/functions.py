@@ -52,6 +52,12 @@ def position_of(function: Any) -> Position | None:
     return None if code is None else (code, 0)
 
 
+def definition(function: Any) -> where.Where | None:
+    """The line on which a user's function is defined."""
+    code = code_of(function)
+    return None if code is None else where.definition(code)
+
+
 def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]]) -> tuple[Parameter, ...]:
     """The parameter list that `function` takes, with the user's own names; the first of `choices` that fits."""
     if not callable(function):
@@ -69,9 +75,11 @@ def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]
         named = [dataclasses.replace(parameter, name=name) for parameter, name in zip(choice, names, strict=False)]
         return (*named, *choice[len(named) :])
     wanted = " or ".join(f"({', '.join(parameter.name for parameter in choice)})" for choice in choices)
-    code = code_of(function)
-    at = where.definition(code) if code else None
-    raise report.failure(subject(role, function), f"takes {signature}, but is called with {wanted}", f"write def {_name(function)}{wanted.split(' or ')[-1]}: ...", at)
+    advice = f"write def {_name(function)}{wanted.split(' or ')[-1]}: ..."
+    if all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in signature.parameters.values()):
+        advice += f"; or pass {_name(function)}() if that is what makes the function"
+    taken = ", ".join(signature.parameters)
+    raise report.failure(subject(role, function), f"takes ({taken}), but is called with {wanted}", advice, definition(function))
 
 
 def _name(function: Any) -> str:
@@ -155,5 +163,4 @@ def _as_node(trace: Trace, result: Any, function: Any, role: str, what: str) -> 
 
 
 def _wrong(role: str, function: Any, problem: str, advice: str) -> TraceError:
-    code = code_of(function)
-    return report.failure(subject(role, function), problem, advice, where.definition(code) if code else None)
+    return report.failure(subject(role, function), problem, advice, definition(function))

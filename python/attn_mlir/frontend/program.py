@@ -149,7 +149,9 @@ def _score_piece(state: Trace, program: Program, rebind: Rebinder) -> list[Piece
     arguments = [dataclasses.replace(argument, scope=state.scope) for argument in arguments]
     values = [wrap(argument) for argument in arguments]
     with state:
-        values[0] = _scale(state, program, values[0]) if scaled else values[0]
+        if scaled:
+            values[0] = _scale(state, program, values[0])
+            state.labels[values[0]._node] = parameters[0].name
         result = functions.run(rebound, values)
     node = functions.as_float(state, result, function, "score_mod", "the changed score")
     return [Piece("score", tuple(arguments), (node,), functions.position_of(function))]
@@ -187,7 +189,7 @@ def _row_piece(state: Trace, program: Program, rebind: Rebinder) -> tuple[Piece,
             outputs[name] = functions.as_float(state, value, function, "row", f"a number for the row output {name!r}")
             if outputs[name].varying:
                 advice = "a row output is one number for each row: reduce it, for example with .sum() or .max()"
-                raise failure(functions.subject("row", function), f"the row output {name!r} differs from key to key", advice, outputs[name].position)
+                raise failure(functions.subject("row", function), f"the row output {name!r} differs from key to key", advice, outputs[name].position or functions.definition(function))
     if program.lse and "lse" not in outputs:
         with state:
             outputs["lse"] = logsumexp(wrap(arguments[0]))._node
@@ -198,10 +200,8 @@ def _row_result(function: Any, result: Any) -> tuple[Any, Mapping[str, Any]]:
     if not isinstance(result, tuple):
         return result, {}
     if len(result) != 2 or not isinstance(result[1], Mapping) or not all(isinstance(name, str) for name in result[1]):
-        code = functions.code_of(function)
         advice = 'return p, or p and a dictionary of row outputs: return p, {"lse": lse}'
-        at = None if code is None else functions.where.definition(code)
-        raise failure(functions.subject("row", function), f"returned a tuple of {len(result)}", advice, at)
+        raise failure(functions.subject("row", function), f"returned a tuple of {len(result)}", advice, functions.definition(function))
     return result[0], result[1]
 
 

@@ -36,12 +36,14 @@ class Rebinder:
             return functools.partial(self(x.func), *(self(item) for item in x.args), **{name: self(item) for name, item in x.keywords.items()})
         if isinstance(x, np.ndarray):
             return self._array(x)
-        if type(x) is tuple:
-            return tuple(self(item) for item in x)
-        if type(x) is list:
-            return [self(item) for item in x]
+        self._done[id(x)] = x  # for containers that hold themselves
+        if type(x) in (tuple, list):
+            items = [self(item) for item in x]
+            changed = any(new is not old for new, old in zip(items, x, strict=True))
+            return x if not changed else tuple(items) if type(x) is tuple else items
         if type(x) is dict:
-            return {key: self(item) for key, item in x.items()}
+            items = {key: self(item) for key, item in x.items()}
+            return items if any(items[key] is not x[key] for key in x) else x
         return x
 
     def _function(self, function: FunctionType) -> FunctionType:

@@ -50,6 +50,8 @@ class Trace:
         """Tensors made inside the user's function from constants, by identity."""
         self.keep: list[Any] = []
         """Keeps tensors alive whose identity is recorded."""
+        self.labels: dict[Node, str] = {}
+        """How messages call a node that is no argument."""
         self.scope: Scope | None = None
         self.device: Any = None
         """What `.device` of a traced value says."""

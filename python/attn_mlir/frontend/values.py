@@ -201,6 +201,8 @@ class Value:
         node = self._node
         if node.op == "argument":
             return f"`{node.attribute}`"
+        if scope.is_tracing() and node in scope.current().labels:
+            return f"`{scope.current().labels[node]}`"
         if node.position is not None:
             variable = where.resolve(node.position).variable
             if variable is not None:

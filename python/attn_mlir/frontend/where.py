@@ -14,6 +14,8 @@ from attn_mlir.frontend.node import Position
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE)) + os.sep
+# These hold functions of the kind that users write, and count as theirs.
+_LIBRARY = frozenset(os.path.join(_PACKAGE, "api", name) for name in ("rows.py", "masks.py", "mods.py"))
 
 
 @functools.cache
@@ -26,9 +28,11 @@ def _torch_folders() -> tuple[str, ...]:
 
 @functools.cache
 def is_ours(filename: str) -> bool:
-    """Whether a file is part of the frontend, torch or numpy, and so never the user's line."""
+    """Whether a file is part of attn_mlir, torch or numpy, and so never the user's line."""
     path = os.path.abspath(filename)
-    return path.startswith((_HERE, *_torch_folders())) or os.path.basename(path) in ("functools.py", "contextlib.py")
+    if path.startswith(_PACKAGE):
+        return path not in _LIBRARY
+    return path.startswith(_torch_folders()) or os.path.basename(path) in ("functools.py", "contextlib.py")
 
 
 @functools.cache
@@ -37,7 +41,7 @@ def _is_package(filename: str) -> bool:
 
 
 def here() -> Position | None:
-    """The innermost position outside the frontend (and outside torch and numpy)."""
+    """The innermost position in the user's code (predefined rows, masks and mods count as such)."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
