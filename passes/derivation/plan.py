@@ -214,12 +214,12 @@ class Plan:
                 groups = f"it would need {len(groups)} accumulators, and {self.max_accumulators} cost as much as one more sweep"
         why = ""
         if isinstance(groups, str):
-            why, sweep = f"; {groups}", sweep + 1
+            why, sweep = f"; {groups}", sweep + bool(running)
             groups = factorise(self._normal(frozenset()), weight, self.row.names)
+        if isinstance(groups, str):
+            raise DerivationError(f"the weights cannot be accumulated: {groups}")
         if OUTPUT in self.distrusted or len(groups) > self.max_accumulators:
             groups = [Group(weight, self.row.graph.const(1.0), ({}, {}))]
-        if isinstance(groups, str) or (why and not running):
-            raise DerivationError(f"the weights cannot be accumulated: {why or groups}")
         self.accumulators = groups
         self.sweeps = sweep
         self._decide(OUTPUT, sweep, groups, None, why)

@@ -214,6 +214,6 @@ class Program:
             inner = g.sub(inner, term) if negative else g.add(inner, term)
         above = nf.node_of_mono(Mono(tuple(sorted((n, p) for n, p in shared if p > 0))))
         below = nf.node_of_mono(Mono(tuple(sorted((n, -p) for n, p in shared if p < 0))))
-        if above.is_const:
+        if above.is_const and above.attr == 1.0:
             return g.div(inner, below)
         return g.mul(inner, g.div(above, below))

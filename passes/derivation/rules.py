@@ -1,5 +1,6 @@
 """How each op is brought into normal form. A rule returns None where it knows nothing: the value then stays an atom."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,13 @@ def _atom(node: Node, power: float = 1.0) -> Sum:
 
 
 def _const(nf: "Normal", n: Node) -> Sum:
-    return {ONE: float(n.attr)} if n.attr else {}  # type: ignore[arg-type]
+    """Only powers of two multiply and divide exactly; any other constant stays as its author wrote it."""
+    value = float(n.attr)  # type: ignore[arg-type]
+    if value == 0.0:
+        return {}
+    if abs(math.frexp(value)[0]) == 0.5:
+        return {ONE: value}
+    return {Mono(((nf.graph.const(abs(value)), 1.0),)): math.copysign(1.0, value)}
 
 
 def _add(nf: "Normal", n: Node) -> Sum | None:
