@@ -31,8 +31,8 @@ ALONE = {
 
 
 def corpus() -> list[str]:
-    """The parts of all test inputs, without comments, which would only be damaged to no effect."""
-    texts = [path.read_text() for path in sorted((ROOT / "test").rglob("*.mlir"))]
+    """The parts of all test inputs, without comments, which would only be damaged to no effect, and written locations."""
+    texts = [re.sub(r' loc\("[^"]*"\)', "", path.read_text()) for path in sorted((ROOT / "test").rglob("*.mlir"))]
     parts = [part for text in texts for part in re.split(r"^// -----.*\n", text, flags=re.MULTILINE)]
     return [cleaned for part in parts if (cleaned := re.sub(r"^\s*//.*\n", "", part, flags=re.MULTILINE)).strip()]
 
