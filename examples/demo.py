@@ -41,7 +41,7 @@ def median_ms(systems: dict[str, Callable[[], object]], rounds: int = 7) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Runs attn-mlir's demo on the CPU.")
     parser.add_argument("--ir-dir", type=Path, default=Path("build/demo-ir"), help="where the IR after each pass goes")
     parser.add_argument("--length", type=int, default=2048, help="sequence length")
     args = parser.parse_args()

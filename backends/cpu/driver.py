@@ -109,7 +109,8 @@ def _compile(source: str) -> CpuKernel:
         load_all(context)
         if found is not None:
             text, fields = found
-            signature = Signature(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+            dims = (fields["dims"][0], fields["dims"][1])
+            signature = Signature(fields["block_q"], fields["row_outputs"], tuple(fields["scalars"]), dims, fields["element"])
             module = ir.Module.parse(text)
         else:
             module, signature = _lower(source)
