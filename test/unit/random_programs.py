@@ -7,7 +7,8 @@ import numpy as np
 
 Q = "tensor<?x?x?x8xf32>"
 ROWS = "tensor<?x?x?xf32>"
-ARGUMENTS = f"%q: {Q}, %k: {Q}, %v: {Q}, %ids: tensor<?xi32>, %lengths: tensor<?xi32>, %keep: tensor<?x?xi1>, %slopes: tensor<?xf32>, %n: index, %f: f32"
+CAPTURES = "%ids: tensor<?xi32>, %lengths: tensor<?xi32>, %keep: tensor<?x?xi1>, %slopes: tensor<?xf32>, %n: index, %f: f32"
+ARGUMENTS = f"%q: {Q}, %k: {Q}, %v: {Q}, {CAPTURES}"
 POSITION = "%b: index, %h: index, %q_idx: index, %kv_idx: index"
 
 

@@ -35,6 +35,7 @@ def schedule(kernel: ir.Operation) -> bool:
     """Annotates a tiled kernel; returns False after an error."""
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     lanes, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
+    _separate_fills(kernel)
     buffers = _Buffers(pairs=_multiplies_pairs(kernel, lanes))
     homes: dict[ir.Value, int] = {}
     if not _place_block(kernel.regions[0].blocks[0], lanes, keys, buffers, homes):
@@ -43,6 +44,14 @@ def schedule(kernel: ir.Operation) -> bool:
     kernel.attributes["tile.buffers"] = ir.ArrayAttr.get([ir.IntegerAttr.get(i64, size) for size in buffers.sizes], kernel.context)
     kernel.attributes["tile.target"] = ir.StringAttr.get("cpu", kernel.context)
     return True
+
+
+def _separate_fills(kernel: ir.Operation) -> None:
+    """Gives every use of a `tile.fill` its own: accumulators are updated in place, and CSE merges equal fills."""
+    for fill in find_all(kernel, "tile.fill"):
+        for use in list(fill.results[0].uses)[1:]:
+            with fill.location, ir.InsertionPoint(fill):
+                use.owner.operation.operands[use.operand_number] = fill.clone().results[0]
 
 
 def _place_block(block: ir.Block, lanes: int, keys: int, buffers: _Buffers, homes: dict[ir.Value, int]) -> bool:
