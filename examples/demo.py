@@ -47,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
 
     print("1. AttentionEngine's quick start, on the CPU")
-    seed_quick_start.main()
+    seed_quick_start.main([])
 
     print("\n2. The same attention from a plain Python function")
     torch.manual_seed(0)

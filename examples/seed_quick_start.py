@@ -1,0 +1,109 @@
+"""Causal softmax attention written as an OnlineFunc, compiled for the CPU and compared with PyTorch.
+
+The program is AttentionEngine's quick start; sizes are such that it takes seconds on a CPU.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attn_mlir import AttentionEngine, CustomIO, OnlineFunc, SymbolScalar, Var, meta_tensor
+
+D = 128
+softmax_scale = 1 / D**0.5
+custom_fwd_inputs = CustomIO({})
+
+
+# elementwise modification of the attention scores
+def score_mod(score: Any, custom_fwd_inputs: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return score * softmax_scale
+
+
+class OnlineSoftmax(OnlineFunc):
+    def __init__(self) -> None:
+        online_rowscales = {
+            "m": SymbolScalar("m", Var("-inf")),
+            "r": SymbolScalar("r", Var("0.0")),
+        }
+        final_rowscales = {
+            "lse": SymbolScalar("lse", Var("0.0")),
+        }
+        super().__init__(online_rowscales, final_rowscales, custom_fwd_inputs)
+
+    @staticmethod
+    def online_fwd(scores: Any, online_rowscales: Any, b: Any, h: Any, q_idx: Any) -> Any:
+        m, r = online_rowscales["m"], online_rowscales["r"]
+        m_new = m.max(scores.get_reduce("max"))
+        scale_tmp = (m - m_new).exp()
+        r = r * scale_tmp
+
+        scores = (scores - m_new).exp()
+        r = r + scores.get_reduce("sum")
+
+        new_online_rowscales = {
+            "m": m_new,
+            "r": r,
+        }
+        return scores, new_online_rowscales, scale_tmp
+
+    @staticmethod
+    def online_fwd_epilogue(o: Any, online_rowscales: Any, b: Any, h: Any, q_idx: Any) -> Any:
+        o_new = o / online_rowscales["r"]
+        lse = online_rowscales["r"].log() + online_rowscales["m"]
+        return o_new, {"lse": lse}
+
+
+# mask on the attention scores
+def causal_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return q_idx >= kv_idx
+
+
+def make_engine(B: int, H: int, S: int, dtype: torch.dtype) -> AttentionEngine:
+    """The runtime attention op."""
+    qkv_meta = tuple(meta_tensor(B, H, S, D, dtype=dtype) for _ in "qkv")
+    return AttentionEngine(qkv_meta, custom_fwd_inputs, score_mod=score_mod, block_mask=causal_mask, online_func=OnlineSoftmax())
+
+
+def seconds(run: Callable[[], Any], repeats: int = 3) -> float:
+    """The shortest time of a few runs."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32")
+    options = parser.parse_args(argv)
+    B, H, S, dtype = 1, options.heads, options.length, getattr(torch, options.dtype)
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(B, S, H, D, dtype=dtype) for _ in "qkv")
+    mod = make_engine(B, H, S, dtype)
+    start = time.perf_counter()
+    out = mod(q, k, v)
+    first = time.perf_counter() - start
+
+    def reference(dtype: torch.dtype) -> torch.Tensor:
+        inputs = [x.to(dtype).transpose(1, 2) for x in (q, k, v)]
+        return torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True).transpose(1, 2)
+
+    error = (out.double() - reference(torch.float64)).abs().max().item()
+    torch_error = (reference(dtype).double() - reference(torch.float64)).abs().max().item()
+    ours, theirs = seconds(lambda: mod(q, k, v)), seconds(lambda: reference(dtype))
+    print(f"causal softmax attention, B={B} H={H} S={S} D={D} {options.dtype}, {torch.get_num_threads()} threads")
+    print(f"  max error against float64:  attn_mlir {error:.2e}   PyTorch {torch_error:.2e}")
+    print(f"  first call, with compiling: {first:.2f} s")
+    print(f"  time of a call:             attn_mlir {ours * 1e3:.1f} ms   scaled_dot_product_attention {theirs * 1e3:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
