@@ -47,7 +47,9 @@ def from_mlir_error(error: ir.MLIRError, fallback: str) -> list[Diagnostic]:
 
 def at(location: ir.Location | None, severity: str, message: str) -> Diagnostic:
     """A diagnostic at `location`."""
-    file, line, column = _source_of(location) if location is not None else ("", 0, 0)
+    if location is None:
+        return Diagnostic(severity, message)
+    file, line, column = _source_of(location)
     if not line and isinstance(location, ir.NameLoc):
         message = f'{message} (at "{location.name_str}")'
     return Diagnostic(severity, message, file, line, column)
