@@ -73,8 +73,8 @@ def _div(op: ir.Operation) -> ir.Value | None:
         return x
     if c == -1.0:
         return arith.negf(x)
-    # The reciprocal must be a normal number, or the product would lose all precision.
-    if not math.isfinite(c) or not _SMALLEST_NORMAL < abs(c) < _LARGEST_RECIPROCAL:
+    # Only where the reciprocal is exact, a power of two, and a normal number: no stage may change a result.
+    if not math.isfinite(c) or abs(math.frexp(c)[0]) != 0.5 or not _SMALLEST_NORMAL < abs(c) < _LARGEST_RECIPROCAL:
         return None
     return arith.mulf(x, constant(1.0 / c, x.type))
 

@@ -34,10 +34,10 @@ func.func @attention(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: ten
 
 // -----
 
-// Division by a constant, neutral elements, and constants that fold at f32.
+// Division by a power of two, neutral elements, and constants that fold at f32.
 // CHECK-LABEL: @attention
 // CHECK:       ^bb0(%[[S:.*]]: f32,
-// CHECK-NEXT:    %[[C:.*]] = arith.constant 0.333333343 : f32
+// CHECK-NEXT:    %[[C:.*]] = arith.constant 2.500000e-01 : f32
 // CHECK-NEXT:    %[[P:.*]] = arith.mulf %[[S]], %[[C]]
 // CHECK-NEXT:    "attn.yield"(%[[P]])
 func.func @attention(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32> {
@@ -45,13 +45,13 @@ func.func @attention(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: ten
     "attn.row"() ({
     ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
       %one = arith.constant 1.0 : f32
-      %two = arith.constant 2.0 : f32
+      %three = arith.constant 3.0 : f32
       %zero = arith.constant 0.0 : f32
-      %three = arith.addf %one, %two : f32
+      %four = arith.addf %one, %three : f32
       %a = arith.mulf %one, %s : f32
       %c = arith.addf %a, %zero : f32
-      %d = arith.divf %c, %three : f32
-      %always = arith.cmpf olt, %one, %two : f32
+      %d = arith.divf %c, %four : f32
+      %always = arith.cmpf olt, %one, %three : f32
       %p = arith.select %always, %d, %zero : f32
       "attn.yield"(%p) : (f32) -> ()
     }) : () -> ()
