@@ -15,9 +15,10 @@ GROUP = "attn_mlir.backends"
 class Backend:
     """What a backend declares about itself; `BACKEND` in its package.
 
-    `device_types` are the torch device types (and names given as `device=`) that it serves. `passes` maps pass names to
-    "module:Class" inside the package. `pipeline` is the textual pipeline from stage 0 to the scheduled kernel,
-    `lowering` the one from there to the target. `compile` is "module:function" of the driver.
+    `device_types` are the torch device types (and names given as `device=`) that it serves. `passes` maps pass names, and
+    `translations` the formats of `attn-translate`, to "module:attribute" inside the package; a translation takes an
+    `ir.Module` and returns text or bytes. `pipelines` are named textual pipelines. `schedule` (a function that
+    annotates one kernel) and `compile` (from IR text to a `driver.Kernel`) are references of the same form.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Backend:
     device_types: tuple[str, ...]
     passes: Mapping[str, str] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)
+    translations: Mapping[str, str] = field(default_factory=dict)
     schedule: str | None = None
     compile: str | None = None
 

@@ -14,6 +14,7 @@ BACKEND = Backend(
         "cpu-llvm": pipeline.LLVM,
         "cpu-pipeline": f"{pipeline.kernel(host())},{pipeline.LLVM}",
     },
+    translations={"cpu-kernel": "translate:to_kernel", "llvm": "translate:to_llvm", "object": "translate:to_object"},
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
 )

@@ -1,0 +1,37 @@
+"""What `attn-translate` can make of a module for the CPU."""
+
+import tempfile
+from pathlib import Path
+
+from attn_mlir.backends.cpu import pipeline
+from attn_mlir.backends.cpu.target import host
+from attn_mlir.mlir import ExecutionEngine, ir, llvm
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+
+def _lower(module: ir.Module) -> None:
+    for text in (pipeline.kernel(host()), pipeline.LLVM):
+        Pipeline.parse(text, registry()).run(module)
+
+
+def to_kernel(module: ir.Module) -> str:
+    """The scheduled kernel in the `tile` dialect."""
+    Pipeline.parse(pipeline.kernel(host()), registry()).run(module)
+    return module.operation.get_asm(use_name_loc_as_prefix=True)
+
+
+def to_llvm(module: ir.Module) -> str:
+    """LLVM IR of the worker function, before LLVM's own optimisation."""
+    _lower(module)
+    return llvm.translate_module_to_llvmir(module.operation)
+
+
+def to_object(module: ir.Module) -> bytes:
+    """An object file for this machine, optimised."""
+    _lower(module)
+    engine = ExecutionEngine(module, opt_level=3)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.o"
+        engine.dump_to_object_file(str(path))
+        return path.read_bytes()

@@ -1,0 +1,63 @@
+"""attn-translate: what a backend makes of a program: `attn-translate in.mlir --to llvm`.
+
+The input may be at any stage; the backend's pipeline runs first.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attn_mlir.backends import Backend, load_backends
+from attn_mlir.diagnostics import DiagnosticError, from_mlir_error
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import AttnError
+from attn_mlir.mlir import ir
+from attn_mlir.tools import source
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    try:
+        return _main(argv)
+    except DiagnosticError as error:
+        for diagnostic in error.diagnostics:
+            print(diagnostic.renamed("<input>"), file=sys.stderr)
+    except (AttnError, OSError) as error:
+        print(f"attn-translate: error: {error}", file=sys.stderr)
+    return 1
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    targets = _targets()
+    parser = argparse.ArgumentParser(prog="attn-translate", description="Translates a program for a backend.")
+    parser.add_argument("input", nargs="?", default="-", help="MLIR file, or - for standard input")
+    parser.add_argument("--to", required=True, choices=sorted(targets), help="what to make")
+    parser.add_argument("-o", "--output", type=Path, help="where to write it (default: standard output)")
+    options = parser.parse_args(argv)
+    backend = targets[options.to]
+    text = source.read(options.input)
+    source.check_nesting(text)
+    with ir.Context() as context:
+        load_all(context)
+        try:
+            module = ir.Module.parse(text.text)
+        except ir.MLIRError as error:
+            found = from_mlir_error(error, "the text is not valid MLIR")
+            raise DiagnosticError([diagnostic.renamed(text.name) for diagnostic in found]) from None
+        result = backend.load(backend.translations[options.to])(module)
+    data = result if isinstance(result, bytes) else result.encode()
+    if options.output is not None:
+        options.output.write_bytes(data)
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    return 0
+
+
+def _targets() -> dict[str, Backend]:
+    return {name: backend for backend in load_backends().values() for name in backend.translations}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
