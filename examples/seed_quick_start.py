@@ -93,8 +93,8 @@ def main(argv: list[str] | None = None) -> None:
     first = time.perf_counter() - start
 
     def reference(dtype: torch.dtype) -> torch.Tensor:
-        inputs = [x.to(dtype).transpose(1, 2) for x in (q, k, v)]
-        return torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True).transpose(1, 2)
+        query, key, value = (x.to(dtype).transpose(1, 2) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
 
     error = (out.double() - reference(torch.float64)).abs().max().item()
     torch_error = (reference(dtype).double() - reference(torch.float64)).abs().max().item()

@@ -107,10 +107,18 @@ class AttentionEngine:
         o = results[0].transpose(1, 2)
         return (o, dict(zip(self._outputs, results[1:], strict=True))) if return_rowscales else o
 
+    def stages(self) -> dict[str, str]:
+        """The program as IR: "traced", and after each pass, by the pass's name."""
+        return kernel_of(self._find(self._dtypes, None)[0], self._device or "cpu").stages()
+
     def ir(self, stage: str = "traced") -> str:
-        """The program after a stage: "traced", "kernel", "llvm", or the name of a pass."""
-        entry, _ = self._find(self._dtypes, None)
-        return entry.traced.text if stage == "traced" else kernel_of(entry, self._device or "cpu").ir(stage)
+        """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
+        if stage == "traced":
+            return self._find(self._dtypes, None)[0].traced.text
+        stages = self.stages()
+        if stage not in stages:
+            raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
+        return stages[stage]
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any) -> tuple[Entry, Scan]:
         def trace() -> Any:

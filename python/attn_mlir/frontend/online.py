@@ -167,7 +167,12 @@ def _row_number(state: NamedTrace, program: OnlineProgram, function: Function, v
     if node.varying:
         along = "key to key" if state.scope is not None and state.scope.kind == "step" else "column to column of o"
         advice = _ONE_PER_ROW if along == "key to key" else "compute it from online_rowscales"
-        raise failure(functions.subject(program.subject, function), f"{what} differs from {along}", advice, node.position)
+        raise failure(
+            functions.subject(program.subject, function),
+            f"{what} differs from {along}",
+            advice,
+            node.position or functions.position_of(function),
+        )
     return node
 
 
