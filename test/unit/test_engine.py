@@ -284,5 +284,5 @@ def test_the_program_can_be_read() -> None:
     text = mod.ir()
     assert '"attn.online"' in text and "%m_new = arith.maximumf" in text and 'outputs = ["lse"]' in text
     assert "tile." in mod.ir("attn-tile") and "llvm.func" in list(mod.stages().values())[-1]
-    with pytest.raises(ArgumentError, match="stage is one of traced, .*attn-tile.*; got 'tiled'"):
+    with pytest.raises(ArgumentError, match=r"stage is one of traced, .*attn-tile.*; got 'tiled'"):
         mod.ir("tiled")
