@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trace_helpers import B, HEADS, LENGTH, check_mask, check_score, eager_scores, eye, grid, identity, run, scores, traced_scores
 
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Program, Traced, trace
+from trace_helpers import HEADS, LENGTH, B, check_mask, check_score, eager_scores, eye, grid, identity, run, scores, traced_scores
 
 WINDOW = 4
 SLOPES = torch.linspace(0.5, 1.5, HEADS, dtype=torch.float64)
@@ -72,7 +72,11 @@ def test_negative_and_constant_indices_wrap() -> None:
 def test_nested_gathers() -> None:
     document = torch.tensor([0, 0, 1, 1, 1, 2, 2, 2, 2])
     offsets = torch.tensor([0, 2, 5])
-    check_mask(lambda b, h, q_idx, kv_idx: (document[q_idx] == document[kv_idx]) & (q_idx - offsets[document[q_idx]] >= kv_idx - offsets[document[kv_idx]]))
+    check_mask(
+        lambda b, h, q_idx, kv_idx: (
+            (document[q_idx] == document[kv_idx]) & (q_idx - offsets[document[q_idx]] >= kv_idx - offsets[document[kv_idx]])
+        )
+    )
 
 
 def test_numpy_arrays() -> None:
@@ -87,7 +91,7 @@ class Bias(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.bias = torch.nn.Parameter(torch.randn(HEADS, dtype=torch.float64))
-        self.register_buffer("ids", torch.arange(LENGTH) // 3)
+        self.ids = torch.nn.Buffer(torch.arange(LENGTH) // 3)
         self.gain = 2.0
 
     def score_mod(self, score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -133,7 +137,7 @@ def test_only_used_scalars_become_arguments() -> None:
     gain, unused = 1.5, 2.5
 
     def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        score * unused
+        _ = score * unused
         return score * gain
 
     assert names(traced(score_mod)) == [("gain", "float")]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from trace_helpers import check_mask, check_score, eager_scores, scores, traced_scores
 
 F = torch.nn.functional
@@ -82,11 +83,15 @@ FLOATS: dict[str, Any] = {
     "div floor": lambda s: torch.div(s, 0.3, rounding_mode="floor") + torch.div(s, 0.3, rounding_mode="trunc"),
     "logaddexp": lambda s: torch.logaddexp(s, s * 2),
     "lerp": lambda s: torch.lerp(s, s * s, 0.3),
-    "casts": lambda s: (s * 3).int() + (s * 3).long() * 2 + (s * 3).to(torch.int32) + s.double().to(torch.float64) + s.to(s.dtype) - 2 * s.type_as(s),
+    "casts": lambda s: (
+        (s * 3).int() + (s * 3).long() * 2 + (s * 3).to(torch.int32) + s.double().to(torch.float64) + s.to(s.dtype) - 2 * s.type_as(s)
+    ),
     "bool casts": lambda s: (s > 0).float() + (s > 0.5).int() + (s * 2).int().bool().float(),
     "bool arithmetic": lambda s: (s > 0) * s + (s > 0) * 2 + (1 - (s > 1).int()),
     "like": lambda s: torch.zeros_like(s) + torch.ones_like(s) * 2 + torch.full_like(s, 3.0),
-    "isnan": lambda s: torch.where(torch.isnan(s / 0 * 0), 1.0, 0.0) + torch.where(torch.isinf(s / 0), 2.0, 0.0) + torch.isfinite(s).float(),
+    "isnan": lambda s: (
+        torch.where(torch.isnan(s / 0 * 0), 1.0, 0.0) + torch.where(torch.isinf(s / 0), 2.0, 0.0) + torch.isfinite(s).float()
+    ),
     "in place operators": lambda s: _augmented(s),
     "fresh tensors": lambda s: torch.where(s > 0, s, torch.tensor(-3.0)) + torch.tensor(2) + torch.full((), 2.5),
     "constants": lambda s: s * math.pi + math.sqrt(2) + float("0.5"),
@@ -152,7 +157,9 @@ CONDITIONS: dict[str, Any] = {
     "or": lambda b, h, i, j: (i < 2) | (j < 2),
     "xor": lambda b, h, i, j: (i < 4) ^ (j < 4),
     "not": lambda b, h, i, j: ~(i < j),
-    "logical functions": lambda b, h, i, j: torch.logical_or(torch.logical_and(i > j, h > 0), torch.logical_not(torch.logical_xor(i > 5, j > 5))),
+    "logical functions": lambda b, h, i, j: torch.logical_or(
+        torch.logical_and(i > j, h > 0), torch.logical_not(torch.logical_xor(i > 5, j > 5))
+    ),
     "logical of integers": lambda b, h, i, j: torch.logical_and(i, j),
     "equal conditions": lambda b, h, i, j: (i > 4) == (j > 4),
     "unequal conditions": lambda b, h, i, j: (i > 4) != (j > 4),
@@ -187,7 +194,10 @@ def test_numpy_functions() -> None:
 def test_nan_wins_in_extrema() -> None:
     s = scores()
     s[0, 0, 0, 0] = math.nan
-    check_score(lambda score, b, h, i, j: torch.maximum(score, score * 0) + torch.minimum(score, score * 0) + score.clamp(0, 1), torch.nan_to_num(s, 5.0))
+    check_score(
+        lambda score, b, h, i, j: torch.maximum(score, score * 0) + torch.minimum(score, score * 0) + score.clamp(0, 1),
+        torch.nan_to_num(s, 5.0),
+    )
 
 
 def test_a_name_that_differs_from_torch_is_not_silently_accepted() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from attn_mlir.dialects import load_all
-from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Program, Traced, trace
 from attn_mlir.mlir import ir

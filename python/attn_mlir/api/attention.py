@@ -166,7 +166,9 @@ def _scale(scale: float | None, head_dim: int) -> tuple[str | float, float]:
     return "runtime", float(scale)
 
 
-def _find(functions: tuple[Function | None, ...], inputs: Inputs, scale: str | float, lse: bool, states: bool, device: Any) -> tuple[Entry, Scan]:
+def _find(
+    functions: tuple[Function | None, ...], inputs: Inputs, scale: str | float, lse: bool, states: bool, device: Any
+) -> tuple[Entry, Scan]:
     def trace() -> program.Traced:
         query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
         if row is None:

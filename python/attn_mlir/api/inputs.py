@@ -55,8 +55,7 @@ def check_gradients(named: dict[str, Any]) -> None:
     for name, value in named.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise UnsupportedError(
-                f"`{name}` requires a gradient, and there is no backward pass yet: "
-                f"pass {name}.detach(), or call it under torch.no_grad()"
+                f"`{name}` requires a gradient, and there is no backward pass yet: pass {name}.detach(), or call it under torch.no_grad()"
             )
 
 

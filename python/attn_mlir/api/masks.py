@@ -15,7 +15,9 @@ Align = Literal["top_left", "bottom_right"]
 
 def _check_align(align: str) -> None:
     if align not in ("top_left", "bottom_right"):
-        raise ArgumentError(f'align is "top_left" (query 0 meets key 0) or "bottom_right" (the last query meets the last key), got {align!r}')
+        raise ArgumentError(
+            f'align is "top_left" (query 0 meets key 0) or "bottom_right" (the last query meets the last key), got {align!r}'
+        )
 
 
 def causal(align: Align = "top_left") -> Mask:

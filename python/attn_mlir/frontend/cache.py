@@ -30,7 +30,9 @@ class Entry:
             match captured.source[0]:
                 case "leaf":
                     value = scan.leaves[captured.source[1]]
-                    values.append(as_tensor(value) if captured.kind == "tensor" else float(value) if captured.kind == "float" else int(value))
+                    values.append(
+                        as_tensor(value) if captured.kind == "tensor" else float(value) if captured.kind == "float" else int(value)
+                    )
                 case "scale":
                     values.append(scale)
                 case _:

@@ -12,7 +12,16 @@ import functools
 import math
 import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from types import BuiltinFunctionType, EllipsisType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType, WrapperDescriptorType
+from types import (
+    BuiltinFunctionType,
+    EllipsisType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import numpy as np
@@ -172,13 +181,14 @@ class Scan:
     def _instance(self, x: Any) -> None:
         if self._again(x, False):
             return
-        self.key.append(type(x))
+        kind: type = type(x)
+        self.key.append(kind)
         wrapped = getattr(x, "__wrapped__", None)
         if wrapped is not None:
             self._value(wrapped, "captured", False)
         if callable(x):
-            self._value(getattr(type(x), "forward" if isinstance(x, torch.nn.Module) else "__call__", None), "captured", False)
-        if not hasattr(x, "__dict__") and not any("__slots__" in base.__dict__ for base in type(x).__mro__[:-1]):
+            self._value(getattr(kind, "forward" if isinstance(x, torch.nn.Module) else "__call__", None), "captured", False)
+        if not hasattr(x, "__dict__") and not any("__slots__" in base.__dict__ for base in kind.__mro__[:-1]):
             self.reusable = False
         self._objects.append((x, set()))
 
@@ -205,7 +215,7 @@ class Scan:
         own = dict(vars(x)) if hasattr(x, "__dict__") else {}
         if isinstance(x, torch.nn.Module):
             own.update(own["_parameters"] | own["_buffers"] | own["_modules"])
-        bases = () if isinstance(x, ModuleType) else x.__mro__ if isinstance(x, type) else type(x).__mro__
+        bases: Sequence[type] = () if isinstance(x, ModuleType) else (x if isinstance(x, type) else type(x)).__mro__
         for name in names:
             content = own.get(name, _MISSING)
             if content is _MISSING:

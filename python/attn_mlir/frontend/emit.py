@@ -55,19 +55,21 @@ def emit(
     outputs: Sequence[str],
     captures: Sequence[Captured],
     specialised: Mapping[Source, Any],
+    labels: Mapping[Node, str] = MappingProxyType({}),
     accumulators: int | None = None,
 ) -> tuple[str, str]:
-    """The text of the module, without and with locations."""
+    """The text of the module, without and with locations. `labels` names nodes that no variable of the user names."""
     context = ir.Context()
     load_all(context)
     with context, _location(where.call_site()):
-        return _Emitter(inputs, specialised).module(pieces, outputs, captures, accumulators)
+        return _Emitter(inputs, specialised, labels).module(pieces, outputs, captures, accumulators)
 
 
 class _Emitter:
     """Emits one module; needs an active context and location."""
 
-    def __init__(self, inputs: Inputs, specialised: Mapping[Source, Any]) -> None:
+    def __init__(self, inputs: Inputs, specialised: Mapping[Source, Any], labels: Mapping[Node, str]) -> None:
+        self.labels = labels
         self.inputs = inputs
         self.specialised = specialised
         self.index = ir.IndexType.get()
@@ -76,7 +78,9 @@ class _Emitter:
         self.outer: dict[Source, ir.Value] = {}
         """The values of captures and sizes."""
 
-    def module(self, pieces: Sequence[Piece], outputs: Sequence[str], captures: Sequence[Captured], accumulators: int | None) -> tuple[str, str]:
+    def module(
+        self, pieces: Sequence[Piece], outputs: Sequence[str], captures: Sequence[Captured], accumulators: int | None
+    ) -> tuple[str, str]:
         module = ir.Module.create()
         element = ir.Type.parse(self.inputs.element)
         wide = ir.ShapedType.get_dynamic_size()
@@ -133,13 +137,19 @@ class _Emitter:
             for node in order:
                 if node in values:
                     continue
-                location = _location(node.position, node.position is not None and named[node.position] is node)
+                location = _location(node.position, self._name(node, named))
                 with location:
                     values[node] = self._value(node, values, constants)
             return [values[node] for node in piece.results]
 
         with _location(piece.position):
             build.piece(piece.name, [(str(node.attribute), self.types[node.kind]) for node in piece.arguments], body)
+
+    def _name(self, node: Node, last: Mapping[Position, Node]) -> str | None:
+        """The variable that holds the value: of the nodes made at one place, the last is what is assigned."""
+        if node in self.labels or node.position is None or last[node.position] is not node:
+            return self.labels.get(node)
+        return where.resolve(node.position).variable
 
     def _value(self, node: Node, values: Mapping[Node, ir.Value], constants: dict[tuple[str, str], ir.Value]) -> ir.Value:
         if node.op == "constant" or self._is_specialised(node):
@@ -184,12 +194,12 @@ def reachable(results: Sequence[Node], specialised: Mapping[Source, Any] = Mappi
     return sorted(seen, key=lambda node: node.order)
 
 
-def _location(position: Position | None, named: bool = False) -> ir.Location:
-    if position is None:
-        return ir.Location.unknown()
-    at = where.resolve(position)
-    location = ir.Location.file(at.file, at.line, at.column)
-    return ir.Location.name(at.variable, location) if named and at.variable else location
+def _location(position: Position | None, name: str | None = None) -> ir.Location:
+    location = ir.Location.unknown()
+    if position is not None:
+        at = where.resolve(position)
+        location = ir.Location.file(at.file, at.line, at.column)
+    return ir.Location.name(name, location) if name else location
 
 
 def _element_type(captured: Captured) -> ir.Type:

@@ -87,7 +87,9 @@ def _name(function: Any) -> str:
     return name if name.isidentifier() else "f"
 
 
-def trace_call(trace: Trace, kind: str, role: str, function: Callable[..., Any], parameters: Sequence[Parameter]) -> tuple[tuple[Node, ...], Any]:
+def trace_call(
+    trace: Trace, kind: str, role: str, function: Callable[..., Any], parameters: Sequence[Parameter]
+) -> tuple[tuple[Node, ...], Any]:
     """Calls `function` on fresh traced arguments; returns their nodes and whatever it returned.
 
     `kind` is the piece ("score", "row", ...). Keep the piece open (`trace.scope`) to convert the result.
@@ -134,7 +136,12 @@ def as_float(trace: Trace, result: Any, function: Any, role: str, what: str) -> 
     """The result of a function that returns a score."""
     node = _as_node(trace, result, function, role, what)
     if node.kind == "bool":
-        raise _wrong(role, function, f"must return {what}, but returned a condition", "a condition belongs into mask_mod; or write torch.where(cond, a, b)")
+        raise _wrong(
+            role,
+            function,
+            f"must return {what}, but returned a condition",
+            "a condition belongs into mask_mod; or write torch.where(cond, a, b)",
+        )
     with trace:
         return ops.cast(node, "float")
 
@@ -144,7 +151,12 @@ def as_condition(trace: Trace, result: Any, function: Any, role: str) -> Node:
     node = _as_node(trace, result, function, role, "True or False for each position")
     if node.kind != "bool":
         kind = "a float" if node.kind == "float" else "an integer"
-        raise _wrong(role, function, f"must return True or False for each position, but returned {kind}", "compare: for example q_idx >= kv_idx, or x != 0")
+        raise _wrong(
+            role,
+            function,
+            f"must return True or False for each position, but returned {kind}",
+            "compare: for example q_idx >= kv_idx, or x != 0",
+        )
     return node
 
 
@@ -158,7 +170,12 @@ def _as_node(trace: Trace, result: Any, function: Any, role: str, what: str) -> 
     with trace:
         node = lift(result)
         if node.scope is not None and node.scope is not trace.scope:
-            raise _wrong(role, function, "returned a traced value that belongs to another function or another call", "compute it from the function's own parameters")
+            raise _wrong(
+                role,
+                function,
+                "returned a traced value that belongs to another function or another call",
+                "compute it from the function's own parameters",
+            )
         return node
 
 

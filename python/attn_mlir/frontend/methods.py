@@ -116,23 +116,24 @@ _COMPARISONS = {"eq": "eq", "ne": "ne", "not_equal": "ne", "lt": "lt", "less": "
                 "gt": "gt", "greater": "gt", "ge": "ge", "greater_equal": "ge"}  # fmt: skip
 _ALIASES = {
     "multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "absolute": "abs", "negative": "neg", "clip": "clamp",
-    "fix": "trunc", "expit": "sigmoid", "special_expit": "sigmoid", "power": "pow", "float_power": "pow", "remainder": "mod",
+    "fix": "trunc", "expit": "sigmoid", "special_expit": "sigmoid", "power": "pow", "remainder": "mod",
     "floor_divide": "floordiv", "log_sigmoid": "logsigmoid", "special_erf": "erf", "swish": "silu", "bitwise_left_shift": "lshift",
     "bitwise_right_shift": "rshift", "left_shift": "lshift", "right_shift": "rshift", "bitwise_and": "and", "bitwise_or": "or",
     "bitwise_xor": "xor", "bitwise_not": "invert", "rint": "round", "special_exp2": "exp2", "special_round": "round", "conj": "positive",
-    "fmax": "maximum", "fmin": "minimum", "special_log1p": "log1p", "special_expm1": "expm1", "sgn": "sign",
+    "special_log1p": "log1p", "special_expm1": "expm1", "sgn": "sign",
 }  # fmt: skip
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(vocabulary, name) for name in (
-        "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "erf", "erfc", "sin", "cos", "tan", "sinh", "cosh",
-        "floor", "ceil", "trunc", "sigmoid", "logsigmoid", "softplus", "square", "reciprocal", "sign", "isnan", "isinf", "isfinite",
+        "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "erf", "erfc", "sin", "cos", "tan", "sinh",
+        "cosh", "floor", "ceil", "trunc", "sigmoid", "logsigmoid", "softplus", "square", "reciprocal", "sign", "isnan", "isinf", "isfinite",
         "relu", "relu6", "hardtanh", "leaky_relu", "elu", "silu", "gelu", "maximum", "minimum", "where", "masked_fill", "clamp",
         "add", "sub", "rsub", "div", "fmod", "logical_not", "logaddexp", "lerp", "detach",
     )},
     **{name: _operator(name) for name in ("mul", "mod", "floordiv", "pow", "lshift", "rshift", "and", "or", "xor", "truediv")},
     **{name: _operator(other) for name, other in _COMPARISONS.items()},
-    "round": vocabulary.round_, "abs": lambda x: abs(value(x)), "neg": lambda x: -value(x), "positive": value, "invert": lambda x: ~value(x),
+    "round": vocabulary.round_, "abs": lambda x: abs(value(x)), "neg": lambda x: -value(x), "positive": value,
+    "invert": lambda x: ~value(x),
     "logical_and": vocabulary.logical("and"), "logical_or": vocabulary.logical("or"), "logical_xor": vocabulary.logical("xor"),
     "clamp_min": lambda x, min: vocabulary.clamp(x, min=min), "clamp_max": lambda x, max: vocabulary.clamp(x, max=max),
     "sum": sum_, "mean": mean, "amax": amax, "amin": amin, "max": _extremum("max"), "min": _extremum("min"), "any": any_, "all": all_,
@@ -186,7 +187,10 @@ def call(name: str, library: str, *arguments: Any, **options: Any) -> Any:
     plain = _ALIASES.get(plain, plain)
     function = FUNCTIONS.get(plain) or METHODS.get(plain)
     if function is None:
-        raise scope.fail(f"{library}.{name} of a traced value is not known", "compose it of arithmetic, torch.where, torch.exp, ..." + _similar(name, FUNCTIONS))
+        raise scope.fail(
+            f"{library}.{name} of a traced value is not known",
+            "compose it of arithmetic, torch.where, torch.exp, ..." + _similar(name, FUNCTIONS),
+        )
     options.pop("out", None)
     return _checked(f"{library}.{name}", function, *arguments, **options)
 
@@ -197,7 +201,9 @@ def _checked(name: str, function: Callable[..., Any], *arguments: Any, **options
     except TypeError as error:
         if type(error) is not TypeError:
             raise
-        raise scope.fail(f"{name} was called in a way that cannot be traced ({error})", "pass numbers and traced values, by position") from error
+        raise scope.fail(
+            f"{name} was called in a way that cannot be traced ({error})", "pass numbers and traced values, by position"
+        ) from error
 
 
 def _similar(name: str, names: Mapping[str, Any]) -> str:

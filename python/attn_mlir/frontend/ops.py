@@ -24,7 +24,13 @@ def constant(value: bool | int | float) -> Node:
 
 
 def make(
-    op: str, kind: Kind, *operands: Node, attribute: Any = None, fold: Callable[..., Any] | None = None, nonnegative: bool = False, invariant: bool = False
+    op: str,
+    kind: Kind,
+    *operands: Node,
+    attribute: Any = None,
+    fold: Callable[..., Any] | None = None,
+    nonnegative: bool = False,
+    invariant: bool = False,
 ) -> Node:
     """A new node of the current piece; a constant where all operands are."""
     trace = scope.current()

@@ -95,8 +95,17 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     row, outputs = _row_piece(state, program, rebind)
     pieces.append(row)
     captures = unique(used_captures(pieces, state.captures, state.specialised))
-    text, located = emit(inputs, pieces, outputs, captures, state.specialised)
-    return Traced(text, located, tuple(captures), tuple(outputs), tuple(state.specialised.items()), tuple(state.nonzero - set(state.specialised)), extents(pieces), state.reusable)
+    text, located = emit(inputs, pieces, outputs, captures, state.specialised, state.labels)
+    return Traced(
+        text,
+        located,
+        tuple(captures),
+        tuple(outputs),
+        tuple(state.specialised.items()),
+        tuple(state.nonzero - set(state.specialised)),
+        extents(pieces),
+        state.reusable,
+    )
 
 
 def rebinder(scan: Scan, state: Trace) -> Rebinder:
@@ -150,19 +159,20 @@ def _score_piece(state: Trace, program: Program, rebind: Rebinder) -> list[Piece
     values = [wrap(argument) for argument in arguments]
     with state:
         if scaled:
-            values[0] = _scale(state, program, values[0])
-            state.labels[values[0]._node] = parameters[0].name
+            values[0] = _scale(state, program, values[0], parameters[0].name)
         result = functions.run(rebound, values)
     node = functions.as_float(state, result, function, "score_mod", "the changed score")
     return [Piece("score", tuple(arguments), (node,), functions.position_of(function))]
 
 
-def _scale(state: Trace, program: Program, score: Value) -> Value:
+def _scale(state: Trace, program: Program, score: Value, name: str = "score") -> Value:
     if program.scale == "runtime":
         factor: Any = wrap(state.capture(Captured(SCALE, "scale", "float")))
     else:
         factor = program.scale
-    return score * factor
+    scaled = score * factor
+    state.labels[scaled._node] = name
+    return scaled
 
 
 def mask_piece(state: Trace, function: Callable[..., Any] | None, rebind: Rebinder) -> list[Piece]:
@@ -189,10 +199,16 @@ def _row_piece(state: Trace, program: Program, rebind: Rebinder) -> tuple[Piece,
             outputs[name] = functions.as_float(state, value, function, "row", f"a number for the row output {name!r}")
             if outputs[name].varying:
                 advice = "a row output is one number for each row: reduce it, for example with .sum() or .max()"
-                raise failure(functions.subject("row", function), f"the row output {name!r} differs from key to key", advice, outputs[name].position or functions.definition(function))
+                raise failure(
+                    functions.subject("row", function),
+                    f"the row output {name!r} differs from key to key",
+                    advice,
+                    outputs[name].position or functions.definition(function),
+                )
     if program.lse and "lse" not in outputs:
         with state:
             outputs["lse"] = logsumexp(wrap(arguments[0]))._node
+        state.labels[outputs["lse"]] = "lse"
     return _piece("row", arguments, [*nodes, *outputs.values()], _ROW, function, state), list(outputs)
 
 

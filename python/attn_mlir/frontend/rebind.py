@@ -33,11 +33,13 @@ class Rebinder:
         if isinstance(x, MethodType) and type(x.__func__) is FunctionType:
             return MethodType(self(x.__func__), x.__self__)
         if isinstance(x, functools.partial):
-            return functools.partial(self(x.func), *(self(item) for item in x.args), **{name: self(item) for name, item in x.keywords.items()})
+            return functools.partial(
+                self(x.func), *(self(item) for item in x.args), **{name: self(item) for name, item in x.keywords.items()}
+            )
         if isinstance(x, np.ndarray):
             return self._array(x)
         self._done[id(x)] = x  # for containers that hold themselves
-        if type(x) in (tuple, list):
+        if isinstance(x, (tuple, list)) and type(x) in (tuple, list):
             items = [self(item) for item in x]
             changed = any(new is not old for new, old in zip(items, x, strict=True))
             return x if not changed else tuple(items) if type(x) is tuple else items

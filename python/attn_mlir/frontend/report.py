@@ -46,9 +46,13 @@ def _around(tree: ast.Module, at: where.Where) -> Iterator[ast.AST]:
 def _holds(node: ast.AST, at: where.Where) -> bool:
     if not isinstance(node, (ast.expr, ast.stmt)) or node.end_lineno is None:
         return False
-    return node.lineno <= at.line and at.end_line <= node.end_lineno and not (
-        (node.lineno == at.line and node.col_offset > at.column - 1)
-        or (node.end_lineno == at.end_line and (node.end_col_offset or 0) < at.end_column - 1)
+    return (
+        node.lineno <= at.line
+        and at.end_line <= node.end_lineno
+        and not (
+            (node.lineno == at.line and node.col_offset > at.column - 1)
+            or (node.end_lineno == at.end_line and (node.end_col_offset or 0) < at.end_column - 1)
+        )
     )
 
 

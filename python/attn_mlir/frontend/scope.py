@@ -51,7 +51,7 @@ class Trace:
         self.keep: list[Any] = []
         """Keeps tensors alive whose identity is recorded."""
         self.labels: dict[Node, str] = {}
-        """How messages call a node that is no argument."""
+        """Names of nodes that no variable of the user gives."""
         self.scope: Scope | None = None
         self.device: Any = None
         """What `.device` of a traced value says."""
@@ -89,7 +89,14 @@ class Trace:
         if source not in self._nodes:
             sources = frozenset([source]) if known is not None else frozenset()
             self._nodes[source] = Node(
-                "size", "int", attribute=(source, name), order=self.next_order(), nonnegative=True, known=known, sources=sources, position=where.here()
+                "size",
+                "int",
+                attribute=(source, name),
+                order=self.next_order(),
+                nonnegative=True,
+                known=known,
+                sources=sources,
+                position=where.here(),
             )
         return self._nodes[source]
 

@@ -12,7 +12,9 @@ _SIZES = {"q_len": ("q", 2), "kv_len": ("k", 2), "num_heads": ("q", 1)}
 
 def _size(name: str) -> Any:
     if not scope.is_tracing():
-        raise TraceError(f"attn_mlir.{name}() has a value only inside the functions that attention(...) takes, such as score_mod or mask_mod")
+        raise TraceError(
+            f"attn_mlir.{name}() has a value only inside the functions that attention(...) takes, such as score_mod or mask_mod"
+        )
     tensor, dim = _SIZES[name]
     return wrap(scope.current().size(("size", tensor, dim), name))
 

@@ -23,7 +23,7 @@ class CapturedTensor:
 
     def __init__(self, captured: Captured, kind: Kind, shape: tuple[int, ...] | None = None, indices: tuple[Node, ...] = ()) -> None:
         self._captured = captured
-        self._kind = kind
+        self._kind: Kind = kind
         self._sizes = shape
         self._indices = indices
 
@@ -32,7 +32,10 @@ class CapturedTensor:
         given = index if isinstance(index, tuple) else (index,)
         indices = (*self._indices, *(self._index(len(self._indices) + i, item) for i, item in enumerate(given)))
         if len(indices) > self._captured.rank:
-            raise scope.fail(f"{len(indices)} indices into `{self._captured.name}`, which has {self._captured.rank} dimensions", "leave the extra ones out")
+            raise scope.fail(
+                f"{len(indices)} indices into `{self._captured.name}`, which has {self._captured.rank} dimensions",
+                "leave the extra ones out",
+            )
         indexed = CapturedTensor(self._captured, self._kind, self._sizes, indices)
         return indexed if len(indices) < self._captured.rank else wrap(indexed.element())
 
@@ -129,7 +132,9 @@ def capture(tensor: torch.Tensor) -> CapturedTensor:
     known = trace.tensors.get(id(tensor))
     if tensor.dtype not in ELEMENTS:
         name = known[1] if known else "a captured tensor"
-        raise scope.fail(f"`{name}` has dtype {tensor.dtype}", f"use one of {', '.join(str(dtype).removeprefix('torch.') for dtype in ELEMENTS)}")
+        raise scope.fail(
+            f"`{name}` has dtype {tensor.dtype}", f"use one of {', '.join(str(dtype).removeprefix('torch.') for dtype in ELEMENTS)}"
+        )
     element, kind = ELEMENTS[tensor.dtype]
     source: Source
     if known is not None:

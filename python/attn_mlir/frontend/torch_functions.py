@@ -10,7 +10,9 @@ from attn_mlir.frontend import methods, scope, tensors
 from attn_mlir.frontend.values import Value
 
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
-_CONCRETE = frozenset({"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose", "numpy", "__array__"})
+_CONCRETE = frozenset(
+    {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose", "numpy", "__array__"}
+)
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "poisson", "exponential", "empty", "dropout", "uniform")
 
 
@@ -77,9 +79,28 @@ def _traced_tensor(x: Any) -> Any:
 
 
 def _in_place(name: str, args: tuple[Any, ...]) -> bool:
-    if name.startswith("__i") and name[3:-2] in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "div"):
+    if name.startswith("__i") and name[3:-2] in (
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+        "div",
+    ):
         return isinstance(args[0], torch.Tensor) and id(args[0]) not in scope.current().fresh
-    return name.endswith("_") and not name.startswith("_") and isinstance(args[0] if args else None, torch.Tensor) and name not in ("requires_grad_",)
+    return (
+        name.endswith("_")
+        and not name.startswith("_")
+        and isinstance(args[0] if args else None, torch.Tensor)
+        and name not in ("requires_grad_",)
+    )
 
 
 def _all_known(arguments: list[Any]) -> bool:

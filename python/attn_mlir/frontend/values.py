@@ -140,10 +140,16 @@ class Value:
         return int(self._concrete("int(...)", "write x.int() for a cast"))
 
     def __float__(self) -> float:
-        return float(self._concrete("float(...) or a function of `math`", "use torch's functions (torch.exp, torch.sqrt, ...), or x.float() for a cast"))
+        return float(
+            self._concrete(
+                "float(...) or a function of `math`", "use torch's functions (torch.exp, torch.sqrt, ...), or x.float() for a cast"
+            )
+        )
 
     def __index__(self) -> int:
-        value = self._concrete("a Python index, range or shape", "index a torch tensor instead of a list, and unroll loops over fixed numbers only")
+        value = self._concrete(
+            "a Python index, range or shape", "index a torch tensor instead of a list, and unroll loops over fixed numbers only"
+        )
         if not isinstance(value, (int, bool)):
             raise scope.fail(f"a float ({value}) where Python needs an integer", "write int(x)")
         return int(value)
@@ -177,10 +183,14 @@ class Value:
         raise scope.fail(f"iterates over {self._describe()}, which is one number", "the function sees one position at a time")
 
     def __len__(self) -> int:
-        raise scope.fail(f"len(...) of {self._describe()}, which is one number", "attn_mlir.q_len() and attn_mlir.kv_len() give the lengths")
+        raise scope.fail(
+            f"len(...) of {self._describe()}, which is one number", "attn_mlir.q_len() and attn_mlir.kv_len() give the lengths"
+        )
 
     def __getitem__(self, index: Any) -> Any:
-        raise scope.fail(f"indexes {self._describe()}, which is one number", "the function sees one position at a time; index captured tensors only")
+        raise scope.fail(
+            f"indexes {self._describe()}, which is one number", "the function sees one position at a time; index captured tensors only"
+        )
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise scope.fail("changes a traced value in place", "make a new value: score = torch.where(cond, a, score)")
@@ -189,7 +199,9 @@ class Value:
         raise scope.fail(f"`in` on {self._describe()}, which is one number", "compare with each: (x == 1) | (x == 2)")
 
     def __array__(self, *arguments: Any, **options: Any) -> Any:
-        raise scope.fail(f"numpy needs one concrete value, but {self._describe()} differs from position to position", "use torch's functions")
+        raise scope.fail(
+            f"numpy needs one concrete value, but {self._describe()} differs from position to position", "use torch's functions"
+        )
 
     def __format__(self, spec: str) -> str:
         return format(scope.current().concrete(self._node), spec) if self._node.known is not None else repr(self)
