@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import seed_quick_start
 import torch
 import torch.nn.functional as F
 
 import attn_mlir
+import seed_quick_start
 
 
 def row(s):

@@ -45,8 +45,7 @@ def clone_op(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operatio
         for i, operand in enumerate(source.operands):
             if operand in mapping:
                 target.operands[i] = mapping[operand]
-    for old, new in zip(op.results, clone.results, strict=True):
-        mapping[old] = new
+    mapping.update(zip(op.results, clone.results, strict=True))
     return clone
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.reference import evaluate

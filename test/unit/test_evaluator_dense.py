@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+
 from attn_mlir.reference.promote import promoted
 from programs import run, text_of
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from attn_mlir.reference import EvaluationError, OutOfBoundsError, rows_with_keys
+
+from attn_mlir.reference import EvaluationError, OutOfBoundsError, compare, evaluate, rows_with_keys
 from programs import parsed, run, text_of
 
 ONLINE = text_of("online-causal-softmax")
@@ -194,3 +195,15 @@ def test_wrong_inputs_are_named() -> None:
         run(PLAIN, [q, np.ones((2, 3, 5, 64)), np.ones((2, 3, 5, 64))])
     with pytest.raises(EvaluationError, match="no function @other with a body; found @attention"):
         run(PLAIN, [q, k, v], function="other")
+
+
+def test_row_outputs_without_keys_need_only_be_finite() -> None:
+    with parsed(text_of("empty-rows").replace('"lse"', '"most"').replace("(%p, %lse)", "(%p, %m)")) as module:
+        given = inputs(9, 9)
+        wanted, filled = evaluate(module, given), rows_with_keys(module, given)
+        changed = [wanted[0], np.where(filled, wanted[1], 0.0)]
+        assert (wanted[1][~filled] == np.float32(-3.4028235e38)).all()
+        assert compare(module, given, changed, filled=filled)[1].absolute == 0
+        assert compare(module, given, changed)[1].absolute > 1
+        assert compare(module, given, [wanted[0] + ~filled[..., None], wanted[1]], filled=filled)[0].absolute == 1
+        assert compare(module, given, [wanted[0], np.where(filled, wanted[1], np.nan)], filled=filled)[1].absolute == np.inf

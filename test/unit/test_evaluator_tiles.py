@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import EvaluationError, OutOfBoundsError, evaluate
 from attn_mlir.registry import registry
