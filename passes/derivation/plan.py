@@ -220,6 +220,8 @@ class Plan:
             raise DerivationError(f"the weights cannot be accumulated: {groups}")
         if OUTPUT in self.distrusted or len(groups) > self.max_accumulators:
             groups = [Group(weight, self.row.graph.const(1.0), ({}, {}))]
+        # Weights that cancel, as in s - s, still make an output: zero.
+        groups = groups or [Group(self.row.graph.const(0.0), self.row.graph.const(1.0), ({}, {}))]
         self.accumulators = groups
         self.sweeps = sweep
         self._decide(OUTPUT, sweep, groups, None, why)

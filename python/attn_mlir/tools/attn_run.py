@@ -182,7 +182,8 @@ def _compare(module: ir.Module | ir.Operation, runs: list[_Run], args: argparse.
         where = run.filled if unguarded else None
         if where is not None and not where.all():
             print(f"{run.sizes}  {int((~where).sum())} rows without keys left out: {_GUARD} has not run", file=sys.stderr)
-        found.append((run, compare(module, run.inputs, run.wanted, where, names=run.names, function=args.function, **_options(args))))
+        options = {"filled": run.filled, "names": run.names, "function": args.function, **_options(args)}
+        found.append((run, compare(module, run.inputs, run.wanted, where, **options)))
     return found
 
 
