@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from attn_mlir.backends import backend_for, load_backends
 from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import LOCK
 
 
 class Kernel(Protocol):
@@ -43,4 +44,5 @@ def compile(module: str, device: str) -> Kernel:
     Kernels are cached by the text. Raises UnsupportedError for devices without a backend that generates kernels, and
     CompileError when a pass rejects the program.
     """
-    return compiler_for(device)(module)
+    with LOCK:
+        return compiler_for(device)(module)

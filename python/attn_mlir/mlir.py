@@ -6,6 +6,8 @@ installed only when the pieces that attn-mlir needs are really there; otherwise
 the copy inside the `torch-mlir` wheel is used.
 """
 
+import threading
+
 try:
     from mlir import ir, passmanager, rewrite  # pyright: ignore[reportMissingImports]
     from mlir.dialects import arith, ext, func, llvm, math, memref, scf, tensor, ub, vector  # pyright: ignore[reportMissingImports]
@@ -15,7 +17,11 @@ except ImportError:
     from torch_mlir.dialects import arith, ext, func, llvm, math, memref, scf, tensor, ub, vector
     from torch_mlir.execution_engine import ExecutionEngine
 
+LOCK = threading.RLock()
+"""Held while a context is in use: loading a Python-defined dialect into one changes state that all contexts share."""
+
 __all__ = [
+    "LOCK",
     "ExecutionEngine",
     "arith",
     "ext",

@@ -1,6 +1,7 @@
 """`attention(...)` on the CPU: variants written by users, as for FlexAttention, against dense float64."""
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -271,3 +272,29 @@ def test_explain_says_how_the_row_is_computed() -> None:
     text = Attention().explain()
     assert "attn.attention" in text
     assert "sum" in text and "max" in text
+
+
+def test_threads() -> None:
+    """Tracing, compiling and running at the same time in several threads, with other functions and other captured values."""
+    q, k, v = inputs()
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for width in range(number, number + 3):
+                mask_mod = lambda b, h, i, j, width=width: abs(i - j) <= width  # noqa: E731
+                if number % 2:
+                    o, expected = attention(q, k, v, mask_mod=mask_mod), reference(q, k, v, mask_mod=mask_mod)[0]
+                else:
+                    o = attention(q, k, v, mask_mod=mask_mod, score_mod=alibi)
+                    expected = reference(q, k, v, mask_mod=mask_mod, score_mod=alibi)[0]
+                assert_near(o, expected)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

@@ -15,7 +15,7 @@ from attn_mlir.frontend import program
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.explain import explain
 
 Function = Callable[..., Any]
@@ -58,9 +58,11 @@ class Attention:
         return result
 
     def stages(self) -> dict[str, str]:
-        """The program as IR: "traced" and after each pass, for the dtype and head dimensions of the last call (before the first: f32, 64)."""
+        """The program as IR, "traced" and after each pass, for the dtype and head dimensions of the last call (at first: f32, 64)."""
         entry, _ = self._entry(self._last)
-        return kernel_of(entry, self._options[4] or "cpu").stages()
+        kernel = kernel_of(entry, self._options[4] or "cpu")
+        with LOCK:
+            return kernel.stages()
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
@@ -73,7 +75,7 @@ class Attention:
 
     def explain(self) -> str:
         """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""
-        with ir.Context() as context:
+        with LOCK, ir.Context() as context:
             load_all(context)
             return explain(ir.Module.parse(self._entry(self._last)[0].traced.text).operation)
 

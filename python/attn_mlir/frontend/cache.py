@@ -1,6 +1,7 @@
 """Finds the trace of a call again: by the functions' code and what shapes it, never by the captured values."""
 
 import dataclasses
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -45,6 +46,7 @@ class TraceCache:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Hashable, list[Entry]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def find(self, functions: Sequence[Any], form: Hashable, trace: Callable[[], Traced]) -> tuple[Entry, Scan]:
         """The entry for `functions` traced in the form `form` (everything else that shapes the trace), traced now if new."""
@@ -56,11 +58,12 @@ class TraceCache:
                 return entry, scan
         entry = Entry(trace())
         if key is not None and entry.traced.reusable:
-            self._entries.setdefault(key, []).append(entry)
-            self._entries.move_to_end(key)
-            while len(self._entries) > _LIMIT:
-                self._entries.popitem(last=False)
-            del self._entries[key][:-_LIMIT]
+            with self._lock:
+                self._entries.setdefault(key, []).append(entry)
+                self._entries.move_to_end(key)
+                del self._entries[key][:-_LIMIT]
+                while len(self._entries) > _LIMIT:
+                    self._entries.popitem(last=False)
         return entry, scan
 
 

@@ -10,7 +10,7 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.frontend import where
 from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.scope import Captured
-from attn_mlir.mlir import arith, ir
+from attn_mlir.mlir import LOCK, arith, ir
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ def emit(
     accumulators: int | None = None,
 ) -> tuple[str, str]:
     """The text of the module, without and with locations. `labels` names nodes that no variable of the user names."""
-    context = ir.Context()
-    load_all(context)
-    with context, _location(where.call_site()):
-        return _Emitter(inputs, specialised, labels).module(pieces, outputs, captures, accumulators)
+    with LOCK, ir.Context() as context:
+        load_all(context)
+        with _location(where.call_site()):
+            return _Emitter(inputs, specialised, labels).module(pieces, outputs, captures, accumulators)
 
 
 class _Emitter:
