@@ -236,6 +236,22 @@ def test_custom_inputs_everywhere_and_indexed() -> None:
     eh.check(mod(*qkv, slope, ids, sink, table, grow), expected)
 
 
+def test_custom_inputs_of_every_kind() -> None:
+    qkv = eh.inputs(b=2, sq=30, d=8)
+    custom = CustomIO({"keep": ("batch", "seq_len_kv"), "order": ("seq_len_kv",), "bias": ("seq_len",)})
+    given = custom.input_tensors
+    keep, order, bias = torch.arange(60).view(2, 30) % 7 > 2, torch.randperm(30), torch.randn(30, dtype=torch.float64)
+    mod = eh.engine(
+        qkv,
+        custom,
+        score_mod=lambda score, _, b, h, q_idx, kv_idx: score * SCALE + given["bias"][given["order"]],
+        mask_mod=lambda b, h, q_idx, kv_idx: given["keep"] & given["keep"][b, q_idx],
+    )
+    both = keep[:, None, None, :] & keep[:, None, :, None]
+    expected = eh.softmax(qkv, eh.scores(qkv) * SCALE + bias[order], lambda *_: both)
+    eh.check(mod(*qkv, keep, order, bias), expected)
+
+
 def test_names_of_sizes_need_no_new_kernel_for_new_sizes() -> None:
     shape = meta_tensor("B", "H", "S", 16, dtype=torch.float32)
     mod = AttentionEngine((shape, shape, shape), CustomIO({}), score_mod=scaled, mask_mod=causal, online_func=attn_mlir.OnlineSoftmax())

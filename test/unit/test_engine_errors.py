@@ -191,8 +191,30 @@ def test_block_masks_have_a_size() -> None:
 def test_sizes_are_checked_where_functions_index() -> None:
     table = torch.zeros(10)
     mod = eh.engine(QKV, score_mod=lambda s, _, b, h, q_idx, kv_idx: s + table[kv_idx])
-    with raises(ArgumentError, "table"):
+    with raises(ArgumentError, "the captured tensor `table` has size 10 in dimension 0, but `kv_idx` indexes it with 0 to 15"):
         mod(*QKV)
+
+
+def test_computed_indices_are_checked() -> None:
+    custom = CustomIO({"table": (10,), "ids": ("seq_len_kv",)})
+    table, ids = custom.input_tensors["table"], custom.input_tensors["ids"]
+    values, documents = torch.zeros(10), torch.arange(16, dtype=torch.int32) // 2
+    mod = eh.engine(QKV, custom, score_mod=lambda s, _, b, h, q_idx, kv_idx: s + table[kv_idx // 2 + 3] + table[ids[kv_idx]])
+    with raises(ArgumentError, "captured tensor 'table' has size 10 in dimension 0, but is read at kv_idx // 2 + 3, which runs over 3..10"):
+        mod(*QKV, values, documents)
+    mod = eh.engine(QKV, custom, score_mod=lambda s, _, b, h, q_idx, kv_idx: s + table[ids[kv_idx]])
+    eh.check(mod(*QKV, values, documents), eh.softmax(QKV, eh.scores(QKV)))
+    with raises(ArgumentError, "captured tensor 'table' has size 10 in dimension 0, but is read at ids[kv_idx], which with these elements"):
+        mod(*QKV, values, documents + 5)
+
+
+def test_the_epilogue_is_checked() -> None:
+    factors = torch.ones(16)
+    online = type(
+        "Scaled", (Template,), {"online_fwd_epilogue": staticmethod(lambda o, r, b, h, q_idx: (o * factors[q_idx + 1], {"top": r["m"]}))}
+    )
+    with raises(ArgumentError, "captured tensor 'factors' has size 16 in dimension 0, but is read at q_idx + 1, which runs over 1..16"):
+        eh.engine(QKV, online_func=online())(*QKV)
 
 
 class Template(OnlineFunc):

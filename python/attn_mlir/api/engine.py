@@ -1,5 +1,6 @@
 """`AttentionEngine`: attention of the user's own design, in the form of score_mod, mask_mod and an OnlineFunc."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from attn_mlir.api.inputs import Problem, check_gradients, check_inputs
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func
 from attn_mlir.api.online_rows import Identity
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.online import OnlineProgram, trace_online
@@ -75,9 +76,7 @@ class AttentionEngine:
         self._states = {name: scalar.initial for name, scalar in states.items()}
         self._outputs = tuple(outputs)
         self._form = (self._shapes.inputs, self._custom.scan_key(), tuple(self._states.items()), self._outputs)
-        # Dtypes of custom inputs are known with the first call; any will do to find mistakes.
-        self._dtypes = tuple(torch.float32 for _ in self._custom.input_tensors)
-        self._find(self._dtypes, None)
+        self._dtypes = self._first_trace()
 
     def __call__(self, q: Any, k: Any, v: Any, *custom: Any, block_mask: Any = None, return_rowscales: bool = False) -> Any:
         """o, [B, Sq, H, Dv], for q [B, Sq, H, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv] and the custom inputs in order.
@@ -119,6 +118,22 @@ class AttentionEngine:
         if stage not in stages:
             raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
         return stages[stage]
+
+    def _first_trace(self) -> tuple[torch.dtype, ...]:
+        """Traces the functions to find mistakes; returns dtypes of custom inputs, which are not known yet, with which they work."""
+        count = len(self._custom.input_tensors)
+        tried = itertools.product((torch.float32, torch.int64, torch.bool), repeat=count)
+        found: TraceError | None = None
+        for dtypes in itertools.islice(tried, 27):
+            try:
+                self._find(dtypes, None)
+            except TraceError as error:
+                found = found or error
+            else:
+                return dtypes
+        if found is not None and count <= 3:  # with more, not all combinations were tried
+            raise found
+        return (torch.float32,) * count
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any) -> tuple[Entry, Scan]:
         def trace() -> Any:

@@ -1,6 +1,8 @@
 """What every form of the API does with a traced program: its kernel, its captured values, results without keys."""
 
+import functools
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -10,6 +12,10 @@ from attn_mlir.api.inputs import Problem, check_gradients
 from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
+from attn_mlir.mlir import LOCK
+from attn_mlir.runtime.capture_bounds import make_plan
+
+_LIMIT = 512
 
 
 def kernel_of(entry: Entry, device: str) -> driver.Kernel:
@@ -48,6 +54,39 @@ def check_captures(entry: Entry, captures: list[Any], problem: Problem, scan: Sc
                 f"the captured tensor `{name}` has size {value.shape[extent.dim]} in dimension {extent.dim}, "
                 f"but `{extent.index}` indexes it with 0 to {size - 1}"
             )
+    if any(captured.kind == "tensor" for captured in traced.captures):
+        _reads(traced.text, tuple(captured.name for captured in traced.captures)).check(problem.sizes, captures)
+
+
+class _Reads:
+    """How a program reads its captured tensors, and for which sizes that was found to be in bounds."""
+
+    def __init__(self, text: str, names: tuple[str, ...]) -> None:
+        self._plan = make_plan(text, names)
+        self._passed: set[Hashable] = set()
+
+    def check(self, sizes: dict[str, int], captures: list[Any]) -> None:
+        if not self._plan.reads:
+            return
+        problem = (sizes["B"], sizes["Hq"], sizes["Hkv"], sizes["Sq"], sizes["Skv"], sizes["D"], sizes["Dv"])
+        # Floats do not reach an index but through a cast, which the plan takes for unknown.
+        key = (
+            problem,
+            *(value.shape if isinstance(value, torch.Tensor) else value if isinstance(value, int) else None for value in captures),
+        )
+        if key not in self._passed:
+            self._plan.check(*problem, captures)
+            if len(self._passed) >= _LIMIT:
+                self._passed.clear()
+            self._passed.add(key)
+        if self._plan.has_data_checks:
+            self._plan.check_data(*problem, captures)
+
+
+@functools.lru_cache(maxsize=_LIMIT)
+def _reads(text: str, names: tuple[str, ...]) -> _Reads:
+    with LOCK:
+        return _Reads(text, names)
 
 
 def empty_results(entry: Entry, problem: Problem, v: torch.Tensor, layout: str) -> list[torch.Tensor]:

@@ -181,7 +181,10 @@ def _reads(pool: Pool, piece: ir.Operation, arguments: Sequence[ir.Value]) -> It
     """Every dimension of every tensor.extract in `piece`."""
     positions: Mapping[ir.Value, int] = {argument: i for i, argument in enumerate(arguments)}
     fresh = itertools.count()
-    variables = zip(block_of(piece).arguments, _VARIABLES.get(piece.name, ()), strict=False)
+    names = _VARIABLES.get(piece.name, ())
+    if piece.name == "attn.finalize":  # (accumulators..., b, h, q_idx, states...)
+        names = (*("" for _ in itertools.takewhile(lambda a: not isinstance(a.type, ir.IndexType), block_of(piece).arguments)), *_ROWS)
+    variables = zip(block_of(piece).arguments, names, strict=False)
     known = {argument: pool.leaf("var", name, 0) for argument, name in variables if name}
     reader = Reader(pool, known, lambda value: positions.get(value, ("unknown", piece.name, next(fresh))))
     reader.read_all(block_of(piece))
