@@ -18,6 +18,7 @@ from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.online import OnlineProgram, trace_online
+from attn_mlir.mlir import LOCK
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -108,7 +109,9 @@ class AttentionEngine:
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""
-        return kernel_of(self._find(self._dtypes, None)[0], self._device or "cpu").stages()
+        kernel = kernel_of(self._find(self._dtypes, None)[0], self._device or "cpu")
+        with LOCK:
+            return kernel.stages()
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""

@@ -13,6 +13,7 @@ from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.mlir import LOCK
+from attn_mlir.mlir import LOCK
 from attn_mlir.runtime.capture_bounds import make_plan
 
 _LIMIT = 512
@@ -62,7 +63,8 @@ class _Reads:
     """How a program reads its captured tensors, and for which sizes that was found to be in bounds."""
 
     def __init__(self, text: str, names: tuple[str, ...]) -> None:
-        self._plan = make_plan(text, names)
+        with LOCK:
+            self._plan = make_plan(text, names)
         self._passed: set[Hashable] = set()
 
     def check(self, sizes: dict[str, int], captures: list[Any]) -> None:
