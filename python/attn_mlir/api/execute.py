@@ -13,7 +13,6 @@ from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.mlir import LOCK
-from attn_mlir.mlir import LOCK
 from attn_mlir.runtime.capture_bounds import make_plan
 
 _LIMIT = 512
