@@ -2,7 +2,6 @@
 
 from attn_mlir.backends import Backend
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.target import host
 
 BACKEND = Backend(
     name="cpu",
@@ -10,9 +9,9 @@ BACKEND = Backend(
     device_types=("cpu",),
     passes={"cpu-lower-tiles": "passes.lower_tiles:LowerTiles", "cpu-expand-math": "passes.expand_math:ExpandMath"},
     pipelines={
-        "cpu-kernel": pipeline.kernel(host()),
+        "cpu-kernel": pipeline.KERNEL,
         "cpu-llvm": pipeline.LLVM,
-        "cpu-pipeline": f"{pipeline.kernel(host())},{pipeline.LLVM}",
+        "cpu-pipeline": f"{pipeline.KERNEL},{pipeline.LLVM}",
     },
     translations={"cpu-kernel": "translate:to_kernel", "llvm": "translate:to_llvm", "object": "translate:to_object"},
     schedule="passes.schedule:schedule",

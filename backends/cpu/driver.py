@@ -103,7 +103,7 @@ def compile_module(source: str) -> CpuKernel:
 
 
 def _compile(source: str) -> CpuKernel:
-    key = hashlib.sha256("\0".join([source, pipeline.kernel(host()), pipeline.LLVM, host().name, cache.version()]).encode()).hexdigest()
+    key = hashlib.sha256("\0".join([source, pipeline.KERNEL, pipeline.LLVM, host().name, cache.version()]).encode()).hexdigest()
     found = cache.load(key)
     with ir.Context() as context:
         load_all(context)
@@ -124,7 +124,7 @@ def _lower(source: str) -> tuple[ir.Module, Signature]:
         q, _, v, *arguments = [argument.type for argument in _function(module).arguments]
         scalars = tuple("tensor" if isinstance(type_, ir.RankedTensorType) else str(type_) for type_ in arguments)
         row_outputs = len(ir.FunctionType(ir.TypeAttr(_function(module).attributes["function_type"]).value).results) - 1
-        Pipeline.parse(pipeline.kernel(host()), registry()).run(module)
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         sizes = ir.DictAttr(_function(module).attributes["tile.kernel"])
         signature = Signature(ir.IntegerAttr(sizes["block_q"]).value, row_outputs, scalars, (q.shape[3], v.shape[3]), str(q.element_type))
         Pipeline.parse(pipeline.LLVM, registry()).run(module)
@@ -150,6 +150,6 @@ def stages_of(source: str) -> dict[str, str]:
             name = step.name if step.name not in stages else f"{step.name}-{sum(n.startswith(step.name) for n in stages) + 1}"
             stages[name] = operation.get_asm(use_name_loc_as_prefix=True)
 
-        for text in (pipeline.kernel(host()), pipeline.LLVM):
+        for text in (pipeline.KERNEL, pipeline.LLVM):
             Pipeline.parse(text, registry()).run(module, after=[record])
     return stages

@@ -4,20 +4,19 @@ import tempfile
 from pathlib import Path
 
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import ExecutionEngine, ir, llvm
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
 
 def _lower(module: ir.Module) -> None:
-    for text in (pipeline.kernel(host()), pipeline.LLVM):
+    for text in (pipeline.KERNEL, pipeline.LLVM):
         Pipeline.parse(text, registry()).run(module)
 
 
 def to_kernel(module: ir.Module) -> str:
     """The scheduled kernel in the `tile` dialect."""
-    Pipeline.parse(pipeline.kernel(host()), registry()).run(module)
+    Pipeline.parse(pipeline.KERNEL, registry()).run(module)
     return module.operation.get_asm(use_name_loc_as_prefix=True)
 
 
