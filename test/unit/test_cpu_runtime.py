@@ -115,3 +115,24 @@ def test_concurrent_calls():
 def test_core_does_not_import_torch():
     code = "import sys, attn_mlir.registry, attn_mlir.passes.tile, attn_mlir.tools.attn_opt; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("vector_bytes", "registers", "features"), [(16, 16, ()), (32, 16, ("avx2", "fma", "f16c")), (64, 32, ("avx512f",))])
+def test_code_for_other_machines(monkeypatch, vector_bytes, registers, features):
+    """What is generated without AVX-512, or without its bf16 products, computes the same (LLVM still targets this machine)."""
+    from attn_mlir.backends.cpu import target
+    from attn_mlir.backends.cpu.passes import expand_math, lower_tiles, schedule
+
+    other = target.CpuTarget(vector_bytes, registers, frozenset(features), 1)
+    for module in (expand_math, lower_tiles, schedule, cpu):
+        monkeypatch.setattr(module, "host", lambda: other)
+    monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
+    torch.manual_seed(0)
+    for element, dtype, tolerance in (("f32", torch.float32, 2e-6), ("bf16", torch.bfloat16, 2e-2)):
+        kernel = cpu._compile(SOFTMAX.replace("x64xf32", f"x64x{element}"))
+        q, k, v = torch.randn(3, 1, 2, 77, 64).to(dtype)
+        o, lse = kernel.run(q, k, v, [])
+        scores = q.double() @ k.double().transpose(-1, -2) * 0.125
+        scores = scores.masked_fill(torch.ones(77, 77).triu(1).bool(), float("-inf"))
+        assert (o.double() - scores.softmax(-1) @ v.double()).abs().max() < tolerance
+        assert (lse.double() - scores.logsumexp(-1)).abs().max() < 2e-5
