@@ -4,9 +4,7 @@ from attn_mlir.backends.cpu.lowering import emit, pairs
 from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.mlir import arith, ir, scf
-
-_IDENTITY = {"sum": 0.0, "max": -3.4028234663852886e38, "min": 3.4028234663852886e38}
-_IDENTITY64 = {"sum": 0.0, "max": -1.7976931348623157e308, "min": 1.7976931348623157e308}
+from attn_mlir.passes.tiling.scalars import identity
 
 
 def lower_map(context: Context, op: ir.Operation) -> None:
@@ -40,8 +38,7 @@ def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
     for inner in operations[:-1]:
         if inner not in in_loop:
             lower_scalar(context, inner)
-    identity = _IDENTITY64 if isinstance(context.score, ir.F64Type) else _IDENTITY
-    initial = [emit.number(context.row_type, identity[kind]) for kind in kinds]
+    initial = [emit.number(context.row_type, identity(kind, context.score)) for kind in kinds]
     tiles = [LaneTile(context.buffer(op, position)) for position in range(segments[0])]
     loop = scf.ForOp(emit.index(0), context.scalar(op.operands[1]), emit.index(1), initial)
     with ir.InsertionPoint(loop.body):
