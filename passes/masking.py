@@ -1,20 +1,27 @@
 """Decides how a step leaves out masked positions: by one select of the score, or by one of every term.
 
 Giving masked positions the score -inf suffices where then no reduction, state or weight notices them, which is found by
-evaluating the step in float32 (DESIGN: "decided by evaluation, not by name"): exp(-inf) = 0 adds nothing to a sum, and
--inf loses every max. Otherwise each reduction's input and each weight is selected.
+evaluating the step, not by name: exp(-inf) = 0 adds nothing to a sum, and -inf loses every max. It is evaluated twice.
+Once at the score -inf, for all finite states and captured values together, so that no condition on them can hide another
+outcome; and once in float32 on random rows, with the states of empty rows among them. Otherwise each reduction's input
+and each weight is selected.
 """
+
+import math
 
 import numpy as np
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Evaluator
-from attn_mlir.passes.derivation.expr import FLOAT, Graph, Node
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node, nodes
 from attn_mlir.passes.derivation.row import Reader
 
 _ROWS, _KEYS = 24, 9
 _LOWEST = float(np.finfo(np.float32).min)
+_NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+_SIGNED_ZERO = ("arith.divf", "math.rsqrt", "math.powf", "math.copysign", "math.atan2")
+_FINITE = "finite"
 
 
 def masks_by_score(step: ir.Block) -> bool:
@@ -25,9 +32,69 @@ def masks_by_score(step: ir.Block) -> bool:
         results, states = reader.results(), len(step.arguments) - 4
         # Then come as many weights as scales. A weight that is the same for every key must still not be given to absent ones.
         weights = range(states, (states + len(results)) // 2)
-        return all(_unnoticed(graph.score, reader, results, weights, seed) for seed in range(3))
+        vanishes = _vanishes(graph.score, results, weights)
+        return vanishes and all(_unnoticed(graph.score, reader, results, weights, seed) for seed in range(3))
     except DerivationError:
         return False
+
+
+def _vanishes(score: Node, results: list[Node], weights: range) -> bool:
+    """Whether a key of score -inf adds nothing to a reduction and has weight 0, whatever finite values everything else has."""
+    limits = _Limits({score: -math.inf})
+    reductions = [node for node in nodes(*results) if node.op == "reduce"]
+    neutral = all(limits.value(node.args[0]) == _NEUTRAL[str(node.attr)] for node in reductions)
+    return neutral and all(limits.value(results[position]) == 0 for position in weights)
+
+
+class _Limits:
+    """Values where those of some nodes are known: a number, "finite" where it is an unknown finite one, None where nothing is known."""
+
+    def __init__(self, known: dict[Node, float | str | None]) -> None:
+        self._known = known
+
+    def value(self, node: Node) -> float | str | None:
+        if node not in self._known:
+            self._known[node] = self._find(node)
+        return self._known[node]
+
+    def _find(self, node: Node) -> float | str | None:
+        if not node.varies:
+            return None if node.type == BOOL else float(node.attr) if node.is_const else _FINITE  # type: ignore[arg-type]
+        values = [self.value(argument) for argument in node.args]
+        if node.op == "arith.select" and values[0] is None:
+            return values[1] if values[1] == values[2] else None
+        if node.op == "arith.select":
+            return values[1] if values[0] else values[2]
+        if None in values:
+            return None
+        if _FINITE in values:
+            return _beside_finite(node, values)
+        return None if node.op in _SIGNED_ZERO and 0 in values else _exact(node, values)
+
+
+def _beside_finite(node: Node, values: list[float | str | None]) -> float | str | None:
+    """The value of an op of which one operand is finite."""
+    known = [value for value in values if isinstance(value, float)]
+    if len(values) != 2 or len(known) != 1:
+        return None
+    if node.op == "arith.mulf" and known[0] == 0:
+        return 0.0
+    if not math.isinf(known[0]):
+        return None
+    match node.op:
+        case "arith.addf" | "arith.subf" | "arith.cmpf":  # beside an infinite one, all finite numbers are alike
+            return _exact(node, [0.0 if value == _FINITE else value for value in values])
+        case "arith.maximumf" | "arith.minimumf":
+            return known[0] if (known[0] > 0) == (node.op == "arith.maximumf") else _FINITE
+        case "arith.divf":
+            return 0.0 if values[0] == _FINITE else None
+    return None
+
+
+def _exact(node: Node, values: list[float | str | None]) -> float | None:
+    env = {a: np.asarray(value, bool if a.type == BOOL else np.float32) for a, value in zip(node.args, values, strict=True)}
+    result = float(Evaluator(env, None, np.float32)(node))
+    return None if math.isnan(result) else result
 
 
 def _unnoticed(score: Node, reader: Reader, results: list[Node], weights: range, seed: int) -> bool:

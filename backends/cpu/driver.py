@@ -57,16 +57,17 @@ class CpuKernel:
                 f"got {(q.shape[3], columns)} and {q.dtype}"
             )
         if layout == "bshd":
-            o = torch.empty((batch, q_len, heads, columns), dtype=q.dtype).transpose(1, 2)
+            o = torch.empty((batch, q_len, heads, columns), dtype=q.dtype, device="cpu").transpose(1, 2)
         else:
-            o = torch.empty((batch, heads, q_len, columns), dtype=q.dtype)
+            o = torch.empty((batch, heads, q_len, columns), dtype=q.dtype, device="cpu")
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
-        rows = [torch.empty((batch, heads, q_len), dtype=score) for _ in range(self._signature.row_outputs)]
+        rows = [torch.empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
         blocks = -(-q_len // self._signature.block_q)
         programs = batch * heads * blocks
         if programs:
             # Columns are read as contiguous; other strides are free.
-            inputs = [t if t.stride(3) == 1 or t.shape[3] == 1 else t.contiguous() for t in (q, k, v)]
+            inputs = [t if (t.stride(3) == 1 or t.shape[3] == 1) and not t.is_neg() else t.resolve_neg().contiguous() for t in (q, k, v)]
+            captures = [c.resolve_neg() if isinstance(c, torch.Tensor) and c.is_neg() else c for c in captures]
             words = array("q", (0, programs, blocks, heads))
             for tensor in inputs:
                 _append(words, tensor)
@@ -88,7 +89,17 @@ class CpuKernel:
 
 
 def _append(words: array, tensor: torch.Tensor) -> None:
-    words.append(tensor.data_ptr())
+    """Adds the address, sizes and strides of a tensor, which the caller keeps alive."""
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:
+        address = 0
+    if not address and tensor.numel():
+        raise ArgumentError(
+            f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the CPU: q, k, v and captured tensors "
+            "must be dense, and not on meta, fake, or of a torch.func transform"
+        )
+    words.append(address)
     words.extend(tensor.shape)
     words.extend(tensor.stride())
 
