@@ -7,7 +7,11 @@ BACKEND = Backend(
     name="cpu",
     package="attn_mlir.backends.cpu",
     device_types=("cpu",),
-    passes={"cpu-lower-tiles": "passes.lower_tiles:LowerTiles", "cpu-expand-math": "passes.expand_math:ExpandMath"},
+    passes={
+        "cpu-lower-tiles": "passes.lower_tiles:LowerTiles",
+        "cpu-guard-division": "passes.guard_division:GuardDivision",
+        "cpu-expand-math": "passes.expand_math:ExpandMath",
+    },
     pipelines={
         "cpu-kernel": pipeline.KERNEL,
         "cpu-llvm": pipeline.LLVM,

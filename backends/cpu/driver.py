@@ -75,9 +75,9 @@ class CpuKernel:
                 if kind == "tensor":
                     _append(words, capture)
                 elif kind == "index":
-                    words.append(capture)
+                    words.append(_in_range(capture))
                 else:
-                    words.frombytes(struct.pack("<d" if kind == "f64" else "<f4x", capture))
+                    words.frombytes(struct.pack("<d", capture) if kind == "f64" else bytes(ctypes.c_float(capture)) + bytes(4))
             for tensor in (o, *rows):
                 _append(words, tensor)
             self._worker.run((ctypes.c_int64 * len(words)).from_buffer(words), programs, torch.get_num_threads())
@@ -86,6 +86,12 @@ class CpuKernel:
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""
         return {"traced": self._source, **stages_of(self._source)}
+
+
+def _in_range(number: int) -> int:
+    if not -(2**63) <= number < 2**63:
+        raise ArgumentError(f"a captured integer must fit into 64 bits, got {number}")
+    return number
 
 
 def _append(words: array, tensor: torch.Tensor) -> None:

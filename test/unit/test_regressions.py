@@ -79,3 +79,27 @@ def test_tensors_without_memory_are_refused() -> None:
         attn_mlir.attention(q, k, v, score_mod=lambda score, b, h, q_idx, kv_idx: score + table[q_idx, kv_idx])
     with pytest.raises(ArgumentError, match="must be dense"):
         torch.vmap(lambda x: attn_mlir.attention(x, k, v))(q[None])
+
+
+def test_quotients_that_do_not_exist_do_not_stop_the_process() -> None:
+    q, k, v = inputs()
+    least, minus = torch.full((53,), -(2**63)), torch.full((53,), -1)
+    table = torch.randn(9, generator=torch.Generator().manual_seed(1))
+    for score_mod in (
+        lambda score, b, h, q_idx, kv_idx: score + (least[kv_idx] // minus[kv_idx]),
+        lambda score, b, h, q_idx, kv_idx: score + table[(least[kv_idx] % minus[kv_idx]) % 9],
+        lambda score, b, h, q_idx, kv_idx: score + torch.fmod(least[kv_idx], minus[kv_idx]),
+    ):
+        assert attn_mlir.attention(q, k, v, score_mod=score_mod).isfinite().all()
+
+
+def test_captured_numbers_out_of_range() -> None:
+    q, k, v = inputs()
+
+    def fill(number: float) -> Callable[..., Any]:
+        return lambda score, b, h, q_idx, kv_idx: torch.where(kv_idx < 7, score, number)
+
+    expected = attn_mlir.attention(q, k, v, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx < 7)
+    assert_near(attn_mlir.attention(q, k, v, score_mod=fill(-1e300)), expected.double())
+    with pytest.raises(ArgumentError, match="64 bits"):
+        attn_mlir.attention(q, k, v, score_mod=fill(2**63))

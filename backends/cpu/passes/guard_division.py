@@ -1,0 +1,46 @@
+"""Makes integer division total: the processor traps where a quotient does not exist."""
+
+from dataclasses import dataclass
+
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import walk
+
+_DIVISIONS = ("arith.divsi", "arith.floordivsi", "arith.ceildivsi", "arith.remsi")
+_LEAST = -(2**63)
+
+
+@dataclass(frozen=True)
+class GuardDivision(Pass):
+    """Divides by 1 instead of by 0, and where the least integer is divided by -1, as torch does: the quotient wraps around.
+
+    Divisors that are constants are left alone.
+    """
+
+    name = "cpu-guard-division"
+
+    def run(self, module: ir.Operation) -> bool:
+        for op in [op for op in walk(module) if op.name in _DIVISIONS and not _is_constant(op.operands[1])]:
+            with op.location, ir.InsertionPoint(op):
+                op.operands[1] = _safe(op.operands[0], op.operands[1])
+        return True
+
+
+def _safe(dividend: ir.Value, divisor: ir.Value) -> ir.Value:
+    wraps = arith.andi(_equals(divisor, -1), _equals(dividend, _LEAST))
+    return arith.select(arith.ori(_equals(divisor, 0), wraps), _constant(divisor.type, 1), divisor)
+
+
+def _equals(value: ir.Value, number: int) -> ir.Value:
+    return arith.cmpi(arith.CmpIPredicate.eq, value, _constant(value.type, number))
+
+
+def _constant(type_: ir.Type, number: int) -> ir.Value:
+    if not isinstance(type_, ir.VectorType):
+        return arith.constant(type_, number)
+    element = ir.IntegerAttr.get(type_.element_type, number)
+    return arith.constant(type_, ir.DenseElementsAttr.get_splat(type_, element))
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"
