@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from attn_mlir.passes.base import Pass
 
 _PASSES = {
+    "attn-pack-heads": "pack_heads:PackHeads",
     "attn-simplify": "simplify:Simplify",
     "attn-resolve-masks": "resolve_masks:ResolveMasks",
     "attn-online-rewrite": "online_rewrite:OnlineRewrite",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.derivation import Derivation, DerivationError, Row, derive, read_row
+from attn_mlir.passes.derivation import Derivation, DerivationError, Row, accumulator_limit, derive, read_row
 from attn_mlir.passes.derivation.expr import Graph, Node, text
 from attn_mlir.passes.derivation.plan import OUTPUT
 from attn_mlir.passes.derivation.row import Reader, location_name
@@ -43,7 +43,7 @@ def _attention(op: ir.Operation, max_accumulators: int) -> Iterator[str]:
         row = read_row(row_piece)
         outputs = _output_names(op)
         yield from _row(row, outputs)
-        derivation = derive(row, max_accumulators)
+        derivation = derive(row, accumulator_limit(op, max_accumulators))
     except DerivationError as error:
         yield f"no online form: {error}"
         return

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.derivation import DerivationError, derive, read_row
+from attn_mlir.passes.derivation import DerivationError, accumulator_limit, derive, read_row
 from attn_mlir.passes.derivation.emit import PieceWriter
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
@@ -14,7 +14,8 @@ from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 class OnlineRewrite(Pass):
     """Replaces each `attn.attention` by the `attn.online` derived from its row, with the fewest sweeps over the keys.
 
-    More than `max-accumulators` output accumulators count as dearer than one more sweep.
+    More than `max-accumulators` output accumulators count as dearer than one more sweep; for 16-bit inputs, more than
+    one, because weights are rounded to that type, and what several accumulators leave when they cancel would be rounding.
     """
 
     name = "attn-online-rewrite"
@@ -33,7 +34,7 @@ class OnlineRewrite(Pass):
             return False
         try:
             row = read_row(row_piece)
-            derivation = derive(row, self.max_accumulators)
+            derivation = derive(row, accumulator_limit(attention, self.max_accumulators))
         except DerivationError as error:
             row_piece.location.emit_error(f"the row has no online form: {error}")
             return False

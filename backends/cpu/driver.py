@@ -1,9 +1,6 @@
 """Compiles programs for the CPU and runs them on torch tensors."""
 
-import ctypes
 import hashlib
-import struct
-from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,10 +9,11 @@ import torch
 
 from attn_mlir.backends.cpu import cache, pipeline
 from attn_mlir.backends.cpu.jit import Worker
+from attn_mlir.backends.cpu.launch import launch
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
@@ -41,12 +39,17 @@ class Signature:
 
 
 class CpuKernel:
-    """A program compiled for the CPU."""
+    """A program compiled for the CPU.
+
+    Grouped heads with a single query, as in decoding, have a second kernel whose rows are the heads of a group
+    (`attn-pack-heads`). It is compiled at the first call with grouped heads, so that no later length compiles anything.
+    """
 
     def __init__(self, source: str, worker: Worker, signature: Signature) -> None:
         self._source = source
         self._worker = worker
         self._signature = signature
+        self._decoder: Worker | None = None
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Kernel.run`."""
@@ -62,65 +65,46 @@ class CpuKernel:
             o = torch.empty((batch, heads, q_len, columns), dtype=q.dtype, device="cpu")
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = [torch.empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
-        blocks = -(-q_len // self._signature.block_q)
-        programs = batch * heads * blocks
-        if programs:
-            # Columns are read as contiguous; other strides are free.
-            inputs = [t if (t.stride(3) == 1 or t.shape[3] == 1) and not t.is_neg() else t.resolve_neg().contiguous() for t in (q, k, v)]
-            captures = [c.resolve_neg() if isinstance(c, torch.Tensor) and c.is_neg() else c for c in captures]
-            words = array("q", (0, programs, blocks, heads))
-            for tensor in inputs:
-                _append(words, tensor)
-            for capture, kind in zip(captures, self._signature.scalars, strict=True):
-                if kind == "tensor":
-                    _append(words, capture)
-                elif kind == "index":
-                    words.append(_in_range(capture))
-                else:
-                    words.frombytes(struct.pack("<d", capture) if kind == "f64" else bytes(ctypes.c_float(capture)) + bytes(4))
-            for tensor in (o, *rows):
-                _append(words, tensor)
-            self._worker.run((ctypes.c_int64 * len(words)).from_buffer(words), programs, torch.get_num_threads())
-        return [o, *rows]
+        results, worker = [o, *rows], self._worker
+        if not batch * heads * q_len:
+            return results
+        targets = results
+        if heads != k.shape[1]:
+            decoder = self._single_query_worker()
+            if q_len == 1:
+                group = heads // k.shape[1]
+                worker, q, targets = decoder, _group_heads(q, group), [_group_heads(target, group) for target in targets]
+        launch(worker, (q, k, v), captures, self._signature.scalars, targets, self._signature.block_q)
+        return results
+
+    def _single_query_worker(self) -> Worker:
+        if self._decoder is None:
+            with LOCK:
+                self._decoder = self._decoder or _compile(self._source, pack_heads=True)[0]
+        return self._decoder
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""
         return {"traced": self._source, **stages_of(self._source)}
 
 
-def _in_range(number: int) -> int:
-    if not -(2**63) <= number < 2**63:
-        raise ArgumentError(f"a captured integer must fit into 64 bits, got {number}")
-    return number
-
-
-def _append(words: array, tensor: torch.Tensor) -> None:
-    """Adds the address, sizes and strides of a tensor, which the caller keeps alive."""
-    try:
-        address = tensor.data_ptr()
-    except RuntimeError:
-        address = 0
-    if not address and tensor.numel():
-        raise ArgumentError(
-            f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the CPU: q, k, v and captured tensors "
-            "must be dense, and not on meta, fake, or of a torch.func transform"
-        )
-    words.append(address)
-    words.extend(tensor.shape)
-    words.extend(tensor.stride())
+def _group_heads(tensor: torch.Tensor, group: int) -> torch.Tensor:
+    """A view of [B, Hq, 1, ...] as [B, Hkv, group, ...]."""
+    return tensor[:, :, 0].unflatten(1, (-1, group))
 
 
 def compile_module(source: str) -> CpuKernel:
     """Compiles a module given as text, or finds it in memory or on disk. Raises CompileError."""
     kernel = _KERNELS.get(source)
     if kernel is None:
-        _COMPILED["count"] += 1
-        kernel = _KERNELS[source] = _compile(source)
+        kernel = _KERNELS[source] = CpuKernel(source, *_compile(source))
     return kernel
 
 
-def _compile(source: str) -> CpuKernel:
-    key = hashlib.sha256("\0".join([source, pipeline.KERNEL, pipeline.LLVM, host().name, cache.version()]).encode()).hexdigest()
+def _compile(source: str, pack_heads: bool = False) -> tuple[Worker, Signature]:
+    _COMPILED["count"] += 1
+    first = f"attn-pack-heads,{pipeline.KERNEL}" if pack_heads else pipeline.KERNEL
+    key = hashlib.sha256("\0".join([source, first, pipeline.LLVM, host().name, cache.version()]).encode()).hexdigest()
     found = cache.load(key)
     with ir.Context() as context:
         load_all(context)
@@ -130,18 +114,18 @@ def _compile(source: str) -> CpuKernel:
             signature = Signature(fields["block_q"], fields["row_outputs"], tuple(fields["scalars"]), dims, fields["element"])
             module = ir.Module.parse(text)
         else:
-            module, signature = _lower(source)
+            module, signature = _lower(source, first)
             cache.save(key, module, asdict(signature))
-        return CpuKernel(source, Worker(module, "attention"), signature)
+        return Worker(module, "attention"), signature
 
 
-def _lower(source: str) -> tuple[ir.Module, Signature]:
+def _lower(source: str, first: str) -> tuple[ir.Module, Signature]:
     try:
         module = ir.Module.parse(source)
         q, _, v, *arguments = [argument.type for argument in _function(module).arguments]
         scalars = tuple("tensor" if isinstance(type_, ir.RankedTensorType) else str(type_) for type_ in arguments)
         row_outputs = len(ir.FunctionType(ir.TypeAttr(_function(module).attributes["function_type"]).value).results) - 1
-        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        Pipeline.parse(first, registry()).run(module)
         sizes = ir.DictAttr(_function(module).attributes["tile.kernel"])
         signature = Signature(ir.IntegerAttr(sizes["block_q"]).value, row_outputs, scalars, (q.shape[3], v.shape[3]), str(q.element_type))
         Pipeline.parse(pipeline.LLVM, registry()).run(module)

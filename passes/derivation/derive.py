@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.check import Checker, Report
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.plan import OUTPUT, Plan
@@ -15,6 +16,16 @@ class Derivation:
 
     program: Program
     report: Report
+
+
+def accumulator_limit(attention: ir.Operation, wanted: int) -> int:
+    """How many output accumulators an attention may have: one for 16-bit inputs, else `wanted`.
+
+    Weights are rounded to the input type. Where several accumulators cancel, as (sum s v - mean sum v) does, what is
+    left would be the rounding; one more sweep has weights that are final before they are rounded.
+    """
+    element = ir.RankedTensorType(attention.operands[0].type).element_type
+    return 1 if isinstance(element, (ir.F16Type, ir.BF16Type)) else wanted
 
 
 def derive(row: Row, max_accumulators: int = 2) -> Derivation:

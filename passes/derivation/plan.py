@@ -211,7 +211,7 @@ class Plan:
         if OUTPUT not in self.distrusted:
             groups = factorise(self._normal(running), weight, self.row.names)
             if not isinstance(groups, str) and len(groups) > self.max_accumulators:
-                groups = f"it would need {len(groups)} accumulators, and {self.max_accumulators} cost as much as one more sweep"
+                groups = f"it would need {len(groups)} accumulators, and more than {self.max_accumulators} are dearer than one more sweep"
         why = ""
         if isinstance(groups, str):
             why, sweep = f"; {groups}", sweep + bool(running)

@@ -65,13 +65,43 @@ def test_length_does_not_recompile():
     from attn_mlir.backends.cpu.driver import compile_count
 
     attention = attn_mlir.Attention(mask_mod=masks.sliding_window(9))
-    q, k, v = tensors(1, 2, 2, 5, 5, 24, 24, torch.float32)
-    attention(q, k, v)
+    attention(*tensors(1, 2, 2, 5, 5, 24, 24, torch.float32))
     before = compile_count()
-    for shape in ((3, 4, 2, 33, 70), (1, 1, 1, 200, 1), (2, 6, 3, 64, 64)):
-        q, k, v = tensors(*shape, 24, 24, torch.float32)
-        attention(q, k, v)
+    for shape in ((3, 4, 4, 33, 70), (1, 1, 1, 200, 1), (2, 3, 3, 64, 64), (1, 5, 5, 1, 9)):
+        attention(*tensors(*shape, 24, 24, torch.float32))
     assert compile_count() == before
+    # The first grouped heads may add the kernel for single queries, whatever the length; nothing after that.
+    attention(*tensors(1, 4, 2, 7, 7, 24, 24, torch.float32))
+    before = compile_count()
+    for shape in ((3, 4, 2, 33, 70), (1, 8, 1, 1, 300), (2, 6, 3, 64, 64)):
+        attention(*tensors(*shape, 24, 24, torch.float32))
+    assert compile_count() == before
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("heads", [(6, 2), (8, 1), (40, 1), (4, 4)])
+def test_one_query_of_grouped_heads(heads, layout):
+    """Decoding: the heads of a group are the rows of one block; what depends on the head must still see the right one."""
+    torch.manual_seed(7)
+    slopes, visible = torch.rand(heads[0]), torch.randint(30, 90, (2, heads[0]))
+    attention = attn_mlir.Attention(
+        score_mod=lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (kv_idx - q_idx) * 0.1,
+        mask_mod=lambda b, h, q_idx, kv_idx: (kv_idx <= q_idx + attn_mlir.kv_len() - attn_mlir.q_len()) & (kv_idx < visible[b, h]),
+        query_mod=lambda x, b, h, q_idx, d: x * (1 + h) + q_idx,
+        return_lse=True,
+        layout=layout,
+    )
+    q, k, v = tensors(2, *heads, 1, 77, 16, 24, torch.float32)
+    inputs = [t.transpose(1, 2).contiguous() for t in (q, k, v)] if layout == "bshd" else (q, k, v)
+    o, lse = attention(*inputs)
+    position = torch.arange(77)
+    bias = slopes[:, None, None] * position * 0.1
+    scale = 1 + torch.arange(heads[0])[:, None, None]
+    group = heads[0] // heads[1]
+    scores = (q * scale).double() @ k.double().repeat_interleave(group, 1).transpose(-1, -2) / 4 + bias
+    scores = scores.masked_fill(position >= visible[..., None, None], -math.inf)
+    assert error(o.transpose(1, 2) if layout == "bshd" else o, scores.softmax(-1) @ v.double().repeat_interleave(group, 1)) < 5e-6
+    assert error(lse, scores.logsumexp(-1)) < 5e-6
 
 
 def test_rows_without_keys():

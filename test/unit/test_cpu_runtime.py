@@ -16,6 +16,11 @@ INPUTS = Path(__file__).parent.parent / "Inputs"
 SOFTMAX = (INPUTS / "causal-softmax.mlir").read_text()
 
 
+def compiled(source):
+    """A kernel that is not kept in memory."""
+    return cpu.CpuKernel(source, *cpu._compile(source))
+
+
 def run(kernel, length=40):
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, length, 64)
@@ -28,35 +33,35 @@ def test_kernels_are_cached_in_memory():
 
 def test_disk_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
-    expected = run(cpu._compile(SOFTMAX))
+    expected = run(compiled(SOFTMAX))
     files = sorted(tmp_path.iterdir())
     assert [file.suffix for file in files] == [".json", ".mlirbc"]
 
-    def lower(source):
+    def lower(source, first):
         raise RuntimeError("compiled again")
 
     monkeypatch.setattr(cpu, "_lower", lower)
-    assert torch.equal(run(cpu._compile(SOFTMAX)), expected)
+    assert torch.equal(run(compiled(SOFTMAX)), expected)
     # Another program, another entry.
     with pytest.raises(RuntimeError, match="compiled again"):
-        cpu._compile(SOFTMAX.replace("0.125", "0.25"))
+        compiled(SOFTMAX.replace("0.125", "0.25"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"not bytecode", None])
 def test_damaged_disk_cache_is_replaced(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
-    expected = run(cpu._compile(SOFTMAX))
+    expected = run(compiled(SOFTMAX))
     (bytecode,) = tmp_path.glob("*.mlirbc")
     whole = bytecode.read_bytes()
     bytecode.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
-    assert torch.equal(run(cpu._compile(SOFTMAX)), expected)
+    assert torch.equal(run(compiled(SOFTMAX)), expected)
     assert bytecode.read_bytes() == whole
 
 
 def test_unwritable_disk_cache_is_ignored(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path / "file" / "below"))
-    assert run(cpu._compile(SOFTMAX)).isfinite().all()
+    assert run(compiled(SOFTMAX)).isfinite().all()
 
 
 def test_cache_can_be_turned_off(monkeypatch):
@@ -117,7 +122,9 @@ def test_core_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("vector_bytes", "registers", "features"), [(16, 16, ()), (32, 16, ("avx2", "fma", "f16c")), (64, 32, ("avx512f",))])
+@pytest.mark.parametrize(
+    ("vector_bytes", "registers", "features"), [(16, 16, ()), (32, 16, ("avx2", "fma", "f16c")), (64, 32, ("avx512f",))]
+)
 def test_code_for_other_machines(monkeypatch, vector_bytes, registers, features):
     """What is generated without AVX-512, or without its bf16 products, computes the same (LLVM still targets this machine)."""
     from attn_mlir.backends.cpu import target
@@ -129,7 +136,7 @@ def test_code_for_other_machines(monkeypatch, vector_bytes, registers, features)
     monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
     torch.manual_seed(0)
     for element, dtype, tolerance in (("f32", torch.float32, 2e-6), ("bf16", torch.bfloat16, 2e-2)):
-        kernel = cpu._compile(SOFTMAX.replace("x64xf32", f"x64x{element}"))
+        kernel = compiled(SOFTMAX.replace("x64xf32", f"x64x{element}"))
         q, k, v = torch.randn(3, 1, 2, 77, 64).to(dtype)
         o, lse = kernel.run(q, k, v, [])
         scores = q.double() @ k.double().transpose(-1, -2) * 0.125

@@ -103,3 +103,24 @@ def test_captured_numbers_out_of_range() -> None:
     assert_near(attn_mlir.attention(q, k, v, score_mod=fill(-1e300)), expected.double())
     with pytest.raises(ArgumentError, match="64 bits"):
         attn_mlir.attention(q, k, v, score_mod=fill(2**63))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_layer_norm_row_in_16_bits(dtype):
+    """Rows with a single key must give 0: (s - mean) / std, where accumulators of rounded weights would leave the rounding."""
+
+    def layer_norm(s):
+        d = s - s.mean()
+        return d / ((d * d).mean() + 1e-5).sqrt()
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 40, 32).to(dtype)
+    o = attn_mlir.attention(q, k, v, row=layer_norm, mask_mod=lambda b, h, i, j: (i - j < 3) & (j <= i))
+    assert (o[:, :, 0] == 0).all()
+    scores = q.double() @ k.double().transpose(-1, -2) / 32**0.5
+    distance = torch.arange(40)[:, None] - torch.arange(40)
+    present = (distance >= 0) & (distance < 3)
+    count = present.sum(-1, keepdim=True)
+    centred = (scores - (scores * present).sum(-1, keepdim=True) / count) * present
+    weights = centred / ((centred * centred).sum(-1, keepdim=True) / count + 1e-5).sqrt()
+    assert (o.double() - weights @ v.double()).abs().max() < (4e-3 if dtype == torch.float16 else 3e-2)

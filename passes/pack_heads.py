@@ -1,0 +1,71 @@
+"""Makes the query heads that share a key head the query rows of one program, for decoding with a single query."""
+
+from dataclasses import dataclass
+
+from attn_mlir.mlir import arith, ir, tensor
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import block_of, find_all, walk
+
+# Where a piece's block arguments hold the query head; the query position follows it.
+_HEAD = {"attn.query": 2, "attn.score": 2, "attn.mask": 1, "attn.row": 2, "attn.init": 1, "attn.step": 2}
+
+
+@dataclass(frozen=True)
+class PackHeads(Pass):
+    """Lets q come as [B, Hkv, Hq / Hkv, D] instead of [B, Hq, 1, D], so that a group of heads fills the rows of a tile.
+
+    In the pieces, head h becomes h * group + q_idx and position q_idx becomes 0. The program is then right only for a
+    single query position; o and the row outputs have q's new shape.
+    """
+
+    name = "attn-pack-heads"
+
+    def run(self, module: ir.Operation) -> bool:
+        for attention in find_all(module, "attn.attention", "attn.online"):
+            if attention.parent is None or attention.parent.name != "func.func":
+                attention.location.emit_error(f"{self.name}: '{attention.name}' must stand directly in a func.func")
+                return False
+            q = attention.operands[0]
+            sizes = [op for op in walk(attention.parent) if op.name == "tensor.dim" and op.operands[0] == q]
+            with attention.location, ir.InsertionPoint.at_block_begin(attention.block):
+                one, two = _index(1), _index(2)
+                key_heads, group = tensor.DimOp(q, one).result, tensor.DimOp(q, two).result
+                heads = arith.MulIOp(key_heads, group).result
+            for size in sizes:
+                if not _replace_size(size, heads, one):
+                    return False
+            for piece in [view.operation for view in attention.regions[0].blocks[0].operations]:
+                _pack(piece, attention, group)
+        return True
+
+
+def _index(value: int) -> ir.Value:
+    return arith.ConstantOp(ir.IndexType.get(), value).result
+
+
+def _replace_size(size: ir.Operation, heads: ir.Value, one: ir.Value) -> bool:
+    """Gives a size of q its value before packing."""
+    maker = size.operands[1].owner
+    if isinstance(maker, ir.Block) or maker.operation.name != "arith.constant":
+        size.location.emit_error("attn-pack-heads: which size of q is asked for must be a constant")
+        return False
+    dimension = ir.IntegerAttr(maker.operation.attributes["value"]).value
+    if dimension in (1, 2):
+        size.results[0].replace_all_uses_with(heads if dimension == 1 else one)
+    return True
+
+
+def _pack(piece: ir.Operation, attention: ir.Operation, group: ir.Value) -> None:
+    position = _HEAD.get(piece.name)
+    if piece.name == "attn.finalize":
+        position = ir.IntegerAttr(attention.attributes["accumulators"]).value + 1
+    if position is None:
+        return
+    block = block_of(piece)
+    head, query = list(block.arguments)[position : position + 2]
+    with piece.location, ir.InsertionPoint.at_block_begin(block):
+        scaled = arith.MulIOp(head, group)
+        packed = arith.AddIOp(scaled.result, query)
+        zero = _index(0)
+    head.replace_all_uses_except(packed.result, scaled.operation)
+    query.replace_all_uses_except(zero, packed.operation)
