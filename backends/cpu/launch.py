@@ -20,7 +20,7 @@ def launch(
     outputs: Sequence[torch.Tensor],
     block_q: int,
 ) -> None:
-    """Runs the whole grid: blocks of `block_q` rows of inputs[0] = q, [B, H, S, D]. `scalars` are the kinds of the captures."""
+    """Runs the whole grid: blocks of `block_q` rows of q = inputs[0], [B, H, S, D]. `scalars` are the kinds of the captures."""
     batch, heads, length = inputs[0].shape[:3]
     blocks = -(-length // block_q)
     # Columns are read as contiguous; other strides are free.

@@ -91,7 +91,7 @@ def test_one_query_of_grouped_heads(heads, layout):
         return_lse=True,
         layout=layout,
     )
-    q, k, v = tensors(2, *heads, 1, 77, 16, 24, torch.float32)
+    q, k, v = tensors(2, heads[0], heads[1], 1, 77, 16, 24, torch.float32)
     inputs = [t.transpose(1, 2).contiguous() for t in (q, k, v)] if layout == "bshd" else (q, k, v)
     o, lse = attention(*inputs)
     position = torch.arange(77)
