@@ -31,7 +31,6 @@ def raises(kind: type[AttnError], text: str) -> Any:
         ({"kv_shared": True}, "kv_shared=True is not there yet: pass k and v as two tensors"),
         ({"extern_block_mask": True}, "extern_block_mask=True without a mask function is not there yet: give mask_mod="),
         ({"block_mask": torch.ones(1, 1, 1, 1)}, "block_mask as a tensor is not there yet: pass the mask function"),
-        ({"device": object()}, 'device takes a name such as "cpu", got object: leave it out'),
         ({"device": "meta"}, "device 'meta': no backend serves it. Use a device of: "),
         ({"device": "tpu-9"}, "device 'tpu-9': no backend serves it. Use a device of: "),
     ],
@@ -57,6 +56,7 @@ def test_what_is_accepted_without_effect() -> None:
         ({"online_func": OnlineSoftmax}, "online_func is the class OnlineSoftmax; pass an instance: online_func=OnlineSoftmax()"),
         ({"online_func": causal}, "online_func must be an instance of an OnlineFunc, got function"),
         ({"mask_mod": causal, "block_mask": lambda *i: i[0] == 0}, "mask_mod and block_mask are two masks: give one"),
+        ({"device": 0}, 'device takes a name such as "cpu" or a torch.device, got int: leave it out'),
         ({"mask_mod": 3}, "mask_mod must be a function, got int"),
     ],
 )

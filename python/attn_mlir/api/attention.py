@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from attn_mlir.api.execute import check_captures, empty_results, kernel_of
-from attn_mlir.api.inputs import LAYOUTS, check_gradients, check_inputs
+from attn_mlir.api.inputs import LAYOUTS, check_gradients, check_inputs, device_type, may_carry_tangents
 from attn_mlir.api.rows import softmax
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
@@ -40,14 +41,14 @@ class Attention:
         value_mod: Function | None = None,
         layout: str = "bhsd",
         return_lse: bool = False,
-        device: str | None = None,
+        device: str | torch.device | None = None,
         deterministic: bool = False,
         return_states: bool = False,
     ) -> None:
         self._functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-        self._options = (scale, layout, return_lse, return_states, device)
+        self._options = (scale, layout, return_lse, return_states, device_type(device))
         self.deterministic = deterministic
-        if layout not in LAYOUTS:
+        if not isinstance(layout, str) or layout not in LAYOUTS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
         self._last = Inputs("f32", 64, 64)
         self._entry(self._last)
@@ -97,7 +98,7 @@ def attention(
     value_mod: Function | None = None,
     layout: str = "bhsd",
     return_lse: bool = False,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     deterministic: bool = False,
     return_states: bool = False,
 ) -> Any:
@@ -128,11 +129,12 @@ def _execute(
     layout: str,
     return_lse: bool,
     return_states: bool,
-    device: str | None,
+    device: str | torch.device | None,
 ) -> tuple[Any, Inputs]:
     problem = check_inputs(q, k, v, layout)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    if may_carry_tangents() or (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
         check_gradients({"q": q, "k": k, "v": v})
+    target = problem.device.type if device is None else device_type(device) or ""
     form, factor = _scale(scale, problem.inputs.head_dim)
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device)
     captures = entry.captures(scan, factor)
@@ -143,7 +145,7 @@ def _execute(
     if problem.is_empty:
         results = empty_results(entry, problem, v, layout)
     else:
-        results = kernel_of(entry, device or problem.device.type).run(q, k, v, captures, layout)
+        results = kernel_of(entry, target).run(q, k, v, captures, layout)
     o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
     if not (return_lse or return_states):
         return o, problem.inputs
@@ -156,16 +158,34 @@ def _scale(scale: float | None, head_dim: int) -> tuple[str | float, float]:
     """How the scale enters the program, and its value: the default and 1 are compiled in, others are arguments."""
     if scale is None:
         return 1.0 / math.sqrt(head_dim), 0.0
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        try:
-            scale = float(scale.item())  # numpy scalars
-        except AttributeError:
-            raise ArgumentError(f"scale must be a number or None, got {type(scale).__name__}") from None
+    if type(scale) is not float:
+        scale = _number(scale)
     if not math.isfinite(scale):
         raise ArgumentError(f"scale must be finite, got {scale}")
     if scale in (1.0, 1.0 / math.sqrt(head_dim)):
         return float(scale), 0.0
     return "runtime", float(scale)
+
+
+def _number(scale: Any) -> float:
+    """The scale as a float; numpy scalars and tensors of one element are taken too."""
+    check_gradients({"scale": scale})
+    number = scale
+    if not isinstance(scale, (int, float)):
+        try:
+            number = scale.item()
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            number = None
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        shape = getattr(scale, "shape", ())
+        given = f"{type(scale).__name__} of shape {list(shape)}" if shape else type(scale).__name__
+        if isinstance(scale, (torch.Tensor, np.generic, np.ndarray)):
+            given += f" of dtype {scale.dtype}"
+        raise ArgumentError(f"scale must be a number or None, got {given}")
+    try:
+        return float(number)
+    except OverflowError:
+        raise ArgumentError("scale must be finite, got an integer that is too large for a float") from None
 
 
 def _find(

@@ -10,7 +10,7 @@ from attn_mlir import driver
 from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.execute import check_captures, empty_results, kernel_of
-from attn_mlir.api.inputs import Problem, check_gradients, check_inputs
+from attn_mlir.api.inputs import Problem, check_gradients, check_inputs, device_type
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func
 from attn_mlir.api.online_rows import Identity
@@ -109,9 +109,8 @@ class AttentionEngine:
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""
-        kernel = kernel_of(self._find(self._dtypes, None)[0], self._device or "cpu")
         with LOCK:
-            return kernel.stages()
+            return kernel_of(self._find(self._dtypes, None)[0], self._device or "cpu").stages()
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
@@ -197,15 +196,9 @@ def _check_support(backend: Any, tune: Any, tune_bwd: Any, kv_shared: Any) -> No
 
 
 def _device(device: Any) -> str | None:
-    if device is None:
-        return None
-    if not isinstance(device, (str, torch.device)):
-        raise UnsupportedError(f'device takes a name such as "cpu", got {type(device).__name__}: leave it out to use that of the tensors')
-    try:
-        name = torch.device(device).type
-    except RuntimeError:
-        name = str(device)
-    driver.compiler_for(name)
+    name = device_type(device)
+    if name is not None:
+        driver.compiler_for(name)
     return name
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attn_mlir import driver
-from attn_mlir.api.inputs import Problem, check_gradients
+from attn_mlir.api.inputs import Problem, check_gradients, may_carry_tangents
 from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
@@ -37,7 +37,7 @@ def check_captures(entry: Entry, captures: list[Any], problem: Problem, scan: Sc
     by_source = {captured.source: (captured.name, value) for captured, value in zip(traced.captures, captures, strict=True)}
     for name, value in by_source.values():
         if isinstance(value, torch.Tensor):
-            if value.requires_grad:
+            if value.requires_grad or may_carry_tangents():
                 check_gradients({name: value})
             if value.device != problem.device:
                 raise ArgumentError(f"the captured tensor `{name}` is on {value.device} but q is on {problem.device}: move it there")

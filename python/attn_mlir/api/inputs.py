@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
@@ -38,7 +39,7 @@ def check_inputs(q: Any, k: Any, v: Any, layout: str) -> Problem:
     try:
         key = (layout, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout)
         problem = _checked.get(key)
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, RuntimeError):  # RuntimeError: nested tensors have no shape
         key = problem = None
     if problem is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
         problem = _check(q, k, v, layout)
@@ -48,8 +49,20 @@ def check_inputs(q: Any, k: Any, v: Any, layout: str) -> Problem:
     return problem
 
 
+def may_carry_tangents() -> bool:
+    """Whether a forward-mode derivative is being computed, as within torch.autograd.forward_ad.dual_level()."""
+    return forward_ad._current_level >= 0
+
+
 def check_gradients(named: dict[str, Any]) -> None:
-    """There is no backward pass yet: refuses tensors that would need one."""
+    """There are no derivatives yet: refuses tensors that would need one."""
+    if may_carry_tangents():
+        for name, value in named.items():
+            if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
+                raise UnsupportedError(
+                    f"`{name}` carries a tangent, and there is no forward-mode derivative yet: "
+                    f"pass torch.autograd.forward_ad.unpack_dual({name}).primal"
+                )
     if not torch.is_grad_enabled():
         return
     for name, value in named.items():
@@ -60,7 +73,7 @@ def check_gradients(named: dict[str, Any]) -> None:
 
 
 def _check(q: Any, k: Any, v: Any, layout: str) -> Problem:
-    if layout not in LAYOUTS:
+    if not isinstance(layout, str) or layout not in LAYOUTS:
         raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
     named = {"q": q, "k": k, "v": v}
     for name, tensor in named.items():
@@ -77,7 +90,14 @@ def _check(q: Any, k: Any, v: Any, layout: str) -> Problem:
 def _check_tensor(name: str, tensor: Any, layout: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-    if tensor.layout != torch.strided or tensor.is_quantized:
+    if tensor.is_nested:
+        raise ArgumentError(
+            f"{name} is a nested tensor: pad it with torch.nested.to_padded_tensor({name}, 0.0) and leave the padding out with mask_mod, "
+            "or put all sequences into one with attn_mlir.masks.document"
+        )
+    if tensor.is_quantized:
+        raise ArgumentError(f"{name} is a quantized tensor: use {name}.dequantize()")
+    if tensor.layout != torch.strided:
         raise ArgumentError(f"{name} must be a plain strided tensor, got layout {tensor.layout}: use {name}.to_dense()")
     if tensor.device.type == "meta":
         raise ArgumentError(f"{name} is on the meta device and holds no data")
@@ -89,6 +109,20 @@ def _check_tensor(name: str, tensor: Any, layout: str) -> None:
     long = [size for size in tensor.shape if size >= _MAX_LENGTH]
     if long:
         raise ArgumentError(f"{name} has a dimension of {long[0]} elements; the limit is {_MAX_LENGTH - 1}")
+
+
+def device_type(device: Any) -> str | None:
+    """The type of a device given by name or as a torch.device: "cpu" for "cpu:0"; None for None. Backends tell unknown names."""
+    if device is None or device == "cpu":
+        return None if device is None else "cpu"
+    if not isinstance(device, (str, torch.device)):
+        raise ArgumentError(
+            f'device takes a name such as "cpu" or a torch.device, got {type(device).__name__}: leave it out to use that of the tensors'
+        )
+    try:
+        return torch.device(device).type
+    except RuntimeError:
+        return str(device)
 
 
 def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:

@@ -50,15 +50,15 @@ def document(ids: torch.Tensor, kv_ids: torch.Tensor | None = None) -> Mask:
 
     `kv_ids` gives those of the keys, where keys and queries differ.
     """
-    queries, keys = ids, ids if kv_ids is None else kv_ids
-    for name, tensor in (("ids", queries), ("kv_ids", keys)):
+    document_ids, document_kv_ids = ids, ids if kv_ids is None else kv_ids
+    for name, tensor in (("ids", document_ids), ("kv_ids", document_kv_ids)):
         if not isinstance(tensor, torch.Tensor) or tensor.dim() not in (1, 2):
             raise ArgumentError(f"{name} must be an integer tensor of shape [positions] or [batch, positions]")
-    q_batched, kv_batched = queries.dim() == 2, keys.dim() == 2
+    q_batched, kv_batched = document_ids.dim() == 2, document_kv_ids.dim() == 2
 
     def same_document(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        mine = queries[b, q_idx] if q_batched else queries[q_idx]
-        theirs = keys[b, kv_idx] if kv_batched else keys[kv_idx]
+        mine = document_ids[b, q_idx] if q_batched else document_ids[q_idx]
+        theirs = document_kv_ids[b, kv_idx] if kv_batched else document_kv_ids[kv_idx]
         return mine == theirs
 
     return same_document

@@ -5,12 +5,13 @@ and a list of *leaves*: captured tensors and scalars, in an order that the key d
 run the same compiled kernel, each with its own leaves. The functions of a call need not be the same objects.
 
 Scalars in closures, globals and defaults are leaves; scalars elsewhere (attributes, containers) are part of the key.
+Whatever cannot be followed makes the trace one that is not reused: never is an old value taken for the current one.
 """
 
 import enum
 import functools
 import math
-import sys
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import (
     BuiltinFunctionType,
@@ -27,12 +28,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.frontend.code_names import names_of
+from attn_mlir.frontend.code_names import is_builtin, names_of
+from attn_mlir.frontend.origin import has_operators, hides, is_installed, is_opaque, operators
 
 _MISSING = object()
 _BY_VALUE = (bool, str, bytes, type(None), complex, range, slice, EllipsisType, enum.Enum, torch.dtype, torch.device, np.bool_, np.dtype)
 _BY_IDENTITY = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType, np.ufunc)
-_OPAQUE = frozenset({"torch", "numpy", "math", "builtins", "functools", "operator", "typing", "collections", "contextlib"})
+_PLAIN = (int, float, tuple, list, dict, OrderedDict)
 _CONTAINER_LIMIT = 64
 _OBJECT_LIMIT = 256
 
@@ -40,7 +42,7 @@ _OBJECT_LIMIT = 256
 class Scan:
     """The key and leaves of some functions. `detailed` also records names and places: for tracing, not for every call."""
 
-    __slots__ = ("_attributes", "_detailed", "_objects", "_seen", "_tensors", "key", "leaf_of", "leaves", "names", "reusable")
+    __slots__ = ("_attributes", "_detailed", "_keep", "_objects", "_seen", "_tensors", "key", "leaf_of", "leaves", "names", "reusable")
 
     def __init__(self, functions: Sequence[Any], detailed: bool = False) -> None:
         self.key: list[Hashable] = []
@@ -55,6 +57,7 @@ class Scan:
         self._attributes: frozenset[str] = frozenset()
         self._objects: list[tuple[Any, set[str]]] = []
         self._seen: dict[tuple[int, bool], int] = {}
+        self._keep: list[Any] = []
         self._tensors: dict[int, int] = {}
         for function in functions:
             self._value(function, "captured", True)
@@ -70,16 +73,17 @@ class Scan:
             self._tensor(x, (x.dtype, x.dim()), name)
         elif isinstance(x, _BY_VALUE):
             self.key.append((kind, repr(x) if isinstance(x, slice) else x))
-        elif isinstance(x, (int, float, np.integer, np.floating)):
+        elif _is_number(x):
             self._scalar(x, name, rebindable)
+        elif isinstance(x, (int, float)):  # a class of the user's, which may compute in its own way
+            self.key.append((kind, repr(float(x)), int(x) if isinstance(x, int) else 0))
+            self._instance(x)
         elif isinstance(x, np.ndarray):
             self._tensor(x, (x.dtype, x.ndim), name)
         elif isinstance(x, _BY_IDENTITY):
-            self.key.append(x)
+            self._builtin(x, name)
         elif isinstance(x, (ModuleType, type)):
-            self.key.append(x)
-            if not _installed(x) and not self._again(x, False):
-                self._objects.append((x, set()))
+            self._namespace(x)
         elif isinstance(x, MethodType):
             self._value(x.__func__, name, rebindable)
             self._value(x.__self__, name, False)
@@ -116,18 +120,45 @@ class Scan:
             self._variable(function, variable, default, rebindable)
         if is_opaque(function):
             return
+        if used.hides:
+            self.reusable = False
+        if function.__dict__:
+            self._objects.append((function, set()))
         self._attributes |= used.attributes
         scope = function.__globals__
         for variable in used.globals:
             content = scope.get(variable, _MISSING)
             if content is not _MISSING:
                 self._variable(function, variable, content, rebindable)
+            elif not is_builtin(variable):
+                self.reusable = False
 
     def _variable(self, function: FunctionType, variable: str, content: Any, rebindable: bool) -> None:
         before = len(self.leaves)
         self._value(content, variable, rebindable)
-        if self._detailed and len(self.leaves) > before and isinstance(content, (int, float, np.integer, np.floating)):
+        if self._detailed and len(self.leaves) > before and _is_number(content):
             self.leaf_of[(id(function), variable)] = before
+
+    def _builtin(self, x: Any, name: str) -> None:
+        """A function without Python code; it may belong to an object, as does `table.get`."""
+        self.key.append(x)
+        if hides(x):
+            self.reusable = False
+        owner = getattr(x, "__self__", None)
+        if owner is not None and not isinstance(owner, (ModuleType, type)):
+            self._value(owner, name, False)
+
+    def _namespace(self, x: ModuleType | type) -> None:
+        self.key.append(x)
+        if hides(x):
+            self.reusable = False
+        if is_installed(x) or self._again(x, False):
+            return
+        self._objects.append((x, set()))
+        if isinstance(x, type):  # its instances may be made while tracing
+            self._operators(x, True)
+            if type(x) is not type:
+                self._operators(type(x), False)
 
     def _scalar(self, x: Any, name: str, rebindable: bool) -> None:
         whole = isinstance(x, (int, np.integer))
@@ -144,6 +175,8 @@ class Scan:
             return
         self.key.append(kind)
         self._leaf(x, name)
+        if isinstance(x, torch.Tensor) and x.__dict__:
+            self._objects.append((x, set()))
 
     def _leaf(self, x: Any, name: str) -> None:
         self.leaves.append(x)
@@ -155,12 +188,16 @@ class Scan:
             self.key.append((type(x), len(x)))
             for position, item in enumerate(x):
                 self._value(item, f"{name}_{position}", rebindable and callable(item))
+            if type(x) not in (tuple, list, torch.Size):
+                self._members(x, type(x))
 
     def _mapping(self, x: Mapping[Any, Any], rebindable: bool) -> None:
         if self._opened(x, rebindable):
             self.key.append((dict, tuple(x)))
             for name, item in x.items():
                 self._value(item, str(name), rebindable and callable(item))
+            if type(x) is not dict:
+                self._members(x, type(x))
 
     def _opened(self, x: Any, rebindable: bool) -> bool:
         """Whether to look into a container now: not again, and not if it is large."""
@@ -174,6 +211,7 @@ class Scan:
         known = self._seen.get((id(x), rebindable))
         if known is None:
             self._seen[(id(x), rebindable)] = len(self._seen)
+            self._keep.append(x)  # so that no other object gets its identity
             return False
         self.key.append(("again", known))
         return True
@@ -190,7 +228,24 @@ class Scan:
             self._value(getattr(kind, "forward" if isinstance(x, torch.nn.Module) else "__call__", None), "captured", False)
         if not hasattr(x, "__dict__") and not any("__slots__" in base.__dict__ for base in kind.__mro__[:-1]):
             self.reusable = False
+        self._members(x, kind)
+
+    def _members(self, x: Any, kind: type) -> None:
+        self._operators(kind, False)
         self._objects.append((x, set()))
+
+    def _operators(self, kind: type, made: bool) -> None:
+        """Follows what Python calls by itself on instances of a class; `made`: also while it makes one."""
+        for base in kind.__mro__:
+            if base.__module__ == "builtins":
+                continue
+            if is_installed(base):
+                if has_operators(base):
+                    self.reusable = False
+                continue
+            for name, method in operators(base, made):
+                self.key.append(name)
+                self._value(method, name, False)
 
     def _scan_objects(self) -> None:
         """Adds the attributes of objects whose names occur in the functions; those may hold further functions and objects."""
@@ -208,61 +263,60 @@ class Scan:
                     self._fingerprint(x, sorted(names))
 
     def _fingerprint(self, x: Any, names: Iterable[str]) -> None:
-        if not isinstance(x, (ModuleType, type, torch.nn.Module)) and (
-            hasattr(type(x), "__getattr__") or type(x).__getattribute__ is not object.__getattribute__
-        ):
+        plain = isinstance(x, (FunctionType, torch.Tensor))
+        if not plain and _looks_up_itself(x):
             self.reusable = False
         own = dict(vars(x)) if hasattr(x, "__dict__") else {}
         if isinstance(x, torch.nn.Module):
             own.update(own["_parameters"] | own["_buffers"] | own["_modules"])
-        bases: Sequence[type] = () if isinstance(x, ModuleType) else (x if isinstance(x, type) else type(x)).__mro__
+        bases: Sequence[type] = () if plain or isinstance(x, ModuleType) else (x if isinstance(x, type) else type(x)).__mro__
         for name in names:
             content = own.get(name, _MISSING)
-            if content is _MISSING:
-                content = _from_class(x, name, bases)
             if content is not _MISSING:
                 self.key.append(name)
                 self._value(content, name, False)
+            # Also where the object has its own: `type(x).name` and `super().name` read these.
+            for base in bases:
+                content = _from_class(x, name, base)
+                if content is not _MISSING:
+                    self.key.append(name)
+                    self._value(content, name, False)
 
 
-def _from_class(x: Any, name: str, bases: Sequence[type]) -> Any:
-    for base in bases:
-        if name in base.__dict__:
-            found = base.__dict__[name]
-            if isinstance(found, property):
-                return found.fget
-            if isinstance(found, (staticmethod, classmethod)):
-                return found.__func__
-            slot = hasattr(found, "__get__") and hasattr(found, "__set__")
-            return getattr(x, name, _MISSING) if slot else found
-    return _MISSING
+def _is_number(x: Any) -> bool:
+    """Whether `x` is a number that can become an argument: not of a class of the user's, which may compute in its own way."""
+    return type(x) in (int, float) or isinstance(x, (np.integer, np.floating))
 
 
-def _library(x: Any) -> str:
-    """The top-level package of a function, class or module; the frontend itself counts as builtin."""
-    match x:
-        case FunctionType():
-            name = str(x.__globals__.get("__name__", ""))
-        case ModuleType():
-            name = x.__name__
-        case _:
-            name = str(getattr(x, "__module__", ""))
-    return "builtins" if name.startswith("attn_mlir.frontend") else name.partition(".")[0]
+def _looks_up_itself(x: Any) -> bool:
+    """Whether the class or module of `x` decides in code of its own what its attributes are."""
+    kind = type(x)
+    if isinstance(x, ModuleType):
+        return "__getattr__" in vars(x) or hasattr(kind, "__getattr__") or kind.__getattribute__ is not ModuleType.__getattribute__
+    if isinstance(x, torch.nn.Module):
+        return kind.__getattr__ is not torch.nn.Module.__getattr__ or kind.__getattribute__ is not object.__getattribute__
+    if isinstance(x, type):
+        return hasattr(kind, "__getattr__") or kind.__getattribute__ is not type.__getattribute__
+    if hasattr(kind, "__getattr__"):
+        return True
+    look_up = kind.__getattribute__
+    return look_up is not object.__getattribute__ and all(look_up is not base.__getattribute__ for base in _PLAIN)
 
 
-@functools.lru_cache(maxsize=1024)
-def _installed(x: ModuleType | type) -> bool:
-    """Whether a module or class is installed, not the user's own, so that what it holds is taken not to change."""
-    module = x if isinstance(x, ModuleType) else sys.modules.get(x.__module__)
-    file = getattr(module, "__file__", None) or ""
-    return _library(x) in _OPAQUE or _library(x) in sys.stdlib_module_names or "site-packages" in file or "dist-packages" in file
-
-
-def is_opaque(function: FunctionType) -> bool:
-    """Whether a function belongs to a library, so that its globals are not the user's."""
-    return _library(function) in _OPAQUE
+def _from_class(x: Any, name: str, base: type) -> Any:
+    if base is object or name not in base.__dict__:
+        return _MISSING
+    found = base.__dict__[name]
+    if isinstance(found, property):
+        return found.fget
+    if isinstance(found, (staticmethod, classmethod)):
+        return found.__func__
+    slot = hasattr(found, "__get__") and hasattr(found, "__set__")
+    return getattr(x, name, _MISSING) if slot else found
 
 
 def as_tensor(x: Any) -> torch.Tensor:
-    """A tensor leaf as a torch tensor; numpy arrays share their memory."""
-    return x if isinstance(x, torch.Tensor) else torch.from_numpy(x)
+    """A tensor leaf as a torch tensor; numpy arrays share their memory where torch can."""
+    if isinstance(x, torch.Tensor):
+        return x
+    return torch.from_numpy(x.copy() if min(x.strides, default=0) < 0 else x)

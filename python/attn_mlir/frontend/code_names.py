@@ -1,8 +1,23 @@
 """The names that a function's code looks up."""
 
+import builtins
 import dataclasses
 import dis
 from types import CodeType
+
+LIBRARIES = frozenset({"torch", "numpy", "math", "builtins", "functools", "operator", "typing", "collections", "contextlib"})
+"""Packages whose functions depend on nothing but their arguments."""
+_BUILTINS = frozenset(vars(builtins))
+# With these a function reads values that its names do not tell.
+_HIDING = frozenset(
+    {
+        "__builtins__", "__import__", "attrgetter", "delattr", "dir", "eval", "exec", "getattr", "getattr_static", "globals", "hasattr",
+        "import_module", "input", "locals", "methodcaller", "next", "open", "setattr", "vars",
+        "__closure__", "__code__", "__defaults__", "__dict__", "__func__", "__getattr__", "__getattribute__", "__globals__",
+        "__kwdefaults__", "__self__", "__subclasses__", "_getframe", "cell_contents", "currentframe", "environ", "f_back", "f_globals",
+        "f_locals", "modules",
+    }
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -13,6 +28,8 @@ class CodeNames:
     hash: int
     globals: tuple[str, ...]
     attributes: frozenset[str]
+    hides: bool
+    """Whether it may read values in ways that these names do not show."""
 
     def __hash__(self) -> int:
         return self.hash
@@ -39,6 +56,7 @@ def names_of(code: CodeType) -> CodeNames:
 def _look_up(code: CodeType) -> CodeNames:
     used: set[str] = set()
     attributes: set[str] = set()
+    hides = False
     stack = [code]
     while stack:
         inner = stack.pop()
@@ -48,4 +66,20 @@ def _look_up(code: CodeType) -> CodeNames:
                 used.add(instruction.argval)
             elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
                 attributes.add(instruction.argval)
-    return CodeNames(code, hash(code), tuple(sorted(used)), frozenset(attributes))
+            elif instruction.opname == "IMPORT_NAME":
+                hides = hides or not _is_steady(instruction.argval)
+            elif instruction.opname == "MATCH_CLASS":  # its attributes are among the constants
+                hides = True
+    hides = hides or not _HIDING.isdisjoint(used | attributes)
+    return CodeNames(code, hash(code), tuple(sorted(used)), frozenset(attributes), hides)
+
+
+def is_builtin(name: str) -> bool:
+    """Whether a global that the module does not define is one of Python's own."""
+    return name in _BUILTINS
+
+
+def _is_steady(module: str) -> bool:
+    """Whether what a module holds does not change, so that a function may import it while it runs."""
+    top = module.partition(".")[0]
+    return top in LIBRARIES or top == "attn_mlir"

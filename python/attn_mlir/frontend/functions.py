@@ -30,8 +30,8 @@ class Parameter:
 
 def code_of(function: Any) -> CodeType | None:
     """The code that runs when `function` is called, for messages."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    while isinstance(function, functools.partial) or _is_cached(function):
+        function = function.func if isinstance(function, functools.partial) else function.__wrapped__
     if isinstance(function, MethodType):
         function = function.__func__
     if not isinstance(function, FunctionType):
@@ -62,6 +62,9 @@ def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]
     """The parameter list that `function` takes, with the user's own names; the first of `choices` that fits."""
     if not callable(function):
         raise ArgumentError(f"{role} must be a function, got {type(function).__name__}")
+    if _is_cached(function):
+        problem = "a function cached with functools.lru_cache or functools.cache cannot be traced"
+        raise report.failure(subject(role, function), problem, "leave the decorator out: traces are cached anyway", definition(function))
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -80,6 +83,10 @@ def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]
         advice += f"; or pass {_name(function)}() if that is what makes the function"
     taken = ", ".join(signature.parameters)
     raise report.failure(subject(role, function), f"takes ({taken}), but is called with {wanted}", advice, definition(function))
+
+
+def _is_cached(function: Any) -> bool:
+    return hasattr(function, "cache_info") and hasattr(function, "cache_clear")
 
 
 def _name(function: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import functions
 from attn_mlir.frontend.bounds import Extent, extents
 from attn_mlir.frontend.captures import Scan, as_tensor
@@ -123,7 +124,10 @@ def rebinder(scan: Scan, state: Trace) -> Rebinder:
 
     for leaf, value in enumerate(scan.leaves):
         if isinstance(value, (torch.Tensor, np.ndarray)):
-            tensor = as_tensor(value)
+            try:
+                tensor = as_tensor(value)
+            except (TypeError, ValueError):
+                raise ArgumentError(f"the captured array `{scan.names[leaf]}` has dtype {value.dtype}: use numbers") from None
             arrays[id(value)] = tensor
             state.keep.append(tensor)
             state.tensors[id(tensor)] = (("leaf", leaf), scan.names[leaf])

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.frontend.captures import Scan, is_opaque
+from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.code_names import names_of
+from attn_mlir.frontend.origin import is_opaque
 from attn_mlir.frontend.values import Value
 
 
@@ -59,6 +60,7 @@ class Rebinder:
         closure = tuple(CellType() for _ in code.co_freevars)
         copy = FunctionType(code, scope, function.__name__, None, closure)
         copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
+        copy.__dict__.update(function.__dict__)
         self._done[id(function)] = copy
         for variable, cell, original in zip(code.co_freevars, closure, function.__closure__ or (), strict=True):
             try:

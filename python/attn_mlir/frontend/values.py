@@ -155,7 +155,8 @@ class Value:
         return int(value)
 
     def __hash__(self) -> int:
-        return hash(self._concrete("a dictionary key or set element", "use a torch tensor as the table and index it"))
+        advice = "use a torch tensor as the table and index it; functions cached with functools.lru_cache cannot be traced"
+        return hash(self._concrete("a dictionary key or set element", advice))
 
     def __round__(self, digits: int | None = None) -> Any:
         if self._node.known is not None:

@@ -16,7 +16,7 @@ import torch
 
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.describe import describe
 from attn_mlir.passes.intervals.expr import Pool
@@ -155,13 +155,12 @@ class _Concrete(Box):
 def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ()) -> Plan:
     """The plan of a stage 0 (or online) module; `names` are the captures' names where the module does not tell them."""
     if isinstance(module, str):
-        context = ir.Context()
-        load_all(context)
-        with context:
-            parsed = ir.Module.parse(module)
         header = re.search(r"func\.func[^(]*\(([^{]*)", module)
         written = re.findall(r"%([A-Za-z_]\w*)\s*:", header.group(1))[_INPUTS:] if header else []
-        return make_plan(parsed, names or ([] if any(re.fullmatch(r"arg\d+", n) for n in written) else written))
+        with LOCK, ir.Context() as context:
+            load_all(context)
+            parsed = ir.Module.parse(module)
+            return make_plan(parsed, names or ([] if any(re.fullmatch(r"arg\d+", n) for n in written) else written))
     pool, reads = Pool(), []
     found = ["", "", ""]
     for attention in find_all(module.operation, "attn.attention", "attn.online"):
