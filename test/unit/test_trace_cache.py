@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from attn_mlir import Identity, OnlineFunc, OnlineRetention, OnlineSoftmax, masks, mods, rows
 from attn_mlir.frontend.cache import TraceCache
+from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Program, Traced, trace
 
@@ -394,6 +396,24 @@ def test_functions_of_two_partials_are_told_apart(session: Session) -> None:
 
     texts = {session.call(make(one, two))[0].text for one, two in ((2.0, 3.0), (2.0, 4.0), (5.0, 3.0))}
     assert len(texts) == 3
+
+
+@pytest.mark.parametrize("online_func", [OnlineSoftmax(), OnlineRetention(), Identity()])
+def test_predefined_online_functions_are_found_again(online_func: OnlineFunc) -> None:
+    assert Scan([online_func.online_fwd, online_func.online_fwd_epilogue]).reusable
+
+
+PREDEFINED = (
+    rows.softmax, rows.softmax_sink(torch.ones(4)), rows.retention, masks.causal(), masks.document(torch.zeros(9)),
+    masks.and_(masks.sliding_window(3), masks.not_(masks.dilated(2))), mods.alibi(torch.ones(4)), mods.softcap(3.0),
+    mods.additive_bias(torch.ones(3)), Layer(4).mask, Layer(4).score,
+    lambda s: torch.nn.functional.softplus(s) + torch.special.erf(s) + torch.where(s > 0, abs(s), np.exp(s)) + max(1, 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", PREDEFINED)
+def test_common_functions_are_found_again(function: Function) -> None:
+    assert Scan([function]).reusable
 
 
 def test_objects_with_operators_are_found_again(session: Session) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from attn_mlir.frontend.code_names import is_builtin, names_of
-from attn_mlir.frontend.origin import has_operators, hides, is_installed, is_opaque, operators
+from attn_mlir.frontend.origin import has_operators, hides, is_installed, is_opaque, library, operators
 
 _MISSING = object()
 _BY_VALUE = (bool, str, bytes, type(None), complex, range, slice, EllipsisType, enum.Enum, torch.dtype, torch.device, np.bool_, np.dtype)
@@ -237,7 +237,7 @@ class Scan:
     def _operators(self, kind: type, made: bool) -> None:
         """Follows what Python calls by itself on instances of a class; `made`: also while it makes one."""
         for base in kind.__mro__:
-            if base.__module__ == "builtins":
+            if library(base) == "builtins":  # Python's own and traced values
                 continue
             if is_installed(base):
                 if has_operators(base):

@@ -18,9 +18,7 @@ _HIDING = frozenset(
     )
 )  # fmt: skip
 # Their functions read the state of the process.
-_STATEFUL = frozenset(
-    {"builtins", "ctypes", "datetime", "gc", "importlib", "inspect", "os", "random", "secrets", "sys", "threading", "time"}
-)
+_STATEFUL = frozenset({"ctypes", "datetime", "gc", "importlib", "inspect", "os", "random", "secrets", "sys", "threading", "time"})
 _MAKING = frozenset({"__init__", "__new__", "__post_init__"})
 # Called by the user's own functions only in ways that do not shape a trace, or looked at in another place.
 _NOT_FOLLOWED = frozenset(
@@ -42,12 +40,21 @@ def library(x: Any) -> str:
             name = x.__name__
         case _:
             name = str(getattr(x, "__module__", ""))
-    return "builtins" if name.startswith("attn_mlir.frontend") else name.partition(".")[0]
+    return _package(name)
+
+
+def _package(module: str) -> str:
+    return "builtins" if module.startswith("attn_mlir.frontend") else module.partition(".")[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_library(module: str) -> bool:
+    return _package(module) in LIBRARIES
 
 
 def is_opaque(function: FunctionType) -> bool:
     """Whether a function belongs to a library, so that its globals are not the user's."""
-    return library(function) in LIBRARIES
+    return _is_library(str(function.__globals__.get("__name__", "")))
 
 
 @functools.lru_cache(maxsize=1024)

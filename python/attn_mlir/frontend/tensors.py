@@ -131,9 +131,9 @@ def capture(tensor: torch.Tensor) -> CapturedTensor:
     trace = scope.current()
     known = trace.tensors.get(id(tensor))
     if tensor.dtype not in ELEMENTS:
-        name = known[1] if known else "a captured tensor"
+        name = f"`{known[1]}`" if known else "a tensor computed of captured ones"
         raise scope.fail(
-            f"`{name}` has dtype {tensor.dtype}", f"use one of {', '.join(str(dtype).removeprefix('torch.') for dtype in ELEMENTS)}"
+            f"{name} has dtype {tensor.dtype}", f"use one of {', '.join(str(dtype).removeprefix('torch.') for dtype in ELEMENTS)}"
         )
     element, kind = ELEMENTS[tensor.dtype]
     source: Source
