@@ -17,6 +17,8 @@ from types import (
     BuiltinFunctionType,
     EllipsisType,
     FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
     MethodDescriptorType,
     MethodType,
     MethodWrapperType,
@@ -33,7 +35,10 @@ from attn_mlir.frontend.origin import has_operators, hides, is_installed, is_opa
 
 _MISSING = object()
 _BY_VALUE = (bool, str, bytes, type(None), complex, range, slice, EllipsisType, enum.Enum, torch.dtype, torch.device, np.bool_, np.dtype)
-_BY_IDENTITY = (BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType, np.ufunc)
+_BY_IDENTITY = (
+    BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType,
+    np.ufunc,
+)  # fmt: skip
 _PLAIN = (int, float, tuple, list, dict, OrderedDict)
 _CONTAINER_LIMIT = 64
 _OBJECT_LIMIT = 256
@@ -266,7 +271,7 @@ class Scan:
         plain = isinstance(x, (FunctionType, torch.Tensor))
         if not plain and _looks_up_itself(x):
             self.reusable = False
-        own = dict(vars(x)) if hasattr(x, "__dict__") else {}
+        own = dict(vars(x)) if hasattr(x, "__dict__") and not isinstance(x, type) else {}
         if isinstance(x, torch.nn.Module):
             own.update(own["_parameters"] | own["_buffers"] | own["_modules"])
         bases: Sequence[type] = () if plain or isinstance(x, ModuleType) else (x if isinstance(x, type) else type(x)).__mro__
