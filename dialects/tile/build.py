@@ -26,9 +26,11 @@ def store(tile: ir.Value, target: ir.Value, b: ir.Value, h: ir.Value, row: ir.Va
     ir.Operation.create("tile.store", operands=[tile, target, b, h, row, count])
 
 
-def fill(value: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """`tile.fill`: a tile of one value."""
-    return ir.Operation.create("tile.fill", results=[ir.RankedTensorType.get(shape, value.type)], operands=[value]).result
+def fill(value: ir.Value, shape: Sequence[int], accumulator: int) -> ir.Value:
+    """`tile.fill`: a tile of one value, to start accumulator number `accumulator` from."""
+    attributes = {"accumulator": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), accumulator)}
+    result = ir.RankedTensorType.get(shape, value.type)
+    return ir.Operation.create("tile.fill", results=[result], operands=[value], attributes=attributes).result
 
 
 def dot(a: ir.Value, b: ir.Value, element: ir.Type, transpose_b: bool) -> ir.Value:

@@ -19,7 +19,10 @@ class YieldOp(Tile.Operation, name="yield", traits=[ir.IsTerminatorTrait, ext.Pu
 
 
 class FillOp(Tile.Operation, name="fill", traits=[ext.Pure]):
-    """A tile of static shape whose every element is `value`."""
+    """A tile of static shape whose every element is `value`.
+
+    Accumulators are updated in place: those of `attn-tile` carry a number, `accumulator`, which keeps CSE from merging them.
+    """
 
     value: ext.Operand[Any]
     result: ext.Result[Any]

@@ -88,7 +88,8 @@ class KernelBuilder:
 
     def _initial_accumulators(self, v: ir.Value) -> list[ir.Value]:
         zero = constant_float(self._score, 0.0)
-        return [build.fill(zero, [self._block_q, ir.MemRefType(v.type).shape[3]]) for _ in range(self._accumulators)]
+        shape = [self._block_q, ir.MemRefType(v.type).shape[3]]
+        return [build.fill(zero, shape, number) for number in range(self._accumulators)]
 
     def _sweep(self, block: BlockBuilder, step: ir.Operation, carried: list[ir.Value]) -> list[ir.Value]:
         """Runs `step` over all keys that the rows can see; returns the carried values after it."""

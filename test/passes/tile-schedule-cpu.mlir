@@ -6,7 +6,7 @@
 // CHECK-LABEL: func.func @attention(
 // CHECK-SAME:    tile.buffers = [2048, 2048, 2048], {{.*}} tile.target = "cpu"
 // CHECK:       "tile.load"(%q, {{.*}} {buffer = [0], layout = ["lanes"]}
-// CHECK:       "tile.fill"({{.*}} {buffer = [1], layout = ["lanes"]}
+// CHECK:       "tile.fill"({{.*}} {accumulator = 0 : i64, buffer = [1], layout = ["lanes"]}
 // CHECK:       "tile.load"(%k, {{.*}} {buffer = [-1], layout = ["memory"]}
 // CHECK-NEXT:  "tile.dot"({{.*}} {buffer = [2], layout = ["lanes"], transpose_b = true}
 // CHECK:       {buffer = [2], layout = ["lanes"], reductions = ["max"]

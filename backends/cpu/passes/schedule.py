@@ -35,7 +35,6 @@ def schedule(kernel: ir.Operation) -> bool:
     """Annotates a tiled kernel; returns False after an error."""
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     lanes, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
-    _separate_fills(kernel)
     buffers = _Buffers(pairs=_multiplies_pairs(kernel, lanes))
     homes: dict[ir.Value, int] = {}
     if not _place_block(kernel.regions[0].blocks[0], lanes, keys, buffers, homes):
@@ -46,14 +45,6 @@ def schedule(kernel: ir.Operation) -> bool:
     return True
 
 
-def _separate_fills(kernel: ir.Operation) -> None:
-    """Gives every use of a `tile.fill` its own: accumulators are updated in place, and CSE merges equal fills."""
-    for fill in find_all(kernel, "tile.fill"):
-        for use in list(fill.results[0].uses)[1:]:
-            with fill.location, ir.InsertionPoint(fill):
-                use.owner.operation.operands[use.operand_number] = fill.clone().results[0]
-
-
 def _place_block(block: ir.Block, lanes: int, keys: int, buffers: _Buffers, homes: dict[ir.Value, int]) -> bool:
     for view in block.operations:
         op = view.operation
@@ -62,6 +53,9 @@ def _place_block(block: ir.Block, lanes: int, keys: int, buffers: _Buffers, home
                 return False
             continue
         if op.name in _DOTS[1:]:
+            if any(use.owner.operation.block == block and use.owner.operation != op for use in op.operands[0].uses):
+                op.location.emit_error("tile-schedule: an accumulator is updated in place, but its old value is used again")
+                return False
             homes[op.results[0]] = homes[op.operands[0]]
             _set_layout(op, ["lanes"], [homes[op.results[0]]])
             continue
@@ -88,6 +82,10 @@ def _place_nested(op: ir.Operation, lanes: int, keys: int, buffers: _Buffers, ho
         if body is None:
             continue
         if op.name == "scf.for":
+            carried = [homes[initial] for initial in list(op.operands)[3:] if initial in homes]
+            if len(carried) != len(set(carried)):
+                op.location.emit_error("tile-schedule: two carried tiles start from one; each is updated in place and needs its own")
+                return False
             for argument, initial in zip(list(body.arguments)[1:], list(op.operands)[3:], strict=True):
                 if initial in homes:
                     homes[argument] = homes[initial]
