@@ -4,6 +4,7 @@ import gc
 import pathlib
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -142,3 +143,11 @@ def test_a_plan_outlives_its_module_and_does_not_grow() -> None:
     for size in range(60, 80):
         _check(plan, _table(size), sq=size - 50)
     assert len(plan.pool._nodes) == before
+
+
+def test_plans_of_several_threads() -> None:
+    text = ALIBI.read_text()
+    with ThreadPoolExecutor(4) as pool:
+        plans = list(pool.map(make_plan, [text] * 12))
+    expected = make_plan(text)
+    assert {(plan.names, len(plan.reads)) for plan in plans} == {(expected.names, len(expected.reads))}

@@ -40,6 +40,11 @@ def test_what_is_not_there_yet(options: dict[str, Any], text: str) -> None:
         AttentionEngine(META, CustomIO(), **options)
 
 
+def test_a_device_may_be_a_torch_device() -> None:
+    mod = AttentionEngine(META, mask_mod=causal, online_func=OnlineSoftmax(), device=torch.device("cpu"))
+    eh.check(mod(*QKV), eh.softmax(QKV, eh.scores(QKV), causal))
+
+
 def test_what_is_accepted_without_effect() -> None:
     mod = AttentionEngine(
         META, CustomIO(), None, causal, online_func=OnlineSoftmax(), device="cpu", backend="tl", tune=False, tune_file="mha_tune.json",
