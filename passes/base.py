@@ -1,5 +1,6 @@
 """What a pass is."""
 
+import abc
 import dataclasses
 from typing import Any, ClassVar
 
@@ -7,14 +8,14 @@ from attn_mlir.mlir import ir, passmanager
 
 
 @dataclasses.dataclass(frozen=True)
-class Pass:
+class Pass(abc.ABC):
     """A module pass; its dataclass fields are its pipeline options."""
 
     name: ClassVar[str]
 
+    @abc.abstractmethod
     def run(self, module: ir.Operation) -> bool:
         """Rewrites `module` in place; False, after emitting errors, fails the pipeline."""
-        raise NotImplementedError
 
     def __call__(self, module: ir.Operation, pass_: Any) -> None:
         """Adapts the pass to what `PassManager.add` calls."""
