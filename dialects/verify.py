@@ -1,7 +1,5 @@
 """Small helpers for op verifiers: one guard, one located error, one `bool`."""
 
-from collections.abc import Sequence
-
 from attn_mlir.mlir import ir
 
 
@@ -21,11 +19,6 @@ def entry_block(op: ir.OpView) -> ir.Block | None:
     """The only block of the op's first region, or None when it has none or several."""
     blocks = list(op.operation.regions[0].blocks)
     return blocks[0] if len(blocks) == 1 else None
-
-
-def types_of(values: Sequence[ir.Value]) -> list[ir.Type]:
-    """The types of `values`, in order."""
-    return [value.type for value in values]
 
 
 def terminator(block: ir.Block) -> ir.OpView | None:

@@ -15,7 +15,7 @@ BACKEND = Backend(
     pipelines={
         "cpu-kernel": pipeline.KERNEL,
         "cpu-llvm": pipeline.LLVM,
-        "cpu-pipeline": f"{pipeline.KERNEL},{pipeline.LLVM}",
+        "cpu-pipeline": pipeline.ALL,
     },
     translations={"cpu-kernel": "translate:to_kernel", "llvm": "translate:to_llvm", "object": "translate:to_object"},
     schedule="passes.schedule:schedule",

@@ -151,6 +151,5 @@ def stages_of(source: str) -> dict[str, str]:
             name = step.name if step.name not in stages else f"{step.name}-{sum(n.startswith(step.name) for n in stages) + 1}"
             stages[name] = operation.get_asm(use_name_loc_as_prefix=True)
 
-        for text in (pipeline.KERNEL, pipeline.LLVM):
-            Pipeline.parse(text, registry()).run(module, after=[record])
+        Pipeline.parse(pipeline.ALL, registry()).run(module, after=[record])
     return stages

@@ -16,3 +16,6 @@ KERNEL = (
     f"attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV}}},canonicalize,cse,tile-schedule{{target=cpu}}"
 )
 """From stage 0 to the scheduled kernel."""
+
+ALL = f"{KERNEL},{LLVM}"
+"""From stage 0 to the LLVM dialect."""

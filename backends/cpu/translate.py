@@ -10,8 +10,7 @@ from attn_mlir.registry import registry
 
 
 def _lower(module: ir.Module) -> None:
-    for text in (pipeline.KERNEL, pipeline.LLVM):
-        Pipeline.parse(text, registry()).run(module)
+    Pipeline.parse(pipeline.ALL, registry()).run(module)
 
 
 def to_kernel(module: ir.Module) -> str:

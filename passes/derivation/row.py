@@ -1,6 +1,5 @@
 """Reads pieces into expressions: the row program of an `attn.attention`, and the pieces of an `attn.online`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attn_mlir.mlir import ir
@@ -159,12 +158,6 @@ def location_name(location: ir.Location) -> str | None:
     if isinstance(location, ir.FusedLoc):
         return next((name for name in map(location_name, location.locations) if name), None)
     return None
-
-
-def block_names(block: ir.Block, known: Mapping[ir.Value, Node]) -> dict[Node, str]:
-    """Names of a block's arguments, where their locations have them."""
-    pairs = ((known.get(a), location_name(a.location)) for a in block.arguments)
-    return {node: name for node, name in pairs if node is not None and name}
 
 
 def _param_name(value: ir.Value) -> str | None:

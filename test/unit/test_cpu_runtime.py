@@ -143,3 +143,15 @@ def test_code_for_other_machines(monkeypatch, vector_bytes, registers, features)
         scores = scores.masked_fill(torch.ones(77, 77).triu(1).bool(), float("-inf"))
         assert (o.double() - scores.softmax(-1) @ v.double()).abs().max() < tolerance
         assert (lse.double() - scores.logsumexp(-1)).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("rows", [1, 5, 17, 48])
+def test_any_number_of_rows_a_block(monkeypatch, rows):
+    """Columns of tiles are then not aligned to vectors."""
+    monkeypatch.setattr(cpu.pipeline, "KERNEL", cpu.pipeline.KERNEL.replace("block-q=16", f"block-q={rows}"))
+    monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 77, 64)
+    o, _ = compiled(SOFTMAX).run(q, k, v, [])
+    expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
+    assert (o - expected).abs().max() < 2e-6

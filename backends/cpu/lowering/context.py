@@ -61,7 +61,6 @@ class Context:
 
     target: CpuTarget
     lanes: int
-    block_kv: int
     score: ir.Type
     buffers: list[ir.Value]
     program: tuple[ir.Value, ir.Value, ir.Value]
@@ -76,7 +75,13 @@ class Context:
     @property
     def score_bytes(self) -> int:
         """Size of one score."""
-        return 8 if isinstance(self.score, ir.F64Type) else 4
+        return emit.bytes_of(self.score)
+
+    @property
+    def _alignment(self) -> int:
+        """What columns of lane tiles are aligned to: buffers are to 64 bytes, a column to its size's power of two."""
+        size = self.lanes * self.score_bytes
+        return min(64, size & -size)
 
     def get(self, value: ir.Value) -> Lowered:
         """What `value` has become."""
@@ -103,13 +108,11 @@ class Context:
 
     def load_column(self, tile: LaneTile, column: ir.Value) -> ir.Value:
         """One column of a lane tile."""
-        return emit.load(
-            self.row_type, self.column(tile, column), alignment=self.lanes * self.score_bytes if self.lanes * self.score_bytes <= 64 else 64
-        )
+        return emit.load(self.row_type, self.column(tile, column), alignment=self._alignment)
 
     def store_column(self, value: ir.Value, tile: LaneTile, column: ir.Value) -> None:
         """Writes one column of a lane tile."""
-        emit.store(value, self.column(tile, column), alignment=min(64, self.lanes * self.score_bytes))
+        emit.store(value, self.column(tile, column), alignment=self._alignment)
 
     def lower_block(self, block: ir.Block) -> None:
         """Applies the rules to every op of a block but its terminator."""

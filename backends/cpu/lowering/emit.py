@@ -71,12 +71,12 @@ def element_pointer(base: ir.Value, offset: ir.Value, element: ir.Type) -> ir.Va
 
 def load(type_: ir.Type, address: ir.Value, alignment: int | None = None) -> ir.Value:
     """`llvm.load`; without an alignment, vectors are taken to be aligned as their elements only."""
-    return llvm.LoadOp(type_, address, alignment=alignment or _bytes(_element(type_))).result
+    return llvm.LoadOp(type_, address, alignment=alignment or bytes_of(_element(type_))).result
 
 
 def store(value: ir.Value, address: ir.Value, alignment: int | None = None) -> None:
     """`llvm.store`, with the same rule for alignment as `load`."""
-    llvm.StoreOp(value, address, alignment=alignment or _bytes(_element(value.type)))
+    llvm.StoreOp(value, address, alignment=alignment or bytes_of(_element(value.type)))
 
 
 def splat(value: ir.Value, lanes: int) -> ir.Value:
@@ -113,7 +113,7 @@ def cast_float(value: ir.Value, element: ir.Type) -> ir.Value:
     if source == element:
         return value
     target = ir.VectorType.get(value.type.shape, element) if isinstance(value.type, ir.VectorType) else element
-    if _bytes(source) < _bytes(element):
+    if bytes_of(source) < bytes_of(element):
         return arith.ExtFOp(target, value).result
     return arith.TruncFOp(target, value).result
 
@@ -129,7 +129,8 @@ def _element(type_: ir.Type) -> ir.Type:
     return ir.VectorType(type_).element_type if isinstance(type_, ir.VectorType) else type_
 
 
-def _bytes(element: ir.Type) -> int:
+def bytes_of(element: ir.Type) -> int:
+    """Size of a number or address in memory."""
     if isinstance(element, ir.IntegerType):
         return max(1, element.width // 8)
     return {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}.get(str(element), 8)

@@ -23,14 +23,8 @@ def read_memory(context: Context, memory: Memory, indices: list[ir.Value]) -> ir
     mask_type = ir.VectorType.get([context.lanes], ir.IntegerType.get_signless(1))
     everything = ir.DenseElementsAttr.get_splat(mask_type, ir.IntegerAttr.get(ir.IntegerType.get_signless(1), 1))
     mask = arith.ConstantOp(mask_type, everything).result
-    alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), max(1, _bytes(element)))
+    alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), emit.bytes_of(element))
     gathered = ir.Operation.create(
         "llvm.intr.masked.gather", results=[type_], operands=[addresses, mask], attributes={"alignment": alignment}
     ).result
     return emit.from_storage(gathered, memory.element)
-
-
-def _bytes(element: ir.Type) -> int:
-    if isinstance(element, ir.IntegerType):
-        return element.width // 8
-    return {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}[str(element)]

@@ -21,7 +21,7 @@ HEADER = 4
 def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
     """Replaces `kernel` by its worker, under the same name."""
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
-    lanes, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
+    lanes = ir.IntegerAttr(sizes["block_q"]).value
     block = kernel.regions[0].blocks[0]
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
     with kernel.location, ir.InsertionPoint(kernel):
@@ -34,15 +34,13 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
         buffers.append(_allocate(lanes, score))
         arguments = _unpack(words, list(block.arguments))
         total, blocks, heads = (_word(words, position) for position in (1, 2, 3))
-        _worker_loop(
-            words, total, lambda program: _body(kernel, block, target, lanes, keys, score, buffers, arguments, program, blocks, heads)
-        )
+        _worker_loop(words, total, lambda program: _body(kernel, block, target, lanes, score, buffers, arguments, program, blocks, heads))
         func.ReturnOp([])
     kernel.erase()
 
 
 def _body(
-    kernel: ir.Operation, block: ir.Block, target: CpuTarget, lanes: int, keys: int, score: ir.Type, buffers: list[ir.Value],
+    kernel: ir.Operation, block: ir.Block, target: CpuTarget, lanes: int, score: ir.Type, buffers: list[ir.Value],
     arguments: list[Lowered], program: ir.Value, blocks: ir.Value, heads: ir.Value,
 ) -> None:  # fmt: skip
     per_batch = emit.mul(blocks, heads)
@@ -51,7 +49,7 @@ def _body(
     head = arith.DivUIOp(rest, blocks).result
     query = arith.SubIOp(arith.SubIOp(blocks, emit.integer(1)).result, arith.RemUIOp(rest, blocks).result).result
     ids = (emit.to_index(query), emit.to_index(head), emit.to_index(batch))
-    context = Context(target, lanes, keys, score, buffers, ids, rules=dict(RULES))
+    context = Context(target, lanes, score, buffers, ids, rules=dict(RULES))
     context.values.update(zip(block.arguments, arguments, strict=True))
     context.lower_block(block)
 

@@ -91,7 +91,7 @@ def lower_store(context: Context, op: ir.Operation) -> None:
     address = row_address(memory, context.scalar(b), context.scalar(h), context.scalar(row))
     columns = 1 if isinstance(tile, ir.Value) else ir.RankedTensorType(source.type).shape[1]
     if isinstance(tile, ir.Value):
-        # A tile of rank 1 is a vector; the scratch buffer 0 lets its lanes be read one at a time.
+        # A tile of rank 1 is a vector; the last buffer lets its lanes be read one at a time.
         emit.store(tile, context.buffers[-1])
         tile = LaneTile(context.buffers[-1])
     if not isinstance(tile, LaneTile):
