@@ -18,7 +18,8 @@ class Backend:
     `device_types` are the torch device types (and names given as `device=`) that it serves. `passes` maps pass names, and
     `translations` the formats of `attn-translate`, to "module:attribute" inside the package; a translation takes an
     `ir.Module` and returns text or bytes. `pipelines` are named textual pipelines. `schedule` (a function that
-    annotates one kernel) and `compile` (from IR text to a `driver.Kernel`) are references of the same form.
+    annotates one kernel), `compile` (from IR text to a `driver.Kernel`) and `derive` (from IR text, the derivative's name and
+    its arguments to a `driver.Program`) are references of the same form.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Backend:
     translations: Mapping[str, str] = field(default_factory=dict)
     schedule: str | None = None
     compile: str | None = None
+    derive: str | None = None
 
     def load(self, reference: str) -> Any:
         """Imports "module:attribute" from the backend's package."""
@@ -38,6 +40,10 @@ class Backend:
     def compiler(self) -> Callable[..., Any] | None:
         """The driver's compile function, or None when the backend cannot run kernels yet."""
         return None if self.compile is None else self.load(self.compile)
+
+    def deriver(self) -> Callable[..., Any] | None:
+        """The driver's function for derivatives, or None when the backend has none yet."""
+        return None if self.derive is None else self.load(self.derive)
 
 
 @cache

@@ -1,8 +1,8 @@
 """Attention on the CPU, side by side with PyTorch: python benchmarks/cpu_attention.py [--markdown] [--json FILE].
 
 Every result is compared with the formula in float64 before it is timed. Then the systems take turns, round by round,
-and medians over the rounds are reported, so that whatever else the machine does meets all of them. The docs' page
-docs/performance.md says what the columns mean.
+and medians over the rounds are reported, so that whatever else the machine does meets all of them. With --backward, gradients
+are measured instead. The docs' page docs/performance.md says what the columns mean.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import cpu_gradients
 import torch
 from cpu_cases import Case, Problem, System, cases
 from cpu_machine import describe, measured_bandwidth, measured_peak, theoretical_peak
@@ -126,6 +127,14 @@ def measured_limits(threads: int, seconds: float) -> dict[str, Any]:
     return limits
 
 
+def measure_again(limits: dict[str, Any], threads: int, seconds: float) -> None:
+    """The limits once more, for the better of two moments."""
+    again = measured_limits(threads, seconds)
+    limits["bandwidth"] = max(limits["bandwidth"], again["bandwidth"])
+    for element in DTYPES:
+        limits[element]["measured_gflops"] = max(limits[element]["measured_gflops"], again[element]["measured_gflops"])
+
+
 def call_overhead(args: argparse.Namespace) -> dict[str, float]:
     """Microseconds of a warm call with next to nothing to compute."""
     problem = Problem(Case("overhead", "full", 1, 1, 1, 1, 1, 16, torch.float32))
@@ -146,6 +155,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.05, help="how long one sample takes at least")
     parser.add_argument("--no-flex", dest="flex", action="store_false", help="leave FlexAttention out, which takes long to compile")
+    parser.add_argument("--backward", action="store_true", help="gradients instead of results: forward and backward, and backward alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, each sample too, to FILE")
     parser.add_argument("--markdown", action="store_true", help="print the section for docs/performance.md")
     return parser.parse_args()
@@ -165,14 +175,23 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             systems = result["systems"].items()
             told = [f"{name} {found['ms']:.3f} ms" if "ms" in found else f"{name} {found['reason']}" for name, found in systems]
             print(f"{case.name}: {'; '.join(told)}", file=sys.stderr, flush=True)
-    # The limits once more, for the better of two moments.
-    again = measured_limits(args.threads, seconds)
-    limits["bandwidth"] = max(limits["bandwidth"], again["bandwidth"])
-    for element in DTYPES:
-        limits[element]["measured_gflops"] = max(limits[element]["measured_gflops"], again[element]["measured_gflops"])
+    measure_again(limits, args.threads, seconds)
     for result in results:
         compare(result, limits)
     return {"machine": machine, "limits": limits, "call_us": overhead, "results": results}
+
+
+def measure_gradients(args: argparse.Namespace) -> dict[str, Any]:
+    """The report of --backward."""
+    machine = describe(args.threads)
+    seconds = 0.05 if args.quick else 1.0
+    limits = measured_limits(args.threads, seconds)
+    reason = cpu_gradients.flex_reason() if args.flex else "left out of this run"
+    results = cpu_gradients.measure(args, in_turn)
+    measure_again(limits, args.threads, seconds)
+    for result in results:
+        cpu_gradients.compare(result, limits)
+    return {"machine": machine, "limits": limits, "call_us": {}, "results": [], "gradients": results, "flex_reason": reason}
 
 
 def main() -> int:
@@ -182,11 +201,11 @@ def main() -> int:
         # Empty caches, so that first calls compile.
         os.environ["ATTN_MLIR_CACHE"] = str(Path(fresh) / "attn-mlir")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(fresh) / "inductor")
-        report = measure(args)
+        report = measure_gradients(args) if args.backward else measure(args)
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")
     print(markdown(report) if args.markdown else text(report))
-    failed = [r["case"] for r in report["results"] if "ms" not in r["systems"]["attn_mlir"]]
+    failed = [r["case"] for r in [*report["results"], *report.get("gradients", [])] if "ms" not in r["systems"]["attn_mlir"]]
     if failed:
         print(f"attn-mlir fails: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

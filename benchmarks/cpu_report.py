@@ -1,6 +1,9 @@
 """The results of the CPU benchmark as text: for the terminal, and as the section of docs/performance.md."""
 
+from collections.abc import Sequence
 from typing import Any
+
+import cpu_gradients
 
 SYSTEMS = {"attn_mlir": "attn-mlir", "sdpa": "SDPA", "flex": "FlexAttention", "eager": "eager"}
 GROUPS = {
@@ -38,10 +41,10 @@ def notes(results: list[dict[str, Any]]) -> list[str]:
     return [f"{reason} ({', '.join(dict.fromkeys(cases))})" for reason, cases in found.items()]
 
 
-def table(rows: list[list[str]]) -> str:
+def table(rows: list[list[str]], columns: Sequence[str] = COLUMNS) -> str:
     """A Markdown table whose columns line up."""
-    every = [list(COLUMNS), *rows]
-    widths = [max(len(cells[i]) for cells in every) for i in range(len(COLUMNS))]
+    every = [list(columns), *rows]
+    widths = [max(len(cells[i]) for cells in every) for i in range(len(columns))]
     lines = [_line(cells, widths) for cells in every]
     rule = "|".join(["", *(("-" * (w + 2)) if i == 0 else ("-" * (w + 1) + ":") for i, w in enumerate(widths)), ""])
     return "\n".join([lines[0], rule, *lines[1:]])
@@ -59,6 +62,8 @@ def header(report: dict[str, Any]) -> list[str]:
         stated = f"; its multiply-add units, at the clock it reports: {theory:.0f}" if theory else ""
         lines.append(f"peak {element}: {limits[element]['measured_gflops']:.0f} GFLOP/s by PyTorch's matrix product{stated}")
     lines.append(f"memory: {limits['bandwidth']:.0f} GB/s read")
+    if not report["call_us"]:
+        return lines
     calls = ", ".join(f"{SYSTEMS[name]} {value:.0f}" for name, value in report["call_us"].items())
     lines.append(f"one warm call of a problem of one query and one key, us: {calls}")
     return lines
@@ -66,11 +71,16 @@ def header(report: dict[str, Any]) -> list[str]:
 
 def text(report: dict[str, Any]) -> str:
     """Everything, for the terminal."""
+    if "gradients" in report:
+        return "\n".join([*header(report), "", gradients(report), *cpu_gradients.notes(report)])
     return "\n".join([*header(report), "", table([row(r) for r in report["results"]]), *notes(report["results"])])
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The section "Measurements" of docs/performance.md."""
+    """The section "Measurements" of docs/performance.md; with --backward, its section "Gradients"."""
+    if "gradients" in report:
+        lines = ["## Gradients", "", *(f"- {line}" for line in header(report)), "", gradients(report), ""]
+        return "\n".join([*lines, *(f"- {note}" for note in cpu_gradients.notes(report))])
     parts = ["## Measurements", "", *(f"- {line}" for line in header(report)), ""]
     for group, title in GROUPS.items():
         results = [r for r in report["results"] if r["group"] == group]
@@ -78,6 +88,11 @@ def markdown(report: dict[str, Any]) -> str:
             parts += [f"### {title}", "", table([row(r) for r in results]), ""]
             parts += [*(f"- {note}" for note in notes(results)), ""] if notes(results) else []
     return "\n".join(parts).rstrip()
+
+
+def gradients(report: dict[str, Any]) -> str:
+    """The table of --backward."""
+    return table([cpu_gradients.row(r) for r in report["gradients"]], cpu_gradients.COLUMNS)
 
 
 def _line(cells: list[str], widths: list[int]) -> str:

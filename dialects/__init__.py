@@ -1,5 +1,8 @@
 """The project's MLIR dialects: `attn` says what to compute, `tile` says how."""
 
+import sys
+import types
+
 from attn_mlir.dialects.attn import Attn
 from attn_mlir.dialects.form import harden
 from attn_mlir.dialects.tile import Tile
@@ -20,3 +23,10 @@ def load_all(context: ir.Context) -> None:
                 for op in dialect.operations:
                     harden(op)
                 dialect.load()
+                _announce(dialect.DIALECT_NAMESPACE)
+
+
+def _announce(namespace: str) -> None:
+    """Gives the bindings a module of the dialect: they import it for every handle of an op, which takes long when there is none."""
+    name = f"{ext.__name__.rpartition('.')[0]}.{namespace}"
+    sys.modules.setdefault(name, types.ModuleType(name))

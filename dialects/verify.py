@@ -15,7 +15,12 @@ def is_score_type(type_: ir.Type) -> bool:
     return isinstance(type_, (ir.F32Type, ir.F64Type))
 
 
-def entry_block(op: ir.OpView) -> ir.Block | None:
+def is_tensor(type_: ir.Type | None, *ranks: int) -> bool:
+    """True for ranked tensors, of one of the `ranks` where any are given."""
+    return isinstance(type_, ir.RankedTensorType) and (not ranks or ir.RankedTensorType(type_).rank in ranks)
+
+
+def entry_block(op: ir.OpView | ir.Operation) -> ir.Block | None:
     """The only block of the op's first region, or None when it has none or several."""
     blocks = list(op.operation.regions[0].blocks)
     return blocks[0] if len(blocks) == 1 else None

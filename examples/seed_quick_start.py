@@ -1,4 +1,4 @@
-"""Causal softmax attention written as an OnlineFunc, compiled for the CPU and compared with PyTorch.
+"""Causal softmax attention written as an OnlineFunc, with its backward, compiled for the CPU and compared with PyTorch.
 
 The program is AttentionEngine's quick start; sizes are such that it takes seconds on a CPU.
 """
@@ -55,6 +55,16 @@ class OnlineSoftmax(OnlineFunc):
         lse = online_rowscales["r"].log() + online_rowscales["m"]
         return o_new, {"lse": lse}
 
+    @staticmethod
+    def forward(scores: Any, final_rowscales: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        lse = final_rowscales["lse"]
+        return (scores - lse).exp()
+
+    @staticmethod
+    def backward(dp: Any, scores: Any, final_rowscales: Any, doosum_rowscales: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        dppsum = doosum_rowscales
+        return (dp - dppsum) * scores
+
 
 # mask on the attention scores
 def causal_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -86,23 +96,40 @@ def main(argv: list[str] | None = None) -> None:
     B, H, S, dtype = 1, options.heads, options.length, getattr(torch, options.dtype)
 
     torch.manual_seed(0)
-    q, k, v = (torch.randn(B, S, H, D, dtype=dtype) for _ in "qkv")
+    q, k, v = (torch.randn(B, S, H, D, dtype=dtype, requires_grad=True) for _ in "qkv")
     mod = make_engine(B, H, S, dtype)
     start = time.perf_counter()
     out = mod(q, k, v)
+    out.backward(torch.ones_like(out))
     first = time.perf_counter() - start
 
-    def reference(dtype: torch.dtype) -> torch.Tensor:
-        query, key, value = (x.to(dtype).transpose(1, 2) for x in (q, k, v))
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+    def reference(dtype: torch.dtype) -> list[torch.Tensor]:
+        """The result and the gradients of PyTorch's attention."""
+        inputs = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
+        query, key, value = (x.transpose(1, 2) for x in inputs)
+        o = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+        return [o.detach(), *torch.autograd.grad(o, inputs, torch.ones_like(o))]
 
-    error = (out.double() - reference(torch.float64)).abs().max().item()
-    torch_error = (reference(dtype).double() - reference(torch.float64)).abs().max().item()
-    ours, theirs = seconds(lambda: mod(q, k, v)), seconds(lambda: reference(dtype))
+    def forward() -> torch.Tensor:
+        return mod(q.detach(), k.detach(), v.detach())
+
+    def forward_and_backward() -> tuple[torch.Tensor, ...]:
+        o = mod(q, k, v)
+        return torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
+
+    exact, theirs = reference(torch.float64), reference(dtype)
     print(f"causal softmax attention, B={B} H={H} S={S} D={D} {options.dtype}, {torch.get_num_threads()} threads")
-    print(f"  max error against float64:  attn_mlir {error:.2e}   PyTorch {torch_error:.2e}")
-    print(f"  first call, with compiling: {first:.2f} s")
-    print(f"  time of a call:             attn_mlir {ours * 1e3:.1f} ms   scaled_dot_product_attention {theirs * 1e3:.1f} ms")
+    print(f"  first call and its backward, with compiling: {first:.2f} s")
+    print(f"  time: forward {seconds(forward) * 1e3:.1f} ms, forward and backward {seconds(forward_and_backward) * 1e3:.1f} ms")
+    print(f"  scaled_dot_product_attention, forward and backward: {seconds(lambda: reference(dtype)) * 1e3:.1f} ms")
+    for name, x, y, wanted in zip(("o", "dq", "dk", "dv"), (out.detach(), q.grad, k.grad, v.grad), theirs, exact, strict=True):
+        ours = largest(x, wanted)
+        print(f"  max error of {name} against float64: attn_mlir {ours:.2e}   PyTorch {largest(y, wanted):.2e}")
+
+
+def largest(x: torch.Tensor | None, wanted: torch.Tensor) -> float:
+    """The largest difference."""
+    return torch.inf if x is None else (x.double() - wanted).abs().max().item()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,11 @@ from attn_mlir.passes.base import Pass
 
 _PASSES = {
     "attn-pack-heads": "pack_heads:PackHeads",
+    "attn-dense-rows": "dense_rows:DenseRows",
     "attn-simplify": "simplify:Simplify",
+    "attn-differentiate": "differentiate:Differentiate",
+    "attn-written-backward": "written_backward:WrittenBackward",
+    "attn-outline": "outline:Outline",
     "attn-resolve-masks": "resolve_masks:ResolveMasks",
     "attn-online-rewrite": "online_rewrite:OnlineRewrite",
     "attn-guard-empty-rows": "guard_empty_rows:GuardEmptyRows",

@@ -3,19 +3,24 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_mlir.dialects.attn.pieces import outputs_of
 from attn_mlir.mlir import ir
+from attn_mlir.passes.cost import bytes_of, traffic, work
 from attn_mlir.passes.derivation import Derivation, DerivationError, Row, accumulator_limit, derive, read_row
+from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import Graph, Node, text
 from attn_mlir.passes.derivation.plan import OUTPUT
-from attn_mlir.passes.derivation.row import Reader, location_name
-from attn_mlir.passes.regions import block_of, find_all, piece, pieces
+from attn_mlir.passes.derivation.row import Reader, location_name, score_names
+from attn_mlir.passes.differentiation.describe import describe
+from attn_mlir.passes.regions import block_of, find_all, piece, pieces, scores_in
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """An online program as expressions, with the names of its leaves."""
+    """An online program as expressions, with the names of its leaves; `sources` names what each accumulator sums."""
 
     states: list[str]
+    sources: list[str]
     outputs: list[str]
     init: list[Node]
     steps: list[tuple[list[Node], list[Node], list[Node]]]
@@ -41,24 +46,25 @@ def _attention(op: ir.Operation, max_accumulators: int) -> Iterator[str]:
         return
     try:
         row = read_row(row_piece)
-        outputs = _output_names(op)
-        yield from _row(row, outputs)
+        outputs, sources = _output_names(op), _sources(op)
+        yield from _row(row, outputs[row.o_count :], sources)
         derivation = derive(row, accumulator_limit(op, max_accumulators))
     except DerivationError as error:
         yield f"no online form: {error}"
         return
     yield ""
-    yield from _decisions(derivation, row)
+    yield from _decisions(derivation, row, sources)
     program = derivation.program
     merge = program.merge
     view = View(
         program.names,
+        [sources[accumulator.source] for accumulator in program.plan.accumulators],
         outputs,
         program.init,
         [(s.states, s.weights, s.scales) for s in program.steps],
         None if merge is None else (merge.states, merge.scales_a, merge.scales_b),
-        [program.o, *program.outputs],
-        row.params.names,
+        [*program.o, *program.outputs],
+        dict(zip(row.score_leaves, row.scores, strict=True)) | row.params.names,
         row.graph,
     )
     yield ""
@@ -67,26 +73,46 @@ def _attention(op: ir.Operation, max_accumulators: int) -> Iterator[str]:
     yield ""
     ways = "block by block and merged" if merge else "block by block"
     yield f"confirmed in float64, {ways}: {report.points} values, largest relative error {report.error:.1e}"
+    yield _cost(op, len(program.steps), len(program.names), len(program.plan.accumulators))
+    yield ""
+    yield from describe(op)
 
 
-def _row(row: Row, outputs: Sequence[str]) -> Iterator[str]:
+def _cost(op: ir.Operation, sweeps: int, states: int, accumulators: int) -> str:
+    q, k, v = (operand.type for operand in op.operands)
+    dims = [ir.RankedTensorType(t).shape[3] for t in (q, v)]
+    products = [dims[0]] * (1 + len(pieces(op, "attn.product")))
+    moved = traffic(bytes_of(q) + bytes_of(v), bytes_of(k) + bytes_of(v), len(op.results) - 1)
+    passes = f"{sweeps} pass{'es' if sweeps > 1 else ''} over K; {states} {'number' if states == 1 else 'numbers'} of state per row"
+    return f"cost: {passes}; {work(products, [dims[1]] * accumulators, sweeps)}; {moved}"
+
+
+def _row(row: Row, outputs: Sequence[str], sources: Sequence[str]) -> Iterator[str]:
     yield "row"
     shown = dict(row.names)
     for reduction in row.reductions:
         yield f"  {reduction.name} = {reduction.kind} {_factor(text(reduction.value, shown))}"
-    yield f"  p = {text(row.weight, shown)}"
+    for number, weight in enumerate(row.weights):
+        used = f"  (of {sources[weight.source]}, in {output_name(weight.output)})" if len(row.weights) > 1 else ""
+        yield f"  p{number or ''} = {text(weight.node, shown)}{used}"
     for name, node in zip(outputs, row.outputs, strict=True):
         yield f"  {name} = {text(node, shown)}"
 
 
-def _decisions(derivation: Derivation, row: Row) -> Iterator[str]:
+def _decisions(derivation: Derivation, row: Row, sources: Sequence[str]) -> Iterator[str]:
     plan = derivation.program.plan
     yield "derivation"
-    for index, decision in sorted(plan.decisions.items(), key=lambda d: (d[0] == OUTPUT, d[0])):
-        name = "o" if index == OUTPUT else row.reductions[index].name
+    for index, decision in sorted(plan.decisions.items(), key=lambda d: (d[0] <= OUTPUT, abs(d[0]))):
+        name = row.reductions[index].name if index > OUTPUT else _sum_name(row, OUTPUT - index, sources)
         yield f"  {name}: {decision.method}, {decision.detail}"
     states = ", ".join(derivation.program.names) or "none"
     yield f"  sweeps over the keys: {plan.sweeps}; state per row: {states}; accumulators: {len(plan.accumulators)}"
+
+
+def _sum_name(row: Row, number: int, sources: Sequence[str]) -> str:
+    """What weight `number` makes: o, or where there are several its part of an output."""
+    weight = row.weights[number]
+    return f"{sources[weight.source]} in {output_name(weight.output)}" if len(row.weights) > 1 else "o"
 
 
 def _online(op: ir.Operation) -> Iterator[str]:
@@ -116,7 +142,10 @@ def _view(op: ir.Operation) -> View:
     old = [graph.leaf("old", i) for i in range(count)]
     steps = []
     for step in pieces(op, "attn.step"):
-        got = reader.read(step, [graph.score, None, None, None, *old])
+        scores = list(block_of(step).arguments)[: scores_in(block_of(step))]
+        leaves = [graph.leaf("s", k) for k in range(len(scores))]
+        names.update(zip(leaves, score_names(scores), strict=True))
+        got = reader.read(step, [*leaves, None, None, None, *old])
         rest = (len(got) - count) // 2
         steps.append((got[:count], got[count : count + rest], got[count + rest :]))
     merged = None
@@ -124,7 +153,9 @@ def _view(op: ir.Operation) -> View:
         got = reader.read(merge, [graph.leaf(side, i) for side in "ab" for i in range(count)])
         merged = (got[:count], got[count : count + accumulators], got[count + accumulators :])
     end = reader.read(finalize, [*[graph.leaf("acc", i) for i in range(accumulators)], None, None, None, *old])
-    return View(states, _output_names(op), starts, steps, merged, end, names, graph)
+    sources = _sources(op)
+    numbers = list(ir.DenseI64ArrayAttr(op.attributes["sources"])) if "sources" in op.attributes else [0] * accumulators
+    return View(states, [sources[n] for n in numbers], _output_names(op), starts, steps, merged, end, names, graph)
 
 
 @dataclass(eq=False)
@@ -157,13 +188,13 @@ def _program(view: View) -> Iterator[str]:
         names = {**view.names, **old}
         yield "step" if len(view.steps) == 1 else f"step {number}"
         yield from _assignments(states, [f"{n}'" for n in view.states], names)
-        yield from _accumulations(weights, scales, names)
+        yield from _accumulations(weights, scales, view.sources, names)
     if view.merge is not None:
         yield from _merge(view)
     accumulators = {graph.leaf("acc", i): _acc(i, len(view.steps[-1][1])) for i in range(len(view.steps[-1][1]))}
     names = {**view.names, **old, **accumulators}
     yield "finalize"
-    for name, node in zip(["o", *view.outputs], view.finalize, strict=True):
+    for name, node in zip(view.outputs, view.finalize, strict=True):
         yield f"  {name} = {text(node, names)}"
 
 
@@ -175,10 +206,11 @@ def _assignments(states: Sequence[Node], targets: Sequence[str], names: dict[Nod
             names[node] = target
 
 
-def _accumulations(weights: Sequence[Node], scales: Sequence[Node], names: Mapping[Node, str]) -> Iterator[str]:
-    for i, (weight, scale) in enumerate(zip(weights, scales, strict=True)):
+def _accumulations(weights: Sequence[Node], scales: Sequence[Node], sources: Sequence[str], names: Mapping[Node, str]) -> Iterator[str]:
+    # Only the last sweep accumulates.
+    for i, (weight, scale, source) in enumerate(zip(weights, scales, sources, strict=False)):
         acc = _acc(i, len(weights))
-        yield f"  {acc}' = {_scaled(acc, scale, names)} + sum {_factor(text(weight, names))} v"
+        yield f"  {acc}' = {_scaled(acc, scale, names)} + sum {_factor(text(weight, names))} {source}"
 
 
 def _scaled(accumulator: str, scale: Node, names: Mapping[Node, str]) -> str:
@@ -215,4 +247,11 @@ def _acc(index: int, count: int) -> str:
 
 
 def _output_names(op: ir.Operation) -> list[str]:
-    return [ir.StringAttr(a).value for a in op.attributes["outputs"]]
+    """o and the further outputs, then the row outputs."""
+    return [*map(output_name, range(outputs_of(op))), *[ir.StringAttr(a).value for a in op.attributes["outputs"]]]
+
+
+def _sources(op: ir.Operation) -> list[str]:
+    """The names of the tensors that are summed: v, and those of the terms or their numbers."""
+    names = [location_name(term.operands[0].location) for term in pieces(op, "attn.term")]
+    return ["v", *[name or f"v{number}" for number, name in enumerate(names, 1)]]

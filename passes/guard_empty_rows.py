@@ -6,14 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.attn.pieces import outputs_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
+from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
 from attn_mlir.passes.derivation.expr import Graph, Node
 from attn_mlir.passes.derivation.program import LOWEST
 from attn_mlir.passes.derivation.row import Reader, location_name
-from attn_mlir.passes.regions import block_of, find_all, inline, piece, pieces
+from attn_mlir.passes.regions import block_of, find_all, inline, piece, pieces, scores_in
 
 ROWS = 16
 
@@ -39,7 +41,7 @@ def _guard(online: ir.Operation) -> None:
     finalize = piece(online, "attn.finalize")
     if finalize is None:
         return
-    names = ["o", *[ir.StringAttr(a).value for a in online.attributes["outputs"]]]
+    names: list[str | None] = [*[None] * outputs_of(online), *[ir.StringAttr(a).value for a in online.attributes["outputs"]]]
     wrong = _wrong_outputs(online, finalize, names)
     if not wrong:
         return
@@ -54,14 +56,17 @@ def _guard(online: ir.Operation) -> None:
         same = arith.cmpf(arith.CmpFPredicate.OEQ, argument, arith.constant(argument.type, identity))
         for i in wrong:
             value = -np.inf if names[i] == "lse" else 0.0
-            with ir.Location.name(names[i], last.location):
+            with ir.Location.name(names[i] or output_name(i), last.location):
                 values[i] = arith.select(same, arith.constant(values[i].type, value), values[i])
         build.yield_(values)
     last.erase()
 
 
-def _wrong_outputs(online: ir.Operation, finalize: ir.Operation, names: list[str]) -> list[int]:
-    """Which results are not as they should be when the states are still the initial ones; all, where that is unknown."""
+def _wrong_outputs(online: ir.Operation, finalize: ir.Operation, names: list[str | None]) -> list[int]:
+    """Which results are not as they should be when the states are still the initial ones; all, where that is unknown.
+
+    Row outputs have names, sums of weighted tensors have none.
+    """
     try:
         got = _finalized_initial(online, finalize)
     except DerivationError:
@@ -69,8 +74,8 @@ def _wrong_outputs(online: ir.Operation, finalize: ir.Operation, names: list[str
     return [i for i, (name, value) in enumerate(zip(names, got, strict=True)) if not _is_right(name, value)]
 
 
-def _is_right(name: str, value: Array) -> bool:
-    if name == "o":
+def _is_right(name: str | None, value: Array) -> bool:
+    if name is None:
         return bool((value == 0).all())
     return bool((value == -np.inf).all()) if name == "lse" else bool(np.isfinite(value).all())
 
@@ -104,10 +109,13 @@ def _initial_states(online: ir.Operation) -> list[Array]:
 
 
 def _random_parameters(reader: Reader, dtype: type) -> dict[Node, Array]:
+    """Numbers for what does not vary along a row. Saved values of the row are, without keys, also 0, -inf and not a number."""
     rng = np.random.default_rng(3)
     out: dict[Node, Array] = {}
     for leaf in reader.params.leaves:
         drawn = rng.normal(size=(ROWS, 1))
+        if leaf.type != "i1" and reader.params.is_saved(leaf):
+            drawn[::4], drawn[1::4], drawn[2::4] = 0, -np.inf, np.nan
         out[leaf] = drawn > 0 if leaf.type == "i1" else drawn.astype(dtype)
     return out
 
@@ -139,7 +147,9 @@ def _telling_state(online: ir.Operation) -> tuple[int, float] | None:
 def _updates(graph: Graph, step: ir.Operation, states: int) -> list[Node]:
     block = block_of(step)
     arguments = list(block.arguments)
-    known = {arguments[0]: graph.score} | {a: graph.leaf("old", i) for i, a in enumerate(arguments[4:])}
+    scores = scores_in(block)
+    known = {a: graph.leaf("s", k) for k, a in enumerate(arguments[:scores])}
+    known |= {a: graph.leaf("old", i) for i, a in enumerate(arguments[scores + 3 :])}
     return Reader(graph, block, known).results()[:states]
 
 

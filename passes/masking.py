@@ -4,7 +4,8 @@ Giving masked positions the score -inf suffices where then no reduction, state o
 evaluating the step, not by name: exp(-inf) = 0 adds nothing to a sum, and -inf loses every max. It is evaluated twice.
 Once at the score -inf, for all finite states and captured values together, so that no condition on them can hide another
 outcome; and once in float32 on random rows, with the states of empty rows among them. Otherwise each reduction's input
-and each weight is selected.
+and each weight is selected. Where a row has several scores, the others become 0, so that what stands in a masked key
+(NaN, say) does not matter either.
 """
 
 import math
@@ -14,8 +15,9 @@ import numpy as np
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Evaluator
-from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node, nodes
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node, leaves, nodes
 from attn_mlir.passes.derivation.row import Reader
+from attn_mlir.passes.regions import scores_in
 
 _ROWS, _KEYS = 24, 9
 _LOWEST = float(np.finfo(np.float32).min)
@@ -25,22 +27,32 @@ _FINITE = "finite"
 
 
 def masks_by_score(step: ir.Block) -> bool:
-    """True when masked positions of `step` may simply get the score -inf."""
-    graph = Graph()
-    reader = Reader(graph, step, {step.arguments[0]: graph.score})
+    """True when masked positions of `step` may simply get the scores of `masked_score`."""
+    graph, count = Graph(), scores_in(step)
+    scores = [graph.leaf("s", k) for k in range(count)]
+    reader = Reader(graph, step, dict(zip(step.arguments, scores, strict=False)))
     try:
-        results, states = reader.results(), len(step.arguments) - 4
+        results, states = reader.results(), len(step.arguments) - count - 3
         # Then come as many weights as scales. A weight that is the same for every key must still not be given to absent ones.
         weights = range(states, (states + len(results)) // 2)
-        vanishes = _vanishes(graph.score, results, weights)
-        return vanishes and all(_unnoticed(graph.score, reader, results, weights, seed) for seed in range(3))
+        saved = frozenset(leaf for leaf in reader.params.leaves if reader.params.is_saved(leaf))
+        vanishes = _vanishes(scores, saved, results, weights)
+        return vanishes and all(_unnoticed(scores, reader, results, weights, seed) for seed in range(3))
     except DerivationError:
         return False
 
 
-def _vanishes(score: Node, results: list[Node], weights: range) -> bool:
-    """Whether a key of score -inf adds nothing to a reduction and has weight 0, whatever finite values everything else has."""
-    limits = _Limits({score: -math.inf})
+def masked_score(number: int) -> float:
+    """What a masked position has for score `number`."""
+    return 0.0 if number else -math.inf
+
+
+def _vanishes(scores: list[Node], saved: frozenset[Node], results: list[Node], weights: range) -> bool:
+    """Whether a masked key adds nothing to a reduction and has weight 0, whatever finite values everything else has.
+
+    Values saved from an earlier attention may be anything: those of rows without keys are.
+    """
+    limits = _Limits({score: masked_score(k) for k, score in enumerate(scores)}, saved)
     reductions = [node for node in nodes(*results) if node.op == "reduce"]
     neutral = all(limits.value(node.args[0]) == _NEUTRAL[str(node.attr)] for node in reductions)
     return neutral and all(limits.value(results[position]) == 0 for position in weights)
@@ -49,8 +61,9 @@ def _vanishes(score: Node, results: list[Node], weights: range) -> bool:
 class _Limits:
     """Values where those of some nodes are known: a number, "finite" where it is an unknown finite one, None where nothing is known."""
 
-    def __init__(self, known: dict[Node, float | str | None]) -> None:
+    def __init__(self, known: dict[Node, float | str | None], unknown: frozenset[Node]) -> None:
         self._known = known
+        self._unknown = unknown
 
     def value(self, node: Node) -> float | str | None:
         if node not in self._known:
@@ -59,7 +72,9 @@ class _Limits:
 
     def _find(self, node: Node) -> float | str | None:
         if not node.varies:
-            return None if node.type == BOOL else float(node.attr) if node.is_const else _FINITE  # type: ignore[arg-type]
+            if node.type == BOOL or self._unknown & leaves(node):
+                return None
+            return float(node.attr) if node.is_const else _FINITE  # type: ignore[arg-type]
         values = [self.value(argument) for argument in node.args]
         if node.op == "arith.select" and values[0] is None:
             return values[1] if values[1] == values[2] else None
@@ -97,16 +112,17 @@ def _exact(node: Node, values: list[float | str | None]) -> float | None:
     return None if math.isnan(result) else result
 
 
-def _unnoticed(score: Node, reader: Reader, results: list[Node], weights: range, seed: int) -> bool:
-    """Compares "masked scores are -inf" with "masked positions are absent" on random rows, some of them empty."""
+def _unnoticed(score_leaves: list[Node], reader: Reader, results: list[Node], weights: range, seed: int) -> bool:
+    """Compares masked scores with "masked positions are absent" on random rows, some of them empty."""
     random = np.random.default_rng(seed)
     present = random.random((_ROWS, _KEYS)) < 0.6
     present[:4] = False
-    scores = (random.standard_normal((_ROWS, _KEYS)) * 10.0**seed).astype(np.float32)
-    masked = np.where(present, scores, np.float32("-inf"))
+    first = (random.standard_normal((_ROWS, _KEYS)) * 10.0**seed).astype(np.float32)
     env = {leaf: _parameter(leaf, random) for leaf in reader.params.leaves}
-    absent = Evaluator({**env, score: scores}, present, np.float32)
-    infinite = Evaluator({**env, score: masked}, np.ones_like(present), np.float32)
+    scores = [first, *[random.standard_normal((_ROWS, _KEYS)).astype(np.float32) for _ in score_leaves[1:]]]
+    masked = [np.where(present, s, np.float32(masked_score(k))) for k, s in enumerate(scores)]
+    absent = Evaluator(env | dict(zip(score_leaves, scores, strict=True)), present, np.float32)
+    infinite = Evaluator(env | dict(zip(score_leaves, masked, strict=True)), np.ones_like(present), np.float32)
     for position, node in enumerate(results):
         wanted, got = (np.broadcast_to(evaluate(node), present.shape) for evaluate in (absent, infinite))
         if position in weights:

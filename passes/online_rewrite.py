@@ -14,8 +14,9 @@ from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 class OnlineRewrite(Pass):
     """Replaces each `attn.attention` by the `attn.online` derived from its row, with the fewest sweeps over the keys.
 
-    More than `max-accumulators` output accumulators count as dearer than one more sweep; for 16-bit inputs, more than
-    one, because weights are rounded to that type, and what several accumulators leave when they cancel would be rounding.
+    More than `max-accumulators` accumulators for one weight count as dearer than one more sweep; for 16-bit inputs, more
+    than one, because weights are rounded to that type, and what several accumulators leave when they cancel would be
+    rounding. Accumulators that an earlier weight needs, too, do not count: a tangent shares those of its function.
     """
 
     name = "attn-online-rewrite"
@@ -47,6 +48,9 @@ class OnlineRewrite(Pass):
             online, body = build.attention(q, k, v, types, names, accumulators=len(program.plan.accumulators))
             for name, attribute in kept.items():
                 online.attributes[name] = attribute
+            sources = [accumulator.source for accumulator in program.plan.accumulators]
+            if any(sources):
+                online.attributes["sources"] = ir.DenseI64ArrayAttr.get(sources)
         with ir.InsertionPoint(body):
             for kept_piece in [op.operation for op in block_of(attention).operations if op.operation.name != "attn.row"]:
                 clone_op(kept_piece, {})

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import block_of, find_all, walk
+from attn_mlir.passes.regions import block_of, find_all, pieces, scores_in, walk
 
-# Where a piece's block arguments hold the query head; the query position follows it.
-_HEAD = {"attn.query": 2, "attn.score": 2, "attn.mask": 1, "attn.row": 2, "attn.init": 1, "attn.step": 2}
+# Their block arguments hold b, the query head and the query position, after any numbers.
+_OF_A_QUERY = frozenset({"attn.query", "attn.score", "attn.mask", "attn.row", "attn.init", "attn.step", "attn.finalize"})
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class PackHeads(Pass):
             if attention.parent is None or attention.parent.name != "func.func":
                 attention.location.emit_error(f"{self.name}: '{attention.name}' must stand directly in a func.func")
                 return False
+            for further in [*pieces(attention, "attn.product"), *pieces(attention, "attn.term")]:
+                further.location.emit_error(f"{self.name}: heads are packed for q, k and v alone, not with '{further.name}'")
+                return False
             q = attention.operands[0]
             sizes = [op for op in walk(attention.parent) if op.name == "tensor.dim" and op.operands[0] == q]
             with attention.location, ir.InsertionPoint.at_block_begin(attention.block):
@@ -35,7 +38,7 @@ class PackHeads(Pass):
                 if not _replace_size(size, heads, one):
                     return False
             for piece in [view.operation for view in attention.regions[0].blocks[0].operations]:
-                _pack(piece, attention, group)
+                _pack(piece, group)
         return True
 
 
@@ -55,14 +58,11 @@ def _replace_size(size: ir.Operation, heads: ir.Value, one: ir.Value) -> bool:
     return True
 
 
-def _pack(piece: ir.Operation, attention: ir.Operation, group: ir.Value) -> None:
-    position = _HEAD.get(piece.name)
-    if piece.name == "attn.finalize":
-        position = ir.IntegerAttr(attention.attributes["accumulators"]).value + 1
-    if position is None:
+def _pack(piece: ir.Operation, group: ir.Value) -> None:
+    if piece.name not in _OF_A_QUERY:
         return
     block = block_of(piece)
-    head, query = list(block.arguments)[position : position + 2]
+    _, head, query = list(block.arguments)[scores_in(block) :][:3]
     with piece.location, ir.InsertionPoint.at_block_begin(block):
         scaled = arith.MulIOp(head, group)
         packed = arith.AddIOp(scaled.result, query)

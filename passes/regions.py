@@ -35,6 +35,12 @@ def block_of(piece_: ir.Operation) -> ir.Block:
     return piece_.regions[0].blocks[0]
 
 
+def scores_in(block: ir.Block) -> int:
+    """How many numbers come before b, h and q_idx in a piece's arguments: the scores of an `attn.row` or `attn.step`."""
+    arguments = list(block.arguments)
+    return next((i for i, argument in enumerate(arguments) if isinstance(argument.type, ir.IndexType)), len(arguments))
+
+
 def clone_op(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operation:
     """Clones `op` at the current insertion point, its operands (also in nested regions) taken through `mapping`."""
     clone = op.clone()

@@ -18,14 +18,16 @@ from attn_mlir.passes.intervals.read import Reader
 from attn_mlir.passes.intervals.substitute import assume_positive_divisors
 from attn_mlir.passes.regions import block_of, find_all, piece
 
-_BOUNDS = ("b", "h", "q_begin", "q_end")
-_BLOCK = (*_BOUNDS, "kv_begin", "kv_end")
+_QUERIES, _KEYS = ("q_begin", "q_end"), ("kv_begin", "kv_end")
+_BLOCK = ("b", "h", *_QUERIES, *_KEYS)
+_STALE = ("attn.bounds", "attn.query_bounds", "attn.block_mask")
 
 
 @dataclasses.dataclass(frozen=True)
 class ResolveMasks(Pass):
     """Adds `attn.bounds`, where they are not exact `attn.block_mask`, and `rows_nonempty` to every attention.
 
+    An `attn.pairs` gets `attn.query_bounds` instead of `attn.bounds`: the rows that see a block of keys.
     `cuts` (0 to 2) is how often a block is cut at multiples of the mask's largest modulus before it is classified.
     """
 
@@ -36,32 +38,36 @@ class ResolveMasks(Pass):
         if self.cuts not in (0, 1, 2):
             module.location.emit_error(f"attn-resolve-masks cuts a block 0 to 2 times, got cuts={self.cuts}")
             return False
-        for attention in find_all(module, "attn.attention", "attn.online"):
-            mask = piece(attention, "attn.mask")
-            for stale in (piece(attention, "attn.bounds"), piece(attention, "attn.block_mask")):
-                if stale is not None:
-                    stale.erase()
+        for owner in find_all(module, "attn.attention", "attn.online", "attn.pairs"):
+            mask = piece(owner, "attn.mask")
+            for stale in [found for name in _STALE if (found := piece(owner, name)) is not None]:
+                stale.erase()
             nonempty = True
             if mask is not None:
                 with mask.location:
-                    nonempty = _Resolution(attention, mask, self.cuts).run()
-            with attention.context:
-                attention.attributes["rows_nonempty"] = ir.BoolAttr.get(nonempty)
+                    nonempty = _Resolution(owner, mask, self.cuts).run()
+            if owner.name != "attn.pairs":
+                with owner.context:
+                    owner.attributes["rows_nonempty"] = ir.BoolAttr.get(nonempty)
         return True
 
 
 class _Resolution:
     """One mask on its way to bounds and classes."""
 
-    def __init__(self, attention: ir.Operation, mask: ir.Operation, cuts: int) -> None:
-        self._attention, self._mask, self._cuts = attention, mask, cuts
+    def __init__(self, owner: ir.Operation, mask: ir.Operation, cuts: int) -> None:
+        self._owner, self._mask, self._cuts = owner, mask, cuts
+        self._by_keys = owner.name == "attn.pairs"
+        product = piece(owner, "attn.product") if self._by_keys else owner
+        query, key = list((product or owner).operands)[:2]
         self._pool = pool = Pool()
         arguments = [pool.leaf("var", name, 0) for name in ("b", "h", "q_idx", "kv_idx")]
         self._q, self._kv = arguments[2:]
         block = block_of(mask)
-        self._reader = Reader(pool, dict(zip(block.arguments, arguments, strict=True)))
-        self._skv = self._reader.size(attention.operands[1], 2)
-        pool.assume(self._q, upper=self._reader.size(attention.operands[0], 2) - 1)
+        sized = list(owner.operands) or [query, key]
+        self._reader = Reader(pool, dict(zip(block.arguments, arguments, strict=True)), sized=sized)
+        self._sq, self._skv = self._reader.size(query, 2), self._reader.size(key, 2)
+        pool.assume(self._q, upper=self._sq - 1)
         pool.assume(self._kv, upper=self._skv - 1)
         self._reader.read_all(block)
         self._expression = self._reader.read(list(block.operations)[-1].operands[0])
@@ -73,7 +79,8 @@ class _Resolution:
         except RecursionError:  # conditions nested hundreds deep: keep every key, ask the mask everywhere
             self._expression = self._pool.node("unknown_bool", (), "too deep")
             bounds, classes, nonempty = self._analyse()
-        emitted = self._emit("bounds", _BOUNDS, bounds, self._mask)
+        name, block = ("query_bounds", _KEYS) if self._by_keys else ("bounds", _QUERIES)
+        emitted = self._emit(name, ("b", "h", *block), bounds, self._mask)
         if classes is not None:
             self._emit("block_mask", _BLOCK, classes, emitted)
         return nonempty
@@ -81,12 +88,13 @@ class _Resolution:
     def _analyse(self) -> tuple[list[Node], list[Node] | None, bool]:
         """The bounds, (any, all) where they say more, and whether every row provably has a key."""
         pool = self._pool
-        rows, keys = self._range("q_begin", "q_end"), self._range("kv_begin", "kv_end")
+        rows, keys = self._range(*_QUERIES), self._range(*_KEYS)
         mask, guard = assume_positive_divisors(self._expression)
-        solver = Solver(pool, self._kv, self._skv, Box({self._q: rows}))
+        unknown, size = (self._q, self._sq) if self._by_keys else (self._kv, self._skv)
+        solver = Solver(pool, unknown, size, Box({self._kv: keys} if self._by_keys else {self._q: rows}))
         region = solver.solve(mask)
         zero = pool.lift(0)
-        unbounded = (zero, zero, zero, self._skv)
+        unbounded = (zero, zero, zero, size)
         bounds = [pool.select(guard, *pair) for pair in zip(solver.finish(region), unbounded, strict=True)]
         nonempty = rows_nonempty(self._expression, self._q, self._kv, self._skv)
         if region.shape != LOOSE:
@@ -113,12 +121,12 @@ class _Resolution:
             return build.piece(name, [(n, ir.IndexType.get()) for n in arguments], body)
 
     def _size(self, node: Node) -> ir.Value:
-        """The size as a value before the attention, an existing one if there is any."""
+        """The size as a value before the attention or pairs, an existing one if there is any."""
         source, dimension = node.data
         for use in source.uses:
             op = use.owner.operation
-            if op.name == "tensor.dim" and op.block == self._attention.block and op.is_before_in_block(self._attention):
+            if op.name == "tensor.dim" and op.block == self._owner.block and op.is_before_in_block(self._owner):
                 if self._reader.read(op.results[0]) is node:
                     return op.results[0]
-        with ir.InsertionPoint(self._attention):
+        with ir.InsertionPoint(self._owner):
             return tensor.dim(source, arith.constant(ir.IndexType.get(), dimension))

@@ -1,4 +1,4 @@
-"""Folds and strength-reduces the scalar pieces of attentions, and drops pieces that do nothing."""
+"""Folds and strength-reduces the scalar pieces of attentions and derivatives, and drops pieces that do nothing."""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,7 @@ from attn_mlir.passes.simplification import rewrite
 from attn_mlir.passes.simplification.folding import truth
 
 _IDENTITIES = ("attn.query", "attn.key", "attn.value", "attn.score")
+_OWNERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements")
 _PURE_DIALECTS = ("arith", "math", "tensor", "attn")
 
 
@@ -23,14 +24,19 @@ class Simplify(Pass):
     name = "attn-simplify"
 
     def run(self, module: ir.Operation) -> bool:
-        for attention in find_all(module, "attn.attention", "attn.online"):
-            for piece in [op.operation for op in block_of(attention).operations]:
-                block = block_of(piece)
-                while _rewrite(block) | _merge_equal(block) | _drop_dead(block):
-                    pass
+        for owner in find_all(module, *_OWNERS):
+            for piece in [op.operation for op in block_of(owner).operations if op.operation.regions]:
+                _simplify(block_of(piece))
                 if _does_nothing(piece):
                     piece.erase()
+        for scatter in find_all(module, "attn.scatter"):
+            _simplify(block_of(scatter))
         return True
+
+
+def _simplify(block: ir.Block) -> None:
+    while _rewrite(block) | _merge_equal(block) | _drop_dead(block):
+        pass
 
 
 def _rewrite(block: ir.Block) -> bool:
@@ -80,5 +86,6 @@ def _does_nothing(piece: ir.Operation) -> bool:
     block = block_of(piece)
     yielded = list(list(block.operations)[-1].operation.operands)
     if piece.name in _IDENTITIES:
-        return yielded == [block.arguments[0]]
+        scalars = [argument for argument in block.arguments if not isinstance(argument.type, ir.IndexType)]
+        return yielded == scalars
     return piece.name == "attn.mask" and truth(yielded[0]) is True

@@ -1,18 +1,32 @@
-"""Tiles an online attention: one program per block of query rows, loops over blocks of keys."""
+"""Makes kernels: loops over blocks of rows or of keys, on tiles."""
 
 from dataclasses import dataclass
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.tiling.elements import build_elements, build_row_dot
+from attn_mlir.passes.tiling.frame import argument_number
 from attn_mlir.passes.tiling.kernel import KernelBuilder
+from attn_mlir.passes.tiling.pairs import build_pairs
+
+_CLUSTERS = ("attn.online", "attn.pairs", "attn.elements", "attn.row_dot")
 
 
 @dataclass(frozen=True)
 class Tile(Pass):
-    """Replaces each function holding an `attn.online` by a kernel in the `tile` dialect.
+    """Replaces each function holding an `attn.online`, `attn.pairs`, `attn.elements` or `attn.row_dot` by a kernel in the `tile` dialect.
 
-    The kernel computes `block-q` query rows of one head; it takes memrefs, the outputs last.
+    The kernel takes memrefs, the outputs last. Its attribute `tile.kernel` says how to launch it:
+
+    - `grid`: one program per block of `block-q` rows, per head and batch ("rows", also when absent, and "elements"), or one
+      per chunk of keys, key head and batch ("pairs"; tiles have `block-q` keys and `block-kv` queries there). A kernel of pairs
+      takes the number of keys in a chunk, a multiple of `block-q`, as one more argument after the outputs.
+    - `over`: the number of the argument whose batch, heads and rows make the grid. `score`: the type of sums.
+    - `outputs`, for each output: "store", every element is written; "accumulate", [chunks, B, H, S, D] that starts as zeros;
+      "scatter", [chunks, B, H, ...] that starts as zeros, whose first three dimensions are slots: a program adds in those of its
+      own chunk, batch and head, which may be one and the same (stride 0) where `disjoint`, for chunks, heads and batches, is true.
+    - `serial`: programs add to the same elements, so that they must run one after the other.
     """
 
     name = "attn-tile"
@@ -26,11 +40,59 @@ class Tile(Pass):
         for op in find_all(module, "attn.attention"):
             op.location.emit_error(f"{self.name}: 'attn.attention' is not in online form; run attn-online-rewrite first")
             return False
-        for op in find_all(module, "attn.online"):
+        found: list[tuple[ir.Operation, ir.Operation]] = []
+        for op in find_all(module, *_CLUSTERS):
             function = op.parent
             if function is None or function.name != "func.func" or function.regions[0].blocks[0] != op.block:
-                op.location.emit_error(f"{self.name}: 'attn.online' must stand directly in a func.func")
+                op.location.emit_error(f"{self.name}: '{op.name}' must stand directly in a func.func")
                 return False
-            KernelBuilder(function, op, self.block_q, self.block_kv).build()
+            if any(function == other for other, _ in found):
+                op.location.emit_error(f"{self.name}: the function holds several ops to make kernels of; run attn-outline first")
+                return False
+            found.append((function, op))
+        kernels = {ir.StringAttr(function.attributes["sym_name"]).value for function, _ in found}
+        for call in find_all(module, "func.call"):
+            callee = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+            if callee in kernels:
+                call.location.emit_error(f"{self.name}: @{callee} becomes a kernel of memrefs; run attn-outline{{keep-hosts=false}} first")
+                return False
+        if not all(op.name == "attn.online" or self._is_cluster(function, op) for function, op in found):
+            return False
+        for function, op in found:
+            if not self._build(function, op):
+                return False
             function.erase()
         return True
+
+    def _build(self, function: ir.Operation, op: ir.Operation) -> bool:
+        """Inserts the kernel before the function; False after an error."""
+        if op.name == "attn.online":
+            return KernelBuilder(function, op, self.block_q, self.block_kv).build()
+        makers = [value.owner.operation for value in _returned(function)]
+        match op.name:
+            case "attn.pairs":
+                build_pairs(function, op, makers, self.block_q, self.block_kv)
+            case "attn.elements":
+                build_elements(function, op, makers, self.block_q)
+            case _:
+                build_row_dot(function, op, makers, self.block_q)
+        return True
+
+    def _is_cluster(self, function: ir.Operation, op: ir.Operation) -> bool:
+        """Whether the function returns what the op and its consumers make, from tensors that are its arguments."""
+        consumers = [] if op.name == "attn.row_dot" else [use.owner.operation for use in op.results[0].uses]
+        makers = consumers or [op]
+        for value in _returned(function):
+            if isinstance(value.owner, ir.Block) or value.owner.operation not in makers:
+                op.location.emit_error(f"{self.name}: the function of '{op.name}' returns something else, too; run attn-outline first")
+                return False
+        tensors = [operand for maker in [*makers, *find_all(op, "attn.product")] for operand in maker.operands]
+        for value in [*tensors, *op.operands]:
+            if isinstance(value.type, ir.RankedTensorType) and argument_number(value) is None:
+                op.location.emit_error(f"{self.name}: tensors of '{op.name}' must be arguments of the function; run attn-outline first")
+                return False
+        return True
+
+
+def _returned(function: ir.Operation) -> list[ir.Value]:
+    return list(list(function.regions[0].blocks[0].operations)[-1].operation.operands)

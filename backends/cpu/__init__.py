@@ -20,4 +20,5 @@ BACKEND = Backend(
     translations={"cpu-kernel": "translate:to_kernel", "llvm": "translate:to_llvm", "object": "translate:to_object"},
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
+    derive="program:compile_derivative",
 )

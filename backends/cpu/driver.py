@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.cpu import cache, pipeline
-from attn_mlir.backends.cpu.jit import Worker
+from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.dialects import load_all
@@ -116,7 +116,7 @@ def _compile(source: str, pack_heads: bool = False) -> tuple[Worker, Signature]:
         else:
             module, signature = _lower(source, first)
             cache.save(key, module, asdict(signature))
-        return Worker(module, "attention"), signature
+        return load_workers(module, ["attention"])["attention"], signature
 
 
 def _lower(source: str, first: str) -> tuple[ir.Module, Signature]:
@@ -137,7 +137,7 @@ def _lower(source: str, first: str) -> tuple[ir.Module, Signature]:
 
 
 def _function(module: ir.Module) -> Any:
-    return next(op for op in module.body.operations if op.operation.name == "func.func")
+    return next(op for op in module.body.operations if op.operation.name == "func.func" and op.sym_name.value == "attention")
 
 
 def stages_of(source: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from attn_mlir.mlir import ExecutionEngine, ir
 class Worker:
     """A compiled worker function (see `lowering.kernel`) and how to run it on several threads."""
 
-    def __init__(self, module: ir.Module, name: str) -> None:
-        self._engine = ExecutionEngine(module, opt_level=3)
-        address = self._engine.raw_lookup(name)
+    def __init__(self, engine: ExecutionEngine, name: str) -> None:
+        self._engine = engine
+        address = engine.raw_lookup(name)
         if not address:
             raise RuntimeError(f"the compiled module lacks '{name}'")
         self._function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
@@ -39,6 +40,12 @@ class Worker:
         self._function(ctypes.addressof(packed))
         for other in others:
             other.join()
+
+
+def load_workers(module: ir.Module, names: Iterable[str]) -> dict[str, Worker]:
+    """Compiles a module in the LLVM dialect and finds its workers."""
+    engine = ExecutionEngine(module, opt_level=3)
+    return {name: Worker(engine, name) for name in names}
 
 
 @cache

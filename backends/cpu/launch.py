@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.cpu.jit import Worker
+from attn_mlir.backends.cpu.slots import Grid
 from attn_mlir.errors import ArgumentError
 
 
@@ -23,22 +24,55 @@ def launch(
     """Runs the whole grid: blocks of `block_q` rows of q = inputs[0], [B, H, S, D]. `scalars` are the kinds of the captures."""
     batch, heads, length = inputs[0].shape[:3]
     blocks = -(-length // block_q)
-    # Columns are read as contiguous; other strides are free.
-    inputs = [t if (t.stride(3) == 1 or t.shape[3] == 1) and not t.is_neg() else t.resolve_neg().contiguous() for t in inputs]
-    captures = [c.resolve_neg() if isinstance(c, torch.Tensor) and c.is_neg() else c for c in captures]
     words = array("q", (0, batch * heads * blocks, blocks, heads))
+    # Copies must live as long as the kernel runs: the words hold addresses only.
+    inputs = [readable(tensor, True) for tensor in inputs]
+    captures = _held(captures)
     for tensor in inputs:
         _append(words, tensor)
     for capture, kind in zip(captures, scalars, strict=True):
-        if kind == "tensor":
-            _append(words, capture)
-        elif kind == "index":
-            words.append(_in_range(capture))
-        else:
-            words.frombytes(struct.pack("<d", capture) if kind == "f64" else bytes(ctypes.c_float(capture)) + bytes(4))
+        _append_any(words, capture, kind)
     for tensor in outputs:
         _append(words, tensor)
     worker.run((ctypes.c_int64 * len(words)).from_buffer(words), batch * heads * blocks, torch.get_num_threads())
+
+
+def launch_grid(worker: Worker, grid: Grid, arguments: Sequence[tuple[Any, str]], outputs: Sequence[torch.Tensor], chunked: bool) -> None:
+    """Runs a kernel of a derivative: `arguments` come with their kinds ("tensor" or a scalar type); `chunked` ones get their chunk."""
+    words = array("q", (0, 0, grid.blocks, grid.heads))
+    values = _held([value for value, _ in arguments])
+    for value, (_, kind) in zip(values, arguments, strict=True):
+        _append_any(words, value, kind)
+    for tensor in outputs:
+        _append(words, tensor)
+    if chunked:
+        words.append(grid.size)
+    threads = torch.get_num_threads() if grid.level < 3 else 1
+    packed = (ctypes.c_int64 * len(words)).from_buffer(words)
+    for first, end in grid.ranges():
+        packed[0], packed[1] = first, end
+        worker.run(packed, end - first, threads)
+
+
+def readable(tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
+    """The tensor itself where a kernel can read it, else a copy: `by_columns` ones need contiguous columns; other strides are free."""
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    return tensor.contiguous() if by_columns and tensor.stride(-1) != 1 and tensor.shape[-1] != 1 else tensor
+
+
+def _held(values: Sequence[Any]) -> list[Any]:
+    """Arguments as kernels can read them, any strides allowed."""
+    return [readable(value, False) if isinstance(value, torch.Tensor) else value for value in values]
+
+
+def _append_any(words: array, value: Any, kind: str) -> None:
+    if kind == "tensor":
+        _append(words, value)
+    elif kind == "index":
+        words.append(_in_range(value))
+    else:
+        words.frombytes(struct.pack("<d", value) if kind == "f64" else bytes(ctypes.c_float(value)) + bytes(4))
 
 
 def _in_range(number: int) -> int:

@@ -2,6 +2,16 @@
 
 from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.ops import AttentionOp, OnlineOp
+from attn_mlir.dialects.attn.pairs import (
+    ElementOp,
+    ElementsOp,
+    OutputOp,
+    PairOp,
+    PairsOp,
+    ProductOp,
+    QueryBoundsOp,
+    TermOp,
+)
 from attn_mlir.dialects.attn.pieces import (
     BlockMaskOp,
     BoundsOp,
@@ -17,25 +27,39 @@ from attn_mlir.dialects.attn.pieces import (
     ValueOp,
 )
 from attn_mlir.dialects.attn.scalar import DetachOp, RangeOp, ReduceOp, YieldOp
+from attn_mlir.dialects.attn.sums import CollectOp, KeySumOp, QuerySumOp, RowDotOp, ScatterOp
 
 __all__ = [
     "AttentionOp",
     "Attn",
     "BlockMaskOp",
     "BoundsOp",
+    "CollectOp",
     "DetachOp",
+    "ElementOp",
+    "ElementsOp",
     "FinalizeOp",
     "InitOp",
     "KeyOp",
+    "KeySumOp",
     "MaskOp",
     "MergeOp",
     "OnlineOp",
+    "OutputOp",
+    "PairOp",
+    "PairsOp",
+    "ProductOp",
+    "QueryBoundsOp",
     "QueryOp",
+    "QuerySumOp",
     "RangeOp",
     "ReduceOp",
+    "RowDotOp",
     "RowOp",
+    "ScatterOp",
     "ScoreOp",
     "StepOp",
+    "TermOp",
     "ValueOp",
     "YieldOp",
 ]

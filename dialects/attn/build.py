@@ -51,3 +51,70 @@ def attention(
     name = "attn.attention" if accumulators is None else "attn.online"
     op = ir.Operation.create(name, results=list(results), operands=[q, k, v], attributes=attributes, regions=1)
     return op, op.regions[0].blocks.append()
+
+
+def product(query: ir.Value, key: ir.Value) -> None:
+    """`attn.product`: one more product of a query and a key tensor."""
+    ir.Operation.create("attn.product", operands=[query, key])
+
+
+def term(value: ir.Value, output: int) -> None:
+    """`attn.term`: a further tensor that an attention sums into its output number `output`."""
+    ir.Operation.create("attn.term", operands=[value], attributes={"output": _i64(output)})
+
+
+def output(o: ir.Value, index: int, type_: ir.Type) -> ir.Value:
+    """`attn.output` number `index` of the attention that makes `o`."""
+    return ir.Operation.create("attn.output", results=[type_], operands=[o], attributes={"index": _i64(index)}).result
+
+
+def pairs() -> tuple[ir.Operation, ir.Block]:
+    """Builds an empty `attn.pairs`, and the block for its pieces."""
+    op = ir.Operation.create("attn.pairs", results=[ir.Type.parse("none")], regions=1)
+    return op, op.regions[0].blocks.append()
+
+
+def elements(like: ir.Value, body: Body) -> ir.Value:
+    """`attn.elements` over `like`; `body` gets the indices of an element and returns its weights."""
+    rank = ir.RankedTensorType(like.type).rank
+    op = ir.Operation.create("attn.elements", results=[ir.Type.parse("none")], operands=[like], regions=1)
+    with ir.InsertionPoint(op.regions[0].blocks.append()):
+        piece("element", [(name, ir.IndexType.get()) for name in ("b", "h", "i", "d")[:rank]], body)
+    return op.result
+
+
+def query_sum(of: ir.Value, terms: Sequence[ir.Value], weights: Sequence[int], type_: ir.Type) -> ir.Value:
+    """`attn.query_sum` of key tensors."""
+    attributes = {"weights": ir.DenseI64ArrayAttr.get(list(weights))}
+    return ir.Operation.create("attn.query_sum", results=[type_], operands=[of, *terms], attributes=attributes).result
+
+
+def key_sum(of: ir.Value, terms: Sequence[ir.Value], weights: Sequence[int], type_: ir.Type) -> ir.Value:
+    """`attn.key_sum` of query tensors."""
+    attributes = {"weights": ir.DenseI64ArrayAttr.get(list(weights))}
+    return ir.Operation.create("attn.key_sum", results=[type_], operands=[of, *terms], attributes=attributes).result
+
+
+def scatter(of: ir.Value, like: ir.Value, weight: int, type_: ir.Type, names: Sequence[str], index: Body) -> ir.Value:
+    """`attn.scatter`; `index` gets the positions called `names` and returns where in `like` the weight belongs."""
+    op = ir.Operation.create("attn.scatter", results=[type_], operands=[of, like], attributes={"weight": _i64(weight)}, regions=1)
+    here = ir.Location.current
+    locations = [ir.Location.name(name, here) for name in names]
+    block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(names), arg_locs=locations)
+    with ir.InsertionPoint(block):
+        yield_(index(*block.arguments))
+    return op.result
+
+
+def collect(of: ir.Value, weight: int, type_: ir.Type) -> ir.Value:
+    """`attn.collect`: one weight of every element as a tensor."""
+    return ir.Operation.create("attn.collect", results=[type_], operands=[of], attributes={"weight": _i64(weight)}).result
+
+
+def row_dot(a: ir.Value, b: ir.Value, type_: ir.Type) -> ir.Value:
+    """`attn.row_dot`: the sum over d of a b."""
+    return ir.Operation.create("attn.row_dot", results=[type_], operands=[a, b]).result
+
+
+def _i64(value: int) -> ir.Attribute:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

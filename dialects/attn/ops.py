@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
+from attn_mlir.dialects.attn.pieces import outputs_of, scores_of, term_types, terms_of, verify_pieces
 from attn_mlir.dialects.variadic import single_variadic
-from attn_mlir.dialects.verify import check, entry_block, is_score_type
+from attn_mlir.dialects.verify import check, is_score_type
 from attn_mlir.mlir import ext, ir
 
 
@@ -43,21 +44,23 @@ def _verify_results(op: Any) -> bool:
     return check(op, proved, "takes `rows_nonempty` as true or false")
 
 
-def _verify_pieces(op: Any, allowed: frozenset[str], required: frozenset[str], repeatable: frozenset[str] = frozenset()) -> bool:
-    block = entry_block(op)
-    if not check(op, block is not None and not block.arguments, "has one block without arguments, holding its pieces"):
+def _verify_terms(op: Any) -> bool:
+    types = term_types(op.operation)
+    given = ", ".join(str(n) for n in sorted(types))
+    if not check(op, max(types, default=0) < len({0, *types}), f"numbers its outputs without gaps, got terms of outputs {given}"):
         return False
-    names = [piece.operation.name for piece in block.operations]
-    for name in names:
-        if not check(op, name in allowed, f"holds pieces only ({', '.join(sorted(allowed))}), found '{name}'"):
+    for number, terms in types.items():
+        kinds = [(t.shape[3], t.element_type) for t in ([op.v.type, *terms] if number == 0 else terms)]
+        one = all(kind == kinds[0] for kind in kinds)
+        if not check(op, one, f"sums one head dimension and element type into output {number}, got {', '.join(map(str, terms))}"):
             return False
-        if not check(op, name in repeatable or names.count(name) == 1, f"holds more than one '{name}'"):
-            return False
-    missing = required - set(names)
-    return check(op, not missing, f"lacks its '{min(missing, default='')}' piece")
+    return True
 
 
 _MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.score", "attn.mask", "attn.bounds", "attn.block_mask"})
+_SEVERAL = frozenset({"attn.product", "attn.term"})
+_ATTENTION = _MODS | _SEVERAL | {"attn.row"}
+_ONLINE = _MODS | _SEVERAL | {"attn.init", "attn.step", "attn.merge", "attn.finalize"}
 
 
 @single_variadic
@@ -69,7 +72,8 @@ class AttentionOp(Attn.Operation, name="attention", traits=[ir.NoTerminatorTrait
     The body holds *pieces*, each at most once, in any order: `attn.query`, `attn.key`, `attn.value` (elementwise on
     the inputs), `attn.score`, `attn.mask`, and the required `attn.row`. An absent piece is the identity, an absent
     mask keeps every position. `attn-resolve-masks` adds `attn.bounds` and `attn.block_mask`. Pieces may refer to
-    values of the enclosing function: captured tensors and scalars are its arguments.
+    values of the enclosing function: captured tensors and scalars are its arguments. `attn.product` pieces give the
+    scores further products to be made of, `attn.term` pieces the weights further tensors to sum; see there.
 
     A masked position is absent: it enters no reduction and gets no weight. A row without any position gives
     o = 0 and lse = -inf. `rows_nonempty = true` records a proof that no such row exists (for Skv >= 1).
@@ -87,7 +91,7 @@ class AttentionOp(Attn.Operation, name="attention", traits=[ir.NoTerminatorTrait
         return _verify_operands(self) and _verify_results(self)
 
     def verify_region_invariants(self) -> bool:
-        return _verify_pieces(self, _MODS | {"attn.row"}, frozenset({"attn.row"}))
+        return verify_pieces(self, _ATTENTION, frozenset({"attn.row"}), _SEVERAL) and _verify_terms(self)
 
 
 @single_variadic
@@ -98,6 +102,7 @@ class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.
     holds `attn.init` (initial states), one `attn.step` per sweep over the keys, `attn.finalize`, and, where one sweep
     suffices, `attn.merge`. `accumulators` = A is the number of output accumulators: during the last sweep, for every
     block of keys, acc_a <- acc_a * scale_a + sum_j weight_aj v_j, starting from 0; `attn.finalize` makes o of them.
+    `sources` (absent: all 0) gives for each accumulator whose rows it sums: 0 those of v, n those of the n-th `attn.term`.
     """
 
     q: ext.Operand[Any]
@@ -114,20 +119,35 @@ class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.
             return False
         return check(self, self.accumulators.value >= 1, f"needs at least one accumulator, got {self.accumulators.value}")
 
+    def _verify_sources(self) -> bool:
+        if "sources" not in self.operation.attributes:
+            return True
+        sources, terms = self.operation.attributes["sources"], terms_of(self.operation)
+        if not check(self, isinstance(sources, ir.DenseI64ArrayAttr), "takes `sources` as array<i64>"):
+            return False
+        count = self.accumulators.value
+        if not check(self, len(sources) == count, f"has one source for each of {count} accumulators, got {len(sources)}"):
+            return False
+        return check(self, all(0 <= s <= terms for s in sources), f"sums v (source 0) or its terms (1 to {terms})")
+
     def verify_region_invariants(self) -> bool:
         required = frozenset({"attn.init", "attn.step", "attn.finalize"})
-        return _verify_pieces(self, _MODS | required | {"attn.merge"}, required, frozenset({"attn.step"})) and self._verify_states()
+        if not (verify_pieces(self, _ONLINE, required, _SEVERAL | {"attn.step"}) and _verify_terms(self)):
+            return False
+        return self._verify_sources() and self._verify_states()
 
     def _verify_states(self) -> bool:
         pieces = list(self.body.blocks[0].operations)
-        yielded = {p.operation.name: len(list(p.operation.regions[0].blocks[0].operations)[-1].operands) for p in pieces}
+        bodies = [p for p in pieces if len(p.operation.regions) == 1]
+        yielded = {p.operation.name: len(list(p.operation.regions[0].blocks[0].operations)[-1].operands) for p in bodies}
         states, a = yielded["attn.init"], self.accumulators.value
-        outputs = len(self.operation.results)
+        outputs = outputs_of(self.operation) + len(self.operation.results) - 1
+        scores = scores_of(self.operation)
         steps = [p for p in pieces if p.operation.name == "attn.step"]
         for position, step in enumerate(steps):
             block = step.operation.regions[0].blocks[0]
             count = len(block.arguments)
-            if not check(step, count == 4 + states, f"takes (s, b, h, q_idx) and {states} states, got {count} arguments"):
+            if not check(step, count == scores + 3 + states, f"takes (s, b, h, q_idx) and {states} states, got {count} arguments"):
                 return False
             wanted = states + (2 * a if position == len(steps) - 1 else 0)
             got = len(list(block.operations)[-1].operands)

@@ -1,10 +1,12 @@
 """The `tile` dialect: how to compute it."""
 
+from attn_mlir.dialects.tile.accumulate import AccumulateOp, ScatterAddOp, ScatterYieldOp
 from attn_mlir.dialects.tile.compute import DotAddOp, DotOp, DotRescaleOp, FillOp, MapOp, YieldOp
 from attn_mlir.dialects.tile.dialect import Tile
 from attn_mlir.dialects.tile.memory import LoadOp, ProgramIdOp, StoreOp
 
 __all__ = [
+    "AccumulateOp",
     "DotAddOp",
     "DotOp",
     "DotRescaleOp",
@@ -12,6 +14,8 @@ __all__ = [
     "LoadOp",
     "MapOp",
     "ProgramIdOp",
+    "ScatterAddOp",
+    "ScatterYieldOp",
     "StoreOp",
     "Tile",
     "YieldOp",

@@ -8,7 +8,7 @@ MapBody = Callable[..., tuple[Sequence[ir.Value], Sequence[ir.Value]]]
 
 
 def program_id(axis: int) -> ir.Value:
-    """`tile.program_id`: 0 is the query block, 1 the query head, 2 the batch."""
+    """`tile.program_id`: 0 is the block of rows, 1 the head, 2 the batch."""
     attributes = {"axis": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), axis)}
     return ir.Operation.create("tile.program_id", results=[ir.IndexType.get()], attributes=attributes).result
 
@@ -66,3 +66,22 @@ def map_(
         ir.Operation.create("tile.yield", operands=[*of_tiles, *of_rows], attributes=segments)
     results = list(op.results)
     return results[: len(tiles)], results[len(tiles) :]
+
+
+def accumulate(a: ir.Value, b: ir.Value, target: ir.Value, place: Sequence[ir.Value], count: ir.Value) -> None:
+    """`tile.accumulate` of `count` rows at `place`: slot, batch, head and first row."""
+    ir.Operation.create("tile.accumulate", operands=[a, b, target, *place, count])
+
+
+ScatterBody = Callable[..., tuple[ir.Value, ir.Value, Sequence[ir.Value]]]
+
+
+def scatter_add(target: ir.Value, extents: Sequence[ir.Value], body: ScatterBody) -> None:
+    """`tile.scatter_add`: `body(i, j)` (or `body(i)`) returns a value, whether it is to be added, and the indices."""
+    op = ir.Operation.create("tile.scatter_add", operands=[target, *extents], regions=1)
+    here = ir.Location.current
+    names = ("i", "j")[: len(extents)]
+    block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(extents), arg_locs=[ir.Location.name(n, here) for n in names])
+    with ir.InsertionPoint(block):
+        value, present, indices = body(*block.arguments)
+        ir.Operation.create("tile.scatter_yield", operands=[value, present, *indices])

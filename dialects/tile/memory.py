@@ -6,11 +6,14 @@ from attn_mlir.dialects.tile.dialect import Tile
 from attn_mlir.dialects.verify import check
 from attn_mlir.mlir import ext, ir
 
-AXES = ("query block", "query head", "batch")
+AXES = ("block", "head", "batch")
 
 
 class ProgramIdOp(Tile.Operation, name="program_id", traits=[ext.Pure]):
-    """Position of this program in the grid: axis 0 is the block of query rows, 1 the query head, 2 the batch."""
+    """Position of this program in the grid: axis 0 is the block of rows, 1 the head, 2 the batch.
+
+    In a kernel over pairs, blocks are chunks of keys and heads are key heads.
+    """
 
     axis: ir.IntegerAttr
     result: ext.Result[ir.IndexType[()]] = ext.infer_result()

@@ -1,7 +1,7 @@
 """The numeric confirmation of a derived program: blockwise against the dense row, in float64, on hostile real scores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -31,13 +31,32 @@ class Report:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Rows of scores with values, presence and parameters; `tame` rows must agree to the tight tolerance."""
+    """Rows of scores with values, presence and parameters; `tame` rows must agree to the tight tolerance.
+
+    A row with several scores has the others in `more_scores`, weights of several tensors have the others in `more_values`.
+    """
 
     scores: Array
     values: Array
     present: Array
     params: dict[Node, Array]
     tame: Array
+    more_scores: Sequence[Array] = ()
+    more_values: Sequence[Array] = ()
+
+    def leaves(self, row: Row, keys: slice = slice(None)) -> dict[Node, Array]:
+        """The scores of some keys by their leaves."""
+        return {leaf: scores[:, keys] for leaf, scores in zip(row.score_leaves, (self.scores, *self.more_scores), strict=True)}
+
+    def source(self, number: int, keys: slice = slice(None)) -> Array:
+        """What a weight sums."""
+        return (self.values, *self.more_values)[number][:, keys]
+
+    def shaken(self) -> "Samples":
+        """The same with scores that differ in the last bits."""
+        rng = np.random.default_rng(1)
+        first, *others = [scores * (1 + 1e-13 * rng.normal(size=scores.shape)) for scores in (self.scores, *self.more_scores)]
+        return replace(self, scores=first, more_scores=others)
 
 
 def samples(row: Row, seed: int = 0) -> Samples:
@@ -71,22 +90,30 @@ def samples(row: Row, seed: int = 0) -> Samples:
     params: dict[Node, Array] = {}
     for leaf in row.params.leaves:
         drawn = rng.normal(size=(rows, 1))
+        # A parameter may be meant to be positive, as one under a logarithm is; the others stay as they are drawn.
+        drawn[2::4] = np.abs(drawn[2::4]) + 0.1
         params[leaf] = drawn > 0 if leaf.type == "i1" else drawn
-    return Samples(scores, rng.normal(size=(rows, KEYS, 2)), present, params, tame)
+    values = rng.normal(size=(rows, KEYS, 2))
+    more_scores = [rng.normal(size=(rows, KEYS)) + rng.choice([0.0, 2.0], size=(rows, 1)) for _ in row.scores[1:]]
+    more_values = [rng.normal(size=(rows, KEYS, 2)) for _ in row.weights[1:]]
+    return Samples(scores, values, present, params, tame, more_scores, more_values)
 
 
 def dense(row: Row, data: Samples, scores: Array) -> tuple[dict[int, Array], Array, list[Array]]:
-    """The row program evaluated as it was written: reductions, o and outputs."""
-    env: dict[Node, Array] = {row.graph.score: scores, **data.params}
+    """The row program evaluated as it was written: reductions, two columns of every output, and row outputs."""
+    env: dict[Node, Array] = replace(data, scores=scores).leaves(row) | data.params
     rows = len(scores)
     reductions: dict[int, Array] = {}
     for i, reduction in enumerate(row.reductions):
         value = Evaluator(env, data.present)(row.graph.reduce(reduction.kind, reduction.value))
         env[row.red(i)] = reductions[i] = value
-    weight = np.broadcast_to(Evaluator(env, data.present)(row.weight), scores.shape)
-    with np.errstate(all="ignore"):
-        o = (np.where(data.present, weight, 0)[..., None] * data.values).sum(axis=1)
-    return reductions, o, [np.broadcast_to(Evaluator(env)(n), (rows, 1)) for n in row.outputs]
+    evaluator = Evaluator(env, data.present)
+    o = [np.zeros((rows, 2)) for _ in range(row.o_count)]
+    for weight in row.weights:
+        w = np.where(data.present, np.broadcast_to(evaluator(weight.node), scores.shape), 0)
+        with np.errstate(all="ignore"):
+            o[weight.output] = o[weight.output] + (w[..., None] * data.source(weight.source)).sum(axis=1)
+    return reductions, np.concatenate(o, axis=1), [np.broadcast_to(Evaluator(env)(n), (rows, 1)) for n in row.outputs]
 
 
 @dataclass(eq=False)
@@ -125,12 +152,12 @@ class Simulation:
 
     def final(self, states: list[Array], accumulators: list[Array]) -> tuple[dict[int, Array], Array, list[Array]]:
         env = self._env("old", states)
-        leaf = self.program.graph.leaf
+        leaf, rows = self.program.graph.leaf, len(self.data.scores)
         columns = []
-        for d in range(2):
-            here = env | {leaf("acc", i): acc[:, d : d + 1] for i, acc in enumerate(accumulators)}
-            columns.append(Evaluator(here, None, self.dtype)(self.program.o))
-        rows = len(self.data.scores)
+        for o in self.program.o:
+            for d in range(2):
+                here = env | {leaf("acc", i): acc[:, d : d + 1] for i, acc in enumerate(accumulators)}
+                columns.append(Evaluator(here, None, self.dtype)(o))
         evaluator = Evaluator(env, None, self.dtype)
         reductions = {i: np.broadcast_to(evaluator(n), (rows, 1)) for i, n in self.program.reductions.items()}
         outputs = [np.broadcast_to(evaluator(n), (rows, 1)) for n in self.program.outputs]
@@ -145,14 +172,15 @@ class Simulation:
 
     def _block(self, step: int, states: list[Array], accumulators: list[Array], keys: slice) -> tuple[list[Array], list[Array]]:
         piece, present = self.program.steps[step], self.data.present[:, keys]
-        scores = self.data.scores[:, keys]
-        evaluator = Evaluator(self._env("old", states) | {self.program.graph.score: scores}, present, self.dtype)
+        scores = self.data.leaves(self.program.plan.row, keys)
+        evaluator = Evaluator(self._env("old", states) | scores, present, self.dtype)
         new = [evaluator(n) for n in piece.states]
         updated = []
-        for weight, scale, acc in zip(piece.weights, piece.scales, accumulators, strict=True):
-            w = np.where(present, np.broadcast_to(evaluator(weight), scores.shape), 0)
+        sources = [accumulator.source for accumulator in self.program.plan.accumulators]
+        for weight, scale, acc, source in zip(piece.weights, piece.scales, accumulators, sources, strict=False):
+            w = np.where(present, np.broadcast_to(evaluator(weight), present.shape), 0)
             with np.errstate(all="ignore"):
-                updated.append(acc * evaluator(scale) + (w[..., None] * self.data.values[:, keys]).sum(axis=1))
+                updated.append(acc * evaluator(scale) + (w[..., None] * self.data.source(source, keys)).sum(axis=1))
         return new, updated
 
     def _merge(self, x: tuple[list[Array], list[Array]], y: tuple[list[Array], list[Array]]) -> tuple[list[Array], list[Array]]:
@@ -175,9 +203,8 @@ class Checker:
     def __post_init__(self) -> None:
         self.data = samples(self.row)
         self.wanted = dense(self.row, self.data, self.data.scores)
-        rng = np.random.default_rng(1)
-        shaken = dense(self.row, self.data, self.data.scores * (1 + 1e-13 * rng.normal(size=self.data.scores.shape)))
-        self.stable = self._stable(shaken)
+        other = self.data.shaken()
+        self.stable = self._stable(dense(self.row, other, other.scores))
         if self.stable.sum() < MIN_ROWS:
             raise DerivationError("the row is not a finite, stable function of its scores: nearly all random rows give no usable number")
 
@@ -190,7 +217,7 @@ class Checker:
         error, points = 0.0, 0
         for reductions, o, outputs in runs:
             pairs = [(i, reductions[i], self.wanted[0][i]) for i in sorted(reductions)]
-            pairs += [(OUTPUT, o, self.wanted[1])]
+            pairs += [(OUTPUT, o[:, n : n + 2], self.wanted[1][:, n : n + 2]) for n in range(0, o.shape[1], 2)]
             pairs += [(OUTPUT, x, y) for x, y in zip(outputs, self.wanted[2], strict=True)]
             for index, got, wanted in pairs:
                 worst = self._error(got, wanted)

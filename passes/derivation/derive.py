@@ -19,10 +19,11 @@ class Derivation:
 
 
 def accumulator_limit(attention: ir.Operation, wanted: int) -> int:
-    """How many output accumulators an attention may have: one for 16-bit inputs, else `wanted`.
+    """How many accumulators a weight may add: one for 16-bit inputs, else `wanted`.
 
     Weights are rounded to the input type. Where several accumulators cancel, as (sum s v - mean sum v) does, what is
-    left would be the rounding; one more sweep has weights that are final before they are rounded.
+    left would be the rounding; one more sweep has weights that are final before they are rounded. Tangents are worth the
+    rounding: sum e s' v - mean(s') sum e v cancels only where s' is nearly the same for all keys.
     """
     element = ir.RankedTensorType(attention.operands[0].type).element_type
     return 1 if isinstance(element, (ir.F16Type, ir.BF16Type)) else wanted

@@ -8,9 +8,14 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.program import Program
 from attn_mlir.passes.derivation.row import Params, Row
-from attn_mlir.passes.regions import clone_op
+from attn_mlir.passes.regions import clone_op, scores_in
 
 INDICES = ("b", "h", "q_idx")
+
+
+def output_name(number: int) -> str:
+    """What an output is called: o, o1, o2..."""
+    return f"o{number}" if number else "o"
 
 
 @dataclass(eq=False)
@@ -51,7 +56,7 @@ class Emitter:
         if self.params is None:
             raise KeyError(n.attr)
         block = self.params.block
-        self._copies.update(zip(list(block.arguments)[1:4], self.indices, strict=False))
+        self._copies.update(zip(list(block.arguments)[scores_in(block) :], self.indices, strict=False))
         return self._copy(self.params.values[int(n.attr)])  # type: ignore[call-overload]
 
     def _copy(self, value: ir.Value) -> ir.Value:
@@ -104,17 +109,20 @@ class PieceWriter:
         build.piece("init", self._indices(), body)
 
     def _step(self, index: int) -> None:
-        program, step, graph = self.program, self.program.steps[index], self.row.graph
+        program, step = self.program, self.program.steps[index]
         names = {n: f"{name}_new" for n, name in zip(step.states, program.names, strict=True) if not n.is_leaf}
         names |= {n: "weight" for n in step.weights if not n.is_leaf and n not in names}
         names |= {n: "rescale" for n in step.scales if not n.is_leaf}
 
-        def body(s: ir.Value, *rest: ir.Value) -> list[ir.Value]:
-            leaves = [graph.score, *program.side("old")]
-            emitter = self._emitter(leaves, [s, *rest[3:]], rest[:3], names)
+        scores = self.row.score_leaves
+
+        def body(*values: ir.Value) -> list[ir.Value]:
+            count = len(scores)
+            leaves = [*scores, *program.side("old")]
+            emitter = self._emitter(leaves, [*values[:count], *values[count + 3 :]], values[count : count + 3], names)
             return [emitter.emit(n) for n in (*step.states, *step.weights, *step.scales)]
 
-        build.piece("step", [("s", self.type), *self._indices(), *self._arguments(program.names)], body)
+        build.piece("step", [*self._arguments(self.row.scores), *self._indices(), *self._arguments(program.names)], body)
 
     def _merge(self) -> None:
         program, merge = self.program, self.program.merge
@@ -135,7 +143,8 @@ class PieceWriter:
         def body(*values: ir.Value) -> list[ir.Value]:
             states = values[count + 3 :]
             leaves = [*program.side("acc", count), *program.side("old")]
-            emitter = self._emitter(leaves, [*values[:count], *states], values[count : count + 3], {program.o: "o"})
-            return [emitter.emit(n) for n in (program.o, *program.outputs)]
+            names = {node: output_name(n) for n, node in enumerate(program.o) if not node.is_leaf}
+            emitter = self._emitter(leaves, [*values[:count], *states], values[count : count + 3], names)
+            return [emitter.emit(n) for n in (*program.o, *program.outputs)]
 
         build.piece("finalize", [*self._arguments(accumulators), *self._indices(), *self._arguments(program.names)], body)

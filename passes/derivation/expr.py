@@ -1,6 +1,6 @@
 """Scalar expressions as a hash-consed graph: the derivation's own view of a piece.
 
-Operation nodes carry MLIR's op names. Leaves are the score "s", reductions "red", parameters "param" (values that do
+Operation nodes carry MLIR's op names. Leaves are the scores "s", reductions "red", parameters "param" (values that do
 not vary along the row), row states ("state", and per side of an update "old", "a", "b"), accumulators "acc", and the
 centred score "u". Two equal expressions are the same object, so identity is equality.
 """
@@ -181,7 +181,7 @@ def _text(n: Node, names: Mapping[Node, str], outer: int) -> str:
     if n.is_const:
         return f"{n.attr:g}" if isinstance(n.attr, float) else str(n.attr).lower()
     if n.is_leaf:
-        return "s" if n.op == "s" else "u" if n.op == "u" else f"{n.op}{n.attr}"
+        return "u" if n.op == "u" else "s" if (n.op, n.attr) == ("s", 0) else f"{n.op}{n.attr}"
     if n.op == "arith.negf":
         return _wrap(f"-{_text(n.args[0], names, 3)}", outer > 1)
     if n.op == "arith.cmpf":

@@ -15,6 +15,8 @@ def breaks_identity(g: Graph, value: Node, identities: Mapping[Node, Node], doub
     dtype = np.float64 if double else np.float32
     scores = rng.normal(size=(rows, keys)) * rng.choice([0.5, 3.0, 40.0], size=(rows, 1))
     env: dict[Node, Array] = {g.score: scores.astype(dtype)}
+    for leaf in sorted(n for n in leaves(value) if n.op == "s" and n is not g.score):
+        env[leaf] = np.random.default_rng(leaf.attr).normal(size=(rows, keys)).astype(dtype)  # type: ignore[arg-type]
     env |= {leaf: np.asarray(identity.attr, dtype) for leaf, identity in identities.items()}
     for leaf in leaves(value):
         if leaf.op == "param":

@@ -1,4 +1,4 @@
-"""Decides how every reduction and the output are computed: in which sweep over the keys, from which states."""
+"""Decides how every reduction and the outputs are computed: in which sweep over the keys, from which states."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.signs import Signs
 from attn_mlir.passes.derivation.sums import Sum
+from attn_mlir.passes.derivation.weights import Accumulator, accumulators_of, factorise_weights, verbatim
 
 OUTPUT = -1
 MAX_MOMENTS = 8
@@ -30,7 +31,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Decision:
-    """How one reduction, or the output, is computed; `detail` is for people."""
+    """How one reduction, or one weight, is computed; `detail` is for people."""
 
     sweep: int
     method: str
@@ -39,7 +40,11 @@ class Decision:
 
 @dataclass(eq=False)
 class Plan:
-    """Moments (states) in order, the reductions as functions of them, and the output's accumulators."""
+    """Moments (states) in order, the reductions as functions of them, and the accumulators.
+
+    `terms` says for each output which accumulators it sums, and with which factor at the end. Decision i is that of
+    reduction i, OUTPUT - w that of weight w.
+    """
 
     row: Row
     max_accumulators: int = 2
@@ -47,7 +52,8 @@ class Plan:
     moments: list[Moment] = field(default_factory=list)
     decisions: dict[int, Decision] = field(default_factory=dict)
     definitions: dict[int, Node] = field(default_factory=dict)
-    accumulators: list[Group] = field(default_factory=list)
+    accumulators: list[Accumulator] = field(default_factory=list)
+    terms: list[list[tuple[int, Node]]] = field(default_factory=list)
     sweeps: int = 1
 
     def __post_init__(self) -> None:
@@ -69,7 +75,7 @@ class Plan:
         return self.row.names | {self.row.graph.leaf("state", i): m.name for i, m in enumerate(self.moments)}
 
     def _needed(self) -> set[int]:
-        todo = [self.row.weight, *self.row.outputs]
+        todo = [*[w.node for w in self.row.weights], *self.row.outputs]
         needed: set[int] = set()
         while todo:
             for index in todo.pop().reds - needed:
@@ -201,30 +207,21 @@ class Plan:
         return name if name not in taken else next(f"{name}_{i}" for i in range(1, 100) if f"{name}_{i}" not in taken)
 
     def _place_output(self) -> None:
-        weight = self.row.weight
-        sweep, running = self._sweep_of(weight)
-        last = max((d.sweep for d in self.decisions.values()), default=1)
-        if last > sweep:
-            sweep, running = last, frozenset(i for i in weight.reds if self.decisions[i].sweep == last)
-        reason = "the numeric check failed"
-        groups: list[Group] | str = reason
-        if OUTPUT not in self.distrusted:
-            groups = factorise(self._normal(running), weight, self.row.names)
-            if not isinstance(groups, str) and len(groups) > self.max_accumulators:
-                groups = f"it would need {len(groups)} accumulators, and more than {self.max_accumulators} are dearer than one more sweep"
-        why = ""
+        weights = self.row.weights
+        sweep = max((d.sweep for d in self.decisions.values()), default=1)
+        running = frozenset(i for w in weights for i in w.node.reds if self.decisions[i].sweep == sweep)
+        why, reason = "", "the numeric check failed"
+        groups = reason if OUTPUT in self.distrusted else factorise_weights(self.row, self._normal(running), self.max_accumulators)
         if isinstance(groups, str):
             why, sweep = f"; {groups}", sweep + bool(running)
-            groups = factorise(self._normal(frozenset()), weight, self.row.names)
-        if isinstance(groups, str):
-            raise DerivationError(f"the weights cannot be accumulated: {groups}")
-        if OUTPUT in self.distrusted or len(groups) > self.max_accumulators:
-            groups = [Group(weight, self.row.graph.const(1.0), ({}, {}))]
-        # Weights that cancel, as in s - s, still make an output: zero.
-        groups = groups or [Group(self.row.graph.const(0.0), self.row.graph.const(1.0), ({}, {}))]
-        self.accumulators = groups
+            if OUTPUT not in self.distrusted:
+                groups = factorise_weights(self.row, self._normal(frozenset()), self.max_accumulators)
+            if isinstance(groups, str):
+                groups = verbatim(self.row)
+        self.accumulators, self.terms = accumulators_of(self.row, groups)
+        for number, of_weight in enumerate(groups):
+            self._decide(OUTPUT - number, sweep, of_weight, None, why)
         self.sweeps = sweep
-        self._decide(OUTPUT, sweep, groups, None, why)
 
     def _decide(self, index: int, sweep: int, groups: Sequence[Group], centred: CentredMoments | None, why: str) -> None:
         names = self.row.names
@@ -233,6 +230,8 @@ class Plan:
             detail = f"in sweep {sweep}{why}"
         elif centred is not None:
             method, detail = f"moments, rank {len(groups)}", f"centred at {text(centred.c, names)}"
+        elif index <= OUTPUT and not groups:
+            method, detail = "zero", "nothing is summed"
         elif len(groups) > 1:
             method, detail = f"moments, rank {len(groups)}", ", ".join(text(group.weight, names) for group in groups)
         elif any(group.shifts for group in groups):

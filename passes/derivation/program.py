@@ -1,6 +1,6 @@
 """The online program of a plan: what the pieces `attn.init`, `step`, `merge` and `finalize` compute, as expressions.
 
-Leaves: in a step the score and the "old" states; in a merge the states "a" and "b"; in finalize the accumulators "acc"
+Leaves: in a step the scores and the "old" states; in a merge the states "a" and "b"; in finalize the accumulators "acc"
 and the "old" states. A "reduce" node reduces over the present keys of the block.
 """
 
@@ -12,7 +12,7 @@ from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves
 from attn_mlir.passes.derivation.guards import breaks_identity
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.plan import Moment, Plan, used_states
-from attn_mlir.passes.derivation.sums import Mono, Sum
+from attn_mlir.passes.derivation.sums import Mono, Sum, mono_product, shared_powers
 
 LOWEST = -3.4028234663852886e38
 LOWEST_DOUBLE = -1.7976931348623157e308
@@ -45,7 +45,7 @@ class Program:
     init: list[Node] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     merge: Merge | None = None
-    o: Node = field(init=False)
+    o: list[Node] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
     reductions: dict[int, Node] = field(default_factory=dict)
 
@@ -194,26 +194,24 @@ class Program:
 
     def _finalize(self) -> None:
         states = self.side("old", len(self.plan.moments))
-        self.o = self.at(self._output(), states)
+        self.o = [self.at(self._output(terms), states) for terms in self.plan.terms]
         self.outputs = [self.at(n, states) for n in self.plan.row.outputs]
         self.reductions = {i: self.at(self.plan.row.red(i), states) for i in self.plan.definitions}
 
-    def _output(self) -> Node:
+    def _output(self, terms: Sequence[tuple[int, Node]]) -> Node:
         """sum_k C_k acc_k with the factors that all C_k share applied once, a division as a division."""
         g, nf = self.graph, Normal(self.graph, frozenset(), self.plan.signs)
-        coefficients = [nf.of(group.coefficient) for group in self.plan.accumulators]
-        if any(len(c) != 1 for c in coefficients):
-            shared: set[tuple[Node, float]] = set()
-        else:
-            shared = set.intersection(*[set(mono.powers) for c in coefficients for mono in c])
+        coefficients = [nf.of(coefficient) for _, coefficient in terms]
+        shared = shared_powers(coefficients)
+        inverse = Mono(tuple((n, -p) for n, p in shared))
         inner = g.const(0.0)
-        for i, c in enumerate(coefficients):
-            rest = {Mono(tuple(p for p in m.powers if p not in shared), m.e, m.e2): factor for m, factor in c.items()}
+        for (i, _), c in zip(terms, coefficients, strict=True):
+            rest = {mono_product(m, inverse): factor for m, factor in c.items()}
             negative = all(factor < 0 for factor in rest.values())
             term = g.mul(g.leaf("acc", i), nf.node_of({m: -factor if negative else factor for m, factor in rest.items()}))
             inner = g.sub(inner, term) if negative else g.add(inner, term)
-        above = nf.node_of_mono(Mono(tuple(sorted((n, p) for n, p in shared if p > 0))))
-        below = nf.node_of_mono(Mono(tuple(sorted((n, -p) for n, p in shared if p < 0))))
+        above = nf.node_of_mono(Mono(tuple((n, p) for n, p in shared if p > 0)))
+        below = nf.node_of_mono(Mono(tuple((n, -p) for n, p in shared if p < 0)))
         if above.is_const and above.attr == 1.0:
             return g.div(inner, below)
         return g.mul(inner, g.div(above, below))

@@ -6,7 +6,16 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
-from attn_mlir.passes.regions import block_of
+from attn_mlir.passes.regions import block_of, piece, pieces, scores_in
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Output number `output` sums `node` times the rows of `source`: 0 is v, n the tensor of the n-th `attn.term`."""
+
+    node: Node
+    source: int = 0
+    output: int = 0
 
 
 @dataclass(frozen=True)
@@ -21,21 +30,32 @@ class Reduction:
 
 @dataclass(eq=False)
 class Row:
-    """A row program: reductions in order, the weight p, and the row outputs."""
+    """A row program: reductions in order, the weights (p first), and the row outputs; `scores` names what varies."""
 
     graph: Graph
     reductions: list[Reduction]
-    weight: Node
+    weights: list[Weight]
     outputs: list[Node]
     params: "Params"
     double: bool
+    scores: list[str]
 
     def red(self, index: int) -> Node:
         return self.graph.leaf("red", index)
 
     @property
+    def score_leaves(self) -> list[Node]:
+        return [self.graph.leaf("s", k) for k in range(len(self.scores))]
+
+    @property
+    def o_count(self) -> int:
+        """How many outputs are sums of weighted tensors."""
+        return 1 + max(weight.output for weight in self.weights)
+
+    @property
     def names(self) -> dict[Node, str]:
-        return {self.red(i): r.name for i, r in enumerate(self.reductions)} | self.params.names
+        scores = dict(zip(self.score_leaves, self.scores, strict=True))
+        return scores | {self.red(i): r.name for i, r in enumerate(self.reductions)} | self.params.names
 
 
 @dataclass(eq=False)
@@ -63,6 +83,13 @@ class Params:
         """True when the parameter depends on the batch, head or position, so that `attn.merge` cannot compute it."""
         return self._reaches_arguments(self.values[int(node.attr)])  # type: ignore[call-overload]
 
+    def is_saved(self, node: Node) -> bool:
+        """True for what is read from a tensor [B, Hq, Sq] at the row: a value of it, which may be -inf or NaN if the row has no keys."""
+        value = self.values[int(node.attr)]  # type: ignore[call-overload]
+        if isinstance(value, ir.BlockArgument) or value.owner.operation.name != "tensor.extract":
+            return False
+        return list(value.owner.operation.operands)[1:] == list(self.block.arguments)[scores_in(self.block) :][:3]
+
     def _reaches_arguments(self, value: ir.Value) -> bool:
         if isinstance(value, ir.BlockArgument):
             return value.owner == self.block
@@ -70,16 +97,35 @@ class Params:
         return owner.block == self.block and any(self._reaches_arguments(v) for v in owner.operands)
 
 
-def read_row(piece: ir.Operation) -> Row:
+def read_row(row: ir.Operation) -> Row:
     """The row program of an `attn.row`."""
-    graph = Graph()
-    block = block_of(piece)
-    reader = Reader(graph, block, {block.arguments[0]: graph.score}, rows=True)
-    weight, *outputs = reader.results()
+    graph, attention = Graph(), row.parent
+    block = block_of(row)
+    scores = list(block.arguments)[: scores_in(block)]
+    reader = Reader(graph, block, {s: graph.leaf("s", k) for k, s in enumerate(scores)}, rows=True)
+    results, terms = reader.results(), pieces(attention, "attn.term")
+    outputs = results[1 + len(terms) :]
     for node in outputs:
         if node.varies:
             raise DerivationError("a row output varies along the row; reduce it first, for example with .sum() or .max()")
-    return Row(graph, reader.reductions, weight, outputs, reader.params, isinstance(block.arguments[0].type, ir.F64Type))
+    weights = [Weight(results[0])]
+    for term, source, node in zip(terms, _sources(attention, terms), results[1:], strict=False):
+        weights.append(Weight(node, source, ir.IntegerAttr(term.attributes["output"]).value))
+    double = isinstance(scores[0].type, ir.F64Type)
+    return Row(graph, reader.reductions, weights, outputs, reader.params, double, score_names(scores))
+
+
+def _sources(attention: ir.Operation, terms: list[ir.Operation]) -> list[int]:
+    """For each term the first source that is its tensor. v itself is one only while no `attn.value` changes it."""
+    tensors = [term.operands[0] for term in terms]
+    plain = bool(terms) and piece(attention, "attn.value") is None
+    return [0 if plain and attention.operands[2] == tensor else 1 + tensors.index(tensor) for tensor in tensors]
+
+
+def score_names(scores: list[ir.Value]) -> list[str]:
+    """ "s" for the first score, the user's names or numbers for the others."""
+    named = ["s", *[location_name(score.location) or "s" for score in scores[1:]]]
+    return ["s", *[name if named.count(name) == 1 else f"s{k}" for k, name in enumerate(named[1:], 1)]]
 
 
 @dataclass(eq=False)

@@ -1,6 +1,6 @@
 """Sums of monomials c * x^a * y^b * exp(A) * exp2(B): the values of the normal form."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from attn_mlir.passes.derivation.expr import Node
@@ -69,3 +69,16 @@ def invariant_powers(monos: Iterable[Mono]) -> tuple[tuple[Node, float], ...]:
         here = {(n, p) for n, p in mono.powers if not n.varies}
         shared = here if shared is None else shared & here
     return tuple(sorted(shared or ()))
+
+
+def shared_powers(factors: Sequence[Sum]) -> tuple[tuple[Node, float], ...]:
+    """The powers in all of `factors`, where each is one monomial: of 1 / l and x / (l l) it is 1 / l."""
+    if not factors or any(len(factor) != 1 for factor in factors):
+        return ()
+    powers = [dict(mono.powers) for factor in factors for mono in factor]
+    shared = []
+    for node in sorted(set[Node].intersection(*[set(p) for p in powers])):
+        of_node = [p[node] for p in powers]
+        if all(p > 0 for p in of_node) or all(p < 0 for p in of_node):
+            shared.append((node, min(of_node, key=abs)))
+    return tuple(shared)

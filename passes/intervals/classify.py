@@ -1,4 +1,4 @@
-"""Evaluates `attn.bounds` and `attn.block_mask` with numpy, over all blocks at once: for tests and inspection."""
+"""Evaluates bounds and `attn.block_mask` with numpy, over all blocks at once: for tests and inspection."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,10 @@ Array = Any
 
 
 class Classes(NamedTuple):
-    """`bounds` is [B, H, q blocks, 4]; `grid` is [B, H, q blocks, kv blocks] of SKIP, PARTIAL or FULL; `steps` counts evaluated ops."""
+    """`bounds` is [B, H, q blocks, 4]; `grid` is [B, H, q blocks, kv blocks] of SKIP, PARTIAL or FULL; `steps` counts evaluated ops.
+
+    For an `attn.pairs`, bounds are of rows, for every block of keys: [B, H, kv blocks, 4], and `grid` has kv blocks before q blocks.
+    """
 
     bounds: Array
     grid: Array
@@ -23,19 +26,21 @@ class Classes(NamedTuple):
 def classify(
     module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, block_kv: int, batch: int = 1, heads: int = 1
 ) -> Classes:
-    """What the first attention in `module`, after `attn-resolve-masks`, does with every block of positions."""
-    blocks = _Blocks(module, captures, sq, skv, block_q, batch, heads)
+    """What the first attention or pairs in `module`, after `attn-resolve-masks`, does with every block of positions."""
+    blocks = _Blocks(module, captures, (sq, skv), (block_q, block_kv), batch, heads)
     bounds = blocks.bounds()
-    kv_begin = np.arange(0, skv, block_kv)
-    kv_end = np.minimum(kv_begin + block_kv, skv)
+    size, block = (sq, block_q) if blocks.by_keys else (skv, block_kv)
+    first = np.arange(0, size, block)
+    last = np.minimum(first + block, size)
     begin, full_begin, full_end, end = (bounds[..., i, None] for i in range(4))
-    inside = (kv_begin < end) & (kv_end > begin)
-    full = (kv_begin >= full_begin) & (kv_end <= full_end)
+    inside = (first < end) & (last > begin)
+    full = (first >= full_begin) & (last <= full_end)
     grid = np.where(full, FULL, np.where(inside, PARTIAL, SKIP))
-    found = piece(blocks.attention, "attn.block_mask")
+    found = piece(blocks.owner, "attn.block_mask")
     if found is not None:
-        keys = (axis[..., None] for axis in blocks.axes)
-        some, every = (np.broadcast_to(x, grid.shape) for x in blocks.run(found, [*keys, kv_begin, kv_end]))
+        b, h, *bounded = (axis[..., None] for axis in blocks.axes)
+        sides = [first, last, *bounded] if blocks.by_keys else [*bounded, first, last]
+        some, every = (np.broadcast_to(x, grid.shape) for x in blocks.run(found, [b, h, *sides]))
         grid = np.where(grid == PARTIAL, np.where(~some, SKIP, np.where(every, FULL, PARTIAL)), grid)
     return Classes(bounds, grid, blocks.steps)
 
@@ -44,33 +49,39 @@ def block_bounds(
     module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, batch: int = 1, heads: int = 1
 ) -> tuple[Array, int]:
     """The bounds of every block of rows, [B, H, q blocks, 4], and how many ops were evaluated for all of them."""
-    blocks = _Blocks(module, captures, sq, skv, block_q, batch, heads)
+    blocks = _Blocks(module, captures, (sq, skv), (block_q, 1), batch, heads)
     return blocks.bounds(), blocks.steps
 
 
 class _Blocks:
-    """All blocks of one attention, as numpy axes [B, H, q blocks]."""
+    """All blocks of rows of an attention, or of keys of an `attn.pairs`, as numpy axes [B, H, blocks]."""
 
-    def __init__(self, module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, batch: int, heads: int) -> None:
-        self.attention = find_all(module, "attn.attention", "attn.online")[0]
+    def __init__(
+        self, module: ir.Operation, captures: Sequence[Any], lengths: tuple[int, int], blocks: tuple[int, int], batch: int, heads: int
+    ) -> None:
+        self.owner = find_all(module, "attn.attention", "attn.online", "attn.pairs")[0]
+        self.by_keys = self.owner.name == "attn.pairs"
         self.steps = 0
-        q_begin = np.arange(0, sq, block_q)[None, None, :]
-        self.axes = [np.arange(batch)[:, None, None], np.arange(heads)[None, :, None], q_begin, np.minimum(q_begin + block_q, sq)]
+        size, block = lengths[self.by_keys], blocks[self.by_keys]
+        begin = np.arange(0, size, block)[None, None, :]
+        self.axes = [np.arange(batch)[:, None, None], np.arange(heads)[None, :, None], begin, np.minimum(begin + block, size)]
         self._values: dict[ir.Value, Any] = {}
-        shapes = {self.attention.operands[0]: (batch, heads, sq), self.attention.operands[1]: (batch, heads, skv)}
-        self._sizes = {**shapes, self.attention.operands[2]: (batch, heads, skv)}
-        arguments = list(self.attention.block.arguments)[3:]
+        product = piece(self.owner, "attn.product") if self.by_keys else None
+        query, key, *values = list((product or self.owner).operands)
+        self._lengths = lengths
+        self._sizes = {query: (batch, heads, lengths[0]), **dict.fromkeys((key, *values), (batch, heads, lengths[1]))}
+        arguments = list(self.owner.block.arguments)[3:]
         for argument, capture in zip(arguments, captures, strict=True):
             self._values[argument] = np.asarray(capture)
 
     def bounds(self) -> Array:
-        found = piece(self.attention, "attn.bounds")
-        batch, heads, rows = (self.axes[i].size for i in range(3))
+        found = piece(self.owner, "attn.query_bounds" if self.by_keys else "attn.bounds")
+        batch, heads, blocks = (self.axes[i].size for i in range(3))
         if found is None:
-            skv = self._sizes[self.attention.operands[1]][2]
-            return np.broadcast_to(np.array([0, 0, skv, skv]), (batch, heads, rows, 4))
+            size = self._lengths[not self.by_keys]
+            return np.broadcast_to(np.array([0, 0, size, size]), (batch, heads, blocks, 4))
         values = self.run(found, self.axes)
-        return np.stack([np.broadcast_to(v, (batch, heads, rows)) for v in values], axis=-1)
+        return np.stack([np.broadcast_to(v, (batch, heads, blocks)) for v in values], axis=-1)
 
     def run(self, piece_: ir.Operation, arguments: Sequence[Any]) -> list[Any]:
         block = block_of(piece_)

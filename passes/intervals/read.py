@@ -1,24 +1,30 @@
 """Reads scalar IR (arith on index, i1 and integers, tensor.extract, tensor.dim) into expressions."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.nodes import Node
-
-_INPUTS = 3  # q, k and v come first among the arguments
 
 
 class Reader:
     """Turns values into expressions; what it does not understand becomes an unknown, which is sound everywhere.
 
     Values in `known` (a piece's block arguments, mostly) have expressions already. `identify` gives what stands for a
-    tensor, a captured scalar or an unknown in expressions; by default that is the value itself.
+    tensor, a captured scalar or an unknown in expressions; by default that is the value itself. `sized` are the tensors
+    whose sizes are at least 1 wherever a piece runs: q, k and v.
     """
 
-    def __init__(self, pool: Pool, known: Mapping[ir.Value, Node], identify: Callable[[ir.Value], Hashable] = lambda value: value) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        known: Mapping[ir.Value, Node],
+        identify: Callable[[ir.Value], Hashable] = lambda value: value,
+        sized: Collection[ir.Value] = (),
+    ) -> None:
         self.pool = pool
         self.identify = identify
+        self._sized = sized
         self._known = dict(known)
 
     def read(self, value: ir.Value) -> Node:
@@ -49,11 +55,10 @@ class Reader:
         return [self.read(operand) for operand in op.operands]
 
     def size(self, tensor: ir.Value, dimension: int) -> Node:
-        """The size of a tensor. Those of q, k and v are at least 1 wherever a piece runs."""
+        """The size of a tensor."""
         if not tensor.type.is_dynamic_dim(dimension):
             return self.pool.lift(tensor.type.get_dim_size(dimension))
-        first = isinstance(tensor.owner, ir.Block) and ir.BlockArgument(tensor).arg_number < _INPUTS
-        return self.pool.leaf("dim", (self.identify(tensor), dimension), 1 if first else 0)
+        return self.pool.leaf("dim", (self.identify(tensor), dimension), 1 if tensor in self._sized else 0)
 
 
 def _is_integer(type_: ir.Type) -> bool:

@@ -1,18 +1,29 @@
-"""Builds the work on one block of keys: scores, the stages of the step, and the accumulation of the output."""
+"""Builds the work on one block of keys: scores, the stages of the step, and the accumulation of the outputs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.masking import masks_by_score
-from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.masking import masked_score, masks_by_score
+from attn_mlir.passes.regions import block_of, piece, scores_in
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_float, constant_index, identity
 from attn_mlir.passes.tiling.step import StepPlan, plan_step
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Keys or values in memory, and the piece that changes them, if any."""
+
+    memory: ir.Value
+    mod: ir.Operation | None = None
+
+
 @dataclass
 class Program:
-    """One program of the grid: what it works on, and the values of the function around it."""
+    """One program of the grid: what it works on, and the values of the function around it.
+
+    Score product k multiplies the tile `queries[k]` with `keys[k]`; accumulators sum `sources`.
+    """
 
     element: ir.Type
     score: ir.Type
@@ -24,12 +35,12 @@ class Program:
     rows: ir.Value
     last_row: ir.Value
     kv_len: ir.Value
-    query: ir.Value
-    k: ir.Value
-    v: ir.Value
     outer: ScalarEmitter
     block_q: int
     block_kv: int
+    queries: list[ir.Value] = field(default_factory=list)
+    keys: list[Rows] = field(default_factory=list)
+    sources: list[Rows] = field(default_factory=list)
 
     def scalars(self) -> ScalarEmitter:
         """An emitter that sees the function's values."""
@@ -74,14 +85,17 @@ class Program:
 
 
 class BlockBuilder:
-    """Builds blocks of keys for the steps of one `attn.online`."""
+    """Builds blocks of keys for the steps of one `attn.online`.
 
-    def __init__(self, online: ir.Operation, program: Program) -> None:
+    `live` are the numbers of the accumulators that it carries, `sources` what each of all of them sums.
+    """
+
+    def __init__(self, online: ir.Operation, program: Program, live: list[int], sources: list[int]) -> None:
         self.program = program
-        self._online = online
-        self._mask = piece(online, "attn.mask")
-        self._score_mod = piece(online, "attn.score")
-        self._accumulators = ir.IntegerAttr(online.attributes["accumulators"]).value
+        self.mask = piece(online, "attn.mask")
+        self.score_mod = piece(online, "attn.score")
+        self.live = live
+        self._accumulators, self._sources = len(sources), sources
         self._plans: dict[ir.Operation, StepPlan] = {}
 
     def build(self, step: ir.Operation, kv: ir.Value, count: ir.Value, carried: list[ir.Value], masked: bool) -> list[ir.Value]:
@@ -89,45 +103,23 @@ class BlockBuilder:
         region = block_of(step)
         if step not in self._plans:
             self._plans[step] = plan_step(region)
-        states = len(region.arguments) - 4
+        states = len(region.arguments) - scores_in(region) - 3
         work = _Block(self, region, self._plans[step], kv, count, carried[:states], masked)
         work.run_stages()
         results = self._plans[step].results
         after = [work.row(value) for value in results[:states]]
-        if len(results) == states:
-            return after
-        a = self._accumulators
-        weights, scales = results[states : states + a], results[states + a :]
-        values = self._load_values(kv, count)
-        for weight, scale, accumulator in zip(weights, scales, carried[states:], strict=True):
-            factor = None if _is_one(scale) else work.row(scale)
+        for number, accumulator in zip(self.live, carried[states:], strict=False):
+            weight, scale = results[states + number], results[states + self._accumulators + number]
+            values = work.load(self.program.sources[self._sources[number]])
+            factor = None if is_constant(scale, 1.0) else work.row(scale)
             after.append(build.dot_accumulate(accumulator, factor, work.weights[weight], values))
         return after
 
-    def scores(self, kv: ir.Value, count: ir.Value) -> ir.Value:
-        """q k^T for the block, before any score mod."""
-        p = self.program
-        keys = build.load(p.k, p.b, p.kv_head, kv, count)
-        keys = p.modify(piece(self._online, "attn.key"), keys, count, p.kv_head, kv, self._last_key())
-        return build.dot(p.query, keys, p.score, transpose_b=True)
-
-    def _load_values(self, kv: ir.Value, count: ir.Value) -> ir.Value:
-        p = self.program
-        values = build.load(p.v, p.b, p.kv_head, kv, count)
-        return p.modify(piece(self._online, "attn.value"), values, count, p.kv_head, kv, self._last_key())
-
-    def _last_key(self) -> ir.Value:
-        return arith.SubIOp(self.program.kv_len, constant_index(1)).result
-
-    @property
-    def mask(self) -> ir.Operation | None:
-        """The `attn.mask` piece."""
-        return self._mask
-
-    @property
-    def score_mod(self) -> ir.Operation | None:
-        """The `attn.score` piece."""
-        return self._score_mod
+    def weights(self, plan: StepPlan, states: int) -> list[ir.Value]:
+        """The weights that a step makes, each once; none before the last sweep."""
+        if len(plan.results) == states:
+            return []
+        return list(dict.fromkeys(plan.results[states + number] for number in self.live))
 
 
 class _Block:
@@ -138,16 +130,31 @@ class _Block:
     ) -> None:
         self._owner, self._region, self._plan = owner, region, plan
         self._kv, self._count = kv, count
-        arguments = list(region.arguments)
-        self._s, self._indices = arguments[0], arguments[1:4]
-        self._tiles: dict[ir.Value, ir.Value] = dict(zip(arguments[4:], states, strict=True))
+        arguments, scores = list(region.arguments), scores_in(region)
+        self._scores, self._indices = arguments[:scores], arguments[scores : scores + 3]
+        self._tiles: dict[ir.Value, ir.Value] = dict(zip(arguments[scores + 3 :], states, strict=True))
+        self._weights = owner.weights(plan, len(states))
         self._masked = masked and owner.mask is not None
         self._mask_scores = self._masked and masks_by_score(region)
         self._stored = plan.stored()
-        self._raw = owner.scores(kv, count)
+        self._loaded: dict[Rows, ir.Value] = {}
+        p = owner.program
+        self._products = [build.dot(tile, self.load(keys), p.score, transpose_b=True) for tile, keys in zip(p.queries, p.keys, strict=True)]
         if owner.score_mod is None and not self._mask_scores:
-            self._tiles[self._s] = self._raw
+            self._tiles.update(zip(self._scores, self._products, strict=True))
         self.weights: dict[ir.Value, ir.Value] = {}
+
+    def load(self, rows: Rows) -> ir.Value:
+        """The block's keys or values as a tile."""
+        if rows not in self._loaded:
+            p = self._owner.program
+            if rows.mod is None:
+                self._loaded[rows] = build.load(rows.memory, p.b, p.kv_head, self._kv, self._count)
+            else:
+                tile = self.load(Rows(rows.memory))
+                last = arith.SubIOp(p.kv_len, constant_index(1)).result
+                self._loaded[rows] = p.modify(rows.mod, tile, self._count, p.kv_head, self._kv, last)
+        return self._loaded[rows]
 
     def row(self, value: ir.Value) -> ir.Value:
         """The tile of rank 1 that holds a value which is the same along the row."""
@@ -186,9 +193,7 @@ class _Block:
 
     def _tile_map(self, number: int) -> None:
         p, plan = self._owner.program, self._plan
-        accumulators, states = self._owner._accumulators, len(self._region.arguments) - 4
-        weights = plan.results[states : states + accumulators] if len(plan.results) > states else []
-        weights = [w for w in dict.fromkeys(weights) if plan.stage.get(w, 0) == number]
+        weights = [w for w in self._weights if plan.stage.get(w, 0) == number]
         stored = [value for value in self._stored.get(number, []) if value not in self._tiles]
         reductions = plan.stages[number].reductions
         if not (weights or stored or reductions):
@@ -196,7 +201,7 @@ class _Block:
         kinds = [ir.StringAttr(op.attributes["kind"]).value for op in reductions]
 
         def body(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-            emitter = self._emitter(i, j)
+            emitter = self._emitter(i, j, number)
             present = self._present(emitter, i, j) if self._masked and not self._mask_scores else None
             tiles = [cast_float(_keep(present, emitter.emit(w), 0.0), p.element) for w in weights]
             tiles += [emitter.emit(value) for value in stored]
@@ -222,7 +227,7 @@ class _Block:
         p = self._owner.program
 
         def body(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-            emitter = self._emitter(i, j)
+            emitter = self._emitter(i, j, number)
             return [emitter.emit(value) for value in stored], []
 
         tile = ir.RankedTensorType.get([p.block_q, ir.ShapedType.get_dynamic_size()], p.score)
@@ -230,25 +235,28 @@ class _Block:
         self._tiles.update(zip(stored, tiles, strict=True))
         self._tile_map(number)
 
-    def _emitter(self, i: ir.Value, j: ir.Value | None) -> ScalarEmitter:
+    def _emitter(self, i: ir.Value, j: ir.Value | None, stage: int = 0) -> ScalarEmitter:
         p = self._owner.program
         emitter = p.reading(self._tiles, i, j)
         for argument, value in zip(self._indices, (p.b, p.h, p.q_idx(i)), strict=True):
             emitter.set(argument, value)
-        if j is not None and self._s not in self._tiles:
-            emitter.set(self._s, self._score(emitter, i, j))
+        # Later stages find the scores that they need as tiles.
+        if j is not None and stage == 0 and any(s not in self._tiles for s in self._scores):
+            for s, value in zip(self._scores, self._emit_scores(emitter, i, j), strict=True):
+                if s not in self._tiles:
+                    emitter.set(s, value)
         return emitter
 
-    def _score(self, emitter: ScalarEmitter, i: ir.Value, j: ir.Value) -> ir.Value:
+    def _emit_scores(self, emitter: ScalarEmitter, i: ir.Value, j: ir.Value) -> list[ir.Value]:
         p = self._owner.program
-        score = tensor.ExtractOp(self._raw, [i, j]).result
+        scores = [tensor.ExtractOp(product, [i, j]).result for product in self._products]
         if self._owner.score_mod is not None:
-            (score,) = p.scalars().inline(
-                block_of(self._owner.score_mod), [score, p.b, p.h, emitter.emit(self._indices[2]), self._kv_idx(j)]
-            )
+            position = [p.b, p.h, emitter.emit(self._indices[2]), self._kv_idx(j)]
+            scores = p.scalars().inline(block_of(self._owner.score_mod), [*scores, *position])
         if not self._mask_scores:
-            return score
-        return _keep(self._present(emitter, i, j), score, float("-inf"))
+            return scores
+        present = self._present(emitter, i, j)
+        return [_keep(present, score, masked_score(number)) for number, score in enumerate(scores)]
 
     def _present(self, emitter: ScalarEmitter, i: ir.Value, j: ir.Value) -> ir.Value:
         p, mask = self._owner.program, self._owner.mask
@@ -275,8 +283,9 @@ def _in_function(value: ir.Value) -> bool:
     return block.owner.operation.name == "func.func"
 
 
-def _is_one(value: ir.Value) -> bool:
+def is_constant(value: ir.Value, number: float) -> bool:
+    """True for an `arith.constant` of that number."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "arith.constant":
         return False
-    return ir.FloatAttr(owner.operation.attributes["value"]).value == 1.0
+    return ir.FloatAttr(owner.operation.attributes["value"]).value == number

@@ -3,12 +3,17 @@
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.regions import block_of, piece, pieces
-from attn_mlir.passes.tiling.block import BlockBuilder, Program
+from attn_mlir.passes.tiling.block import BlockBuilder, Program, Rows, is_constant
+from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, same
+from attn_mlir.passes.tiling.results import Result, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, clone_scalar, constant_float, constant_index
 
 
 class KernelBuilder:
-    """Turns `func.func @f(tensors...) -> (tensors...)` holding an `attn.online` into a kernel on memrefs."""
+    """Turns `func.func @f(tensors...) -> (tensors...)` holding an `attn.online` into a kernel on memrefs.
+
+    The kernel's outputs are what the function returns, in that order; what only others need is not computed.
+    """
 
     def __init__(self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int) -> None:
         self._function = function
@@ -18,19 +23,31 @@ class KernelBuilder:
         self._score = _score_type(online)
         self._element = ir.RankedTensorType(online.operands[0].type).element_type
         self._accumulators = ir.IntegerAttr(online.attributes["accumulators"]).value
+        sources = online.attributes["sources"] if "sources" in online.attributes else None
+        self._sources = [0] * self._accumulators if sources is None else list(ir.DenseI64ArrayAttr(sources))
+        self._results: list[Result] = []
+        self._live: list[int] = []
 
-    def build(self) -> None:
-        """Inserts the kernel before the function, under the same name."""
+    def build(self) -> bool:
+        """Inserts the kernel before the function, under the same name; False after an error."""
         entry = self._function.regions[0].blocks[0]
+        results = returned(self._function, self._online)
+        if results is None or not self._sums_one_type():
+            return False
+        self._results, self._live = results, self._live_accumulators(results)
         with self._online.location, ir.InsertionPoint(self._function):
-            inputs = [_in_memory(argument.type) for argument in entry.arguments]
-            outputs = [_in_memory(result.type) for result in self._online.results]
+            inputs = [in_memory(argument.type) for argument in entry.arguments]
+            outputs = [in_memory(result.type) for result in results]
             name = ir.StringAttr(self._function.attributes["sym_name"]).value
             kernel = func.FuncOp(name, ir.FunctionType.get([*inputs, *outputs], []), loc=self._function.location)
             i64 = ir.IntegerType.get_signless(64)
             sizes = {"block_q": ir.IntegerAttr.get(i64, self._block_q), "block_kv": ir.IntegerAttr.get(i64, self._block_kv)}
+            over = argument_number(self._online.operands[0])
+            if over:
+                sizes["over"] = ir.IntegerAttr.get(i64, over)
+                sizes["score"] = ir.TypeAttr.get(self._score)
             kernel.attributes["tile.kernel"] = ir.DictAttr.get(sizes)
-            names = [*_argument_names(entry), "o", *[ir.StringAttr(n).value for n in ir.ArrayAttr(self._online.attributes["outputs"])]]
+            names = [*_argument_names(entry), *[result.name for result in results]]
             block = ir.Block.create_at_start(
                 kernel.regions[0], [*inputs, *outputs], [ir.Location.name(n, self._online.location) for n in names]
             )
@@ -38,6 +55,27 @@ class KernelBuilder:
             outer = ScalarEmitter(dict(zip(entry.arguments, block.arguments, strict=False)))
             self._build_body(outer, list(block.arguments), len(inputs))
             func.ReturnOp([])
+        return True
+
+    def _sums_one_type(self) -> bool:
+        """Weights have one type in a kernel: that of what they multiply."""
+        for term in pieces(self._online, "attn.term"):
+            type_ = ir.RankedTensorType(term.operands[0].type).element_type
+            if type_ != self._element:
+                term.location.emit_error(f"attn-tile: sums tensors of one element type, v's {self._element}, got {type_}")
+                return False
+        return True
+
+    def _live_accumulators(self, results: list[Result]) -> list[int]:
+        """Those that a returned value reads, without the ones that stay zero because their weight is."""
+        region = block_of(pieces(self._online, "attn.finalize")[0])
+        yielded = list(list(region.operations)[-1].operation.operands)
+        read = _arguments_read(region, [yielded[result.number] for result in results])
+        *_, last = pieces(self._online, "attn.step")
+        rest = list(list(block_of(last).operations)[-1].operation.operands)[-2 * self._accumulators :]
+        weights, scales = rest[: self._accumulators], rest[self._accumulators :]
+        stays_zero = [is_constant(w, 0.0) and is_constant(s, 1.0) for w, s in zip(weights, scales, strict=True)]
+        return [number for number in range(self._accumulators) if number in read and not stays_zero[number]]
 
     def _build_body(self, outer: ScalarEmitter, arguments: list[ir.Value], inputs: int) -> None:
         for op in list(self._online.block.operations):
@@ -46,18 +84,18 @@ class KernelBuilder:
             clone = clone_scalar(op.operation, [outer.emit(operand) for operand in op.operation.operands])
             for old, new in zip(op.operation.results, clone.results, strict=True):
                 outer.set(old, new)
-        q, k, v = (outer.emit(operand) for operand in self._online.operands)
-        program = self._program(q, k, v, outer)
-        block = BlockBuilder(self._online, program)
-        carried = [*self._initial_states(program), *self._initial_accumulators(v)]
+        program = self._program(outer)
+        block = BlockBuilder(self._online, program, self._live, self._sources)
+        initial = self._initial_states(program)
+        carried, states = [*initial, *self._initial_accumulators(program)], len(initial)
         steps = pieces(self._online, "attn.step")
-        states = len(carried) - self._accumulators
         for step in steps[:-1]:
             carried[:states] = self._sweep(block, step, carried[:states])
         carried = self._sweep(block, steps[-1], carried)
-        self._finalize(program, carried[:states], carried[states:], arguments[inputs:])
+        self._finalize(program, carried[:states], dict(zip(self._live, carried[states:], strict=True)), arguments[inputs:])
 
-    def _program(self, q: ir.Value, k: ir.Value, v: ir.Value, outer: ScalarEmitter) -> Program:
+    def _program(self, outer: ScalarEmitter) -> Program:
+        q, k, v = (outer.emit(operand) for operand in self._online.operands)
         query_block, h, b = (build.program_id(axis) for axis in range(3))
         one, two, size = constant_index(1), constant_index(2), constant_index(self._block_q)
         q_len, kv_len = memref.DimOp(q, two).result, memref.DimOp(k, two).result
@@ -67,11 +105,16 @@ class KernelBuilder:
         rows = arith.SubIOp(end, begin).result
         last = arith.SubIOp(q_len, one).result
         kv_head = arith.DivSIOp(h, group).result
-        tile = build.load(q, b, h, begin, rows, self._block_q)
-        program = Program(
-            self._element, self._score, b, h, kv_head, begin, end, rows, last, kv_len, tile, k, v, outer, self._block_q, self._block_kv
-        )
-        program.query = program.modify(piece(self._online, "attn.query"), tile, size, h, begin, last)
+        program = Program(self._element, self._score, b, h, kv_head, begin, end, rows, last, kv_len, outer, self._block_q, self._block_kv)
+        products = [[outer.emit(operand) for operand in product.operands] for product in pieces(self._online, "attn.product")]
+        terms = [outer.emit(term.operands[0]) for term in pieces(self._online, "attn.term")]
+        tiles: dict[ir.Value, ir.Value] = {}
+        for query in (q, *[query for query, _ in products]):
+            tiles[query] = tiles.get(query) or build.load(query, b, h, begin, rows, self._block_q)
+        changed = program.modify(piece(self._online, "attn.query"), tiles[q], size, h, begin, last)
+        program.queries = [changed, *[tiles[query] for query, _ in products]]
+        program.keys = [Rows(k, piece(self._online, "attn.key")), *[Rows(key) for _, key in products]]
+        program.sources = [Rows(v, piece(self._online, "attn.value")), *map(Rows, terms)]
         return program
 
     def _initial_states(self, program: Program) -> list[ir.Value]:
@@ -86,13 +129,17 @@ class KernelBuilder:
         row = ir.RankedTensorType.get([self._block_q], self._score)
         return build.map_([constant_index(self._block_q)], [row] * count, [], [], body)[0]
 
-    def _initial_accumulators(self, v: ir.Value) -> list[ir.Value]:
+    def _initial_accumulators(self, program: Program) -> list[ir.Value]:
+        if not self._live:
+            return []
         zero = constant_float(self._score, 0.0)
-        shape = [self._block_q, ir.MemRefType(v.type).shape[3]]
-        return [build.fill(zero, shape, number) for number in range(self._accumulators)]
+        columns = [ir.MemRefType(program.sources[source].memory.type).shape[3] for source in self._sources]
+        return [build.fill(zero, [self._block_q, columns[number]], number) for number in self._live]
 
     def _sweep(self, block: BlockBuilder, step: ir.Operation, carried: list[ir.Value]) -> list[ir.Value]:
         """Runs `step` over all keys that the rows can see; returns the carried values after it."""
+        if not carried:
+            return []
         program, mask = block.program, piece(self._online, "attn.mask")
         bounds, classes = piece(self._online, "attn.bounds"), piece(self._online, "attn.block_mask")
         zero = constant_index(0)
@@ -104,7 +151,7 @@ class KernelBuilder:
         if classes is not None:
             return self._loop(block, step, limits[0], limits[3], carried, "classify")
         for begin, end, kind in zip(limits, limits[1:], ("partial", "full", "partial"), strict=False):
-            if not _same(begin, end):
+            if not same(begin, end):
                 carried = self._loop(block, step, begin, end, carried, kind)
         return carried
 
@@ -130,78 +177,79 @@ class KernelBuilder:
         some, every = program.scalars().inline(region, [program.b, program.h, program.begin, program.end, kv, end])
 
         def partial_or_full() -> list[ir.Value]:
-            return _if(
+            return branch(
                 every,
                 carried,
                 lambda: block.build(step, kv, count, carried, masked=False),
                 lambda: block.build(step, kv, count, carried, masked=True),
             )
 
-        return _if(some, carried, partial_or_full, lambda: carried)
+        return branch(some, carried, partial_or_full, lambda: carried)
 
-    def _finalize(self, program: Program, states: list[ir.Value], accumulators: list[ir.Value], outputs: list[ir.Value]) -> None:
+    def _finalize(self, program: Program, states: list[ir.Value], live: dict[int, ir.Value], targets: list[ir.Value]) -> None:
         region = block_of(pieces(self._online, "attn.finalize")[0])
-        results = list(list(region.operations)[-1].operation.operands)
+        yielded = list(list(region.operations)[-1].operation.operands)
         arguments = list(region.arguments)
-        indices, state_arguments = arguments[len(accumulators) : len(accumulators) + 3], arguments[len(accumulators) + 3 :]
-        rows, columns = constant_index(self._block_q), constant_index(ir.MemRefType(outputs[0].type).shape[3])
+        accumulators, indices = arguments[: self._accumulators], arguments[self._accumulators :][:3]
+        state_arguments = arguments[self._accumulators + 3 :]
+        rows = constant_index(self._block_q)
 
         def scalars(i: ir.Value, j: ir.Value | None) -> ScalarEmitter:
             tiles = dict(zip(state_arguments, states, strict=True))
             if j is not None:
-                tiles.update(zip(arguments[: len(accumulators)], accumulators, strict=True))
+                tiles.update({accumulators[number]: tile for number, tile in live.items()})
             emitter = program.reading(tiles, i, j)
             for argument, value in zip(indices, (program.b, program.h, program.q_idx(i)), strict=True):
                 emitter.set(argument, value)
+            for number in range(self._accumulators if j is not None else 0):
+                if number not in live:
+                    emitter.set(accumulators[number], constant_float(self._score, 0.0))
             return emitter
-
-        def output(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-            return [cast_float(scalars(i, j).emit(results[0]), self._element)], []
 
         def row_outputs(i: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
             emitter = scalars(i, None)
-            return [emitter.emit(value) for value in results[1:]], []
+            return [emitter.emit(yielded[result.number]) for result, _ in of_rows], []
 
-        type_ = ir.RankedTensorType.get([self._block_q, ir.MemRefType(outputs[0].type).shape[3]], self._element)
-        tiles, _ = build.map_([rows, columns], [type_], [], [], output)
-        build.store(tiles[0], outputs[0], program.b, program.h, program.begin, program.rows)
-        if len(results) > 1:
+        outputs = list(zip(self._results, targets, strict=True))
+        of_rows = [(result, target) for result, target in outputs if result.is_row]
+        for result, target in outputs:
+            if result.is_row:
+                continue
+
+            def output(i: ir.Value, j: ir.Value, value: ir.Value = yielded[result.number]) -> tuple[list[ir.Value], list[ir.Value]]:
+                return [cast_float(scalars(i, j).emit(value), self._element)], []
+
+            columns = ir.MemRefType(target.type).shape[3]
+            type_ = ir.RankedTensorType.get([self._block_q, columns], self._element)
+            (tile,), _ = build.map_([rows, constant_index(columns)], [type_], [], [], output)
+            build.store(tile, target, program.b, program.h, program.begin, program.rows)
+        if of_rows:
             row = ir.RankedTensorType.get([self._block_q], self._score)
-            tiles, _ = build.map_([rows], [row] * (len(results) - 1), [], [], row_outputs)
-            for tile, target in zip(tiles, outputs[1:], strict=True):
+            tiles, _ = build.map_([rows], [row] * len(of_rows), [], [], row_outputs)
+            for tile, (_, target) in zip(tiles, of_rows, strict=True):
                 build.store(tile, target, program.b, program.h, program.begin, program.rows)
 
 
-def _if(condition: ir.Value, carried: list[ir.Value], then: object, otherwise: object) -> list[ir.Value]:
-    op = scf.IfOp(condition, [value.type for value in carried], has_else=True)
-    for block, branch in ((op.then_block, then), (op.else_block, otherwise)):
-        with ir.InsertionPoint(block):
-            scf.YieldOp(branch())  # type: ignore[operator]
-    return list(op.results)
-
-
-def _same(a: ir.Value, b: ir.Value) -> bool:
-    if a == b:
-        return True
-    owners = [value.owner for value in (a, b)]
-    if any(isinstance(owner, ir.Block) or owner.operation.name != "arith.constant" for owner in owners):
-        return False
-    return owners[0].operation.attributes["value"] == owners[1].operation.attributes["value"]
+def _arguments_read(block: ir.Block, values: list[ir.Value]) -> set[int]:
+    """The numbers of the block's arguments that `values` depend on."""
+    found: set[int] = set()
+    seen: set[ir.Value] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value, ir.BlockArgument):
+            found |= {value.arg_number} if value.owner == block else set()
+        elif value.owner.operation.block == block:
+            todo.extend(value.owner.operation.operands)
+    return found
 
 
 def _score_type(online: ir.Operation) -> ir.Type:
     """f32 or f64: the type of the states, or of the accumulators where there are none."""
     return block_of(pieces(online, "attn.step")[0]).arguments[0].type
-
-
-def _in_memory(type_: ir.Type) -> ir.Type:
-    """The memref, with any strides, that holds a tensor; other types stay."""
-    if not isinstance(type_, ir.RankedTensorType):
-        return type_
-    if type_.rank == 0:
-        return ir.MemRefType.get([], type_.element_type)
-    layout = ir.StridedLayoutAttr.get(0, [ir.ShapedType.get_dynamic_stride_or_offset()] * type_.rank)
-    return ir.MemRefType.get(type_.shape, type_.element_type, layout=layout)
 
 
 def _argument_names(entry: ir.Block) -> list[str]:

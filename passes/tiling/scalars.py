@@ -46,6 +46,8 @@ class ScalarEmitter:
         if not isinstance(value, ir.OpResult):
             raise ValueError(f"value {value} is not available here")
         op = value.owner.operation if hasattr(value.owner, "operation") else value.owner
+        if op.name == "attn.detach":  # derivatives are taken before there are tiles
+            return self.emit(op.operands[0])
         clone = clone_scalar(op, [self.emit(operand) for operand in op.operands])
         for old, new in zip(op.results, clone.results, strict=True):
             self._known[old] = new

@@ -8,6 +8,7 @@ that are the same along the row, one over the tile for the others.
 from dataclasses import dataclass, field
 
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import scores_in
 
 
 @dataclass
@@ -44,7 +45,8 @@ class StepPlan:
 
 def plan_step(block: ir.Block) -> StepPlan:
     """Assigns every op of a step's block to a stage."""
-    varies: dict[ir.Value, bool] = {argument: position == 0 for position, argument in enumerate(block.arguments)}
+    scores = scores_in(block)
+    varies: dict[ir.Value, bool] = {argument: position < scores for position, argument in enumerate(block.arguments)}
     stage: dict[ir.Value, int] = dict.fromkeys(block.arguments, 0)
     stages: list[Stage] = [Stage()]
     operations = [op.operation for op in block.operations]

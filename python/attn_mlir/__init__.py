@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from attn_mlir.errors import ArgumentError, AttnError, CompileError, TraceError, UnsupportedError
 
 if TYPE_CHECKING:
+    from attn_mlir import testing
     from attn_mlir.api import masks, mods, rows
     from attn_mlir.api.attention import Attention, attention
     from attn_mlir.api.block_mask import create_block_mask
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from attn_mlir.api.online_rows import Identity, OnlineRetention, OnlineSoftmax, online_retention
     from attn_mlir.api.rows import softmax
     from attn_mlir.api.symbols import SymbolicArray, SymbolicTensor, SymbolScalar, Var
+    from attn_mlir.frontend.elementary import detach
     from attn_mlir.frontend.sizes import kv_len, num_heads, q_len
-    from attn_mlir.frontend.vocabulary import detach
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "q_len",
     "rows",
     "softmax",
+    "testing",
 ]
 
 # Imported on first use: these need torch, which passes and tools do not.
@@ -69,7 +71,7 @@ _LAZY = {
     "online_retention": "attn_mlir.api.online_rows",
     "Attention": "attn_mlir.api.attention",
     "attention": "attn_mlir.api.attention",
-    "detach": "attn_mlir.frontend.vocabulary",
+    "detach": "attn_mlir.frontend.elementary",
     "kv_len": "attn_mlir.frontend.sizes",
     "masks": "attn_mlir.api.masks",
     "mods": "attn_mlir.api.mods",
@@ -77,6 +79,7 @@ _LAZY = {
     "q_len": "attn_mlir.frontend.sizes",
     "rows": "attn_mlir.api.rows",
     "softmax": "attn_mlir.api.rows",
+    "testing": "attn_mlir.testing",
 }
 
 

@@ -24,6 +24,25 @@ class Kernel(Protocol):
         ...
 
 
+class Program(Protocol):
+    """A compiled derivative."""
+
+    def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[Any]:
+        """Runs on the arguments of its function, tensors [B, H, S, D] of any strides, floats and ints; returns its results.
+
+        With `layout` "bshd" the memory of what is shaped like q, k, v or o is contiguous in that order.
+        """
+        ...
+
+    def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Shape and dtype of each result of `run`; looks at the shapes of tensors only."""
+        ...
+
+    def stages(self) -> dict[str, str]:
+        """As `Kernel.stages`."""
+        ...
+
+
 def compiler_for(device: str) -> Callable[[str], Kernel]:
     """The function that compiles modules for a device such as "cpu".
 
@@ -46,3 +65,19 @@ def compile(module: str, device: str) -> Kernel:
     """
     with LOCK:
         return compiler_for(device)(module)
+
+
+def compile_derivative(module: str, device: str, function: str, wrt: Sequence[str]) -> Program:
+    """Compiles a derivative of a stage-0 (or online) module, given as text: "fwd", "bwd", "jvp" or "bwd2".
+
+    "written-fwd" and "written-bwd" are those of a module that `attn-written-backward` takes; the first is `@attention` itself.
+    `wrt` are the names of the arguments that it is for. Arguments and results are those that `attn-differentiate` describes.
+    Programs are cached by the text. Raises as `compile` does.
+    """
+    backend = backend_for(device)
+    derive = backend.deriver() if backend is not None else None
+    if derive is None:
+        compiler_for(device)
+        raise UnsupportedError(f"device '{device}' has no derivatives yet: move the tensors to the CPU, or call it under torch.no_grad()")
+    with LOCK:
+        return derive(module, function, tuple(wrt))

@@ -20,3 +20,46 @@ func.func @attention(%q: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {
 func.func @other(%x: f32) -> f32 {
   return %x : f32
 }
+
+// -----
+
+func.func @attention(%q: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {
+  %o = "attn.online"(%q, %q, %q) ({
+    "attn.init"() ({
+    ^bb0(%b: index, %h: index, %q_idx: index):
+      "attn.yield"() : () -> ()
+    }) : () -> ()
+    "attn.step"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      "attn.yield"(%s, %s) : (f32, f32) -> ()
+    }) : () -> ()
+    "attn.finalize"() ({
+    ^bb0(%acc: f32, %b: index, %h: index, %q_idx: index):
+      "attn.yield"(%acc) : (f32) -> ()
+    }) : () -> ()
+  }) {accumulators = 1 : i64, outputs = []} : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
+  // expected-error @below {{attn-tile: the function of an attention returns outputs of it, and nothing else}}
+  return %q : tensor<?x?x?x8xf32>
+}
+
+// -----
+
+func.func @attention(%q: tensor<?x?x?x8xf32>, %w: tensor<?x?x?x8xf16>) -> tensor<?x?x?x8xf32> {
+  %o = "attn.online"(%q, %q, %q) ({
+    // expected-error @below {{attn-tile: sums tensors of one element type, v's f32, got f16}}
+    "attn.term"(%w) {output = 1 : i64} : (tensor<?x?x?x8xf16>) -> ()
+    "attn.init"() ({
+    ^bb0(%b: index, %h: index, %q_idx: index):
+      "attn.yield"() : () -> ()
+    }) : () -> ()
+    "attn.step"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      "attn.yield"(%s, %s) : (f32, f32) -> ()
+    }) : () -> ()
+    "attn.finalize"() ({
+    ^bb0(%acc: f32, %b: index, %h: index, %q_idx: index):
+      "attn.yield"(%acc, %acc) : (f32, f32) -> ()
+    }) : () -> ()
+  }) {accumulators = 1 : i64, outputs = []} : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
+  return %o : tensor<?x?x?x8xf32>
+}

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir import AttentionEngine, CustomIO, OnlineFunc, OnlineSoftmax, meta_tensor
+from attn_mlir import AttentionEngine, CustomIO, OnlineFunc, OnlineSoftmax, SymbolScalar, Var, meta_tensor
 
 NONE = CustomIO()
 
@@ -75,3 +75,48 @@ def check(result: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-5)
     assert result.shape == expected.shape and torch.isfinite(result).all()
     error = (result.double() - expected).abs().max().item()
     assert error <= tolerance * max(expected.abs().max().item(), 1.0), error
+
+
+class RescaledRetention(OnlineFunc):
+    """Retention with a running quotient: the output is rescaled in every step. Its backward is derived."""
+
+    def __init__(self) -> None:
+        states = {"abssum": SymbolScalar("abssum", Var("0.0")), "r": SymbolScalar("r", Var("0.0"))}
+        super().__init__(states, {"r": SymbolScalar("r", Var("0.0"))})
+
+    @staticmethod
+    def online_fwd(scores: Any, online_rowscales: Any, b: Any, h: Any, q_idx: Any) -> Any:
+        abssum = online_rowscales["abssum"] + scores.get_reduce("abssum")
+        r = abssum.max(1)
+        return scores / r, {"abssum": abssum, "r": r}, online_rowscales["r"] / r
+
+    @staticmethod
+    def online_fwd_epilogue(o: Any, online_rowscales: Any, b: Any, h: Any, q_idx: Any) -> Any:
+        return o, {"r": online_rowscales["r"]}
+
+
+class Sink(OnlineFunc):
+    """Softmax with one more term in the sum, read from a custom input by head."""
+
+    custom = CustomIO({"sink": ("heads",)})
+
+    def __init__(self) -> None:
+        states = {"m": SymbolScalar("m", Var("-inf")), "l": SymbolScalar("l", Var("0"))}
+        super().__init__(states, {"lse": SymbolScalar("lse", Var("0"))}, self.custom)
+
+    @staticmethod
+    def online_fwd(scores: Any, online_rowscales: Any, b: Any, h: Any, q_idx: Any) -> Any:
+        m = online_rowscales["m"].max(scores.get_reduce("max"))
+        scale, weights = (online_rowscales["m"] - m).exp(), (scores - m).exp()
+        return weights, {"m": m, "l": online_rowscales["l"] * scale + weights.get_reduce("sum")}, scale
+
+    @staticmethod
+    def online_fwd_epilogue(o: Any, online_rowscales: Any, b: Any, h: Any, q_idx: Any) -> Any:
+        sink = Sink.custom.input_tensors["sink"]
+        total = online_rowscales["l"] + (sink - online_rowscales["m"]).exp()
+        return o / total, {"lse": total.log() + online_rowscales["m"]}
+
+
+class WrittenSink(Sink):
+    forward = staticmethod(OnlineSoftmax.forward)
+    backward = staticmethod(OnlineSoftmax.backward)

@@ -8,6 +8,7 @@ import numpy as np
 
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
+from attn_mlir.passes.intervals.classify import FULL, SKIP
 from attn_mlir.passes.resolve_masks import ResolveMasks
 
 
@@ -116,8 +117,8 @@ _ELEMENTS = {"int64": "i64", "int32": "i32", "bool": "i1"}
 MaskFn = Callable[..., Any]
 
 
-def module_text(mask: MaskFn, captures: Sequence[Any] = ()) -> str:
-    """A stage 0 module of the mask `mask(b, h, q, k, *captures)`."""
+def module_text(mask: MaskFn, captures: Sequence[Any] = (), pairs: bool = False) -> str:
+    """A stage 0 module of the mask `mask(b, h, q, k, *captures)`, of an attention or of pairs."""
     lines: list[str] = []
     types = ["index" if isinstance(c, int) else f"tensor<{'?x' * c.ndim}{_ELEMENTS[c.dtype.name]}>" for c in captures]
     names = [f"%c{i}" for i in range(len(captures))]
@@ -126,6 +127,23 @@ def module_text(mask: MaskFn, captures: Sequence[Any] = ()) -> str:
     body = "\n      ".join(lines)
     io = "tensor<?x?x?x8xf32>"
     arguments = "".join(f", {n}: {t}" for n, t in zip(names, types, strict=True))
+    if pairs:
+        return f"""func.func @pairs(%q: {io}, %k: {io}, %v: {io}{arguments}) -> {io} {{
+  %w = "attn.pairs"() ({{
+    "attn.product"(%q, %k) : ({io}, {io}) -> ()
+    "attn.mask"() ({{
+    ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
+      {body}
+      "attn.yield"({result.text}) : (i1) -> ()
+    }}) : () -> ()
+    "attn.pair"() ({{
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index, %kv_idx: index):
+      "attn.yield"(%s) : (f32) -> ()
+    }}) : () -> ()
+  }}) : () -> none
+  %o = "attn.query_sum"(%w, %k) {{weights = array<i64: 0>}} : (none, {io}) -> {io}
+  return %o : {io}
+}}"""
     return f"""func.func @attention(%q: {io}, %k: {io}, %v: {io}{arguments}) -> {io} {{
   %o = "attn.attention"(%q, %k, %v) ({{
     "attn.mask"() ({{
@@ -142,12 +160,12 @@ def module_text(mask: MaskFn, captures: Sequence[Any] = ()) -> str:
 }}"""
 
 
-def resolved(mask: MaskFn, captures: Sequence[Any] = (), cuts: int = 1) -> ir.Module:
+def resolved(mask: MaskFn, captures: Sequence[Any] = (), cuts: int = 1, pairs: bool = False) -> ir.Module:
     """The module of `mask` after attn-resolve-masks."""
     context = ir.Context()
     load_all(context)
     with context, ir.Location.unknown():
-        module = ir.Module.parse(module_text(mask, captures))
+        module = ir.Module.parse(module_text(mask, captures, pairs))
         if not ResolveMasks(cuts=cuts).run(module.operation):
             raise ValueError("attn-resolve-masks failed")
         module.operation.verify()
@@ -162,3 +180,13 @@ def dense_classes(mask: MaskFn, captures: Sequence[Any], sq: int, skv: int, bloc
     some = np.logical_or.reduceat(np.logical_or.reduceat(present, starts[0], 0), starts[1], 1)
     every = np.logical_and.reduceat(np.logical_and.reduceat(present, starts[0], 0), starts[1], 1)
     return some.astype(int) + every
+
+
+def share_exact(exact: Any, found: Any, extent: int) -> float:
+    """Asserts that the classes and bounds that were `found` are sound; the share of blocks whose class is `exact`."""
+    grid, bounds = found.grid[0, 0], found.bounds[0, 0]
+    assert not ((grid == SKIP) & (exact > 0)).any(), "skips a present position"
+    assert not ((grid == FULL) & (exact < FULL)).any(), "keeps an absent position"
+    ordered = np.concatenate([np.zeros((len(bounds), 1)), bounds, np.full((len(bounds), 1), extent)], axis=1)
+    assert (np.diff(ordered, axis=1) >= 0).all(), f"bounds out of order or outside [0, {extent}]"
+    return float((grid == exact).mean())

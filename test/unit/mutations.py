@@ -9,6 +9,7 @@ _TOKENS = [
     "0", "-1", "99999999999999999999", "1.0e400", "true", '""', '"attn.row"', '"attn.yield"', '"attn.online"', '"tile.map"', "unit",
     "[]", "[1]", "array<i32: 1, 1>", "array<i32: -1, 9>", "dense<0> : tensor<2xi32>", "%undefined", "@nobody", "^bb9", "\x00", "\u00e9",
 ]  # fmt: skip
+_NUMBER = re.compile(r"(?<=[ <:{,=\[])-?\d+(?=[ ,}>\]:])")
 _TOKEN = re.compile(r'"[^"\n]*"|%[\w#]+|[\w.?<>]+|\S')
 
 
@@ -18,6 +19,25 @@ def damage(text: str, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         data = rng.choice(_KINDS)(data, rng)
     return data
+
+
+def exchange(text: str, rng: random.Random) -> bytes:
+    """`text` with one value, type, number or line changed such that it mostly still parses: what verifiers and passes get to see."""
+    kind = rng.random()
+    numbers = list(_NUMBER.finditer(text))
+    if kind < 0.4 and numbers:
+        found, other = rng.choice(numbers), str(rng.choice((0, 1, 2, 3, -1, 7)))
+    elif kind < 0.6:
+        found, other = rng.choice(list(re.finditer(r"^.*\n", text, re.MULTILINE))), ""
+    elif kind < 0.8:
+        values = list(re.finditer(r"%[a-z_0-9]+(?![:a-z_0-9])", text))
+        found, other = rng.choice(values), rng.choice(values)[0]
+    else:
+        types = list(re.finditer(r"tensor<[^>]*>|f32|index|i1", text))
+        found, other = rng.choice(types), rng.choice(types)[0]
+        if rng.random() < 0.7:
+            return text.replace(found[0], other).encode()
+    return (text[: found.start()] + other + text[found.end() :]).encode()
 
 
 def _truncate(data: bytes, rng: random.Random) -> bytes:

@@ -98,10 +98,11 @@ def main(argument):
         tune_file="mha_tune.json",
     )
 
-    q = torch.randn(B, S, H, D, dtype=dtype, device="cpu")
-    k = torch.randn(B, S, H, D, dtype=dtype, device="cpu")
-    v = torch.randn(B, S, H, DV, dtype=dtype, device="cpu")
+    q = torch.randn(B, S, H, D, dtype=dtype, device="cpu", requires_grad=True)
+    k = torch.randn(B, S, H, D, dtype=dtype, device="cpu", requires_grad=True)
+    v = torch.randn(B, S, H, DV, dtype=dtype, device="cpu", requires_grad=True)
     out = mod(q, k, v)
+    out.backward(torch.ones_like(out))
     return q, k, v, out
 
 

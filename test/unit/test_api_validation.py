@@ -31,7 +31,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "none": (lambda: attention(Q, None, V), "k must be a torch.Tensor, got NoneType"),  # type: ignore[arg-type]
     "rank": (lambda: attention(Q, K, V[0]), r"v must have 4 dimensions, \[batch, head, position, dim\], got shape \[2, 11, 24\]"),
     "rank bshd": (lambda: attention(Q[0], K, V, layout="bshd"), r"q must have 4 dimensions, \[batch, position, head, dim\]"),
-    "dtype": (lambda: attention(Q.double(), K.double(), V.double()), "q has dtype torch.float64: use float32"),
+    "dtype": (lambda: attention(Q.long(), K.long(), V.long()), "q has dtype torch.int64: use float32"),
     "integer": (lambda: attention(Q.int(), K, V), "q has dtype torch.int32"),
     "mixed dtypes": (lambda: attention(Q, K.half(), V), "k has dtype torch.float16 but q has torch.float32"),
     "batch": (lambda: attention(Q, K[:1], V), "k has batch size 1 but q has 2"),
@@ -115,36 +115,9 @@ def test_division_by_a_captured_zero() -> None:
                 attention(Q, K, V, mask_mod=mask_mod)
 
 
-def test_gradients_are_refused_until_there_is_a_backward() -> None:
-    q = Q.clone().requires_grad_()
-    with pytest.raises(UnsupportedError, match=r"`q` requires a gradient.*q.detach\(\)"):
-        attention(q, K, V)
-    with torch.no_grad():
-        attention(q, K, V)
-    slopes = torch.ones(4, requires_grad=True)
-    with pytest.raises(UnsupportedError, match="`slopes` requires a gradient"):
-        attention(Q, K, V, score_mod=lambda score, b, h, q_idx, kv_idx: score + slopes[h])
-
-
-def test_tangents_are_refused_until_there_is_a_forward_mode() -> None:
-    slopes = torch.ones(4)
-    with torch.autograd.forward_ad.dual_level():
-        attention(Q, K, V)
-        for name, given in (("q", (Q, K, V)), ("v", (V, K, Q))):
-            dual = torch.autograd.forward_ad.make_dual(given[0], torch.ones_like(given[0]))
-            tensors = (dual, *given[1:]) if name == "q" else (Q, K, dual)
-            with pytest.raises(UnsupportedError, match=f"`{name}` carries a tangent.*primal"):
-                attention(*tensors)
-        slopes = torch.autograd.forward_ad.make_dual(slopes, slopes)
-        with pytest.raises(UnsupportedError, match="`slopes` carries a tangent"):
-            attention(Q, K, V, score_mod=lambda score, b, h, q_idx, kv_idx: score + slopes[h])
-    with pytest.raises(UnsupportedError, match="carries a tangent"):
-        torch.func.jvp(lambda q: attention(q, K, V), (Q,), (Q,))
-
-
 def test_a_scale_that_requires_a_gradient_is_refused() -> None:
     scale: Any = torch.tensor(0.5, requires_grad=True)
-    with pytest.raises(UnsupportedError, match="`scale` requires a gradient"):
+    with pytest.raises(UnsupportedError, match=r"scale requires a gradient, but it is taken as a number: .*multiply in score_mod"):
         attention(Q, K, V, scale=scale)
     with torch.no_grad():
         assert torch.equal(attention(Q, K, V, scale=scale), attention(Q, K, V, scale=0.5))

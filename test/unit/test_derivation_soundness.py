@@ -164,6 +164,6 @@ def test_checker_sees_a_small_error() -> None:
     """A state that is wrong by a part in 10^8 does not pass."""
     row = row_of(only_weight)
     good = derive(row).program
-    good.o = good.graph.mul(good.o, good.graph.const(1 + 1e-8))
+    good.o = [good.graph.mul(o, good.graph.const(1 + 1e-8)) for o in good.o]
     assert Checker(row).check(good).failed
     assert np.isfinite(Checker(row).check(good).error)

@@ -99,27 +99,8 @@ def retention_mask(h: int, s: int) -> torch.Tensor:
     return torch.where(distance >= 0, decay ** distance.clamp(0), 0.0)[None]
 
 
-class WrittenRetention(OnlineFunc):
-    """Retention with a running quotient: the output is rescaled in every step."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            {"abssum": SymbolScalar("abssum", Var("0.0")), "r": SymbolScalar("r", Var("0.0"))}, {"r": SymbolScalar("r", Var("0.0"))}
-        )
-
-    @staticmethod
-    def online_fwd(scores: Any, online_rowscales: Any, b: Any, h: Any, q_idx: Any) -> Any:
-        abssum = online_rowscales["abssum"] + scores.get_reduce("abssum")
-        r = abssum.max(1)
-        return scores / r, {"abssum": abssum, "r": r}, online_rowscales["r"] / r
-
-    @staticmethod
-    def online_fwd_epilogue(o: Any, online_rowscales: Any, b: Any, h: Any, q_idx: Any) -> Any:
-        return o, {"r": online_rowscales["r"]}
-
-
 @pytest.mark.parametrize("mask_value", ["0", "-inf"])
-@pytest.mark.parametrize("online", [OnlineRetention, WrittenRetention])
+@pytest.mark.parametrize("online", [OnlineRetention, eh.RescaledRetention])
 def test_retention(online: Callable[[], OnlineFunc], mask_value: str) -> None:
     q, k, v = eh.inputs(b=1, h=2, sq=150, d=16, dv=24)
     qkv = (q * 0.02, k, v)

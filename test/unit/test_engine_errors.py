@@ -171,20 +171,6 @@ def test_wrong_custom_inputs_of_a_call(value: Any, text: str) -> None:
         mod(*QKV, value)
 
 
-def test_gradients_come_later() -> None:
-    q, k, v = QKV
-    mod = eh.engine(QKV, CustomIO({"bias": (1,)}), score_mod=lambda s, c, b, h, q_idx, kv_idx: s + c.input_tensors["bias"])
-    bias = torch.zeros(1)
-    with raises(
-        UnsupportedError, "`k` requires a gradient, and there is no backward pass yet: pass k.detach(), or call it under torch.no_grad()"
-    ):
-        mod(q, k.clone().requires_grad_(), v, bias)
-    with raises(UnsupportedError, "`bias` requires a gradient"):
-        mod(q, k, v, bias.clone().requires_grad_())
-    with torch.no_grad():
-        eh.check(mod(q.clone().requires_grad_(), k, v, bias), eh.softmax(QKV, eh.scores(QKV)))
-
-
 def test_block_masks_have_a_size() -> None:
     mod = eh.engine(QKV, block_mask=create_block_mask(causal, 1, None, 16, 20))
     with raises(ArgumentError, "block_mask was made for a length of k of 20, but it is 16 in this call; pass the mask function itself"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mutations import damage
+from mutations import damage, exchange
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -52,14 +52,10 @@ def run(folder: Path, arguments: list[str]) -> list[dict[str, object]]:
     return results
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("pipeline", ["", "cse,canonicalize", "attn-pipeline", "attn-tile,tile-schedule"])
-def test_damaged_input(pipeline: str, seed: int, tmp_path: Path) -> None:
-    rng, texts = random.Random(f"{pipeline} {seed}"), corpus()
-    for i in range(CASES):
-        (tmp_path / f"case{i:03}.mlir").write_bytes(damage(rng.choice(texts), rng))
-    codes = set()
-    for result in run(tmp_path, ["-p", pipeline]):
+def codes_of(folder: Path, pipeline: str) -> set[object]:
+    """The exit codes of attn-opt, whose messages are looked at."""
+    codes: set[object] = set()
+    for result in run(folder, ["-p", pipeline]):
         code, stderr, text = result["code"], str(result["stderr"]), Path(str(result["path"])).read_bytes()
         codes.add(code)
         assert code in (0, 1), f"{code}\n{text!r}"
@@ -67,8 +63,30 @@ def test_damaged_input(pipeline: str, seed: int, tmp_path: Path) -> None:
         assert "internal error" not in stderr, f"{stderr}\n{text!r}"
         assert "cannot be verified" not in stderr, f"{stderr}\n{text!r}"
         assert code == 0 or LOCATED.match(stderr), f"no located message: {stderr!r}\n{text!r}"
+    return codes
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("pipeline", ["", "cse,canonicalize", "attn-pipeline", "attn-tile,tile-schedule"])
+def test_damaged_input(pipeline: str, seed: int, tmp_path: Path) -> None:
+    rng, texts = random.Random(f"{pipeline} {seed}"), corpus()
+    for i in range(CASES):
+        (tmp_path / f"case{i:03}.mlir").write_bytes(damage(rng.choice(texts), rng))
+    codes = codes_of(tmp_path, pipeline)
     # Few inputs get through a pipeline unless they suit it, but plenty of damage is harmless to the parser.
     assert codes >= ({1} if pipeline else {0, 1})
+
+
+DERIVATIVES = "attn-simplify,attn-outline{keep-hosts=false},attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,attn-tile"
+
+
+@pytest.mark.parametrize("pipeline", ["", DERIVATIVES, "attn-differentiate{functions=fwd+bwd+jvp+bwd2}"])
+def test_exchanged_parts_of_derivatives(pipeline: str, tmp_path: Path) -> None:
+    rng, texts = random.Random(pipeline), [path.read_text() for path in sorted((ROOT / "test/Inputs/derivatives").glob("*.mlir"))]
+    texts.append((ROOT / "test/dialects/attn/roundtrip-derivatives.mlir").read_text())
+    for i in range(CASES):
+        (tmp_path / f"case{i:03}.mlir").write_bytes(exchange(rng.choice(texts), rng))
+    assert codes_of(tmp_path, pipeline) == {0, 1}
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attn_mlir.passes.intervals.classify import FULL, SKIP, block_bounds, classify
+from attn_mlir.passes.intervals.classify import block_bounds, classify
 from attn_mlir.passes.regions import find_all
 from known_masks import known_masks, runtime_masks
-from masks import MaskFn, dense_classes, resolved
+from masks import MaskFn, dense_classes, resolved, share_exact
 
 BLOCKS = ((16, 16), (32, 64), (7, 13))
 BOUNDS_SUFFICE = {
@@ -30,13 +30,7 @@ INEXACT = {"global and sliding": 0.99, "tiled neighborhood": 0.95}  # blocks cla
 def _check(mask: MaskFn, captures: Sequence[Any], module: Any, sq: int, skv: int, block_q: int, block_kv: int) -> float:
     """Asserts soundness; the share of blocks whose class is exact."""
     exact = dense_classes(mask, captures, sq, skv, block_q, block_kv)
-    found = classify(module.operation, captures, sq, skv, block_q, block_kv)
-    grid, bounds = found.grid[0, 0], found.bounds[0, 0]
-    assert not ((grid == SKIP) & (exact > 0)).any(), "skips a present position"
-    assert not ((grid == FULL) & (exact < FULL)).any(), "keeps an absent position"
-    ordered = np.concatenate([np.zeros((len(bounds), 1)), bounds, np.full((len(bounds), 1), skv)], axis=1)
-    assert (np.diff(ordered, axis=1) >= 0).all(), "bounds out of order or outside [0, skv]"
-    return float((grid == exact).mean())
+    return share_exact(exact, classify(module.operation, captures, sq, skv, block_q, block_kv), skv)
 
 
 @pytest.mark.parametrize("name", known_masks(173))

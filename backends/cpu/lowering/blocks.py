@@ -21,3 +21,19 @@ def blocked(begin: ir.Value, end: ir.Value, rows: int, body: Callable[[ir.Value,
     with ir.InsertionPoint(loop.body):
         body(loop.induction_variable, 1)
         scf.YieldOp([])
+
+
+def overlapping(count: ir.Value, rows: int, body: Callable[[ir.Value, int], None]) -> None:
+    """As `blocked` from 0 on, but the last step begins early enough to be whole: `body` may do the same rows twice."""
+    size = emit.index(rows)
+    enough = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.sge, count, size).result, [], has_else=True)
+    with ir.InsertionPoint(enough.then_block):
+        last = arith.SubIOp(count, size).result
+        loop = scf.ForOp(emit.index(0), count, size, [])
+        with ir.InsertionPoint(loop.body):
+            body(arith.MinSIOp(loop.induction_variable, last).result, rows)
+            scf.YieldOp([])
+        scf.YieldOp([])
+    with ir.InsertionPoint(enough.else_block):
+        blocked(emit.index(0), count, 1, body)
+        scf.YieldOp([])

@@ -30,17 +30,25 @@ class LaneTile:
 
 @dataclass(frozen=True)
 class RowTile:
-    """A tile of keys or values, row by row; `stride` counts elements (i64), columns are contiguous."""
+    """A tile of keys or values, row by row; `stride` counts elements (i64), columns are contiguous.
+
+    Where it is also needed two rows at a time, `pairs` has it so.
+    """
 
     address: ir.Value
     stride: ir.Value
+    pairs: "RowPairs | None" = None
 
 
 @dataclass(frozen=True)
 class LanePairs:
-    """A bf16 tile with query rows, two columns at a time: 32-bit word (pair, row) holds columns 2 pair and 2 pair + 1."""
+    """A bf16 tile with query rows, two columns at a time: 32-bit word (pair, row) holds columns 2 pair and 2 pair + 1.
+
+    That of a map also lies at `columns`, as bf16, column by column: there word (column, pair) holds rows 2 pair and 2 pair + 1.
+    """
 
     address: ir.Value
+    columns: ir.Value | None = None
 
 
 @dataclass(frozen=True)
@@ -57,13 +65,20 @@ Rule = Callable[["Context", ir.Operation], None]
 
 @dataclass
 class Context:
-    """State of one kernel's lowering."""
+    """State of one kernel's lowering.
+
+    The last buffer has room for one value per lane, `places` for one address per lane; `nowhere` takes a value that nobody reads.
+    `by_keys` tells that lanes are keys, not query rows.
+    """
 
     target: CpuTarget
     lanes: int
     score: ir.Type
     buffers: list[ir.Value]
     program: tuple[ir.Value, ir.Value, ir.Value]
+    places: ir.Value
+    nowhere: ir.Value
+    by_keys: bool
     values: dict[ir.Value, Lowered] = field(default_factory=dict)
     rules: dict[str, Rule] = field(default_factory=dict)
 

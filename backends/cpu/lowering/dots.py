@@ -1,9 +1,9 @@
 """Rules for matrix products: outer products of broadcast elements with vectors of query rows."""
 
 from attn_mlir.backends.cpu.lowering import emit, pairs
-from attn_mlir.backends.cpu.lowering.blocks import blocked
+from attn_mlir.backends.cpu.lowering.blocks import blocked, overlapping
 from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, RowTile
-from attn_mlir.mlir import arith, ir, scf, vector
+from attn_mlir.mlir import ir, scf, vector
 
 
 def _tiles(context: Context, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTile]:
@@ -42,7 +42,7 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
         for r, total in enumerate(loop.results):
             context.store_column(total, target, emit.add(first, emit.index(r)))
 
-    blocked(emit.index(0), _value(count), rows, block)
+    overlapping(_value(count), rows, block)
     context.values[op.results[0]] = target
 
 
@@ -64,9 +64,8 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
 
     def block(first: ir.Value, rows: int) -> None:
         positions = [emit.add(first, emit.index(r)) for r in range(rows)]
-        initial = [context.load_column(accumulator, position) for position in positions]
-        if scale is not None:
-            initial = [arith.MulFOp(value, scale).result for value in initial]
+        # A block's sum starts from zero: the longer a chain of additions, the more rounding errors it gathers.
+        initial = [emit.number(context.row_type, 0.0)] * rows
         base = emit.element_pointer(right.address, first, context.score)
         loop = scf.ForOp(emit.index(0), count, emit.index(1), initial)
         with ir.InsertionPoint(loop.body):
@@ -79,7 +78,8 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
                 sums.append(vector.FMAOp(emit.splat(element, context.lanes), weight, partial).result)
             scf.YieldOp(sums)
         for position, total in zip(positions, loop.results, strict=True):
-            context.store_column(total, accumulator, position)
+            old = context.load_column(accumulator, position)
+            context.store_column(pairs.add_scaled(old, scale, total), accumulator, position)
 
     blocked(emit.index(0), emit.index(columns), rows, block)
     context.values[op.results[0]] = accumulator

@@ -1,8 +1,11 @@
-"""Reads of captured tensors: a scalar load where all lanes read one element, a gather otherwise."""
+"""Reads of captured tensors: a scalar load where all lanes read one element, a gather otherwise.
+
+Where lanes are keys, neighbours often read neighbours; then, found out at run time, it is one vector load.
+"""
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, Memory
-from attn_mlir.mlir import arith, ir
+from attn_mlir.mlir import arith, ir, scf, vector
 
 
 def read_memory(context: Context, memory: Memory, indices: list[ir.Value]) -> ir.Value:
@@ -18,13 +21,28 @@ def read_memory(context: Context, memory: Memory, indices: list[ir.Value]) -> ir
     base = emit.element_pointer(memory.address, uniform, element)
     if varying is None:
         return emit.from_storage(emit.load(element, base), memory.element)
-    addresses = emit.element_pointer(base, varying, element)
+    if not context.by_keys or not isinstance(indices[-1].type, ir.VectorType):
+        return emit.from_storage(_gather(context, base, varying, element), memory.element)
+    first = vector.ExtractOp(varying, [], [0]).result
+    steps = arith.SubIOp(varying, emit.splat(first, context.lanes)).result
+    follows = arith.CmpIOp(arith.CmpIPredicate.eq, steps, emit.to_i64(emit.lane_numbers(context.lanes))).result
+    every = vector.ReductionOp(follows.type.element_type, vector.CombiningKind.AND, follows).result
+    type_ = ir.VectorType.get([context.lanes], element)
+    branch = scf.IfOp(every, [type_], has_else=True)
+    with ir.InsertionPoint(branch.then_block):
+        scf.YieldOp([emit.load(type_, emit.element_pointer(base, first, element))])
+    with ir.InsertionPoint(branch.else_block):
+        scf.YieldOp([_gather(context, base, varying, element)])
+    return emit.from_storage(branch.results[0], memory.element)
+
+
+def _gather(context: Context, base: ir.Value, offsets: ir.Value, element: ir.Type) -> ir.Value:
+    addresses = emit.element_pointer(base, offsets, element)
     type_ = ir.VectorType.get([context.lanes], element)
     mask_type = ir.VectorType.get([context.lanes], ir.IntegerType.get_signless(1))
     everything = ir.DenseElementsAttr.get_splat(mask_type, ir.IntegerAttr.get(ir.IntegerType.get_signless(1), 1))
     mask = arith.ConstantOp(mask_type, everything).result
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), emit.bytes_of(element))
-    gathered = ir.Operation.create(
+    return ir.Operation.create(
         "llvm.intr.masked.gather", results=[type_], operands=[addresses, mask], attributes={"alignment": alignment}
     ).result
-    return emit.from_storage(gathered, memory.element)

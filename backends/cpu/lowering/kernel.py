@@ -1,17 +1,20 @@
 """Turns a scheduled kernel into a worker: a function that takes programs of the grid until none is left.
 
 The worker's only argument points to 64-bit words: 0 the counter of programs taken, 1 the number of programs, 2 that of
-query blocks, 3 that of heads; then for each argument of the kernel, in order, a scalar in one word, or a memref as address,
-sizes and strides (in elements). Programs with the last query blocks come first: under a causal mask they are the longest.
+blocks, 3 that of heads; then for each argument of the kernel, in order, a scalar in one word, or a memref as address,
+sizes and strides (in elements). Under a causal mask the last blocks of queries take longest, and the first chunks of keys:
+those programs come first.
 """
 
 from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering.accumulate import lower_accumulate
 from attn_mlir.backends.cpu.lowering.context import Context, Lowered, Memory
 from attn_mlir.backends.cpu.lowering.control import lower_for, lower_if
 from attn_mlir.backends.cpu.lowering.dots import lower_dot, lower_dot_accumulate
 from attn_mlir.backends.cpu.lowering.maps import lower_map, lower_scalar
 from attn_mlir.backends.cpu.lowering.memory import lower_fill, lower_load, lower_store
 from attn_mlir.backends.cpu.lowering.range import lower_range
+from attn_mlir.backends.cpu.lowering.scatter import lower_scatter_add
 from attn_mlir.backends.cpu.target import CpuTarget
 from attn_mlir.mlir import arith, func, ir, llvm, scf
 
@@ -28,30 +31,39 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
         worker = func.FuncOp(name, ir.FunctionType.get([emit.pointer()], []))
         entry = worker.add_entry_block()
     with kernel.location, ir.InsertionPoint(entry):
-        score = _score_type(kernel)
+        score = score_type(kernel)
         words = entry.arguments[0]
         buffers = [_allocate(ir.IntegerAttr(size).value, score) for size in ir.ArrayAttr(kernel.attributes["tile.buffers"])]
         buffers.append(_allocate(lanes, score))
         arguments = _unpack(words, list(block.arguments))
+        places, nowhere = _allocate(lanes, emit.i64()), _allocate(1, score)
         total, blocks, heads = (_word(words, position) for position in (1, 2, 3))
-        _worker_loop(words, total, lambda program: _body(kernel, block, target, lanes, score, buffers, arguments, program, blocks, heads))
+
+        def body(program: ir.Value) -> None:
+            by_keys = _grid(sizes) == "pairs"
+            ids = _program(program, blocks, heads, last_first=not by_keys)
+            context = Context(target, lanes, score, buffers, ids, places, nowhere, by_keys, rules=dict(RULES))
+            context.values.update(zip(block.arguments, arguments, strict=True))
+            context.lower_block(block)
+
+        _worker_loop(words, total, body)
         func.ReturnOp([])
     kernel.erase()
 
 
-def _body(
-    kernel: ir.Operation, block: ir.Block, target: CpuTarget, lanes: int, score: ir.Type, buffers: list[ir.Value],
-    arguments: list[Lowered], program: ir.Value, blocks: ir.Value, heads: ir.Value,
-) -> None:  # fmt: skip
+def _grid(sizes: ir.DictAttr) -> str:
+    return ir.StringAttr(sizes["grid"]).value if "grid" in sizes else "rows"
+
+
+def _program(program: ir.Value, blocks: ir.Value, heads: ir.Value, last_first: bool) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Block, head and batch of the program with this number."""
     per_batch = emit.mul(blocks, heads)
     batch = arith.DivUIOp(program, per_batch).result
     rest = arith.RemUIOp(program, per_batch).result
-    head = arith.DivUIOp(rest, blocks).result
-    query = arith.SubIOp(arith.SubIOp(blocks, emit.integer(1)).result, arith.RemUIOp(rest, blocks).result).result
-    ids = (emit.to_index(query), emit.to_index(head), emit.to_index(batch))
-    context = Context(target, lanes, score, buffers, ids, rules=dict(RULES))
-    context.values.update(zip(block.arguments, arguments, strict=True))
-    context.lower_block(block)
+    head, block = arith.DivUIOp(rest, blocks).result, arith.RemUIOp(rest, blocks).result
+    if last_first:
+        block = arith.SubIOp(arith.SubIOp(blocks, emit.integer(1)).result, block).result
+    return emit.to_index(block), emit.to_index(head), emit.to_index(batch)
 
 
 def _worker_loop(words: ir.Value, total: ir.Value, body: object) -> None:
@@ -102,10 +114,13 @@ def _allocate(elements: int, type_: ir.Type) -> ir.Value:
     return op.res
 
 
-def _score_type(kernel: ir.Operation) -> ir.Type:
-    """f64 when the kernel computes in f64 (its inputs are), else f32."""
-    query = ir.MemRefType(kernel.regions[0].blocks[0].arguments[0].type)
-    return ir.F64Type.get() if isinstance(query.element_type, ir.F64Type) else ir.F32Type.get()
+def score_type(kernel: ir.Operation) -> ir.Type:
+    """The type that the kernel computes in: what it says, else f64 when its first input is, else f32."""
+    sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+    if "score" in sizes:
+        return ir.TypeAttr(sizes["score"]).value
+    memories = [a.type for a in kernel.regions[0].blocks[0].arguments if isinstance(a.type, ir.MemRefType)]
+    return ir.F64Type.get() if memories and isinstance(memories[0].element_type, ir.F64Type) else ir.F32Type.get()
 
 
 def _lower_program_id(context: Context, op: ir.Operation) -> None:
@@ -125,6 +140,7 @@ RULES = {
     "scalar": lower_scalar,
     "scf.for": lower_for,
     "scf.if": lower_if,
+    "tile.accumulate": lower_accumulate,
     "tile.dot": lower_dot,
     "tile.dot_add": lower_dot_accumulate,
     "tile.dot_rescale": lower_dot_accumulate,
@@ -132,6 +148,7 @@ RULES = {
     "tile.load": lower_load,
     "tile.map": lower_map,
     "tile.program_id": _lower_program_id,
+    "tile.scatter_add": lower_scatter_add,
     "tile.store": lower_store,
     "attn.range": lower_range,
 }

@@ -1,8 +1,9 @@
 """The rule for `tile.map`: scalar code becomes vector code over query rows, in one loop over columns."""
 
-from attn_mlir.backends.cpu.lowering import emit, pairs
+from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
 from attn_mlir.backends.cpu.lowering.gather import read_memory
+from attn_mlir.backends.cpu.lowering.packing import pack_columns
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.tiling.scalars import identity
 
@@ -34,7 +35,7 @@ def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
     segments = list(ir.DenseI32ArrayAttr(operations[-1].attributes["operandSegmentSizes"]))
     kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
     context.values[i] = emit.lane_numbers(context.lanes)
-    in_loop = _depends_on(operations[:-1], j)
+    in_loop = uses_column(operations[:-1], j)
     for inner in operations[:-1]:
         if inner not in in_loop:
             lower_scalar(context, inner)
@@ -46,15 +47,19 @@ def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
         for inner in operations[:-1]:
             if inner in in_loop:
                 lower_scalar(context, inner)
-        for tile, value in zip(tiles, yielded[: segments[0]], strict=True):
-            element = emit.cast_float(emit.splat(context.scalar(value), context.lanes), context.score)
-            context.store_column(element, tile, loop.induction_variable)
+        for position, tile in enumerate(tiles):
+            element = emit.splat(context.scalar(yielded[position]), context.lanes)
+            if context.layout(op, position) == "lane_pairs":
+                offset = emit.mul(loop.induction_variable, emit.index(context.lanes))
+                emit.store(element, emit.element_pointer(tile.address, offset, ir.BF16Type.get()), alignment=2 * context.lanes)
+            else:
+                context.store_column(emit.cast_float(element, context.score), tile, loop.induction_variable)
         parts = [emit.splat(context.scalar(value), context.lanes) for value in yielded[segments[0] :]]
         scf.YieldOp([_combine(kind, total, part) for kind, total, part in zip(kinds, loop.inner_iter_args, parts, strict=True)])
     context.values.update(zip(op.results, [*tiles, *loop.results], strict=True))
     for position, tile in enumerate(tiles):
         if context.layout(op, position) == "lane_pairs":
-            context.values[op.results[position]] = pairs.pack_lanes(context, tile, context.scalar(op.operands[1]))
+            context.values[op.results[position]] = pack_columns(context, tile.address, context.scalar(op.operands[1]))
 
 
 def _lower_scalar_map(context: Context, op: ir.Operation, body: ir.Block) -> None:
@@ -84,8 +89,8 @@ def _combine(kind: str, total: ir.Value, part: ir.Value) -> ir.Value:
     return (arith.MaximumFOp if kind == "max" else arith.MinimumFOp)(total, part).result
 
 
-def _depends_on(operations: list[ir.Operation], j: ir.Value) -> list[ir.Operation]:
-    """The ops that (transitively) use j."""
+def uses_column(operations: list[ir.Operation], j: ir.Value) -> list[ir.Operation]:
+    """The ops that (transitively) use the column j; the others can run before the loop over columns."""
     values, found = {j}, []
     for op in operations:
         if any(operand in values for operand in op.operands):

@@ -1,7 +1,9 @@
 """Rules for loads, stores and fills."""
 
-from attn_mlir.backends.cpu.lowering import emit, pairs
+from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
+from attn_mlir.backends.cpu.lowering.packing import pack_lanes, pack_rows
+from attn_mlir.backends.cpu.lowering.transpose import load_squares, squares, store_squares
 from attn_mlir.mlir import arith, ir, scf, vector
 
 _CHUNK = 16
@@ -35,12 +37,13 @@ def lower_load(context: Context, op: ir.Operation) -> None:
         target = RowTile(context.buffer(op), emit.integer(columns))
         _convert_rows(context, address, memory, target, context.scalar(count), columns)
         context.values[op.results[0]] = target
-    elif layout == "row_pairs":
-        context.values[op.results[0]] = pairs.pack_rows(context, address, memory, context.buffer(op), context.scalar(count), columns)
+    elif layout in ("row_pairs", "memory_pairs"):
+        pairs = pack_rows(address, memory, context.buffer(op), context.scalar(count), columns)
+        context.values[op.results[0]] = pairs if layout == "row_pairs" else RowTile(address, memory.strides[2], pairs)
     else:
         tile = LaneTile(context.buffer(op))
         _transpose_in(context, address, memory, tile, context.scalar(count), columns)
-        context.values[op.results[0]] = pairs.pack_lanes(context, tile, emit.index(columns)) if layout == "lane_pairs" else tile
+        context.values[op.results[0]] = pack_lanes(context, tile, emit.index(columns)) if layout == "lane_pairs" else tile
 
 
 def _convert_rows(context: Context, address: ir.Value, memory: Memory, target: RowTile, count: ir.Value, columns: int) -> None:
@@ -67,13 +70,18 @@ def _convert_rows(context: Context, address: ir.Value, memory: Memory, target: R
 def _transpose_in(context: Context, address: ir.Value, memory: Memory, tile: LaneTile, count: ir.Value, columns: int) -> None:
     """Loads rows into lanes; lanes past `count` repeat the last row."""
     last = arith.SubIOp(count, emit.index(1)).result
+    whole = squares(context, columns)
+    if whole:
+        load_squares(context, address, memory.strides[2], memory.element, tile, last, whole)
+    if whole == columns:
+        return
     lanes = scf.ForOp(emit.index(0), emit.index(context.lanes), emit.index(1), [])
     with ir.InsertionPoint(lanes.body):
         lane = lanes.induction_variable
         row = emit.to_i64(arith.MinSIOp(lane, last).result)
         source = emit.element_pointer(address, emit.mul(row, memory.strides[2]), memory.element)
         destination = emit.element_pointer(tile.address, lane, context.score)
-        loop = scf.ForOp(emit.index(0), emit.index(columns), emit.index(1), [])
+        loop = scf.ForOp(emit.index(whole), emit.index(columns), emit.index(1), [])
         with ir.InsertionPoint(loop.body):
             d = loop.induction_variable
             loaded = emit.load(memory.element, emit.element_pointer(source, d, memory.element))
@@ -92,16 +100,34 @@ def lower_store(context: Context, op: ir.Operation) -> None:
     columns = 1 if isinstance(tile, ir.Value) else ir.RankedTensorType(source.type).shape[1]
     if isinstance(tile, ir.Value):
         # A tile of rank 1 is a vector; the last buffer lets its lanes be read one at a time.
-        emit.store(tile, context.buffers[-1])
+        emit.store(emit.cast_float(tile, context.score), context.buffers[-1])
         tile = LaneTile(context.buffers[-1])
     if not isinstance(tile, LaneTile):
         raise TypeError(f"cannot store {source}")
-    lanes = scf.ForOp(emit.index(0), context.scalar(count), emit.index(1), [])
+    whole = squares(context, columns)
+    if not whole:
+        _store_lanes(context, tile, address, memory, context.scalar(count), 0, columns)
+        return
+    every = arith.CmpIOp(arith.CmpIPredicate.eq, context.scalar(count), emit.index(context.lanes)).result
+    branch = scf.IfOp(every, [], has_else=True)
+    with ir.InsertionPoint(branch.then_block):
+        store_squares(context, tile, address, memory.strides[2], memory.element, whole)
+        if whole < columns:
+            _store_lanes(context, tile, address, memory, context.scalar(count), whole, columns)
+        scf.YieldOp([])
+    with ir.InsertionPoint(branch.else_block):
+        _store_lanes(context, tile, address, memory, context.scalar(count), 0, columns)
+        scf.YieldOp([])
+
+
+def _store_lanes(context: Context, tile: LaneTile, address: ir.Value, memory: Memory, count: ir.Value, begin: int, end: int) -> None:
+    """Columns [begin, end) of the first `count` lanes, one number at a time."""
+    lanes = scf.ForOp(emit.index(0), count, emit.index(1), [])
     with ir.InsertionPoint(lanes.body):
         lane = lanes.induction_variable
         origin = emit.element_pointer(tile.address, lane, context.score)
         destination = emit.element_pointer(address, emit.mul(emit.to_i64(lane), memory.strides[2]), memory.element)
-        loop = scf.ForOp(emit.index(0), emit.index(columns), emit.index(1), [])
+        loop = scf.ForOp(emit.index(begin), emit.index(end), emit.index(1), [])
         with ir.InsertionPoint(loop.body):
             d = loop.induction_variable
             offset = emit.mul(emit.to_i64(d), emit.integer(context.lanes))

@@ -2,17 +2,20 @@
 
 Every tile with query rows is stored transposed, one vector of `lanes` rows per column, so that row reductions are
 elementwise and keys and values are read in place, one broadcast element at a time. Tiles of keys and values stay in
-memory when they can be read there, and are converted into a buffer otherwise. Where the machine multiplies pairs of bf16,
-operands are kept as pairs along the summed dimension ("lane_pairs", "row_pairs").
+memory when they can be read there, and are converted into a buffer otherwise. In a kernel of pairs the roles are
+exchanged: keys lie along the lanes, and queries stay in memory. Where the machine multiplies pairs of bf16,
+operands are kept as pairs along the summed dimension ("lane_pairs", "row_pairs"; "memory_pairs" both as they are and in pairs).
 """
 
 from dataclasses import dataclass, field
 
+from attn_mlir.backends.cpu.lowering.kernel import score_type
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
+_PRODUCTS = (*_DOTS, "tile.accumulate")
 
 
 @dataclass
@@ -20,6 +23,7 @@ class _Buffers:
     """Numbers buffers and records how many elements each needs; one per nesting of loops can be reused by the next."""
 
     pairs: bool
+    score: ir.Type
     sizes: list[int] = field(default_factory=list)
     used: int = 0
 
@@ -35,7 +39,8 @@ def schedule(kernel: ir.Operation) -> bool:
     """Annotates a tiled kernel; returns False after an error."""
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     lanes, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
-    buffers = _Buffers(pairs=_multiplies_pairs(kernel, lanes))
+    with kernel.context:
+        buffers = _Buffers(_multiplies_pairs(kernel, lanes), score_type(kernel))
     homes: dict[ir.Value, int] = {}
     if not _place_block(kernel.regions[0].blocks[0], lanes, keys, buffers, homes):
         return False
@@ -64,7 +69,7 @@ def _place_block(block: ir.Block, lanes: int, keys: int, buffers: _Buffers, home
             continue
         layouts, numbers = [], []
         for tile in tiles:
-            layout = _layout(op, tile, buffers.pairs)
+            layout = _layout(op, tile, buffers)
             number = -1 if layout == "memory" else _reusable(op, homes, numbers) if op.name == "tile.map" else None
             if number is None:
                 number = buffers.take(_elements(tile, layout, lanes, keys))
@@ -114,44 +119,46 @@ def _is_tile(value: ir.Value) -> bool:
 def _multiplies_pairs(kernel: ir.Operation, lanes: int) -> bool:
     """True when all products can use the instruction that multiplies pairs of bf16 and accumulates in f32.
 
-    It needs an even head dimension, whole vectors of lanes, and keys and values straight from memory.
+    It needs an even head dimension (whole vectors of it for sums in memory), whole vectors of lanes, and rows straight from memory.
     """
-    dots = find_all(kernel, *_DOTS)
-    if "avx512_bf16" not in host().features or lanes % 16 or not dots:
+    products = find_all(kernel, *_PRODUCTS)
+    if "avx512_bf16" not in host().features or lanes % 16 or not products:
         return False
-    for dot in dots:
-        left, right = list(dot.operands)[-2:]
+    for product in products:
+        left, right = list(product.operands)[:2] if product.name == "tile.accumulate" else list(product.operands)[-2:]
         source = right.owner.operation if not isinstance(right.owner, ir.Block) else None
         if not isinstance(ir.RankedTensorType(left.type).element_type, ir.BF16Type) or source is None or source.name != "tile.load":
             return False
-        if dot.name == "tile.dot" and ir.RankedTensorType(left.type).shape[1] % 2:
+        if product.name == "tile.dot" and ir.RankedTensorType(left.type).shape[1] % 2:
             return False
-        if not _only_dots(left) or not _only_dots(right):
+        if product.name == "tile.accumulate" and ir.RankedTensorType(right.type).shape[1] % 16:
+            return False
+        if not _only_products(left) or not _only_products(right):
             return False
     return True
 
 
-def _only_dots(tile: ir.Value) -> bool:
-    return all(use.owner.operation.name in _DOTS for use in tile.uses)
+def _only_products(tile: ir.Value) -> bool:
+    return all(use.owner.operation.name in _PRODUCTS for use in tile.uses)
 
 
-def _layout(op: ir.Operation, tile: ir.Value, pairs: bool) -> str:
+def _layout(op: ir.Operation, tile: ir.Value, buffers: _Buffers) -> str:
     type_ = ir.RankedTensorType(tile.type)
-    pairs = pairs and isinstance(type_.element_type, ir.BF16Type) and _only_dots(tile)
+    pairs = buffers.pairs and isinstance(type_.element_type, ir.BF16Type) and _only_products(tile)
     if not type_.is_dynamic_dim(0):
         return "lane_pairs" if pairs and any(True for _ in tile.uses) else "lanes"
     if pairs:
-        transposed = any(use.owner.operation.name == "tile.dot" for use in tile.uses)
-        return "memory" if transposed else "row_pairs"
-    in_place = op.name == "tile.load" and isinstance(type_.element_type, (ir.F32Type, ir.F64Type))
-    return "memory" if in_place and _only_dots(tile) else "rows"
+        transposed = {use.owner.operation.name == "tile.dot" for use in tile.uses}
+        return "row_pairs" if transposed == {False} else "memory_pairs" if len(transposed) == 2 else "memory"
+    in_place = op.name == "tile.load" and type_.element_type == buffers.score
+    return "memory" if in_place and _only_products(tile) else "rows"
 
 
 def _elements(tile: ir.Value, layout: str, lanes: int, keys: int) -> int:
     type_ = ir.RankedTensorType(tile.type)
-    if layout in ("rows", "row_pairs"):
-        return keys * type_.shape[1]
-    return lanes * (keys if type_.is_dynamic_dim(1) else type_.shape[1])
+    if layout in ("rows", "row_pairs", "memory_pairs"):
+        return (keys + keys % 2) * type_.shape[1]
+    return lanes * (keys + keys % 2 if type_.is_dynamic_dim(1) else type_.shape[1])
 
 
 def _reusable(op: ir.Operation, homes: dict[ir.Value, int], taken: list[int]) -> int | None:

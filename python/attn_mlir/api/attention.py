@@ -1,14 +1,13 @@
 """`attention(q, k, v, ...)` and the compiled object `Attention(...)`: attention of the user's own design."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
-from attn_mlir.api.execute import check_captures, empty_results, kernel_of
-from attn_mlir.api.inputs import LAYOUTS, check_gradients, check_inputs, device_type, may_carry_tangents
+from attn_mlir.api.compiled import attention_in_graph
+from attn_mlir.api.execute import execute, kernel_of
+from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
 from attn_mlir.api.rows import softmax
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
@@ -55,6 +54,9 @@ class Attention:
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         """The output, shaped as q with v's head dimension; with it lse and row states where asked for."""
+        if torch.compiler.is_dynamo_compiling():
+            scale, layout, lse, states, _ = self._options
+            return attention_in_graph(q, k, v, self._functions, scale, layout, lse, states)
         result, self._last = _execute(q, k, v, self._functions, *self._options)
         return result
 
@@ -82,7 +84,7 @@ class Attention:
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options
-        return _find(self._functions, inputs, _scale(scale, inputs.head_dim)[0], lse, states, None)
+        return _find(self._functions, inputs, scale_form(scale, inputs.head_dim)[0], lse, states, None)
 
 
 def attention(
@@ -105,7 +107,7 @@ def attention(
     """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
 
     q is [B, Hq, Sq, D], k is [B, Hkv, Skv, D], v is [B, Hkv, Skv, Dv] (with layout="bshd": [B, S, H, D]), in float32,
-    float16 or bfloat16, of any strides; query head h reads key head h // (Hq / Hkv). The functions are plain Python,
+    float16, bfloat16 or float64, of any strides; query head h reads key head h // (Hq / Hkv). The functions are plain Python,
     traced once; numbers and tensors that they capture are read anew at every call.
 
     row: row(s) or row(s, b, h, q_idx), from one row of scores to its weights; or to (weights, {"name": row state}).
@@ -114,9 +116,11 @@ def attention(
     query_mod, key_mod, value_mod: elementwise changes of q, k, v: f(x) or f(x, b, h, idx, d).
     return_lse: also return the natural logarithm of the sum of exp(score), [B, Hq, Sq], or the row's own "lse".
     return_states: also return a dictionary of the row's states, each [B, Hq, Sq].
-    device: computes for another device than the tensors' own. deterministic: the forward pass always is.
+    device: computes for another device than the tensors' own. deterministic: results and gradients always are.
     """
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    if torch.compiler.is_dynamo_compiling():
+        return attention_in_graph(q, k, v, functions, scale, layout, return_lse, return_states)
     return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device)[0]
 
 
@@ -132,60 +136,19 @@ def _execute(
     device: str | torch.device | None,
 ) -> tuple[Any, Inputs]:
     problem = check_inputs(q, k, v, layout)
-    if may_carry_tangents() or (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
-        check_gradients({"q": q, "k": k, "v": v})
     target = problem.device.type if device is None else device_type(device) or ""
-    form, factor = _scale(scale, problem.inputs.head_dim)
+    form, factor = scale_form(scale, problem.inputs.head_dim)
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device)
     captures = entry.captures(scan, factor)
-    if captures:
-        check_captures(entry, captures, problem, scan)
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    if problem.is_empty:
-        results = empty_results(entry, problem, v, layout)
-    else:
-        results = kernel_of(entry, target).run(q, k, v, captures, layout)
+    results = execute(entry, problem, q, k, v, captures, layout, target)
     o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
     if not (return_lse or return_states):
         return o, problem.inputs
     states = dict(zip(entry.traced.outputs, results[1:], strict=True))
     wanted = (o, states["lse"]) if return_lse else (o,)
     return ((*wanted, states) if return_states else wanted), problem.inputs
-
-
-def _scale(scale: float | None, head_dim: int) -> tuple[str | float, float]:
-    """How the scale enters the program, and its value: the default and 1 are compiled in, others are arguments."""
-    if scale is None:
-        return 1.0 / math.sqrt(head_dim), 0.0
-    if type(scale) is not float:
-        scale = _number(scale)
-    if not math.isfinite(scale):
-        raise ArgumentError(f"scale must be finite, got {scale}")
-    if scale in (1.0, 1.0 / math.sqrt(head_dim)):
-        return float(scale), 0.0
-    return "runtime", float(scale)
-
-
-def _number(scale: Any) -> float:
-    """The scale as a float; numpy scalars and tensors of one element are taken too."""
-    check_gradients({"scale": scale})
-    number = scale
-    if not isinstance(scale, (int, float)):
-        try:
-            number = scale.item()
-        except (AttributeError, RuntimeError, TypeError, ValueError):
-            number = None
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        shape = getattr(scale, "shape", ())
-        given = f"{type(scale).__name__} of shape {list(shape)}" if shape else type(scale).__name__
-        if isinstance(scale, (torch.Tensor, np.generic, np.ndarray)):
-            given += f" of dtype {scale.dtype}"
-        raise ArgumentError(f"scale must be a number or None, got {given}")
-    try:
-        return float(number)
-    except OverflowError:
-        raise ArgumentError("scale must be finite, got an integer that is too large for a float") from None
 
 
 def _find(

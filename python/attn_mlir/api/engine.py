@@ -1,24 +1,28 @@
 """`AttentionEngine`: attention of the user's own design, in the form of score_mod, mask_mod and an OnlineFunc."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
-from attn_mlir import driver
+from attn_mlir.api.accessors import accessors
 from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.api.custom_io import CustomIO, check_custom
-from attn_mlir.api.execute import check_captures, empty_results, kernel_of
-from attn_mlir.api.inputs import Problem, check_gradients, check_inputs, device_type
+from attn_mlir.api.describe import explain_online
+from attn_mlir.api.engine_arguments import check_external, check_support, compare_written, custom_of, device_of, has_backward, mask_of
+from attn_mlir.api.execute import execute, kernel_of, needing_gradient, program_of
+from attn_mlir.api.inputs import Problem, check_inputs, problem_of
 from attn_mlir.api.meta import Shapes
-from attn_mlir.api.online_func import OnlineFunc, check_online_func
+from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
 from attn_mlir.api.online_rows import Identity
 from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.online import OnlineProgram, trace_online
 from attn_mlir.mlir import LOCK
+from attn_mlir.runtime import ops
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -36,6 +40,9 @@ class AttentionEngine:
     A masked key is absent: it enters no reduction and has no weight. So `mask_value` "-inf" and "0" mean the same here.
     The functions are traced when the object is made, so mistakes in them show at once. Which blocks a mask leaves out
     is derived from the mask itself: infer_mask, infer_mask_block_M and infer_mask_block_N need not be set.
+
+    Gradients of q, k, v and the custom inputs come from `forward` and `backward` of online_func where it defines them, else
+    they are derived. check=True compares the two in float64 on random scores, and so `combine`, and warns where they differ.
     """
 
     def __init__(
@@ -61,16 +68,17 @@ class AttentionEngine:
         infer_mask_block_N: int = 128,
         extern_block_mask: bool = False,
         kv_shared: bool = False,
+        check: bool = False,
     ) -> None:
         self._shapes = Shapes(qkv_meta)
-        self._custom = _custom(custom_fwd_inputs)
+        self._custom = custom_of(custom_fwd_inputs)
         self._online = check_online_func(Identity() if online_func is None else online_func)
-        _check_external(self._online, self._custom)
+        check_external(self._online, self._custom)
         if mask_value not in ("-inf", "0"):
             raise ArgumentError(f'mask_value is "-inf" or "0", got {mask_value!r}')
-        _check_support(backend, tune, tune_bwd, kv_shared)
-        self._device = _device(device)
-        self._mask = _mask(mask_mod, block_mask, extern_block_mask)
+        check_support(backend, tune, tune_bwd, kv_shared)
+        self._device = device_of(device)
+        self._mask = mask_of(mask_mod, block_mask, extern_block_mask)
         self._sizes = block_mask.sizes if isinstance(block_mask, BlockMask) else None
         self._functions = (query_mod, key_mod, value_mod, score_mod, self._mask, self._online.online_fwd, self._online.online_fwd_epilogue)
         states, outputs = self._online.online_rowscales, self._online.final_rowscales
@@ -78,34 +86,75 @@ class AttentionEngine:
         self._outputs = tuple(outputs)
         self._form = (self._shapes.inputs, self._custom.scan_key(), tuple(self._states.items()), self._outputs)
         self._dtypes = self._first_trace()
+        self._written = (self._online.forward, self._online.backward) if has_backward(self._online) else ()
+        self._accessors = accessors(self._functions)
+        self._backward_accessors = accessors((*self._functions, *self._written))
+        if check:
+            compare_written(self._online, self._custom)
 
     def __call__(self, q: Any, k: Any, v: Any, *custom: Any, block_mask: Any = None, return_rowscales: bool = False) -> Any:
         """o, [B, Sq, H, Dv], for q [B, Sq, H, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv] and the custom inputs in order.
 
         With return_rowscales=True also the final_rowscales, a dictionary of tensors [B, H, Sq].
         """
+        if torch.compiler.is_dynamo_compiling():
+            return self._in_graph(q, k, v, custom, return_rowscales)
         problem = check_inputs(q, k, v, "bshd")
         self._shapes.check(problem, q.dtype)
         self._check_mask(block_mask, problem)
         named = check_custom(self._custom.input_tensors, custom, problem)
-        check_gradients({"q": q, "k": k, "v": v, **named})
         if self._device not in (None, problem.device.type):
             raise ArgumentError(f"q is on {problem.device}, but this AttentionEngine was made with device={self._device!r}")
         self._dtypes = tuple(tensor.dtype for tensor in custom)
-        entry, scan = self._find(self._dtypes, problem.device)
-        captures = entry.captures(scan, 0.0)
-        for position, captured in enumerate(entry.traced.captures):
-            if captured.source[0] == "custom":
-                captures[position] = named[captured.source[1]]
-        if captures:
-            check_captures(entry, captures, problem, scan)
+        entry, captures = self._program(problem, named)
+        if needing_gradient((q, k, v, *captures)):
+            entry, captures = self._program(problem, named, backward=True)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if problem.is_empty:
-            results = empty_results(entry, problem, v, "bshd")
-        else:
-            results = kernel_of(entry, problem.device.type).run(q, k, v, captures, "bshd")
+        results = execute(entry, problem, q, k, v, captures, "bshd", problem.device.type)
         o = results[0].transpose(1, 2)
         return (o, dict(zip(self._outputs, results[1:], strict=True))) if return_rowscales else o
+
+    def _in_graph(self, q: Any, k: Any, v: Any, custom: tuple[Any, ...], return_rowscales: bool) -> Any:
+        """The same inside torch.compile."""
+        problem = problem_of(q, k, v, "bshd")
+        self._shapes.check(problem, q.dtype)
+        check_custom(self._custom.input_tensors, custom, problem)
+        tensors, floats, ints, needed = [], [], [], []
+        graded = torch.is_grad_enabled()
+        leaves = [read() for read in self._accessors if read is not None]
+        backward = graded and any([isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, *custom, *leaves)])
+        name, sources = self._graph_program(q.device.type, backward, *[t.dtype for t in custom])
+        reads = self._backward_accessors if backward else self._accessors
+        for value, argument in ((q, "q"), (k, "k"), (v, "v")):
+            if graded and value.requires_grad:
+                needed.append(argument)
+        for source, position, kind, argument in sources:
+            value = custom[position] if source == "custom" else reads[position]()  # type: ignore[misc]
+            (tensors if kind == "tensor" else floats if kind == "float" else ints).append(value)
+            if graded and kind == "tensor" and value.is_floating_point() and value.requires_grad:
+                needed.append(argument)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        results = ops.forward(q, k, v, tensors, floats, ints, name, "+".join(needed), "bshd")
+        o = results[0].transpose(1, 2)
+        return (o, dict(zip(self._outputs, results[1 : 1 + len(self._outputs)], strict=True))) if return_rowscales else o
+
+    @torch._dynamo.assume_constant_result
+    def _graph_program(self, device: str, backward: bool, *dtypes: torch.dtype) -> tuple[str, tuple[tuple[str, int, str, str], ...]]:
+        """The name of the program, and where its captures come from: "custom" or "leaf", which one, their kind and argument."""
+        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
+            entry, _ = self._find(dtypes, torch.device(device), backward)
+        program = program_of(entry)
+        names, sources = list(self._custom.input_tensors), []
+        reads = self._backward_accessors if backward else self._accessors
+        for number, captured in enumerate(entry.traced.captures):
+            kind, at = captured.source[0], captured.source[1]
+            known = kind == "custom" or (kind == "leaf" and int(at) < len(reads) and reads[int(at)] is not None)
+            if not known:
+                raise UnsupportedError(
+                    f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of custom_fwd_inputs"
+                )
+            sources.append((kind, names.index(at) if kind == "custom" else int(at), captured.kind, program.argument(3 + number)))
+        return entry.name, tuple(sources)
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""
@@ -120,6 +169,15 @@ class AttentionEngine:
         if stage not in stages:
             raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
         return stages[stage]
+
+    def explain(self) -> str:
+        """How it is computed: the online program as it is written, the row that it comes to with its merge rule, and the backward pass."""
+        name, problem = type(self._online).__name__, ""
+        try:
+            traced = self._find(self._dtypes, None, backward=True)[0].traced
+        except TraceError as error:
+            traced, problem = self._find(self._dtypes, None)[0].traced, f"\nthe backward that {name} writes cannot be used: {error}\n"
+        return explain_online(traced, name) + problem
 
     def _first_trace(self) -> tuple[torch.dtype, ...]:
         """Traces the functions to find mistakes; returns dtypes of custom inputs, which are not known yet, with which they work."""
@@ -137,17 +195,29 @@ class AttentionEngine:
             raise found
         return (torch.float32,) * count
 
-    def _find(self, dtypes: tuple[torch.dtype, ...], device: Any) -> tuple[Entry, Scan]:
+    def _program(self, problem: Problem, named: Mapping[str, torch.Tensor], backward: bool = False) -> tuple[Entry, list[Any]]:
+        """The program of a call, and the values that it captures; `named` are the custom inputs."""
+        entry, scan = self._find(self._dtypes, problem.device, backward)
+        captures = entry.captures(scan, 0.0)
+        for position, captured in enumerate(entry.traced.captures):
+            if captured.source[0] == "custom":
+                captures[position] = named[captured.source[1]]
+        return entry, captures
+
+    def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, backward: bool = False) -> tuple[Entry, Scan]:
+        """`backward`: also what the user wrote of the backward pass. It is not traced before a gradient is asked for."""
+        written = self._written if backward and writes_backward(self._online) else ()
+
         def trace() -> Any:
             query_mod, key_mod, value_mod, score_mod, mask_mod, online_fwd, epilogue = self._functions
             named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
             program = OnlineProgram(
                 online_fwd, epilogue, self._states, self._outputs, type(self._online).__name__,
-                score_mod, mask_mod, query_mod, key_mod, value_mod, self._custom, named,
+                score_mod, mask_mod, query_mod, key_mod, value_mod, self._custom, named, *written,
             )  # fmt: skip
             return trace_online(program, self._shapes.inputs, device)
 
-        return _CACHE.find(self._functions, (self._form, dtypes), trace)
+        return _CACHE.find((*self._functions, *written), (self._form, dtypes), trace)
 
     def _check_mask(self, block_mask: Any, problem: Problem) -> None:
         """`block_mask` is that of a call; the one given at construction has sizes to hold to."""
@@ -167,51 +237,3 @@ class AttentionEngine:
                 raise ArgumentError(
                     f"block_mask was made for a {name} of {given}, but it is {wanted} in this call; pass the mask function itself instead"
                 )
-
-
-def _custom(given: Any) -> CustomIO:
-    if given is None or isinstance(given, CustomIO):
-        return given or CustomIO()
-    raise ArgumentError(f"custom_fwd_inputs must be a CustomIO, got {type(given).__name__}: write CustomIO({{...}})")
-
-
-def _check_external(online_func: OnlineFunc, custom: CustomIO) -> None:
-    for name, tensor in online_func.external_fwd_tensors.input_tensors.items():
-        known = custom.input_tensors.get(name)
-        if known is None or known.dims != tensor.dims:
-            declared = "is not in custom_fwd_inputs" if known is None else f"has the dimensions {known.dims} in custom_fwd_inputs"
-            raise ArgumentError(
-                f"{type(online_func).__name__} takes the tensor `{name}` with the dimensions {tensor.dims}, which {declared}"
-            )
-
-
-def _check_support(backend: Any, tune: Any, tune_bwd: Any, kv_shared: Any) -> None:
-    if backend not in (None, "tl"):
-        raise UnsupportedError(f"backend={backend!r} is not there yet: leave it out, and the backend of the tensors' device is used")
-    for name, value in (("tune", tune), ("tune_bwd", tune_bwd)):
-        if value:
-            raise UnsupportedError(f"{name}=True: there is no tuner yet; leave it out, and sizes are chosen by rule")
-    if kv_shared:
-        raise UnsupportedError("kv_shared=True is not there yet: pass k and v as two tensors; they may be views of the same memory")
-
-
-def _device(device: Any) -> str | None:
-    name = device_type(device)
-    if name is not None:
-        driver.compiler_for(name)
-    return name
-
-
-def _mask(mask_mod: Any, block_mask: Any, extern_block_mask: bool) -> Function | None:
-    function = block_mask.mask_mod if isinstance(block_mask, BlockMask) else block_mask
-    if isinstance(block_mask, torch.Tensor):
-        raise UnsupportedError("block_mask as a tensor is not there yet: pass the mask function, or create_block_mask(mask, B, H, Sq, Skv)")
-    if mask_mod is not None and function is not None and function is not mask_mod:
-        raise ArgumentError("mask_mod and block_mask are two masks: give one, or combine them with attn_mlir.masks.and_(f, g)")
-    function = function if mask_mod is None else mask_mod
-    if extern_block_mask and function is None:
-        raise UnsupportedError(
-            "extern_block_mask=True without a mask function is not there yet: give mask_mod=, a function of (b, h, q_idx, kv_idx), "
-            "which may read a tensor, as in pattern[q_idx // 128, kv_idx // 128]"
-        )
-    return function

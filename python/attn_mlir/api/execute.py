@@ -1,102 +1,130 @@
-"""What every form of the API does with a traced program: its kernel, its captured values, results without keys."""
+"""What every form of the API does with a traced program: runs it, with derivatives where they are asked for."""
 
 import functools
-import math
-from collections.abc import Hashable
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._C._functorch import maybe_current_level
+from torch.autograd import forward_ad
 
 from attn_mlir import driver
-from attn_mlir.api.inputs import Problem, check_gradients, may_carry_tangents
-from attn_mlir.errors import ArgumentError, CompileError
+from attn_mlir.api.inputs import Problem, may_carry_tangents
 from attn_mlir.frontend.cache import Entry
-from attn_mlir.frontend.captures import Scan
-from attn_mlir.mlir import LOCK
-from attn_mlir.runtime.capture_bounds import make_plan
+from attn_mlir.runtime import programs
 
-_LIMIT = 512
+
+def program_of(entry: Entry) -> programs.Program:
+    """The program of a trace, which all equal traces share."""
+    if entry.program is None:
+        entry.name = programs.register(entry.traced)
+        entry.program = programs.find(entry.name)
+    return entry.program
 
 
 def kernel_of(entry: Entry, device: str) -> driver.Kernel:
     """The kernel of a traced program for a device, compiled at its first use."""
-    kernel = entry.kernels.get(device)
-    if kernel is None:
-        try:
-            kernel = driver.compile(entry.traced.text, device)
-        except CompileError:
-            # Once more with locations, for a message that shows the user's lines.
-            kernel = driver.compile(entry.traced.located, device)
-        entry.kernels[device] = kernel
-    return kernel
+    return program_of(entry).kernel(device)
 
 
-def check_captures(entry: Entry, captures: list[Any], problem: Problem, scan: Scan) -> None:
-    """Checks the captured values of this call: devices, divisors, and sizes that the functions need."""
-    traced = entry.traced
-    by_source = {captured.source: (captured.name, value) for captured, value in zip(traced.captures, captures, strict=True)}
-    for name, value in by_source.values():
-        if isinstance(value, torch.Tensor):
-            if value.requires_grad or may_carry_tangents():
-                check_gradients({name: value})
-            if value.device != problem.device:
-                raise ArgumentError(f"the captured tensor `{name}` is on {value.device} but q is on {problem.device}: move it there")
-    for source in traced.nonzero:
-        if scan.leaves[source[1]] == 0:
-            raise ArgumentError(f"the captured number `{by_source[source][0]}` is 0, and a function divides by it")
-    for extent in traced.extents:
-        if extent.source not in by_source:
-            continue
-        name, value = by_source[extent.source]
-        size = problem.sizes[extent.size]
-        if value.shape[extent.dim] < size:
-            raise ArgumentError(
-                f"the captured tensor `{name}` has size {value.shape[extent.dim]} in dimension {extent.dim}, "
-                f"but `{extent.index}` indexes it with 0 to {size - 1}"
-            )
-    if any(captured.kind == "tensor" for captured in traced.captures):
-        _reads(traced.text, tuple(captured.name for captured in traced.captures)).check(problem.sizes, captures)
+def execute(
+    entry: Entry, problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: list[Any], layout: str, device: str
+) -> list[torch.Tensor]:
+    """o and the row outputs, for q, k, v in [B, H, S, D]; `layout` is that of the memory of o, `device` where to compute."""
+    program = program_of(entry)
+    values = (q, k, v, *captures)
+    if may_carry_tangents():
+        if transforms().has_batch(values):
+            return transforms().for_each(lambda q, k, v, *rest: execute(entry, problem, q, k, v, list(rest), layout, device), values)
+        if any(forward_ad.unpack_dual(value).tangent is not None for value in values if _is_float(value)):
+            return _with_tangents(entry, problem, values, layout, device)
+    transformed = maybe_current_level() is not None
+    wrt = "+".join(program.argument(i) for i in needing_gradient(values))
+    if wrt or transformed:
+        driver.compiler_for(device)
+        captures = [value.clone() if getattr(value, "shares_numpy", False) else value for value in captures]
+        tensors, floats, ints = program.split(captures)
+        if transformed:
+            call = transforms().Call(entry.name, wrt, layout, tuple(floats), tuple(ints), len(tensors))
+            results = transforms().forward(call, q, k, v, tensors)
+        else:
+            results = ops().forward(q, k, v, tensors, floats, ints, entry.name, wrt, layout)
+        return results[: 1 + len(program.outputs)]
+    if captures:
+        program.check(captures, problem.sizes, problem.device)
+    if problem.is_empty:
+        return _empty_results(program, problem, q, layout)
+    return program.kernel(device).run(q, k, v, captures, layout)
 
 
-class _Reads:
-    """How a program reads its captured tensors, and for which sizes that was found to be in bounds."""
-
-    def __init__(self, text: str, names: tuple[str, ...]) -> None:
-        with LOCK:
-            self._plan = make_plan(text, names)
-        self._passed: set[Hashable] = set()
-
-    def check(self, sizes: dict[str, int], captures: list[Any]) -> None:
-        if not self._plan.reads:
-            return
-        problem = (sizes["B"], sizes["Hq"], sizes["Hkv"], sizes["Sq"], sizes["Skv"], sizes["D"], sizes["Dv"])
-        # Floats do not reach an index but through a cast, which the plan takes for unknown.
-        key = (
-            problem,
-            *(value.shape if isinstance(value, torch.Tensor) else value if isinstance(value, int) else None for value in captures),
-        )
-        if key not in self._passed:
-            self._plan.check(*problem, captures)
-            if len(self._passed) >= _LIMIT:
-                self._passed.clear()
-            self._passed.add(key)
-        if self._plan.has_data_checks:
-            self._plan.check_data(*problem, captures)
+@functools.cache
+def ops() -> Any:
+    """The torch operators, which are registered when they are first needed."""
+    return importlib.import_module("attn_mlir.runtime.ops")
 
 
-@functools.lru_cache(maxsize=_LIMIT)
-def _reads(text: str, names: tuple[str, ...]) -> _Reads:
-    with LOCK:
-        return _Reads(text, names)
+@functools.cache
+def transforms() -> Any:
+    """The same for the transforms of torch.func."""
+    return importlib.import_module("attn_mlir.runtime.transforms")
 
 
-def empty_results(entry: Entry, problem: Problem, v: torch.Tensor, layout: str) -> list[torch.Tensor]:
+def needing_gradient(values: Sequence[Any]) -> list[int]:
+    """Which of the values, tensors or numbers, need a gradient."""
+    if not torch.is_grad_enabled():
+        return []
+    needed = _requires_gradient if maybe_current_level() is None else transforms().needs_gradient
+    return [i for i, value in enumerate(values) if _is_float(value) and needed(value)]
+
+
+def _requires_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _with_tangents(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str) -> list[torch.Tensor]:
+    """The results as dual tensors; arguments without a tangent are constants."""
+    program = program_of(entry)
+    primals: list[Any] = []
+    tangents: list[torch.Tensor] = []
+    wrt = []
+    for position, value in enumerate(values):
+        primal, tangent = forward_ad.unpack_dual(value) if _is_float(value) else (value, None)
+        primals.append(primal)
+        if tangent is not None:
+            wrt.append(program.argument(position))
+            tangents.append(tangent)
+    needed = transforms().needs_gradient if maybe_current_level() is not None else _requires_gradient
+    sources = [value for value in (*primals, *tangents) if _is_float(value) and needed(value)] if torch.is_grad_enabled() else []
+    results: list[torch.Tensor] = []
+    if sources:
+        # The results have a gradient of their own; what has none is the tangents, and they say so when they are asked for it.
+        results = execute(entry, problem, primals[0], primals[1], primals[2], primals[3:], layout, device)
+        primals = [value.detach() if _is_float(value) else value for value in primals]
+        tangents = [tangent.detach() for tangent in tangents]
+    made = ops().tangent(primals[:3], *program.split(primals[3:]), tangents, entry.name, "+".join(wrt), layout)
+    rows = len(program.outputs)
+    changes = [made[1], *made[2 + rows :]]
+    if sources:
+        changes = list(transforms().WithoutGradient.apply(len(changes), *changes, *sources))
+    else:
+        results = [made[0], *made[2 : 2 + rows]]
+    return [forward_ad.make_dual(primal, change) for primal, change in zip(results, changes, strict=True)]
+
+
+def _empty_results(program: programs.Program, problem: Problem, q: torch.Tensor, layout: str) -> list[torch.Tensor]:
     """The results where there are no rows or no keys: o is 0, lse is -inf."""
     sizes = problem.sizes
     shape = (sizes["B"], sizes["Hq"], sizes["Sq"])
     if layout == "bshd":
-        o = v.new_zeros((shape[0], shape[2], shape[1], sizes["Dv"])).transpose(1, 2)
+        o = q.new_zeros((shape[0], shape[2], shape[1], sizes["Dv"])).transpose(1, 2)
     else:
-        o = v.new_zeros((*shape, sizes["Dv"]))
-    fills = [-math.inf if name == "lse" else 0.0 for name in entry.traced.outputs]
-    return [o, *(torch.full(shape, fill, dtype=torch.float32, device=v.device) for fill in fills)]
+        o = q.new_zeros((*shape, sizes["Dv"]))
+    score = torch.float64 if q.dtype == torch.float64 else torch.float32
+    rows = [torch.empty(shape, dtype=score, device=q.device) for _ in program.outputs]
+    program.fill_empty(rows)
+    return [o, *rows]

@@ -1,8 +1,10 @@
 """Checks q, k and v before anything else looks at them."""
 
 import dataclasses
+import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad
 
@@ -10,7 +12,7 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 
 LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
-ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 MAX_HEAD_DIM = 512
 _MAX_LENGTH = 2**31
 _CACHE_LIMIT = 4096
@@ -42,11 +44,49 @@ def check_inputs(q: Any, k: Any, v: Any, layout: str) -> Problem:
     except (AttributeError, TypeError, RuntimeError):  # RuntimeError: nested tensors have no shape
         key = problem = None
     if problem is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
-        problem = _check(q, k, v, layout)
+        problem = problem_of(q, k, v, layout)
         if len(_checked) >= _CACHE_LIMIT:
             _checked.clear()
         _checked[key] = problem
     return problem
+
+
+def scale_form(scale: float | None, head_dim: int) -> tuple[str | float, float]:
+    """How the scale enters the program, and its value: the default and 1 are compiled in, others are arguments."""
+    if scale is None:
+        return 1.0 / math.sqrt(head_dim), 0.0
+    if type(scale) is not float:
+        scale = _number(scale)
+    if not math.isfinite(scale):
+        raise ArgumentError(f"scale must be finite, got {scale}")
+    if scale in (1.0, 1.0 / math.sqrt(head_dim)):
+        return float(scale), 0.0
+    return "runtime", float(scale)
+
+
+def _number(scale: Any) -> float:
+    """The scale as a float; numpy scalars and tensors of one element are taken too."""
+    if isinstance(scale, torch.Tensor) and scale.requires_grad and torch.is_grad_enabled():
+        raise UnsupportedError(
+            "scale requires a gradient, but it is taken as a number: pass scale=1.0 and multiply in score_mod, "
+            "as in lambda score, b, h, q_idx, kv_idx: score * scale; or pass scale.detach()"
+        )
+    number = scale
+    if not isinstance(scale, (int, float)):
+        try:
+            number = scale.item()
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            number = None
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        shape = getattr(scale, "shape", ())
+        given = f"{type(scale).__name__} of shape {list(shape)}" if shape else type(scale).__name__
+        if isinstance(scale, (torch.Tensor, np.generic, np.ndarray)):
+            given += f" of dtype {scale.dtype}"
+        raise ArgumentError(f"scale must be a number or None, got {given}")
+    try:
+        return float(number)
+    except OverflowError:
+        raise ArgumentError("scale must be finite, got an integer that is too large for a float") from None
 
 
 def may_carry_tangents() -> bool:
@@ -54,25 +94,8 @@ def may_carry_tangents() -> bool:
     return forward_ad._current_level >= 0
 
 
-def check_gradients(named: dict[str, Any]) -> None:
-    """There are no derivatives yet: refuses tensors that would need one."""
-    if may_carry_tangents():
-        for name, value in named.items():
-            if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
-                raise UnsupportedError(
-                    f"`{name}` carries a tangent, and there is no forward-mode derivative yet: "
-                    f"pass torch.autograd.forward_ad.unpack_dual({name}).primal"
-                )
-    if not torch.is_grad_enabled():
-        return
-    for name, value in named.items():
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            raise UnsupportedError(
-                f"`{name}` requires a gradient, and there is no backward pass yet: pass {name}.detach(), or call it under torch.no_grad()"
-            )
-
-
-def _check(q: Any, k: Any, v: Any, layout: str) -> Problem:
+def problem_of(q: Any, k: Any, v: Any, layout: str) -> Problem:
+    """What `check_inputs` finds, without remembering it."""
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
     named = {"q": q, "k": k, "v": v}
@@ -105,7 +128,7 @@ def _check_tensor(name: str, tensor: Any, layout: str) -> None:
         order = "[batch, head, position, dim]" if layout == "bhsd" else "[batch, position, head, dim]"
         raise ArgumentError(f"{name} must have 4 dimensions, {order}, got shape {list(tensor.shape)}")
     if tensor.dtype not in ELEMENTS:
-        raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32, float16 or bfloat16")
+        raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32, float16, bfloat16 or float64")
     long = [size for size in tensor.shape if size >= _MAX_LENGTH]
     if long:
         raise ArgumentError(f"{name} has a dimension of {long[0]} elements; the limit is {_MAX_LENGTH - 1}")

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import torch
 
 from attn_mlir.errors import ArgumentError
+from attn_mlir.frontend.elementary import logical_not
 from attn_mlir.frontend.sizes import kv_len, q_len
-from attn_mlir.frontend.vocabulary import logical_not
 
 Mask = Callable[[Any, Any, Any, Any], Any]
 Align = Literal["top_left", "bottom_right"]

@@ -96,7 +96,7 @@ def _meta(name: str, value: Any) -> MetaTensor:
     if len(meta.shape) != 4:
         raise ArgumentError(f"qkv_meta: {name} must have 4 dimensions, [batch, heads, length, head dimension], got {list(meta.shape)}")
     if meta.dtype not in ELEMENTS:
-        raise ArgumentError(f"qkv_meta: {name} has dtype {meta.dtype}: use torch.float32, torch.float16 or torch.bfloat16")
+        raise ArgumentError(f"qkv_meta: {name} has dtype {meta.dtype}: use torch.float32, torch.float16, torch.bfloat16 or torch.float64")
     if isinstance(meta.shape[3], int) and not 1 <= meta.shape[3] <= MAX_HEAD_DIM:
         raise ArgumentError(f"qkv_meta: {name} has head dimension {meta.shape[3]}; it must be 1 to {MAX_HEAD_DIM}")
     return meta

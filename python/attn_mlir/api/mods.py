@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attn_mlir.errors import ArgumentError
-from attn_mlir.frontend.vocabulary import tanh
+from attn_mlir.frontend.elementary import tanh
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 

@@ -13,8 +13,9 @@ class OnlineFunc:
 
     Keys come in blocks. For each, `online_fwd` gets the scores (after mask and score_mod) and the row states, and gives
     the weights of the keys, the new states and the factor o_scale: o = o * o_scale + weights @ v.
-    `online_fwd_epilogue` makes the output and the row outputs of the last o and states. `forward`, `backward` and
-    `combine` are optional: they are not used in the forward pass.
+    `online_fwd_epilogue` makes the output and the row outputs of the last o and states. `forward` and `backward` are
+    optional: where both are defined they make the backward pass, else it is derived. `combine` is only checked, on request:
+    how results over different keys are merged is derived.
     """
 
     def __init__(
@@ -68,6 +69,19 @@ def check_online_func(online_func: Any) -> OnlineFunc:
     if type(online_func).online_fwd is OnlineFunc.online_fwd:
         raise ArgumentError(f"{name} lacks online_fwd(scores, online_rowscales, b, h, q_idx)")
     return online_func
+
+
+def writes_backward(online_func: OnlineFunc) -> bool:
+    """Whether the user wrote the backward pass; otherwise it is derived."""
+    kind = type(online_func)
+    if kind.backward is OnlineFunc.backward:
+        return False
+    if kind.forward is OnlineFunc.forward:
+        raise ArgumentError(
+            f"{kind.__name__} defines backward but not forward(scores, final_rowscales, b, h, q_idx, kv_idx), which gives it the "
+            "weights once more: define it, or leave backward out, and the backward pass is derived"
+        )
+    return True
 
 
 def _scalars(what: str, given: Any) -> dict[str, SymbolScalar]:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from attn_mlir.errors import ArgumentError
-from attn_mlir.frontend.vocabulary import detach, exp, maximum
-from attn_mlir.frontend.vocabulary import relu as _relu
-from attn_mlir.frontend.vocabulary import sigmoid as _sigmoid
+from attn_mlir.frontend.elementary import detach, exp, maximum
+from attn_mlir.frontend.elementary import relu as _relu
+from attn_mlir.frontend.elementary import sigmoid as _sigmoid
 
 __all__ = [
     "biased_sigmoid",

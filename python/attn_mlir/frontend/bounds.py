@@ -16,6 +16,8 @@ _SIZES = {
     "row": ("", "B", "Hq", "Sq"),
     "step": ("", "B", "Hq", "Sq"),
     "finalize": ("", "B", "Hq", "Sq"),
+    "weight": ("", "B", "Hq", "Sq", "Skv"),
+    "dscore": ("", "", "B", "Hq", "Sq", "Skv"),
 }
 
 

@@ -15,10 +15,11 @@ _LIMIT = 512
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Entry:
-    """A traced program, and the kernels compiled from it by device."""
+    """A traced program, and, once it ran, what was registered of it under a name (see `runtime.programs`)."""
 
     traced: Traced
-    kernels: dict[str, Any] = dataclasses.field(default_factory=dict)
+    program: Any = None
+    name: str = ""
 
     def holds(self, scan: Scan) -> bool:
         """Whether what the trace was specialised on still has the same value."""

@@ -324,4 +324,6 @@ def as_tensor(x: Any) -> torch.Tensor:
     """A tensor leaf as a torch tensor; numpy arrays share their memory where torch can."""
     if isinstance(x, torch.Tensor):
         return x
-    return torch.from_numpy(x.copy() if min(x.strides, default=0) < 0 else x)
+    tensor = torch.from_numpy(x.copy() if min(x.strides, default=0) < 0 else x)
+    tensor.shares_numpy = True  # type: ignore[attr-defined]  # who keeps it for later copies it: no version tells of changes
+    return tensor

@@ -57,12 +57,17 @@ def emit(
     specialised: Mapping[Source, Any],
     labels: Mapping[Node, str] = MappingProxyType({}),
     accumulators: int | None = None,
+    functions: Sequence[Piece] = (),
 ) -> tuple[str, str]:
-    """The text of the module, without and with locations. `labels` names nodes that no variable of the user names."""
+    """The text of the module, without and with locations. `labels` names nodes that no variable of the user names.
+
+    Each of `functions` becomes a function of scalars beside @attention, called @attention_<name>; after the piece's arguments
+    come those of @attention.
+    """
     with LOCK, ir.Context() as context:
         load_all(context)
         with _location(where.call_site()):
-            return _Emitter(inputs, specialised, labels).module(pieces, outputs, captures, accumulators)
+            return _Emitter(inputs, specialised, labels).module(pieces, outputs, captures, accumulators, functions)
 
 
 class _Emitter:
@@ -79,7 +84,12 @@ class _Emitter:
         """The values of captures and sizes."""
 
     def module(
-        self, pieces: Sequence[Piece], outputs: Sequence[str], captures: Sequence[Captured], accumulators: int | None
+        self,
+        pieces: Sequence[Piece],
+        outputs: Sequence[str],
+        captures: Sequence[Captured],
+        accumulators: int | None,
+        functions: Sequence[Piece],
     ) -> tuple[str, str]:
         module = ir.Module.create()
         element = ir.Type.parse(self.inputs.element)
@@ -88,16 +98,10 @@ class _Emitter:
         names = [*shapes, *(captured.name for captured in captures)]
         types = [*shapes.values(), *(self._argument_type(captured) for captured in captures)]
         results = [shapes["v"]] + [ir.RankedTensorType.get([wide] * 3, self.types["float"])] * len(outputs)
-        function_type = ir.FunctionType.get(types, results)
-        attributes = {"sym_name": ir.StringAttr.get("attention"), "function_type": ir.TypeAttr.get(function_type)}
-        here = ir.Location.current
         with ir.InsertionPoint(module.body):
-            function = ir.Operation.create("func.func", attributes=attributes, regions=1)
-        block = function.regions[0].blocks.append(*types, arg_locs=[ir.Location.name(name, here) for name in names])
+            block = _function("attention", list(zip(names, types, strict=True)), results)
         arguments = list(block.arguments)
-        for captured, argument in zip(captures, arguments[3:], strict=True):
-            self.outer[captured.source] = argument
-        self.outer["q"], self.outer["k"], self.outer["v"] = arguments[:3]  # type: ignore[index]
+        self._enter(arguments, captures)
         with ir.InsertionPoint(block):
             self._sizes(pieces)
             op, body = build.attention(arguments[0], arguments[1], arguments[2], results, outputs, accumulators)
@@ -105,9 +109,17 @@ class _Emitter:
                 for piece in pieces:
                     self._piece(piece)
             ir.Operation.create("func.return", operands=list(op.results))
+        for piece in functions:
+            with ir.InsertionPoint(module.body), _location(piece.position):
+                self._scalar_function(piece, list(zip(names, types, strict=True)), captures)
         module.operation.verify()
         plain = module.operation.get_asm(use_name_loc_as_prefix=True)
         return plain, module.operation.get_asm(use_name_loc_as_prefix=True, enable_debug_info=True)
+
+    def _enter(self, arguments: Sequence[ir.Value], captures: Sequence[Captured]) -> None:
+        """Starts a function with these arguments of @attention."""
+        self.outer = {captured.source: argument for captured, argument in zip(captures, arguments[3:], strict=True)}
+        self.outer["q"], self.outer["k"], self.outer["v"] = arguments[:3]  # type: ignore[index]
 
     def _argument_type(self, captured: Captured) -> ir.Type:
         if captured.kind == "tensor":
@@ -129,21 +141,35 @@ class _Emitter:
             self.outer[source] = ir.Operation.create("tensor.dim", results=[self.index], operands=operands, loc=location).result
 
     def _piece(self, piece: Piece) -> None:
-        def body(*arguments: ir.Value) -> list[ir.Value]:
-            values: dict[Node, ir.Value] = dict(zip(piece.arguments, arguments, strict=True))
-            order = reachable(piece.results, self.specialised)
-            named = {node.position: node for node in order if node.position is not None}
-            constants: dict[tuple[str, str], ir.Value] = {}
-            for node in order:
-                if node in values:
-                    continue
-                location = _location(node.position, self._name(node, named))
-                with location:
-                    values[node] = self._value(node, values, constants)
-            return [values[node] for node in piece.results]
-
         with _location(piece.position):
-            build.piece(piece.name, [(str(node.attribute), self.types[node.kind]) for node in piece.arguments], body)
+            build.piece(piece.name, self._parameters(piece), lambda *arguments: self._body(piece, arguments))
+
+    def _parameters(self, piece: Piece) -> list[tuple[str, ir.Type]]:
+        return [(str(node.attribute), self.types[node.kind]) for node in piece.arguments]
+
+    def _body(self, piece: Piece, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+        """Emits what a piece computes of its arguments."""
+        values: dict[Node, ir.Value] = dict(zip(piece.arguments, arguments, strict=True))
+        order = reachable(piece.results, self.specialised)
+        named = {node.position: node for node in order if node.position is not None}
+        constants: dict[tuple[str, str], ir.Value] = {}
+        for node in order:
+            if node in values:
+                continue
+            with _location(node.position, self._name(node, named)):
+                values[node] = self._value(node, values, constants)
+        return [values[node] for node in piece.results]
+
+    def _scalar_function(self, piece: Piece, inputs: Sequence[tuple[str, ir.Type]], captures: Sequence[Captured]) -> None:
+        """A function of scalars; `inputs` are the arguments of @attention."""
+        count = len(piece.arguments)
+        results = [self.types[node.kind] for node in piece.results]
+        block = _function(f"attention_{piece.name}", [*self._parameters(piece), *inputs], results)
+        values = list(block.arguments)
+        self._enter(values[count:], captures)
+        with ir.InsertionPoint(block):
+            self._sizes([piece])
+            ir.Operation.create("func.return", operands=self._body(piece, values[:count]))
 
     def _name(self, node: Node, last: Mapping[Position, Node]) -> str | None:
         """The variable that holds the value: of the nodes made at one place, the last is what is assigned."""
@@ -173,6 +199,16 @@ class _Emitter:
         type_ = self.types[kind]
         attribute = ir.FloatAttr.get(type_, float(number)) if kind == "float" else ir.IntegerAttr.get(type_, int(number))
         return ir.Operation.create("arith.constant", results=[type_], attributes={"value": attribute}).result
+
+
+def _function(name: str, arguments: Sequence[tuple[str, ir.Type]], results: Sequence[ir.Type]) -> ir.Block:
+    """An empty function at the insertion point."""
+    types = [type_ for _, type_ in arguments]
+    function_type = ir.TypeAttr.get(ir.FunctionType.get(types, results))
+    attributes = {"sym_name": ir.StringAttr.get(name), "function_type": function_type}
+    here = ir.Location.current
+    function = ir.Operation.create("func.func", attributes=attributes, regions=1)
+    return function.regions[0].blocks.append(*types, arg_locs=[ir.Location.name(name, here) for name, _ in arguments])
 
 
 def is_specialised(node: Node, specialised: Mapping[Source, Any]) -> bool:
@@ -240,6 +276,13 @@ def _emit_compare(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir
     return _one(node.op, emitter.types["bool"], *operands, predicate=predicate)
 
 
+def _emit_extremum(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+    # A captured or computed bound alone can be equal to a value in a way that matters; see `passes.differentiation.partials`.
+    constant = node.operands[1].op == "constant"
+    tie = {} if node.attribute is None or (constant and node.attribute == "first") else {"attn.tie": ir.StringAttr.get(node.attribute)}
+    return _one(node.op, emitter.types[node.kind], *operands, **tie)
+
+
 def _emit_reduce(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
     return build.reduce(operands[0], node.attribute)
 
@@ -254,6 +297,8 @@ _RULES: dict[str, _Rule] = {
     "tensor.extract": _emit_extract,
     "arith.cmpf": _emit_compare,
     "arith.cmpi": _emit_compare,
+    "arith.maximumf": _emit_extremum,
+    "arith.minimumf": _emit_extremum,
     "attn.reduce": _emit_reduce,
     "attn.detach": _emit_detach,
 }

@@ -31,6 +31,8 @@ _DIMS: Mapping[str, Sequence[str]] = {
     "mask": (*_ROW[1:], "seq_len_kv"),
     "step": _ROW,
     "finalize": _ROW,
+    "weight": (*_ROW, "seq_len_kv"),
+    "dscore": ("", *_ROW, "seq_len_kv"),
 }
 """Along which dimension each argument of a piece runs."""
 

@@ -26,7 +26,11 @@ _SCORE = (Parameter("score", "float"), *_POSITION, Parameter("kv_idx", "int", no
 _STEP = (Parameter("scores", "float", varying=True), *_POSITION)
 _EPILOGUE = (Parameter("o", "float", varying=True), *_POSITION)
 _CUSTOM = Parameter("custom_fwd_inputs", "int")
-_STATES = Parameter("online_rowscales", "int")
+_STATES, _ROWS = Parameter("online_rowscales", "int"), Parameter("final_rowscales", "int")
+_PAIR = (*_POSITION, Parameter("kv_idx", "int", nonnegative=True))
+_FORWARD = (Parameter("scores", "float"), *_PAIR)
+_DOOSUM = Parameter("doosum_rowscales", "float")
+_BACKWARD = (Parameter("dp", "float"), Parameter("scores", "float"), *_PAIR, _DOOSUM)
 _ONE_PER_ROW = 'it must be one number for each row: reduce it, as in scores.get_reduce("sum")'
 
 
@@ -51,14 +55,22 @@ class OnlineProgram:
     """What the functions get as custom_fwd_inputs."""
     dtypes: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict)
     """The dtypes of the named tensors."""
+    forward: Function | None = None
+    """The weights of a key once more, from its score and the row outputs; given together with `backward`."""
+    backward: Function | None = None
+    """The gradient of a score."""
 
     @property
     def functions(self) -> tuple[Any, ...]:
-        return (self.query_mod, self.key_mod, self.value_mod, self.score_mod, self.mask_mod, self.online_fwd, self.epilogue)
+        mods = (self.query_mod, self.key_mod, self.value_mod, self.score_mod, self.mask_mod)
+        return (*mods, self.online_fwd, self.epilogue, *(f for f in (self.forward, self.backward) if f is not None))
 
 
 def trace_online(program: OnlineProgram, inputs: Inputs, device: Any = None) -> Traced:
-    """Traces `program` into `attn.online`. Raises TraceError for what cannot be traced."""
+    """Traces `program` into `attn.online`, and, where they are given, `forward` and `backward` into functions beside it.
+
+    Raises TraceError for what cannot be traced.
+    """
     scan = Scan(program.functions, detailed=True)
     state = NamedTrace(program.dtypes)
     state.device = device
@@ -76,11 +88,16 @@ def trace_online(program: OnlineProgram, inputs: Inputs, device: Any = None) -> 
         pieces.append(_score_piece(state, program, program.score_mod, rebind))
     pieces += mask_piece(state, program.mask_mod, rebind)
     pieces += [_init_piece(state, program), _step_piece(state, program, rebind), _finalize_piece(state, program, rebind)]
-    captures = unique(used_captures(pieces, state.captures, state.specialised))
-    text, located = emit(inputs, pieces, program.outputs, captures, state.specialised, accumulators=1)
+    written = _written_pieces(state, program, rebind)
+    captures = unique(used_captures([*pieces, *written], state.captures, state.specialised))
+    form = (inputs, pieces, program.outputs, captures, state.specialised)
+    text, located = emit(*form, accumulators=1)
+    backward = emit(*form, accumulators=1, functions=written) if written else ("", "")
     nonzero = tuple(state.nonzero - set(state.specialised))
     specialised = tuple(state.specialised.items())
-    return Traced(text, located, tuple(captures), tuple(program.outputs), specialised, nonzero, extents(pieces), state.reusable)
+    return Traced(
+        text, located, tuple(captures), tuple(program.outputs), specialised, nonzero, extents([*pieces, *written]), state.reusable, backward
+    )
 
 
 def _call(
@@ -105,7 +122,7 @@ def _call(
     def adapter(*values: Value) -> Any:
         given: dict[str, Any] = {p.name: value for p, value in zip(full, values, strict=False)}
         given[_CUSTOM.name] = custom
-        given[_STATES.name] = dict(zip(states, values[len(full) :], strict=True))
+        given[_STATES.name] = given[_ROWS.name] = dict(zip(states, values[len(full) :], strict=True))
         return rebound(*(given[p.name] for p in asked))
 
     adapter.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -159,6 +176,36 @@ def _finalize_piece(state: NamedTrace, program: OnlineProgram, rebind: Rebinder)
     o = functions.as_float(state, o, function, program.subject, "the output")
     nodes = [_row_number(state, program, function, rows[name], f"the row output {name!r}") for name in names]
     return Piece("finalize", arguments, (o, *nodes), functions.position_of(function))
+
+
+def _written_pieces(state: NamedTrace, program: OnlineProgram, rebind: Rebinder) -> list[Piece]:
+    """`forward` and `backward`: what a key weighs, and the gradient of its score."""
+    if program.forward is None or program.backward is None:
+        return []
+    return [
+        _pair_piece(state, program, rebind, "weight", program.forward, ((_FORWARD[0], _ROWS, *_PAIR),), _FORWARD),
+        _pair_piece(state, program, rebind, "dscore", program.backward, _backward_choices(), _BACKWARD),
+    ]
+
+
+def _backward_choices() -> tuple[Sequence[Parameter], ...]:
+    dp, scores = _BACKWARD[:2]
+    return ((dp, scores, _ROWS, _DOOSUM, *_PAIR), (dp, scores, _ROWS, *_PAIR))
+
+
+def _pair_piece(
+    state: NamedTrace,
+    program: OnlineProgram,
+    rebind: Rebinder,
+    name: str,
+    function: Function,
+    choices: Sequence[Sequence[Parameter]],
+    full: Sequence[Parameter],
+) -> Piece:
+    arguments, result = _call(state, name, program.subject, function, rebind, choices, full, states=tuple(program.outputs))
+    what = "the weight of a key" if name == "weight" else "the gradient of a score"
+    node = functions.as_float(state, result, function, program.subject, what)
+    return Piece(name, arguments, (node,), functions.position_of(function))
 
 
 def _row_number(state: NamedTrace, program: OnlineProgram, function: Function, value: Any, what: str) -> Node:

@@ -203,8 +203,8 @@ def shift(name: str, a: Node, b: Node) -> Node:
     return make(f"arith.{name}", "int", a, b, fold=fold, nonnegative=a.nonnegative and name == "shrsi")
 
 
-def extremum(name: str, a: Node, b: Node) -> Node:
-    """Elementwise "max" or "min"; NaN wins, as in torch."""
+def extremum(name: str, a: Node, b: Node, tie: str | None = None) -> Node:
+    """Elementwise "max" or "min"; NaN wins, as in torch. `tie`: whose the gradient is where both are equal, "first" or "second"."""
     if a.kind == b.kind == "bool":
         return logical("or" if name == "max" else "and", a, b)
     a, b = promote(a, b, least="int")
@@ -212,7 +212,7 @@ def extremum(name: str, a: Node, b: Node) -> Node:
     signs = (a.nonnegative, b.nonnegative)
     nonnegative = any(signs) if name == "max" else all(signs)
     op = f"arith.{name}imumf" if a.kind == "float" else f"arith.{name}si"
-    return make(op, a.kind, a, b, fold=fold, nonnegative=nonnegative)
+    return make(op, a.kind, a, b, attribute=tie if a.kind == "float" else None, fold=fold, nonnegative=nonnegative)
 
 
 def select(condition: Node, a: Node, b: Node) -> Node:

@@ -74,6 +74,8 @@ class Traced:
     """Sizes that captured tensors need."""
     reusable: bool = True
     """Whether another call with the same key may use it; otherwise trace again."""
+    written: tuple[str, str] = ("", "")
+    """The module, without and with locations, with what the user wrote for the backward pass; see `attn-written-backward`."""
 
 
 def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:

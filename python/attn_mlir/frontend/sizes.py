@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from attn_mlir.errors import TraceError
 from attn_mlir.frontend import scope
 from attn_mlir.frontend.values import Value, wrap
@@ -11,6 +13,8 @@ _SIZES = {"q_len": ("q", 2), "kv_len": ("k", 2), "num_heads": ("q", 1)}
 
 
 def _size(name: str) -> Any:
+    if torch.compiler.is_dynamo_compiling():
+        return torch.ops.attn_mlir.symbol(name, torch.int64)
     if not scope.is_tracing():
         raise TraceError(
             f"attn_mlir.{name}() has a value only inside the functions that attention(...) takes, such as score_mod or mask_mod"

@@ -56,22 +56,32 @@ def log10(x: Any) -> Value:
 
 
 def log1p(x: Any) -> Value:
-    """Accurate for small `x` (Kahan's correction)."""
+    """Accurate for small `x`, by Kahan's correction of what 1 + x loses; a derivative does not see it."""
     x = value(x)
     u = 1.0 + x
-    return where(u == 1.0, x, where(u > 1e30, log(u), log(u) * (x / (u - 1.0))))
+    lost = where((u > 0.1) & (u < 1e30), log(u) * (x / (u - 1.0) - 1.0), 0.0)
+    return log(u) + detach(where(u == 1.0, x, lost))
 
 
 def expm1(x: Any) -> Value:
-    """Accurate for small `x` (Kahan's correction)."""
+    """Accurate for small `x`, by Kahan's correction of what exp(x) - 1 loses; a derivative does not see it."""
     x = value(x)
     u = exp(x)
     difference = u - 1.0
-    return where(u == 1.0, x, where((difference == -1.0) | (u > 1e30), difference, difference * (x / log(u))))
+    lost = where((difference > -1.0) & (u < 1e30), difference * (x / log(u) - 1.0), 0.0)
+    return difference + detach(where(u == 1.0, x, lost))
+
+
+def _minus_abs(x: Value) -> Value:
+    """-|x|, with the derivative 1 at 0: then what is even in it has the right one there."""
+    return wrap(ops.extremum("min", lift(-x), lift(x), tie="second"))
 
 
 def sigmoid(x: Any) -> Value:
-    return 1.0 / (1.0 + exp(-value(x)))
+    """With an exponential that never overflows: infinity would make the derivative NaN."""
+    x = value(x)
+    e = exp(_minus_abs(x))
+    return where(x > 0.0, 1.0, e) / (1.0 + e)
 
 
 def logsigmoid(x: Any) -> Value:
@@ -80,7 +90,7 @@ def logsigmoid(x: Any) -> Value:
 
 def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
     scaled = value(x) * beta
-    return (maximum(scaled, 0.0) + log1p(exp(-abs(scaled)))) / beta
+    return (relu(scaled) + log1p(exp(_minus_abs(scaled)))) / beta
 
 
 def tan(x: Any) -> Value:
@@ -127,15 +137,18 @@ def isfinite(x: Any) -> Value:
 
 
 def relu(x: Any, inplace: bool = False) -> Value:
-    return maximum(x, 0 if lift(x).kind == "int" else 0.0)
+    x = lift(x)
+    return wrap(ops.extremum("max", x, lift(0 if x.kind == "int" else 0.0), tie="second"))
 
 
 def relu6(x: Any, inplace: bool = False) -> Value:
-    return clamp(x, 0.0, 6.0)
+    return hardtanh(x, 0.0, 6.0)
 
 
 def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
-    return clamp(x, min_val, max_val)
+    """A clamp whose derivative at the bounds is 0, as in torch."""
+    above = wrap(ops.extremum("max", lift(x), lift(min_val), tie="second"))
+    return wrap(ops.extremum("min", lift(above), lift(max_val), tie="second"))
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
@@ -180,8 +193,8 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Value:
         raise scope.fail("clamp without a bound", "give min=, max= or both")
     result = value(x)
     if min is not None:
-        result = maximum(result, min)
-    return minimum(result, max) if max is not None else result
+        result = wrap(ops.extremum("max", lift(result), lift(min), tie="first"))
+    return wrap(ops.extremum("min", lift(result), lift(max), tie="first")) if max is not None else result
 
 
 def add(a: Any, b: Any, alpha: Any = 1) -> Value:
@@ -222,8 +235,9 @@ def logical_not(x: Any) -> Value:
 
 def logaddexp(a: Any, b: Any) -> Value:
     a, b = value(a), value(b)
-    distance = where(a == b, 0.0, abs(a - b))
-    return maximum(a, b) + log1p(exp(-distance))
+    first = a > b
+    distance = where((a == b) & isinf(a), 0.0, where(first, b - a, a - b))
+    return where(first, a, b) + log1p(exp(distance))
 
 
 def lerp(a: Any, b: Any, weight: Any) -> Value:

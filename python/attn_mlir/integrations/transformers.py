@@ -35,7 +35,7 @@ def register(
     softcap, biases, sinks, causal or window masks, grouped heads, and padding. A padding key is absent, so rows that
     are not softmax honour it, too. Models keep their weights; register several names to compare several attentions.
 
-    The attention has no dropout and no backward pass: call model.eval() and use torch.no_grad() (or inference_mode).
+    The attention has no dropout: train models that are configured without it.
     Raises UnsupportedError where transformers is not installed or too old.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name) or name in _RESERVED or "flash" in name:

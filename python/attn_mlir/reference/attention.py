@@ -6,24 +6,29 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import piece
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.presence import presence
-from attn_mlir.reference.problem import Problem, scores, weighted_sum
+from attn_mlir.reference.problem import Problem, scores, terms, weighted_sum
 from attn_mlir.reference.scalar import Array
 
 
 def attention(p: Problem) -> list[Array]:
     """The results of an `attn.attention`."""
     present = presence(p).present
-    s, v = scores(p, present)
     row = piece(p.op, "attn.row")
     if row is None:
         raise EvaluationError("'attn.attention' has no 'attn.row'", p.op.location)
     b, h, q, _ = p.indices()
-    weights, *outputs = p.run(row, [s, b, h, q], present, present)
+    summed = terms(p, present)
+    yielded = p.run(row, [*scores(p, present), b, h, q], present, present)
+    weights, outputs = yielded[: len(summed)], yielded[len(summed) :]
     filled = np.asarray(present.any(axis=3))
-    o = np.where(filled[..., None], weighted_sum(weights, v, present), 0.0)
+    totals: dict[int, Array] = {}
+    for term, weight in zip(summed, weights, strict=True):
+        part = weighted_sum(np.broadcast_to(weight, p.shape), term.rows, present)
+        totals[term.output] = totals[term.output] + part if term.output in totals else part
+    o, *more = (np.where(filled[..., None], totals[n], 0.0) for n in range(len(totals)))
     names = [name.value for name in p.op.attributes["outputs"]]
     rows = [row_output(p, name, value, row) for name, value in zip(names, outputs, strict=True)]
-    return [o, *(_without_keys(name, value, filled) for name, value in zip(names, rows, strict=True))]
+    return [p.keep(o, more), *(_without_keys(name, value, filled) for name, value in zip(names, rows, strict=True))]
 
 
 def row_output(p: Problem, name: str, value: Array, piece_: ir.Operation) -> Array:

@@ -53,24 +53,42 @@ def worst(found: Sequence[Sequence[Difference]]) -> list[Difference]:
 def ways(module: ir.Module | ir.Operation | ir.OpView, function: str = "attention") -> list[Mapping[str, Any]]:
     """Ways to run `function` that must agree: block sizes, and for a merge, parts."""
     found: list[Mapping[str, Any]] = [{}]
-    func = find_function(module, function)
-    if "tile.kernel" in func.attributes:
-        return found
-    for op in find_all(func, "attn.attention", "attn.online"):
-        if op.name == "attn.online" or piece(op, "attn.bounds") or piece(op, "attn.block_mask"):
-            found.append({"block": (5, 3), "q_block": 4})
-        if op.name == "attn.online" and merges(op):
-            found.append({"block": 4, "q_block": 8, "split": 3})
+    ops = attention_ops(module, function)
+    if any(op.name == "attn.online" or any(piece(op, name) for name in _LIMITS) for op in ops):
+        found.append({"block": (5, 3), "q_block": 4})
+    online = [op for op in ops if op.name == "attn.online"]
+    if online and all(merges(op) for op in online):
+        found.append({"block": 4, "q_block": 8, "split": 3})
+    return found
+
+
+_LIMITS = ("attn.bounds", "attn.query_bounds", "attn.block_mask")
+
+
+def attention_ops(module: ir.Module | ir.Operation | ir.OpView, function: str = "attention") -> list[ir.Operation]:
+    """The ops of `function`, and of those that it calls, that hold pieces."""
+    found: list[ir.Operation] = []
+    waiting, seen = [function], {function}
+    while waiting:
+        func = find_function(module, waiting.pop())
+        found += find_all(func, "attn.attention", "attn.online", "attn.pairs", "attn.elements")
+        called = {ir.FlatSymbolRefAttr(call.attributes["callee"]).value for call in find_all(func, "func.call")}
+        waiting += sorted(called - seen)
+        seen |= called
     return found
 
 
 def output_names(module: ir.Module | ir.Operation | ir.OpView, function: str = "attention") -> list[str]:
-    """The names of the results: o and the row outputs."""
+    """The names of the results: o and the row outputs, where it is an attention and nothing else."""
     func = find_function(module, function)
-    for op in find_all(func, "attn.attention", "attn.online"):
-        return ["o", *(name.value for name in op.attributes["outputs"])]
-    stores = len({op.operands[1] for op in find_all(func, "tile.store")})
-    return ["o", *(f"row output {i}" for i in range(stores - 1))]
+    if "tile.kernel" in func.attributes:
+        stores = len({op.operands[1] for op in find_all(func, "tile.store")})
+        return ["o", *(f"row output {i}" for i in range(stores - 1))]
+    results = list(ir.FunctionType(ir.TypeAttr(func.attributes["function_type"]).value).results)
+    ops = find_all(func, "attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.output", "func.call")
+    if len(ops) == 1 and ops[0].name in ("attn.attention", "attn.online") and len(results) == len(ops[0].results):
+        return ["o", *(name.value for name in ops[0].attributes["outputs"])]
+    return [f"result {i}" for i in range(len(results))]
 
 
 def compare(

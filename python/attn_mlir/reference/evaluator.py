@@ -1,18 +1,19 @@
 """Executes a module of any stage on numpy arrays, in float64, by the definition of its ops."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.attention import attention
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule
 from attn_mlir.reference.online import online
+from attn_mlir.reference.pairs import collect, elements, key_sum, pairs, query_sum, row_dot, scatter
 from attn_mlir.reference.presence import presence
-from attn_mlir.reference.problem import Blocks, problem
+from attn_mlir.reference.problem import Blocks, pairs_problem, problem
 from attn_mlir.reference.scalar import Array, element_type, wrap
 from attn_mlir.reference.tiles import inputs_of, run_kernel
 
@@ -26,22 +27,78 @@ def evaluate(
     q_block: int = 16,
     split: int = 1,
     rounding: bool = False,
+    detached: "Detached | None" = None,
 ) -> list[Array]:
     """The results of `function` for `inputs`: arrays (float arrays for f16 and bf16) and Python scalars.
 
     `block` is the number of keys that `attn.online` takes at once, or several numbers to be used in turn; `q_block`
     is the number of rows for which bounds are asked; `split` > 1 runs `attn.online` in that many parts and merges
-    them. With `rounding`, `arith.truncf` rounds. A tiled function uses the sizes it was tiled with.
+    them. With `rounding`, `arith.truncf` rounds. A tiled function uses the sizes it was tiled with. A function that calls
+    others of the module, as derivatives do after `attn-outline`, is run with them. `detached` records or sets the values
+    of `attn.detach`.
     """
     func = find_function(module, function)
-    blocks = Blocks(q_block, _sizes(block))
-    block_ = func.regions[0].blocks[0]
     with np.errstate(all="ignore"):
+        return _Runner(module, Blocks(q_block, _sizes(block)), split, rounding, detached).run(func, inputs)
+
+
+@dataclasses.dataclass
+class Detached:
+    """The values of `attn.detach` in the order in which they are computed: constants to a derivative."""
+
+    values: list[Array] = dataclasses.field(default_factory=list)
+    position: int | None = None
+    """The next value to be used; None while they are recorded."""
+
+    def replay(self) -> "Detached":
+        """The same values, to be used by another run."""
+        return Detached(self.values, 0)
+
+    def rule(self, frame: Frame, op: ir.Operation, args: list[Array]) -> list[Array]:
+        """What an `attn.detach` gives."""
+        if self.position is None:
+            self.values.append(args[0])
+            return args
+        self.position += 1
+        return [self.values[self.position - 1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runner:
+    """Runs functions of a module; `calling` are those that wait for a result."""
+
+    module: ir.Module | ir.Operation | ir.OpView
+    blocks: Blocks
+    split: int
+    rounding: bool
+    detached: Detached | None = None
+    calling: tuple[str, ...] = ()
+
+    def run(self, func: ir.Operation, inputs: Sequence[Any]) -> list[Array]:
+        """The results of `func`."""
         if "tile.kernel" in func.attributes:
-            return run_kernel(func, _kernel_inputs(func, inputs), rounding)
-        arguments = _arguments(func, [argument.type for argument in block_.arguments], inputs)
-        frame = Frame({}, _rules(blocks, split), rounding=rounding)
-        return frame.run(block_, arguments)
+            return run_kernel(func, _kernel_inputs(func, inputs), self.rounding)
+        block = func.regions[0].blocks[0]
+        arguments = _arguments(func, [argument.type for argument in block.arguments], inputs)
+        return Frame({}, self._rules(), rounding=self.rounding).run(block, arguments)
+
+    def _call(self, frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+        name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        if name in self.calling:
+            raise EvaluationError(f"@{name} calls itself", op.location)
+        return dataclasses.replace(self, calling=(*self.calling, name)).run(find_function(self.module, name), args)
+
+    def _rules(self) -> dict[str, FrameRule]:
+        blocks, split = self.blocks, self.split
+        return {
+            **SHARED_RULES,
+            **_WEIGHT_RULES,
+            "attn.attention": lambda frame, op, args: attention(problem(op, frame, args, blocks)),
+            "attn.online": lambda frame, op, args: online(problem(op, frame, args, blocks), split),
+            "attn.pairs": lambda frame, op, args: [pairs(pairs_problem(op, frame, blocks))],
+            "func.call": self._call,
+            **({"attn.detach": self.detached.rule} if self.detached is not None else {}),
+        }
 
 
 def rows_with_keys(module: ir.Module | ir.Operation | ir.OpView, inputs: Sequence[Any], function: str = "attention") -> Array:
@@ -55,7 +112,7 @@ def rows_with_keys(module: ir.Module | ir.Operation | ir.OpView, inputs: Sequenc
 
     block = func.regions[0].blocks[0]
     with np.errstate(all="ignore"):
-        rules = {**SHARED_RULES, "attn.attention": look, "attn.online": look}
+        rules = {**SHARED_RULES, "attn.attention": look, "attn.online": look, "attn.output": lambda *_: [np.zeros(0)]}
         Frame({}, rules).run(block, _arguments(func, [argument.type for argument in block.arguments], inputs))
     if len(found) != 1:
         raise EvaluationError(f"@{function} holds {len(found)} attentions, not one", func.location)
@@ -65,7 +122,7 @@ def rows_with_keys(module: ir.Module | ir.Operation | ir.OpView, inputs: Sequenc
 def find_function(module: ir.Module | ir.Operation | ir.OpView, name: str) -> ir.Operation:
     """The `func.func` called `name` in `module`, or `module` itself if it is one."""
     root = module.operation
-    functions = [root] if root.name == "func.func" else find_all(root, "func.func")
+    functions = _functions(root)
     for func in functions:
         if func.attributes["sym_name"].value == name and len(func.regions[0].blocks) == 1:
             return func
@@ -73,19 +130,24 @@ def find_function(module: ir.Module | ir.Operation | ir.OpView, name: str) -> ir
     raise EvaluationError(f"no function @{name} with a body; found {names}", root.location)
 
 
+def functions_of(module: ir.Module | ir.Operation | ir.OpView) -> list[str]:
+    """The names of all functions with a body."""
+    functions = _functions(module.operation)
+    return [func.attributes["sym_name"].value for func in functions if len(func.regions[0].blocks) == 1]
+
+
+def _functions(root: ir.Operation) -> list[ir.Operation]:
+    if root.name == "func.func":
+        return [root]
+    blocks = [block for region in root.regions for block in region.blocks]
+    return [view.operation for block in blocks for view in block.operations if view.operation.name == "func.func"]
+
+
 def _sizes(block: int | Sequence[int] | None) -> tuple[int, ...]:
     sizes = (37,) if block is None else (block,) if isinstance(block, int) else tuple(block)
     if not sizes or min(sizes) < 1:
         raise EvaluationError(f"block sizes are positive numbers, got {block}")
     return sizes
-
-
-def _rules(blocks: Blocks, split: int) -> dict[str, FrameRule]:
-    return {
-        **SHARED_RULES,
-        "attn.attention": lambda frame, op, args: attention(problem(op, frame, args, blocks)),
-        "attn.online": lambda frame, op, args: online(problem(op, frame, args, blocks), split),
-    }
 
 
 def _arguments(func: ir.Operation, types: Sequence[ir.Type], inputs: Sequence[Any]) -> list[Array]:
@@ -111,6 +173,15 @@ def _kernel_inputs(func: ir.Operation, inputs: Sequence[Any]) -> list[Array]:
     types = [argument.type for argument in func.regions[0].blocks[0].arguments]
     count = inputs_of(func)
     given = _arguments(func, types[:count], inputs)
-    q, v = given[0], given[2]
-    outputs = [np.full((*q.shape[:3], v.shape[3]) if type_.rank == 4 else q.shape[:3], np.nan) for type_ in types[count:]]
+    outputs = [np.full((*given[0].shape[:3], *ir.MemRefType(type_).shape[3:]), np.nan) for type_ in types[count:]]
     return [*given, *outputs]
+
+
+_WEIGHT_RULES: dict[str, FrameRule] = {
+    "attn.elements": lambda frame, op, args: [elements(op, frame, args[0])],
+    "attn.query_sum": lambda frame, op, args: [query_sum(op, args[0], args[1:])],
+    "attn.key_sum": lambda frame, op, args: [key_sum(op, args[0], args[1:])],
+    "attn.scatter": lambda frame, op, args: [scatter(op, frame, *args)],
+    "attn.collect": lambda frame, op, args: [collect(op, *args)],
+    "attn.row_dot": lambda frame, op, args: [row_dot(op, *args)],
+}

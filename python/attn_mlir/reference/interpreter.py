@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
 from attn_mlir.reference.scalar import SCALARS, Array, round_to
 
-FrameRule = Callable[["Frame", ir.Operation, list[Array]], Sequence[Array]]
+FrameRule = Callable[["Frame", ir.Operation, list[Any]], Sequence[Any]]
 
 _REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
 TERMINATORS = frozenset({"attn.yield", "tile.yield", "scf.yield", "func.return"})
@@ -27,6 +28,8 @@ class Frame:
     """What `attn.reduce` runs over, along the last axis; None outside of row and step."""
     rounding: bool = False
     """Whether `arith.truncf` rounds."""
+    outputs: dict[ir.Value, list[Array]] = dataclasses.field(default_factory=dict)
+    """What an attention gives besides its results: outputs 1, 2, ... by its result o."""
 
     def run(self, block: ir.Block, arguments: Sequence[Array]) -> list[Array]:
         """Runs the ops of `block` and returns the operands of its terminator."""
@@ -49,7 +52,11 @@ class Frame:
         scalar = SCALARS.get(op.name)
         if scalar is None:
             raise EvaluationError(f"the evaluator has no rule for '{op.name}': {op}", op.location)
-        result = scalar(op, *args)
+        try:
+            result = scalar(op, *args)
+        except ValueError:
+            shapes = " and ".join(str(list(np.shape(a))) for a in args)
+            raise EvaluationError(f"'{op.name}' meets arrays of shapes {shapes}", op.location) from None
         if self.rounding and op.name == "arith.truncf":
             result = round_to(result, op.results[0].type)
         return [result]
@@ -94,6 +101,10 @@ def _dim(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return [np.asarray(args[0].shape[axis])]
 
 
+def _output(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    return [frame.outputs[op.operands[0]][op.attributes["index"].value - 1]]
+
+
 def _reduce(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     if frame.present is None:
         raise EvaluationError("'attn.reduce' outside of a row", op.location)
@@ -129,4 +140,5 @@ SHARED_RULES: dict[str, FrameRule] = {
     "memref.dim": _dim,
     "attn.reduce": _reduce,
     "attn.range": _range,
+    "attn.output": _output,
 }

@@ -11,13 +11,13 @@ from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.reference.attention import row_output
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.presence import Presence, presence
-from attn_mlir.reference.problem import Problem, scores, weighted_sum
+from attn_mlir.reference.problem import Problem, Term, scores, terms, weighted_sum
 from attn_mlir.reference.scalar import Array
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Row states [B, Hq, Sq, 1] and output accumulators [B, Hq, Sq, Dv]."""
+    """Row states [B, Hq, Sq, 1] and output accumulators [B, Hq, Sq, D]."""
 
     rows: list[Array]
     accumulators: list[Array]
@@ -27,14 +27,15 @@ class State:
 class _Sweep:
     p: Problem
     where: Presence
-    s: Array
-    v: Array
+    s: list[Array]
+    sources: list[Array]
+    """For each accumulator the rows that it sums."""
 
     def run(self, begin: int, end: int) -> State:
         """All sweeps over the blocks that start in [begin, end)."""
         p = self.p
         rows = [self._full(x) for x in p.run(_piece(p, "attn.init"), p.indices()[:3])]
-        state = State(rows, [np.zeros((*p.shape[:3], p.v.shape[3]))] * p.op.attributes["accumulators"].value)
+        state = State(rows, [np.zeros((*p.shape[:3], rows_.shape[3])) for rows_ in self.sources])
         for step in pieces(p.op, "attn.step"):
             for block, (lo, hi) in enumerate(p.blocks.keys(0, p.shape[3])):
                 if begin <= lo < end:
@@ -45,15 +46,15 @@ class _Sweep:
         p, states = self.p, len(old.rows)
         present, visited = self.where.present[..., lo:hi], self.where.visited[block]
         b, h, q, _ = p.indices()
-        yielded = p.run(step, [self.s[..., lo:hi], b, h, q, *old.rows], present, present)
+        yielded = p.run(step, [*(s[..., lo:hi] for s in self.s), b, h, q, *old.rows], present, present)
         rows = [np.where(visited, self._full(new), before) for new, before in zip(yielded[:states], old.rows, strict=True)]
         if len(yielded) == states:  # not the last sweep
             return State(rows, old.accumulators)
         count = len(old.accumulators)
         weights, scales = yielded[states : states + count], yielded[states + count :]
         accumulators = []
-        for acc, weight, scale in zip(old.accumulators, weights, scales, strict=True):
-            new = acc * self._full(scale) + weighted_sum(np.broadcast_to(weight, present.shape), self.v[:, :, lo:hi], present)
+        for acc, weight, scale, source in zip(old.accumulators, weights, scales, self.sources, strict=True):
+            new = acc * self._full(scale) + weighted_sum(np.broadcast_to(weight, present.shape), source[:, :, lo:hi], present)
             accumulators.append(np.where(visited, new, acc))
         return State(rows, accumulators)
 
@@ -65,14 +66,21 @@ class _Sweep:
 def online(p: Problem, split: int = 1) -> list[Array]:
     """The results of an `attn.online`. With `split` > 1 the blocks of keys are dealt to that many parts, which are merged."""
     where = presence(p)
-    s, v = scores(p, where.present)
-    sweep = _Sweep(p, where, s, v)
+    summed = terms(p, where.present)
+    sources = [summed[i].rows for i in _sources(p)]
+    sweep = _Sweep(p, where, scores(p, where.present), sources)
     limits = _parts(p, split)
     states = [sweep.run(begin, end) for begin, end in itertools.pairwise(limits)]
     state = states[0]
     for other in states[1:]:
         state = _merge(p, state, other)
-    return _finalize(p, state)
+    return _finalize(p, state, summed)
+
+
+def _sources(p: Problem) -> list[int]:
+    if "sources" in p.op.attributes:
+        return list(p.op.attributes["sources"])
+    return [0] * p.op.attributes["accumulators"].value
 
 
 def _parts(p: Problem, split: int) -> list[int]:
@@ -90,13 +98,23 @@ def _merge(p: Problem, a: State, b: State) -> State:
     return State([np.broadcast_to(x, (*p.shape[:3], 1)) for x in yielded[:states]], accumulators)
 
 
-def _finalize(p: Problem, state: State) -> list[Array]:
+def _finalize(p: Problem, state: State, summed: Sequence[Term]) -> list[Array]:
     finalize = _piece(p, "attn.finalize")
     b, h, q, _ = p.indices()
-    o, *outputs = p.run(finalize, [*state.accumulators, b, h, q, *state.rows])
+    yielded = p.run(finalize, [*state.accumulators, b, h, q, *state.rows])
+    dims = {term.output: term.rows.shape[3] for term in summed}
+    o, *more = (_sized(finalize, yielded[n], (*p.shape[:3], dims[n])) for n in range(len(dims)))
+    outputs = yielded[len(dims) :]
     names: Sequence[str] = [name.value for name in p.op.attributes["outputs"]]
     rows = [row_output(p, name, value, finalize) for name, value in zip(names, outputs, strict=True)]
-    return [np.array(np.broadcast_to(o, (*p.shape[:3], p.v.shape[3]))), *rows]
+    return [p.keep(o, more), *rows]
+
+
+def _sized(finalize: ir.Operation, value: Array, shape: tuple[int, ...]) -> Array:
+    try:
+        return np.array(np.broadcast_to(value, shape))
+    except ValueError:
+        raise EvaluationError(f"'attn.finalize' makes an output {list(shape)} of an array {list(value.shape)}", finalize.location) from None
 
 
 def _piece(p: Problem, name: str) -> ir.Operation:

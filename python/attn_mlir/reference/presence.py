@@ -1,9 +1,11 @@
-"""Which positions an attention op computes: its mask, or what `attn.bounds` and `attn.block_mask` make of it."""
+"""Which positions an op computes: its mask, or what bounds and `attn.block_mask` make of it."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
+from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import piece
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.problem import Problem
@@ -42,6 +44,36 @@ def presence(p: Problem) -> Presence:
     return Presence(present, visited)
 
 
+def pairs_presence(p: Problem) -> Array:
+    """The positions of an `attn.pairs`: for each block of keys, blocks of the rows within its `attn.query_bounds`."""
+    mask = np.broadcast_to(_mask(p), p.shape)
+    _, _, q, _ = p.indices()
+    present = np.zeros(p.shape, bool)
+    for lo, hi in p.blocks.keys(0, p.shape[3]):
+        begin, full_begin, full_end, end = _query_bounds(p, lo, hi)
+        here = mask[..., lo:hi]
+        kept = (here | ((full_begin <= q) & (q < full_end))) & (begin <= q) & (q < end)
+        for q_lo in range(0, p.shape[2], p.blocks.q):
+            q_hi = min(q_lo + p.blocks.q, p.shape[2])
+            first, last = np.maximum(begin, q_lo), np.minimum(end, q_hi)
+            some = first < last
+            visit, everything = _block_mask(p, [first, last, np.asarray(lo), np.asarray(hi)], some)
+            rows = q[:, :, q_lo:q_hi]
+            inside = (first <= rows) & (rows < last)
+            present[:, :, q_lo:q_hi, lo:hi] = (kept[:, :, q_lo:q_hi] | (everything & inside)) & visit
+    return present
+
+
+def _query_bounds(p: Problem, lo: int, hi: int) -> Sequence[Array]:
+    """What the rows that see keys [lo, hi) are, each [B, Hq, 1, 1]."""
+    bounds = piece(p.op, "attn.query_bounds")
+    b, h, _, _ = p.indices()
+    if bounds is None:
+        none = np.zeros((1, 1, 1, 1), np.int64)
+        return none, none, none, np.full((1, 1, 1, 1), p.shape[2])
+    return _ordered(bounds, p.run(bounds, [b, h, np.asarray(lo), np.asarray(hi)]), p.shape[2])
+
+
 def _rows(p: Problem) -> tuple[Array, Array]:
     """First row of each row's block, and one past the last."""
     q = p.indices()[2]
@@ -62,25 +94,31 @@ def _bounds(p: Problem) -> list[Array] | None:
     if bounds is None:
         return None
     b, h, _, _ = p.indices()
-    ranges = p.run(bounds, [b, h, *_rows(p)])
+    return _ordered(bounds, p.run(bounds, [b, h, *_rows(p)]), p.shape[3])
+
+
+def _ordered(bounds: ir.Operation, ranges: list[Array], size: int) -> list[Array]:
     begin, full_begin, full_end, end = ranges
-    ordered = (0 <= begin) & (begin <= full_begin) & (full_begin <= full_end) & (full_end <= end) & (end <= p.shape[3])
+    ordered = (0 <= begin) & (begin <= full_begin) & (full_begin <= full_end) & (full_end <= end) & (end <= size)
     if not ordered.all():
         ordered, *ranges = np.broadcast_arrays(ordered, *ranges)
         worst = [int(r[~ordered][0]) for r in ranges]
-        raise EvaluationError(f"'attn.bounds' gives {worst}, which is not ordered within [0, {p.shape[3]}]", bounds.location)
+        raise EvaluationError(f"'{bounds.name}' gives {worst}, which is not ordered within [0, {size}]", bounds.location)
     return ranges
 
 
 def _classes(p: Problem, first: Array, last: Array) -> tuple[Array, Array]:
     """(visit, all) of the blocks of keys [first, last)."""
-    some = first < last
+    return _block_mask(p, [*_rows(p), first, last], first < last)
+
+
+def _block_mask(p: Problem, limits: list[Array], some: Array) -> tuple[Array, Array]:
+    """(visit, all) of blocks of rows and keys, where there are `some`."""
     block_mask = piece(p.op, "attn.block_mask")
     if block_mask is None:
         return some, np.zeros_like(some)
     b, h, _, _ = p.indices()
-    rows = _rows(p)
-    visit, everything = p.run(block_mask, [b, h, *rows, first, last], live=some)
+    visit, everything = p.run(block_mask, [b, h, *limits], live=some)
     return some & visit, some & everything
 
 

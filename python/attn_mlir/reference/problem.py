@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.interpreter import Frame
 from attn_mlir.reference.scalar import Array
@@ -50,9 +50,14 @@ class Problem:
         """Query heads per key head."""
         return self.q.shape[1] // self.k.shape[1]
 
+    def keep(self, o: Array, more: list[Array]) -> Array:
+        """Remembers the outputs after o where `attn.output` finds them; returns o."""
+        self.frame.outputs[self.op.results[0]] = more
+        return o
+
     def indices(self) -> list[Array]:
         """b, h, q_idx and kv_idx."""
-        return _grid(self.shape)
+        return grid(self.shape)
 
     def run(self, piece_: ir.Operation, arguments: Sequence[Array], live: Array | None = None, present: Array | None = None) -> list[Array]:
         """Evaluates a piece on arrays."""
@@ -62,14 +67,29 @@ class Problem:
 def problem(op: ir.Operation, frame: Frame, args: list[Array], blocks: Blocks) -> Problem:
     """Checks the operands of `op`."""
     q, k, v = args
+    _check_shapes(op, q, k, v)
+    return Problem(op, frame, q, k, v, blocks)
+
+
+def _check_shapes(op: ir.Operation, q: Array, k: Array, v: Array) -> None:
     if k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0]:
         raise EvaluationError(f"shapes do not fit: q {q.shape}, k {k.shape}, v {v.shape}", op.location)
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise EvaluationError(f"{q.shape[1]} query heads are not a multiple of {k.shape[1]} key heads", op.location)
-    return Problem(op, frame, q, k, v, blocks)
 
 
-def _grid(shape: Sequence[int]) -> list[Array]:
+def pairs_problem(op: ir.Operation, frame: Frame, blocks: Blocks) -> Problem:
+    """An `attn.pairs` as a problem: its first product takes the place of q k^T, and its key tensor that of v, too."""
+    found = [[frame.values[value] for value in product.operands] for product in pieces(op, "attn.product")]
+    (q, k), *others = found
+    _check_shapes(op, q, k, k)
+    for query, key in others:
+        if query.shape[:3] != q.shape[:3] or key.shape[:3] != k.shape[:3]:
+            raise EvaluationError(f"products of different shapes: {q.shape}, {k.shape} and {query.shape}, {key.shape}", op.location)
+    return Problem(op, frame, q, k, k, blocks)
+
+
+def grid(shape: Sequence[int]) -> list[Array]:
     return [np.arange(n).reshape([-1 if i == axis else 1 for i in range(len(shape))]) for axis, n in enumerate(shape)]
 
 
@@ -78,22 +98,55 @@ def modified(p: Problem, name: str, x: Array, live: Array | None) -> Array:
     mod = piece(p.op, name)
     if mod is None:
         return x
-    (result,) = p.run(mod, [x, *_grid(x.shape)], live)
+    (result,) = p.run(mod, [x, *grid(x.shape)], live)
     return np.broadcast_to(result, x.shape)
 
 
-def scores(p: Problem, present: Array) -> tuple[Array, Array]:
-    """The scores [B, Hq, Sq, Skv], and v after its mod, repeated to [B, Hq, Skv, Dv]."""
-    b, hq, sq, skv = p.shape
-    used = np.any(present.reshape(b, hq // p.group, p.group, sq, skv), axis=(2, 3)).reshape(b, hq // p.group, skv, 1)
-    q = modified(p, "attn.query", p.q, None)
-    k = np.repeat(modified(p, "attn.key", p.k, used), p.group, axis=1)
-    v = np.repeat(modified(p, "attn.value", p.v, used), p.group, axis=1)
-    s = q @ np.swapaxes(k, 2, 3)
+def product(p: Problem, query: Array, key: Array) -> Array:
+    """The products of every query with every key of its head, [B, Hq, Sq, Skv]."""
+    if query.shape[:3] != p.q.shape[:3] or key.shape[:3] != p.k.shape[:3]:
+        raise EvaluationError(f"a product of {query.shape} and {key.shape} does not fit {p.q.shape} and {p.k.shape}", p.op.location)
+    return query @ np.swapaxes(np.repeat(key, p.group, axis=1), 2, 3)
+
+
+def further_products(p: Problem) -> list[Array]:
+    """The products of the `attn.product` pieces."""
+    return [product(p, *(p.frame.values[value] for value in x.operands)) for x in pieces(p.op, "attn.product")]
+
+
+def scores(p: Problem, present: Array) -> list[Array]:
+    """The scores, each [B, Hq, Sq, Skv]."""
+    used = _used(p, present)
+    x = [product(p, modified(p, "attn.query", p.q, None), modified(p, "attn.key", p.k, used)), *further_products(p)]
     mod = piece(p.op, "attn.score")
     if mod is not None:
-        (s,) = p.run(mod, [s, *p.indices()], present)
-    return np.broadcast_to(s, p.shape), v
+        x = p.run(mod, [*x, *p.indices()], present)
+    return [np.broadcast_to(s, p.shape) for s in x]
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """Rows to be summed, [B, Hq, Skv, D], and the number of the output that they are summed into."""
+
+    rows: Array
+    output: int
+
+
+def terms(p: Problem, present: Array) -> list[Term]:
+    """v after its mod, for output 0, and the tensors of the `attn.term` pieces."""
+    found = [Term(np.repeat(modified(p, "attn.value", p.v, _used(p, present)), p.group, axis=1), 0)]
+    for term in pieces(p.op, "attn.term"):
+        value = p.frame.values[term.operands[0]]
+        if value.shape[:3] != p.k.shape[:3]:
+            raise EvaluationError(f"a term of shape {value.shape} does not fit keys of shape {p.k.shape}", term.location)
+        found.append(Term(np.repeat(value, p.group, axis=1), term.attributes["output"].value))
+    return found
+
+
+def _used(p: Problem, present: Array) -> Array:
+    """Which keys some query sees, [B, Hkv, Skv, 1]."""
+    b, hq, sq, skv = p.shape
+    return np.any(present.reshape(b, hq // p.group, p.group, sq, skv), axis=(2, 3)).reshape(b, hq // p.group, skv, 1)
 
 
 def weighted_sum(weights: Array, v: Array, present: Array) -> Array:

@@ -37,6 +37,8 @@ _VARIABLES = {
     "attn.init": _ROWS,
     "attn.step": ("", *_ROWS),
 }
+# (accumulators..., b, h, q_idx, states...), and functions of scalars, (scalars..., b, h, q_idx, kv_idx, ...).
+_SCALARS_FIRST = {"attn.finalize": _ROWS, "func.func": (*_ROWS, "kv_idx")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +170,9 @@ def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ())
         found = [_argument_name(a, i) for i, a in enumerate(arguments)]
         for piece in [op.operation for op in block_of(attention).operations]:
             reads += _reads(pool, piece, arguments)
+    for function in find_all(module.operation, "func.func"):
+        if not find_all(function, "attn.attention", "attn.online"):  # a function of scalars: its last arguments are the attention's
+            reads += _reads(pool, function, list(block_of(function).arguments)[-len(found) :])
     return Plan(pool, tuple(dict.fromkeys(reads)), tuple(names or found[_INPUTS:]))
 
 
@@ -181,11 +186,12 @@ def _reads(pool: Pool, piece: ir.Operation, arguments: Sequence[ir.Value]) -> It
     positions: Mapping[ir.Value, int] = {argument: i for i, argument in enumerate(arguments)}
     fresh = itertools.count()
     names = _VARIABLES.get(piece.name, ())
-    if piece.name == "attn.finalize":  # (accumulators..., b, h, q_idx, states...)
-        names = (*("" for _ in itertools.takewhile(lambda a: not isinstance(a.type, ir.IndexType), block_of(piece).arguments)), *_ROWS)
+    if piece.name in _SCALARS_FIRST:
+        scalars = itertools.takewhile(lambda a: not isinstance(a.type, ir.IndexType), block_of(piece).arguments)
+        names = (*("" for _ in scalars), *_SCALARS_FIRST[piece.name])
     variables = zip(block_of(piece).arguments, names, strict=False)
     known = {argument: pool.leaf("var", name, 0) for argument, name in variables if name}
-    reader = Reader(pool, known, lambda value: positions.get(value, ("unknown", piece.name, next(fresh))))
+    reader = Reader(pool, known, lambda value: positions.get(value, ("unknown", piece.name, next(fresh))), sized=arguments[:_INPUTS])
     reader.read_all(block_of(piece))
     for op in [op for op in walk(piece) if op.name == "tensor.extract"]:
         tensor = positions.get(op.operands[0])

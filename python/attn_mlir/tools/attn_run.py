@@ -2,38 +2,37 @@
 
 `attn-run x.mlir -p 'attn-simplify,attn-online-rewrite'` checks that passes keep the meaning of a program;
 `--after-each` names the first one that does not. Without a pipeline the program itself is run, in several ways (block
-sizes, split and merged) if it has them.
+sizes, split and merged) if it has them. Derivatives that `attn-differentiate` adds are compared with differences of
+@attention when they appear, and with themselves after the passes that follow.
 """
 
 import argparse
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from attn_mlir.diagnostics import Diagnostic, DiagnosticError, from_mlir_error
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, AttnError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline, Step
-from attn_mlir.passes.regions import find_all
-from attn_mlir.reference import Difference, InputMaker, Sizes, compare, difference, evaluate, rows_with_keys
-from attn_mlir.reference.compare import output_names
-from attn_mlir.reference.evaluator import find_function
+from attn_mlir.reference import Difference, difference
+from attn_mlir.reference.derivatives import kind_of
+from attn_mlir.reference.evaluator import find_function, functions_of
 from attn_mlir.reference.promote import promoted
 from attn_mlir.reference.scalar import element_type
 from attn_mlir.registry import registry
 from attn_mlir.tools import source
+from attn_mlir.tools.runs import LENGTHS, Run, Runs, compared
 from attn_mlir.tools.source import Source
 
-_LENGTHS = ((1, 1), (17, 23), (23, 17), (40, 40))
 # By the element type of q: a device rounds the weights to it.
 _ON_DEVICE = {"f16": 5e-3, "bf16": 3e-2, "f64": 1e-9}
-_GUARD, _TILE = "attn-guard-empty-rows", "attn-tile"
+_GUARD = "attn-guard-empty-rows"
+_DIFFERENTIATE = "attn-differentiate"
+_BY_DIFFERENCES = 1e-6
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     add("-p", "--pass-pipeline", default="", help="applied before running; the result is compared with the input as it was")
     add("--after-each", action="store_true", help="compare after every pass, and name the first that changes the results")
     add("--against", metavar="FILE", help="compare with this program instead")
-    add("--function", default="attention", help="which function to run")
+    add("--function", help="which function to run; by default every attention and derivative")
+    add("--primal", metavar="FILE", help="where @attention is, and @attention_fwd, when the file holds derivatives of it only")
+    add("--wrt", metavar="NAME[+NAME...]", help="the arguments that derivatives are for, when these are not all floating tensors")
     add(
         "--tolerance",
         type=float,
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", help="run the compiled kernel of this backend instead, for example cpu")
     for option, default in (("--batch", 2), ("--heads", 4), ("--kv-heads", 2)):
         add(option, type=int, default=default, help=f"default {default}")
-    lengths = ", ".join(f"{q}x{kv}" for q, kv in _LENGTHS)
+    lengths = ", ".join(f"{q}x{kv}" for q, kv in LENGTHS)
     add("--q-len", type=int, help=f"without lengths, these are run: {lengths}")
     add("--kv-len", type=int)
     add("--seed", type=int, default=0)
@@ -98,93 +99,56 @@ def _parser() -> argparse.ArgumentParser:
 def _main(path: str, args: argparse.Namespace) -> bool:
     pipeline = Pipeline.parse(args.pass_pipeline, registry())
     given = source.read(path)
-    against = source.read(args.against) if args.against else given
+    against, primal = (source.read(other) if other else given for other in (args.against, args.primal))
     if not args.keep_types and args.device is None:
-        given, against = (Source(s.name, promoted(s.text)) for s in (given, against))
+        given, against, primal = (Source(s.name, promoted(s.text)) for s in (given, against, primal))
     context = ir.Context()
     load_all(context)
     with context:
-        runs = _references(_parse(against, context), args)
-        return _run(given, context, pipeline, runs, args)
+        runs = Runs(_parse(primal, context), args)
+        return _run(given, against, context, pipeline, runs, args)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """One set of inputs, and what comes of it."""
-
-    sizes: Sizes
-    inputs: list[np.ndarray]
-    names: list[str]
-    wanted: list[np.ndarray]
-    filled: np.ndarray | None
-    """Which rows have keys; None where the reference is a kernel, which does not tell."""
+_Found = list[tuple[Run, list[Difference]]]
 
 
-_Found = list[tuple[_Run, list[Difference]]]
-
-
-def _references(module: ir.Module, args: argparse.Namespace) -> list[_Run]:
-    runs = []
-    names = output_names(module, args.function)
-    for q_len, kv_len in _lengths(args):
-        sizes = Sizes(args.batch, args.heads, args.kv_heads, q_len, kv_len)
-        if min(args.batch, args.heads, args.kv_heads, q_len) < 1 or kv_len < 0 or args.heads % args.kv_heads:
-            raise ArgumentError(f"sizes must be positive, and heads a multiple of kv-heads, got {sizes}")
-        inputs = InputMaker(sizes, args.seed, _integers(args.ints), args.index, args.capture_size).make(module, args.function)
-        filled = rows_with_keys(module, inputs, args.function) if find_all(module, "attn.attention", "attn.online") else None
-        runs.append(_Run(sizes, inputs, names, evaluate(module, inputs, args.function), filled))
-    return runs
-
-
-def _lengths(args: argparse.Namespace) -> Sequence[tuple[int, int]]:
-    if args.q_len is None and args.kv_len is None:
-        return _LENGTHS
-    return [(args.q_len if args.q_len is not None else 17, args.kv_len if args.kv_len is not None else 23)]
-
-
-def _integers(text: str) -> tuple[int, int]:
-    low, colon, high = text.partition(":")
-    try:
-        limits = int(low), int(high)
-    except ValueError:
-        limits = (0, 0)
-    if not colon or limits[0] >= limits[1]:
-        raise ArgumentError(f"--ints takes LOW:HIGH with LOW < HIGH, got '{text}'")
-    return limits
-
-
-def _run(given: Source, context: ir.Context, pipeline: Pipeline, runs: list[_Run], args: argparse.Namespace) -> bool:
-    module = _parse(given, context)
-    done: list[str] = []
-    usual = 1e-9 if args.device is None else _ON_DEVICE.get(_element(module, args.function), 3e-5)
+def _run(given: Source, against: Source, context: ir.Context, pipeline: Pipeline, runs: Runs, args: argparse.Namespace) -> bool:
+    module, reference = _parse(given, context), _parse(against, context)
+    usual = 1e-9 if args.device is None else _ON_DEVICE.get(_element(runs.original), 3e-5)
     tolerance = usual if args.tolerance is None else args.tolerance
     if args.device is not None:
-        return _report([(run, _on_device(module, run, args.device)) for run in runs], tolerance)
+        return _report(_on_device(reference, runs, args), tolerance, runs)
+    runs.meet(reference)
+    if args.function is not None and _DIFFERENTIATE not in [step.name for step in pipeline.steps]:
+        find_function(reference, args.function)
+    done: list[str] = []
 
     def check(step: Step, operation: ir.Operation, seconds: float) -> None:
         done.append(step.name)
+        runs.meet(operation)
         if args.after_each:
             found = _compare(operation, runs, args, done)
-            failures = [f"{run.sizes}  {d}" for run, ds in found for d in ds if not d.within(tolerance)]
+            failures = [f"{_label(run, runs)}  {d}" for run, ds in found for d in ds if not d.within(tolerance)]
             if failures:
                 raise DiagnosticError([Diagnostic("error", f"results are wrong after {step.text}: {failures[0]}")])
 
     pipeline.run(module, after=[check])
-    return _report(_compare(module, runs, args, done), tolerance)
+    return _report(_compare(module, runs, args, done), tolerance, runs)
 
 
-def _compare(module: ir.Module | ir.Operation, runs: list[_Run], args: argparse.Namespace, done: list[str]) -> _Found:
-    # Until it is guarded, an online program does not say what rows without keys give; nor does a kernel made of it.
-    online = bool(find_all(module, "attn.online")) or _TILE in done
-    unguarded = online and _GUARD not in done
+def _compare(module: ir.Module | ir.Operation, runs: Runs, args: argparse.Namespace, done: list[str]) -> _Found:
     found = []
-    for run in runs:
-        where = run.filled if unguarded else None
-        if where is not None and not where.all():
-            print(f"{run.sizes}  {int((~where).sum())} rows without keys left out: {_GUARD} has not run", file=sys.stderr)
-        options = {"filled": run.filled, "names": run.names, "function": args.function, **_options(args)}
-        found.append((run, compare(module, run.inputs, run.wanted, where, **options)))
+    for run in runs.of(module):
+        differences, left_out = compared(module, run, _GUARD in done, _options(args))
+        if left_out:
+            print(f"{_label(run, runs)}  {left_out} rows without keys left out: {_GUARD} has not run", file=sys.stderr)
+        found.append((run, differences))
     return found
+
+
+def _label(run: Run, runs: Runs) -> str:
+    """The sizes of a run, and its function where there are several."""
+    return str(run.sizes) if list(runs.known) == ["attention"] else f"@{run.function} {run.sizes}"
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -202,25 +166,50 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     return {**options, "rounding": True} if args.round else options
 
 
-def _element(module: ir.Module, function: str) -> str:
+def _element(module: ir.Module) -> str:
     """The element type of q."""
-    return str(element_type(find_function(module, function).regions[0].blocks[0].arguments[0].type))
+    return str(element_type(find_function(module, "attention").regions[0].blocks[0].arguments[0].type))
 
 
-def _on_device(module: ir.Module, run: _Run, device: str) -> list[Difference]:
-    from attn_mlir.reference.device import run_on
+def _on_device(module: ir.Module, runs: Runs, args: argparse.Namespace) -> _Found:
+    """Runs the compiled function, which of a derivative is compiled from @attention."""
+    from attn_mlir.reference.device import run_derivative_on, run_on
 
-    results = run_on(module, device, run.inputs)
-    return [difference(name, got, want) for name, got, want in zip(run.names, results, run.wanted, strict=True)]
+    derivative = kind_of(args.function or "")
+    if derivative is not None and args.function not in functions_of(module):
+        wrt = f" wrt={args.wrt}" if args.wrt else ""
+        Pipeline.parse(f"{_DIFFERENTIATE}{{functions=fwd+bwd+jvp+bwd2{wrt}}}", registry()).run(module)
+    runs.meet(module)
+    found = []
+    for run in runs.of(module):
+        derivative = kind_of(run.function)
+        if derivative is None:
+            results = run_on(module, args.device, run.inputs, run.function)
+        else:
+            results = run_derivative_on(runs.original, module, args.device, derivative[1], run.wrt, run.inputs)
+        found.append((run, [difference(name, got, want) for name, got, want in zip(run.names, results, run.wanted, strict=True)]))
+    return found
 
 
-def _report(found: _Found, tolerance: float) -> bool:
-    right = True
+def _report(found: _Found, tolerance: float, runs: Runs) -> bool:
+    checked = [(run, run.by_differences) for runs_ in runs.known.values() for run in runs_ if run.by_differences is not None]
+    for run, differences in checked:
+        print(f"{_label(run, runs)}  by differences: {'  '.join(map(str, differences))}")
     for run, differences in found:
-        right &= all(d.within(tolerance) for d in differences)
-        print(f"{run.sizes}  {'  '.join(map(str, differences))}")
-    print("PASS" if right else f"FAIL: an error is above {tolerance:g}")
-    return right
+        print(f"{_label(run, runs)}  {'  '.join(map(str, differences))}")
+    derived = _within(checked, _BY_DIFFERENCES)
+    same = _within(found, tolerance)
+    if not derived:
+        print(f"FAIL: a derivative is more than {_BY_DIFFERENCES:g} from differences of what it is the derivative of")
+    if not same:
+        print(f"FAIL: an error is above {tolerance:g}")
+    if derived and same:
+        print("PASS")
+    return derived and same
+
+
+def _within(found: _Found, tolerance: float) -> bool:
+    return all(d.within(tolerance) for _, differences in found for d in differences)
 
 
 def _parse(given: Source, context: ir.Context) -> ir.Module:

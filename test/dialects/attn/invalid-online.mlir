@@ -216,3 +216,64 @@
     "attn.yield"(%m) : (f32) -> ()
   }) : () -> ()
 }) {outputs = [], accumulators = 1} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>
+
+// -----
+
+%q = ub.poison : tensor<?x?x?x64xf32>
+// expected-error @below {{'attn.online' takes `sources` as array<i64>}}
+%o = "attn.online"(%q, %q, %q) ({
+  "attn.init"() ({
+  ^bb0(%b: index, %h: index, %i: index):
+    %m = arith.constant 0.0 : f32
+    "attn.yield"(%m) : (f32) -> ()
+  }) : () -> ()
+  "attn.step"() ({
+  ^bb0(%s: f32, %b: index, %h: index, %i: index, %m: f32):
+    "attn.yield"(%s, %s, %s) : (f32, f32, f32) -> ()
+  }) : () -> ()
+  "attn.finalize"() ({
+  ^bb0(%a0: f32, %b: index, %h: index, %i: index, %m: f32):
+    "attn.yield"(%m) : (f32) -> ()
+  }) : () -> ()
+}) {outputs = [], accumulators = 1, sources = [0]} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>
+
+// -----
+
+%q = ub.poison : tensor<?x?x?x64xf32>
+// expected-error @below {{'attn.online' has one source for each of 1 accumulators, got 2}}
+%o = "attn.online"(%q, %q, %q) ({
+  "attn.init"() ({
+  ^bb0(%b: index, %h: index, %i: index):
+    %m = arith.constant 0.0 : f32
+    "attn.yield"(%m) : (f32) -> ()
+  }) : () -> ()
+  "attn.step"() ({
+  ^bb0(%s: f32, %b: index, %h: index, %i: index, %m: f32):
+    "attn.yield"(%s, %s, %s) : (f32, f32, f32) -> ()
+  }) : () -> ()
+  "attn.finalize"() ({
+  ^bb0(%a0: f32, %b: index, %h: index, %i: index, %m: f32):
+    "attn.yield"(%m) : (f32) -> ()
+  }) : () -> ()
+}) {outputs = [], accumulators = 1, sources = array<i64: 0, 0>} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>
+
+// -----
+
+%q = ub.poison : tensor<?x?x?x64xf32>
+// expected-error @below {{'attn.online' sums v (source 0) or its terms (1 to 1)}}
+%o = "attn.online"(%q, %q, %q) ({
+  "attn.term"(%q) {output = 0} : (tensor<?x?x?x64xf32>) -> ()
+  "attn.init"() ({
+  ^bb0(%b: index, %h: index, %i: index):
+    %m = arith.constant 0.0 : f32
+    "attn.yield"(%m) : (f32) -> ()
+  }) : () -> ()
+  "attn.step"() ({
+  ^bb0(%s: f32, %b: index, %h: index, %i: index, %m: f32):
+    "attn.yield"(%s, %s, %s) : (f32, f32, f32) -> ()
+  }) : () -> ()
+  "attn.finalize"() ({
+  ^bb0(%a0: f32, %b: index, %h: index, %i: index, %m: f32):
+    "attn.yield"(%m) : (f32) -> ()
+  }) : () -> ()
+}) {outputs = [], accumulators = 1, sources = array<i64: 2>} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>

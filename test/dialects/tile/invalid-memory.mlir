@@ -1,7 +1,7 @@
 // What the grid and the traffic with global memory demand.
 // RUN: attn-opt %s --split-input-file --verify-diagnostics
 
-// expected-error @below {{'tile.program_id' has axes 0 to 2 (query block, query head, batch), got 3}}
+// expected-error @below {{'tile.program_id' has axes 0 to 2 (block, head, batch), got 3}}
 %p = "tile.program_id"() {axis = 3} : () -> index
 
 // -----

@@ -37,3 +37,22 @@ func.func @kernel(%k: !kv, %lse: memref<?x?x?xf32>, %n: index) {
   "tile.store"(%max, %lse, %b, %h, %block, %n) : (tensor<32xf32>, memref<?x?x?xf32>, index, index, index, index) -> ()
   return
 }
+
+// CHECK-LABEL: func.func @sums(
+// CHECK-SAME:    %[[DQ:[^:]*]]: memref<?x?x?x?x64xf32>, %[[TABLE:[^:]*]]: memref<?x?xf32>
+func.func @sums(%dq: memref<?x?x?x?x64xf32>, %table: memref<?x?xf32>, %w: tensor<16x?xf32>, %k: tensor<?x64xf32>, %n: index) {
+  // CHECK: "tile.accumulate"(%{{.*}}, %{{.*}}, %[[DQ]], %[[N:[^,]*]], %[[N]], %[[N]], %[[N]], %[[N]])
+  "tile.accumulate"(%w, %k, %dq, %n, %n, %n, %n, %n) : (tensor<16x?xf32>, tensor<?x64xf32>, memref<?x?x?x?x64xf32>, index, index, index, index, index) -> ()
+  // CHECK: "tile.scatter_add"(%[[TABLE]], %[[N]], %[[N]]) ({
+  "tile.scatter_add"(%table, %n, %n) ({
+  // CHECK-NEXT: ^bb0(%[[ROW:.*]]: index, %[[COLUMN:.*]]: index):
+  ^bb0(%i: index, %j: index):
+    // CHECK-NEXT: %[[X:.*]] = tensor.extract
+    %x = tensor.extract %w[%i, %j] : tensor<16x?xf32>
+    // CHECK-NEXT: %[[PRESENT:.*]] = arith.cmpi
+    %present = arith.cmpi slt, %i, %j : index
+    // CHECK-NEXT: "tile.scatter_yield"(%[[X]], %[[PRESENT]], %[[COLUMN]], %[[ROW]]) : (f32, i1, index, index) -> ()
+    "tile.scatter_yield"(%x, %present, %j, %i) : (f32, i1, index, index) -> ()
+  }) : (memref<?x?xf32>, index, index) -> ()
+  return
+}

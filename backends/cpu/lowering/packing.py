@@ -1,0 +1,117 @@
+"""Packs tiles of bf16 into 32-bit words that hold two neighbours along the dimension that a product sums over."""
+
+from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, Memory, RowPairs
+from attn_mlir.mlir import arith, ir, scf, vector
+
+WIDTH = 16
+"""Words in a vector."""
+
+
+def word_type() -> ir.Type:
+    """The type of a word."""
+    return ir.IntegerType.get_signless(32)
+
+
+def word_vector(width: int = WIDTH) -> ir.VectorType:
+    """A vector of words."""
+    return ir.VectorType.get([width], word_type())
+
+
+def pack_columns(context: Context, columns: ir.Value, count: ir.Value) -> LanePairs:
+    """Pairs `count` columns of bf16 that begin at `columns`; the pairs follow them. A last single one is paired with zeros."""
+    half = arith.DivUIOp(count, emit.index(2)).result
+    even = arith.DivUIOp(emit.add(count, emit.index(1)), emit.index(2)).result
+    first = emit.element_pointer(columns, emit.mul(even, emit.index(2 * context.lanes)), ir.BF16Type.get())
+    type_ = ir.VectorType.get([context.lanes], ir.IntegerType.get_signless(16))
+
+    def column(number: ir.Value) -> ir.Value:
+        offset = emit.mul(number, emit.index(context.lanes))
+        return emit.load(type_, emit.element_pointer(columns, offset, type_.element_type), alignment=2 * context.lanes)
+
+    def put(pair: ir.Value, low: ir.Value, high: ir.Value) -> None:
+        place = emit.element_pointer(first, emit.mul(pair, emit.index(context.lanes)), word_type())
+        emit.store(vector.InterleaveOp(low, high).result, place, alignment=64)
+
+    loop = scf.ForOp(emit.index(0), half, emit.index(1), [])
+    with ir.InsertionPoint(loop.body):
+        number = emit.mul(loop.induction_variable, emit.index(2))
+        put(loop.induction_variable, column(number), column(emit.add(number, emit.index(1))))
+        scf.YieldOp([])
+    last = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.ne, half, even).result, [], has_else=False)
+    with ir.InsertionPoint(last.then_block):
+        put(half, column(emit.mul(half, emit.index(2))), emit.splat(emit.integer(0, 16), context.lanes))
+        scf.YieldOp([])
+    return LanePairs(first, columns)
+
+
+def pack_lanes(context: Context, tile: LaneTile, columns: ir.Value) -> LanePairs:
+    """Packs columns (f32 holding bf16 values) in pairs, in place: pair p only overwrites columns already read."""
+    half = arith.DivUIOp(columns, emit.index(2)).result
+    loop = scf.ForOp(emit.index(0), half, emit.index(1), [])
+    with ir.InsertionPoint(loop.body):
+        first = emit.mul(loop.induction_variable, emit.index(2))
+        even, odd = (_column_bits(context, tile, column) for column in (first, emit.add(first, emit.index(1))))
+        word = arith.OrIOp(odd, _upper_half(context, even)).result
+        emit.store(word, context.column(tile, loop.induction_variable), alignment=64)
+        scf.YieldOp([])
+    single = arith.CmpIOp(arith.CmpIPredicate.ne, emit.mul(half, emit.index(2)), columns).result
+    last = scf.IfOp(single, [], has_else=False)
+    with ir.InsertionPoint(last.then_block):
+        even = _column_bits(context, tile, arith.SubIOp(columns, emit.index(1)).result)
+        emit.store(_upper_half(context, even), context.column(tile, half), alignment=64)
+        scf.YieldOp([])
+    return LanePairs(tile.address)
+
+
+def _column_bits(context: Context, tile: LaneTile, column: ir.Value) -> ir.Value:
+    return arith.BitcastOp(word_vector(context.lanes), context.load_column(tile, column)).result
+
+
+def _upper_half(context: Context, bits: ir.Value) -> ir.Value:
+    """The bf16 in the upper half of each word, moved to the lower one."""
+    sixteen = emit.splat(emit.integer(16, 32), context.lanes)
+    return arith.ShRUIOp(bits, sixteen).result
+
+
+def pack_rows(address: ir.Value, memory: Memory, buffer: ir.Value, count: ir.Value, columns: int) -> RowPairs:
+    """Interleaves rows of bf16 from memory in pairs; a last single row is paired with zeros."""
+    half = arith.DivUIOp(count, emit.index(2)).result
+    pairs = scf.ForOp(emit.index(0), half, emit.index(1), [])
+    with ir.InsertionPoint(pairs.body):
+        _pack_row_pair(address, memory, buffer, pairs.induction_variable, columns, single=False)
+        scf.YieldOp([])
+    odd = arith.CmpIOp(arith.CmpIPredicate.ne, emit.mul(half, emit.index(2)), count).result
+    last = scf.IfOp(odd, [], has_else=False)
+    with ir.InsertionPoint(last.then_block):
+        _pack_row_pair(address, memory, buffer, half, columns, single=True)
+        scf.YieldOp([])
+    return RowPairs(buffer, columns)
+
+
+def _pack_row_pair(address: ir.Value, memory: Memory, buffer: ir.Value, pair: ir.Value, columns: int, single: bool) -> None:
+    row = emit.mul(emit.to_i64(pair), emit.integer(2))
+    even = emit.element_pointer(address, emit.mul(row, memory.strides[2]), memory.element)
+    odd = emit.element_pointer(even, memory.strides[2], memory.element)
+    target = emit.element_pointer(buffer, emit.mul(emit.to_i64(pair), emit.integer(columns)), word_type())
+    whole = columns // WIDTH * WIDTH
+    for begin, end, width in ((0, whole, WIDTH), (whole, columns, 1)):
+        if begin == end:
+            continue
+        loop = scf.ForOp(emit.index(begin), emit.index(end), emit.index(width), [])
+        with ir.InsertionPoint(loop.body):
+            column = loop.induction_variable
+            word = _load_words(even, column, width)
+            if not single:
+                shift = emit.integer(16, 32)
+                upper = arith.ShLIOp(_load_words(odd, column, width), shift if width == 1 else emit.splat(shift, width)).result
+                word = arith.OrIOp(upper, word).result
+            emit.store(word, emit.element_pointer(target, column, word_type()), alignment=4)
+            scf.YieldOp([])
+
+
+def _load_words(row: ir.Value, column: ir.Value, width: int) -> ir.Value:
+    """bf16 elements as the lower halves of 32-bit words."""
+    i16 = ir.IntegerType.get_signless(16)
+    type_ = i16 if width == 1 else ir.VectorType.get([width], i16)
+    return arith.ExtUIOp(word_type() if width == 1 else word_vector(width), emit.load(type_, emit.element_pointer(row, column, i16))).result

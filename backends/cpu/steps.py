@@ -1,0 +1,140 @@
+"""What a compiled program consists of: kernels, and the steps in which a host function calls them.
+
+A host function (see `attn-outline`) holds nothing but calls and sums of two tensors. It is read once, and kept beside the code in
+the disk cache.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from attn_mlir.mlir import ir
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A worker's grid and outputs, as its attribute `tile.kernel` tells them.
+
+    The grid runs over blocks of `block_q` rows of argument number `over`, its heads and its batch; "pairs" are chunks of
+    keys instead of blocks. An output is "store" (every element is written), "accumulate" (sums are added to zeros) or
+    "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet).
+    """
+
+    name: str
+    block_q: int
+    grid: str
+    over: int
+    outputs: tuple[str, ...]
+    disjoint: tuple[tuple[bool, ...], ...]
+    serial: bool
+
+
+@dataclass(frozen=True)
+class Argument:
+    """The type of a value: an element type with the sizes of a tensor (-1: any), or without for a scalar."""
+
+    element: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step makes; `role` tells its shape, as `attn-outline` describes."""
+
+    role: str
+    type: Argument
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call of a kernel, or without a kernel the sum of two tensors. Values are numbered: arguments, then all results in order."""
+
+    kernel: str
+    operands: tuple[int, ...]
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host function."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    steps: tuple[Step, ...]
+    returns: tuple[int, ...]
+
+
+def to_json(host: Host, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
+    """Both as plain data."""
+    return {"host": asdict(host), "kernels": [asdict(kernel) for kernel in kernels.values()]}
+
+
+def from_json(fields: Mapping[str, Any]) -> tuple[Host, dict[str, Kernel]]:
+    """The inverse of `to_json`. Raises LookupError or TypeError for other data."""
+    host = fields["host"]
+    steps = [
+        Step(step["kernel"], tuple(step["operands"]), tuple(Result(r["role"], _argument(r["type"])) for r in step["results"]))
+        for step in host["steps"]
+    ]
+    kernels = [
+        Kernel(**{**k, "outputs": tuple(k["outputs"]), "disjoint": tuple(tuple(axes) for axes in k["disjoint"])}) for k in fields["kernels"]
+    ]
+    arguments = tuple(map(_argument, host["arguments"]))
+    return Host(host["name"], arguments, tuple(steps), tuple(host["returns"])), {kernel.name: kernel for kernel in kernels}
+
+
+def _argument(fields: Mapping[str, Any]) -> Argument:
+    return Argument(fields["element"], None if fields["shape"] is None else tuple(fields["shape"]))
+
+
+def read_host(function: ir.Operation) -> Host:
+    """Reads an outlined function: one that only calls, or one that is a kernel itself and has `roles`."""
+    name = ir.StringAttr(function.attributes["sym_name"]).value
+    block = function.regions[0].blocks[0]
+    arguments = tuple(_type(argument.type) for argument in block.arguments)
+    if "roles" in function.attributes:
+        types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
+        results = _results(function, types)
+        step = Step(name, tuple(range(len(arguments))), results)
+        return Host(name, arguments, (step,), tuple(range(len(arguments), len(arguments) + len(results))))
+    numbers = {argument: number for number, argument in enumerate(block.arguments)}
+    steps = []
+    operations = [view.operation for view in block.operations]
+    for call in operations[:-1]:
+        if call.name == "arith.addf":
+            callee, results = "", (Result("like:0", _type(call.result.type)),)
+        else:
+            callee, results = ir.FlatSymbolRefAttr(call.attributes["callee"]).value, _results(call, [r.type for r in call.results])
+        steps.append(Step(callee, tuple(numbers[v] for v in call.operands), results))
+        for result in call.results:
+            numbers[result] = len(numbers)
+    return Host(name, arguments, tuple(steps), tuple(numbers[value] for value in operations[-1].operands))
+
+
+def _results(op: ir.Operation, types: list[ir.Type]) -> tuple[Result, ...]:
+    roles = [ir.StringAttr(role).value for role in ir.ArrayAttr(op.attributes["roles"])]
+    return tuple(Result(role, _type(type_)) for role, type_ in zip(roles, types, strict=True))
+
+
+def _type(type_: ir.Type) -> Argument:
+    if not isinstance(type_, ir.RankedTensorType):
+        return Argument(str(type_), None)
+    return Argument(str(type_.element_type), tuple(-1 if type_.is_dynamic_dim(d) else type_.shape[d] for d in range(type_.rank)))
+
+
+def read_kernel(function: ir.Operation, results: int) -> Kernel:
+    """Reads `tile.kernel` of a kernel with that many outputs."""
+    attribute = ir.DictAttr(function.attributes["tile.kernel"])
+    fields = {name: attribute[name] for name in ("grid", "over", "outputs", "disjoint", "serial") if name in attribute}
+    outputs = tuple(ir.StringAttr(kind).value for kind in ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else ("store",) * results
+    disjoint = fields.get("disjoint")
+    axes = [tuple(ir.BoolAttr(b).value for b in ir.ArrayAttr(a)) for a in ir.ArrayAttr(disjoint)] if disjoint else [()] * results
+    return Kernel(
+        name=ir.StringAttr(function.attributes["sym_name"]).value,
+        block_q=ir.IntegerAttr(attribute["block_q"]).value,
+        grid=ir.StringAttr(fields["grid"]).value if "grid" in fields else "rows",
+        over=ir.IntegerAttr(fields["over"]).value if "over" in fields else 0,
+        outputs=outputs,
+        disjoint=tuple(axes),
+        serial="serial" in fields and ir.BoolAttr(fields["serial"]).value,
+    )

@@ -1,0 +1,25 @@
+"""What an attention and its derivatives cost at least: matrix work for each present pair, memory traffic."""
+
+from collections.abc import Sequence
+
+from attn_mlir.mlir import ir
+
+_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+
+
+def bytes_of(tensor: ir.Type) -> int:
+    """Bytes of one position of a tensor [B, H, S, D]."""
+    type_ = ir.RankedTensorType(tensor)
+    return type_.shape[3] * _BYTES[str(type_.element_type)]
+
+
+def work(products: Sequence[int], sums: Sequence[int], sweeps: int = 1) -> str:
+    """Products (in every sweep) and sums (in the last) of head dimensions, as flops."""
+    flops = 2 * (sweeps * sum(products) + sum(sums))
+    counted = f"{len(products)} {'product' if len(products) == 1 else 'products'}, {len(sums)} {'sum' if len(sums) == 1 else 'sums'}"
+    return f"{flops} flops of matrix work for each present pair ({counted}, {sweeps} {'sweep' if sweeps == 1 else 'sweeps'})"
+
+
+def traffic(query: int, key: int, rows: int) -> str:
+    """Bytes of query positions, of key positions, and numbers of rows, each read or written once."""
+    return f"at least B Hq Sq {query + 4 * rows} + B Hkv Skv {key} bytes of memory traffic"

@@ -1,0 +1,72 @@
+"""Accumulators: what the weights of a row sum over the keys, each sum once, and how outputs are made of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.factor import Group, factorise
+from attn_mlir.passes.derivation.normal import Normal
+from attn_mlir.passes.derivation.row import Row
+from attn_mlir.passes.derivation.sums import Sum
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulator:
+    """sum_j weight(s_j, r) times row j of `source`; rescaled by exp(shift) (and exp2)."""
+
+    weight: Node
+    shift: tuple[Sum, Sum]
+    source: int
+
+    def sums(self, group: Group, source: int) -> bool:
+        """Whether this is the sum that a group of a weight of `source` needs."""
+        return self.source == source and self.weight is group.weight and self.shift == group.shift
+
+
+Terms = list[list[tuple[int, Node]]]
+
+
+def factorise_weights(row: Row, nf: Normal, limit: int) -> list[list[Group]] | str:
+    """The groups of every weight, or why they cannot be accumulated while the reductions of `nf` still move.
+
+    The limit holds for what each weight needs of its own: an accumulator that an earlier weight has already costs nothing.
+    """
+    known: list[Accumulator] = []
+    groups: list[list[Group]] = []
+    for weight in row.weights:
+        found = [] if _is_zero(weight.node) else factorise(nf, weight.node, row.names)
+        if isinstance(found, str):
+            return found
+        own = [group for group in found if not any(a.sums(group, weight.source) for a in known)]
+        if len(own) > limit:
+            return f"it would need {len(own)} accumulators, and more than {limit} are dearer than one more sweep"
+        known += [Accumulator(group.weight, group.shift, weight.source) for group in own]
+        groups.append(found)
+    return groups
+
+
+def verbatim(row: Row) -> list[list[Group]]:
+    """Every weight as its author wrote it."""
+    one = row.graph.const(1.0)
+    return [[] if _is_zero(weight.node) else [Group(weight.node, one, ({}, {}))] for weight in row.weights]
+
+
+def accumulators_of(row: Row, groups: Sequence[Sequence[Group]]) -> tuple[list[Accumulator], Terms]:
+    """The accumulators, at least one, and for each output which of them it sums, with which factor at the end."""
+    accumulators: list[Accumulator] = []
+    terms: Terms = [[] for _ in range(row.o_count)]
+    for weight, of_weight in zip(row.weights, groups, strict=True):
+        for group in of_weight:
+            number = next((i for i, a in enumerate(accumulators) if a.sums(group, weight.source)), len(accumulators))
+            if number == len(accumulators):
+                accumulators.append(Accumulator(group.weight, group.shift, weight.source))
+            terms[weight.output].append((number, group.coefficient))
+    if not accumulators:
+        # Weights that cancel, as in s - s, still make an output: zero.
+        accumulators.append(Accumulator(row.graph.const(0.0), ({}, {}), 0))
+        terms[0].append((0, row.graph.const(1.0)))
+    return accumulators, terms
+
+
+def _is_zero(node: Node) -> bool:
+    return node.is_const and node.attr == 0.0

@@ -1,0 +1,62 @@
+"""Derives the backward, the tangent and the second backward of an attention."""
+
+from dataclasses import dataclass
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.differentiation import Derivatives, DifferentiationError, Primal
+from attn_mlir.passes.differentiation.arguments import is_plain, positions, read_of_input
+from attn_mlir.passes.regions import find_all
+
+_MAKERS = {"fwd": "forward", "bwd": "backward", "jvp": "jvp", "bwd2": "second"}
+
+
+@dataclass(frozen=True)
+class Differentiate(Pass):
+    """Adds functions that compute derivatives of every function that holds an `attn.attention`.
+
+    `functions`, joined by "+": `fwd`, the function with the row values that the backward needs as further results; `bwd`,
+    the gradients; `jvp`, the tangent; `bwd2`, the gradients of the backward. `wrt`: names of the arguments, joined by "+"; by
+    default all floating tensors. `only` leaves the new functions alone in the module.
+    """
+
+    name = "attn-differentiate"
+    functions: str = "fwd+bwd"
+    wrt: str = ""
+    only: bool = False
+
+    def run(self, module: ir.Operation) -> bool:
+        wanted = [name for name in self.functions.split("+") if name]
+        for name in wanted:
+            if name not in _MAKERS:
+                module.location.emit_error(f"{self.name}: functions are {', '.join(_MAKERS)}, got '{name}'")
+                return False
+        for attention in find_all(module, "attn.attention"):
+            if not self._differentiate(attention, wanted):
+                return False
+        return True
+
+    def _differentiate(self, attention: ir.Operation, wanted: list[str]) -> bool:
+        function = attention.parent
+        if function is None or function.name != "func.func" or function.regions[0].blocks[0] != attention.block:
+            attention.location.emit_error(f"{self.name}: 'attn.attention' must stand directly in a func.func")
+            return False
+        primal = Primal(function, attention)
+        if not is_plain(primal):
+            attention.location.emit_error(f"{self.name}: takes a function that returns just one attention of its first three arguments")
+            return False
+        read = read_of_input(primal)
+        if read is not None:
+            read.location.emit_error(f"{self.name}: an element of q, k or v is read: pass the tensor once more, as a further argument")
+            return False
+        try:
+            with attention.location:
+                derivatives = Derivatives(primal, positions(primal, self.wrt))
+                for name in wanted:
+                    getattr(derivatives, _MAKERS[name])()
+        except DifferentiationError as error:
+            (error.location or attention.location).emit_error(f"no derivative: {error}")
+            return False
+        if self.only:
+            function.erase()
+        return True

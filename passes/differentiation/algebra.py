@@ -1,0 +1,259 @@
+"""Algebra on expressions: what is zero, what factors of a row can be taken out of a sum over its keys."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from attn_mlir.passes.derivation.expr import BOOL, Graph, Node
+from attn_mlir.passes.derivation.normal import Normal
+from attn_mlir.passes.derivation.sums import Mono, Sum, mono_product, plus, times
+
+_MAX_TERMS = 48
+_MAX_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class _NoSigns:
+    """Nothing is taken to be positive: then no rule of the normal form needs an assumption."""
+
+    def of(self, node: Node) -> int:
+        return 0
+
+    def positive(self, node: Node) -> bool:
+        return False
+
+    def nonnegative(self, node: Node) -> bool:
+        return False
+
+
+@dataclass(eq=False)
+class Algebra:
+    """Decisions about expressions of one graph; `is_pair` tells what differs from key to key.
+
+    Constants are only as precise as the program's type: terms that cancel up to `tolerance` do cancel.
+    """
+
+    graph: Graph
+    is_pair: Callable[[Node], bool]
+    tolerance: float = 1e-13
+    _split: dict[Node, list[tuple[Node, Node]]] = field(default_factory=dict)
+    _gathered: dict[Node, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        signs: object = _NoSigns()
+        self._expanded = Normal(self.graph, frozenset(), signs, expand=True)  # type: ignore[arg-type]
+        self._plain = Normal(self.graph, frozenset(), signs)  # type: ignore[arg-type]
+
+    def is_zero(self, node: Node) -> bool:
+        """Whether an expression is zero for all values of its leaves: proved by bringing it over a common denominator."""
+        if node.is_const:
+            return node.attr == 0.0
+        left = self._without_constants(self._expanded.of(node))
+        for _ in range(_MAX_ROUNDS):
+            if not left:
+                return True
+            denominators = {n for mono in left for n, p in mono.powers if p < 0 and n.op in ("arith.addf", "arith.subf")}
+            if not denominators or len(left) > _MAX_TERMS:
+                return False
+            found = self._multiplied(left, min(denominators))
+            if found is None:
+                return False
+            left = self._without_constants(found)
+        return False
+
+    def _without_constants(self, terms: Sum) -> Sum:
+        """`terms` with constant factors multiplied out, and without those that cancel."""
+        out: Sum = {}
+        sizes: dict[Mono, float] = {}
+        for mono, c in terms.items():
+            rest = []
+            for n, p in mono.powers:
+                if n.is_const and (float(n.attr) > 0 or p == int(p)):  # type: ignore[arg-type]
+                    c *= float(n.attr) ** p  # type: ignore[arg-type]
+                else:
+                    rest.append((n, p))
+            key = Mono(tuple(rest), mono.e, mono.e2)
+            out[key] = out.get(key, 0.0) + c
+            sizes[key] = max(sizes.get(key, 0.0), abs(c))
+        return {mono: c for mono, c in out.items() if abs(c) > self.tolerance * sizes[mono]}
+
+    def _multiplied(self, terms: Sum, denominator: Node) -> Sum | None:
+        """`terms` times the power of `denominator` that it is divided by, multiplied out."""
+        lowest = min(dict(mono.powers).get(denominator, 0.0) for mono in terms)
+        if lowest != int(lowest):
+            return None
+        expanded, out = self._expanded.of(denominator), Sum()
+        for mono, c in terms.items():
+            power = dict(mono.powers).get(denominator, 0.0) - lowest
+            if power != int(power):
+                return None
+            rest = Mono(tuple((n, p) for n, p in mono.powers if n is not denominator), mono.e, mono.e2)
+            product: Sum | None = {rest: c}
+            for _ in range(int(power)):
+                product = None if product is None else times(product, expanded)
+            if product is None:
+                return None
+            out = plus(out, product)
+        return out
+
+    def gathered(self, node: Node) -> Node:
+        """`node` with factors that both sides of a sum share taken out: a e + b e becomes e (a + b)."""
+        if node.is_leaf or node.type == BOOL:
+            return node
+        if node not in self._gathered:
+            args = tuple(self.gathered(a) for a in node.args)
+            unchanged = all(a is b for a, b in zip(args, node.args, strict=True))
+            new = node if unchanged else self.graph.node(node.op, *args, attr=node.attr, type=node.type)
+            self._gathered[node] = self._gather(new) if new.op in ("arith.addf", "arith.subf") and self.is_pair(new) else new
+        return self._gathered[node]
+
+    def _gather(self, n: Node) -> Node:
+        g = self.graph
+        x, y = n.args
+        if x.op == y.op == "arith.select" and x.args[0] is y.args[0]:
+            for zero, kept in ((1, 2), (2, 1)):
+                if x.args[zero] is y.args[zero] is g.const(0.0):
+                    inner = g.node(n.op, x.args[kept], y.args[kept])
+                    chosen = (g.const(0.0), inner) if zero == 1 else (inner, g.const(0.0))
+                    return g.select(x.args[0], *chosen)
+        left, right = (_factors(a) for a in n.args)
+        shared = []
+        for f in left:
+            if f in right and self.is_pair(f):
+                right.remove(f)
+                shared.append(f)
+        if not shared:
+            return n
+        for f in shared:
+            left.remove(f)
+        a, b = (self._in_order(rest) for rest in (left, right))
+        inner = g.add(a, b) if n.op == "arith.addf" else g.sub(a, b)
+        return g.mul(self._in_order(shared), inner)
+
+    def _in_order(self, factors: list[Node]) -> Node:
+        """The product; what is the same for a whole row first, so that it becomes one factor."""
+        total = self.graph.const(1.0)
+        for f in sorted(factors, key=lambda n: (self.is_pair(n), n.id)):
+            total = self.graph.mul(total, f)
+        return total
+
+    def split(self, node: Node) -> list[tuple[Node, Node]]:
+        """`node` as the sum of (row factor, pair factor) products."""
+        if node not in self._split:
+            self._split[node] = self._merged(self._parts(self._opened(node)))
+        return self._split[node]
+
+    def _parts(self, n: Node) -> list[tuple[Node, Node]]:
+        g, one = self.graph, self.graph.const(1.0)
+        if not self.is_pair(n):
+            return [(n, one)]
+        if n.op == "arith.addf":
+            return self.split(n.args[0]) + self.split(n.args[1])
+        if n.op == "arith.subf":
+            return self.split(n.args[0]) + [(g.neg(c), w) for c, w in self.split(n.args[1])]
+        if n.op == "arith.negf":
+            return [(g.neg(c), w) for c, w in self.split(n.args[0])]
+        if n.op == "arith.divf" and not self.is_pair(n.args[1]):
+            return [(g.div(c, n.args[1]), w) for c, w in self.split(n.args[0])]
+        if n.op == "arith.mulf":
+            left, right = self.split(n.args[0]), self.split(n.args[1])
+            if len(left) * len(right) <= 4:
+                return [(g.mul(a, b), self._product(x, y)) for a, x in left for b, y in right]
+            for rows, pairs in ((n.args[0], n.args[1]), (n.args[1], n.args[0])):
+                if not self.is_pair(rows):
+                    return [(g.mul(rows, c), w) for c, w in self.split(pairs)]
+        return [(one, n)]
+
+    def _product(self, x: Node, y: Node) -> Node:
+        """Products in one order, so that equal ones are one node."""
+        factors = sorted([*_factors(x), *_factors(y)], key=lambda n: n.id)
+        total = self.graph.const(1.0)
+        for f in factors:
+            total = self.graph.mul(total, f)
+        return total
+
+    def _merged(self, parts: list[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
+        total: dict[Node, Node] = {}
+        for c, w in parts:
+            if w.is_const:
+                c, w = (c if w.attr == 1.0 else self.graph.mul(c, w)), self.graph.const(1.0)
+            total[w] = self.graph.add(total[w], c) if w in total else c
+        return [(c, w) for w, c in total.items() if not (c.is_const and c.attr == 0.0)]
+
+    def inverse(self, node: Node) -> Node | None:
+        """1 / node where that divides by nothing that may be zero: for a constant, or what is itself one over something."""
+        terms = list(self._plain.of(node).items())
+        if len(terms) != 1:
+            return None
+        mono, c = terms[0]
+        if any(p > 0 and not (n.is_const and n.attr) for n, p in mono.powers):
+            return None
+        return self._plain.node_of({Mono(*[tuple((a, -p) for a, p in part) for part in mono]): 1.0 / c})  # type: ignore[arg-type]
+
+    def ratio(self, x: Node, y: Node) -> Node | None:
+        """c with x = c y where c is the same for all keys of a row, or None when there is no such c to be seen."""
+        x = self._opened(x)
+        for nf in (self._plain, self._expanded):
+            found = self._ratio(self._terms(nf, x), self._terms(nf, y))
+            if found is not None:
+                node = nf.node_of(found)
+                if not self.is_pair(node):
+                    return node
+        return None
+
+    def _ratio(self, above: list[tuple[Mono, float]], below: list[tuple[Mono, float]]) -> Sum | None:
+        if not above or not below:
+            return None
+        if len(below) == 1:
+            quotients = [self._quotient(term, below[0]) for term in above]
+        else:
+            # Several terms each: one by one, in an order that only looks at what differs from key to key.
+            if len(above) != len(below):
+                return None
+            quotients = [self._quotient(*pair) for pair in zip(above, below, strict=True)]
+            if any(q != quotients[0] for q in quotients):
+                return None
+            quotients = quotients[:1]
+        total: Sum = {}
+        for quotient in quotients:
+            if quotient is None:
+                return None
+            total = plus(total, {quotient[0]: quotient[1]})
+        return total
+
+    def _opened(self, node: Node) -> Node:
+        """`node` with choices between something and 0 that are made for a whole row written as factors 1 or 0."""
+        g = self.graph
+
+        def replace(n: Node) -> Node | None:
+            if n.op != "arith.select" or n.type == BOOL or self.is_pair(n.args[0]) or not self.is_pair(n):
+                return None
+            condition, x, y = n.args
+            one, zero = g.const(1.0), g.const(0.0)
+            if y.is_const and y.attr == 0.0:
+                return g.mul(g.substitute(x, replace, memo), g.select(condition, one, zero))
+            if x.is_const and x.attr == 0.0:
+                return g.mul(g.substitute(y, replace, memo), g.select(condition, zero, one))
+            return None
+
+        memo: dict[Node, Node] = {}
+        return g.substitute(node, replace, memo)
+
+    def _terms(self, nf: Normal, node: Node) -> list[tuple[Mono, float]]:
+        return sorted(nf.of(node).items(), key=lambda t: repr([(n.id, p) for n, p in t[0].powers if self.is_pair(n)]))
+
+    @staticmethod
+    def _quotient(x: tuple[Mono, float], y: tuple[Mono, float]) -> tuple[Mono, float] | None:
+        """x / y; None where that would divide by what y itself does not divide by: it would be 0 / 0 where that is zero."""
+        (m, c), (n, d) = x, y
+        inverse = Mono(*[tuple((a, -p) for a, p in part) for part in n])  # type: ignore[arg-type]
+        quotient = mono_product(m, inverse)
+        divided = {a for a, p in (*m.powers, *n.powers) if p < 0}
+        return None if any(p < 0 and a not in divided for a, p in quotient.powers) else (quotient, c / d)
+
+
+def _factors(n: Node) -> list[Node]:
+    if n.is_const and n.attr == 1.0:
+        return []
+    if n.op == "arith.mulf":
+        return [*_factors(n.args[0]), *_factors(n.args[1])]
+    return [n]

@@ -1,0 +1,46 @@
+"""What both passes that make derivatives ask of a function: its form, and by which arguments to differentiate."""
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.differentiation.errors import DifferentiationError
+from attn_mlir.passes.differentiation.host import Primal
+from attn_mlir.passes.regions import find_all
+
+
+def is_plain(primal: Primal) -> bool:
+    """Whether the function is just one attention of its first three arguments, as the frontend makes it."""
+    attention, entry = primal.attention, primal.entry
+    operations = [view.operation for view in entry.operations]
+    returned = list(operations[-1].operands) == list(attention.results)
+    several = any(view.operation.name in ("attn.product", "attn.term") for view in attention.regions[0].blocks[0].operations)
+    return list(attention.operands) == list(entry.arguments)[:3] and returned and not several
+
+
+def read_of_input(primal: Primal) -> ir.Operation | None:
+    """A read of an element of q, k or v in a piece, which would need a gradient besides that of the tensor as a whole."""
+    inputs = list(primal.entry.arguments)[:3]
+    pieces = [view.operation for view in primal.attention.regions[0].blocks[0].operations if view.operation.name != "attn.mask"]
+    reads = [op for piece in pieces for op in find_all(piece, "tensor.extract")]
+    return next((op for op in reads if op.operands[0] in inputs), None)
+
+
+def floating_arguments(primal: Primal) -> list[int]:
+    """The positions of all floating tensors."""
+    return [i for i, argument in enumerate(primal.entry.arguments) if _is_floating_tensor(argument.type)]
+
+
+def positions(primal: Primal, wrt: str) -> list[int]:
+    """Those of the arguments that `wrt` names, joined by "+"; by default all floating tensors. Raises DifferentiationError."""
+    floating, names = floating_arguments(primal), primal.names
+    if not wrt:
+        return floating
+    found = []
+    for name in wrt.split("+"):
+        if name not in names or names.index(name) not in floating:
+            known = ", ".join(names[i] for i in floating)
+            raise DifferentiationError(f"'{name}' is no floating tensor among the arguments, which are {known}")
+        found.append(names.index(name))
+    return sorted(found)
+
+
+def _is_floating_tensor(type_: ir.Type) -> bool:
+    return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.FloatType)

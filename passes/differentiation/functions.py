@@ -1,0 +1,289 @@
+"""The derivative functions of one attention: what they take, what they return, and how they are put together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from attn_mlir.dialects.attn import build
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.differentiation.check import Certificate, Checker
+from attn_mlir.passes.differentiation.errors import DifferentiationError
+from attn_mlir.passes.differentiation.forward import DOT, Forward, readable
+from attn_mlir.passes.differentiation.gradients import Gradients
+from attn_mlir.passes.differentiation.host import Host, Primal
+from attn_mlir.passes.differentiation.model import Program, Reduction, Scatter
+from attn_mlir.passes.differentiation.mods import PIECES, Mods
+from attn_mlir.passes.differentiation.read import read_attention
+from attn_mlir.passes.differentiation.reverse import Reverse, Seeds
+from attn_mlir.passes.differentiation.sweep import write_attention
+from attn_mlir.passes.regions import block_of, clone_op, piece
+
+_SIDES = {"q": "query", "k": "key", "v": "key", "do": "query"}
+
+
+@dataclass(eq=False)
+class Derivatives:
+    """Derivatives of the attention of one function, by the arguments `wrt` (positions)."""
+
+    primal: Primal
+    wrt: Sequence[int]
+    certificates: dict[str, Certificate] = field(default_factory=dict)
+
+    @cached_property
+    def program(self) -> Program:
+        """The attention as it was written; with a count of the keys where rows may be empty and that matters."""
+        program = read_attention(self.primal.attention)
+        if self._needs_count(program) and not any(_is_count(r, program) for r in program.reductions):
+            one = program.graph.const(1.0)
+            program.reductions.append(Reduction("sum", one, "count", "saved"))
+        return program
+
+    def _needs_count(self, program: Program) -> bool:
+        """Whether something is formed for each row, where its formulas need not be finite for a row without keys."""
+        if piece(self.primal.attention, "attn.mask") is None:
+            return False
+        return bool(program.rows) or any(not program.is_pair(s.weight) for s in Reverse(program, self._seeds(program)).run().scatters)
+
+    @cached_property
+    def mods(self) -> Mods:
+        return Mods.read(self.program, self.primal.attention)
+
+    @cached_property
+    def saved(self) -> list[int]:
+        """The reductions whose final values the forward pass returns."""
+        program = self.program
+        roots = [w for s in program.sums for w, _ in s.terms] + [r.value for r in program.rows]
+        counts = {i for i, r in enumerate(program.reductions) if r.name == "count" and r.origin is None}
+        return sorted(program.reductions_of(*roots) | counts)
+
+    @staticmethod
+    def _seeds(program: Program) -> Seeds:
+        return Seeds({"o": "do"}, {r.name: f"d_{r.name}" for r in program.rows}, None, frozenset({"o"}))
+
+    @cached_property
+    def reverse(self) -> Reverse:
+        """The derived reverse mode, with its steps."""
+        reverse = Reverse(self.program, self._seeds(self.program))
+        self.certificates["backward"] = self.checker.check_reverse(reverse.run())
+        return reverse
+
+    @cached_property
+    def checker(self) -> Checker:
+        """Differences of the attention as it was written; every derived program must agree with them."""
+        return Checker(self.program, self._seeds(self.program))
+
+    def _count(self, program: Program) -> Node | None:
+        found = next((i for i, r in enumerate(program.reductions) if _is_count(r, program)), None)
+        masked = piece(self.primal.attention, "attn.mask") is not None
+        return program.red(found) if masked and found is not None and found in self.saved else None
+
+    def _names(self) -> list[str]:
+        return self.primal.input_names
+
+    def _passed(self) -> list[tuple[str, ir.Type]]:
+        """What the backward functions take after the inputs: results of the forward pass, then adjoints of o and the rows."""
+        host = Host(self.primal)
+        row = host.row_type()
+        o = self.primal.attention.results[0].type
+        rows = [r.name for r in self.program.rows]
+        saved = [self.program.reductions[i].name for i in self.saved]
+        out = [("o", o), *[(f"row_{n}", row) for n in rows], *[(f"saved_{n}", row) for n in saved]]
+        return [*out, ("do", o), *[(f"d_{n}", row) for n in rows]]
+
+    def _like_inputs(self) -> list[ir.Type]:
+        host = Host(self.primal)
+        arguments = list(self.primal.entry.arguments)
+        return [host.like(arguments[i]) for i in self.wrt]
+
+    def forward(self) -> None:
+        """`@f_fwd`: the attention with the saved reductions as further row outputs."""
+        _ = self.reverse  # What has no derivative is to be told before anything is computed.
+        host, attention = Host(self.primal), self.primal.attention
+        reductions = [self.program.reductions[i] for i in self.saved]
+        types = [r.type for r in attention.results] + [host.row_type()] * len(reductions)
+
+        def body() -> list[ir.Value]:
+            operands = [host.mapping[v] for v in attention.operands]
+            names = [*self.primal.outputs, *(f"saved_{r.name}" for r in reductions)]
+            op, block = build.attention(operands[0], operands[1], operands[2], types, names)
+            with ir.InsertionPoint(block):
+                for view in block_of(attention).operations:
+                    clone = clone_op(view.operation, dict(host.mapping))
+                    if view.operation.name == "attn.row":
+                        _yield_also(view.operation, clone, reductions)
+            return list(op.results)
+
+        host.build("fwd", [], types, body)
+
+    def backward(self) -> None:
+        """`@f_bwd`: the gradients of the arguments `wrt`."""
+        host = Host(self.primal)
+
+        def body() -> list[ir.Value]:
+            originals = self.mods.apply(host)
+            program = self.reverse.result
+            return self._gradients(host, program, originals)
+
+        host.build("bwd", self._passed(), self._like_inputs(), body)
+
+    def _gradients(self, host: Host, program: Program, originals: dict[str, ir.Value], second: bool = False) -> list[ir.Value]:
+        names, modded = self._names(), set(self.mods.of)
+        roles = {names[i] for i in self.wrt} & {"q", "k", "v"}
+        captured = {names[i] for i in self.wrt} - {"q", "k", "v"}
+        # A mod that reads a captured tensor needs the adjoint of what it makes.
+        wanted = roles | {role for role in modded if any(self._reads(n) in captured for n in self._mod_reads(role))}
+        wanted |= {"do"} if second else set()
+        sums = [s for s in program.sums if s.name in wanted and s.side == _SIDES[s.name]]
+        scatters = [s for s in program.scatters if self._reads(s.param) in captured]
+        rows = {r.name: r.value for r in program.rows}
+        row_names = [f"d_{r.name}" for r in self.program.rows] if second else []
+        zero = program.graph.const(0.0)
+        writer = Gradients(host, program, sums, scatters, [rows.get(n, zero) for n in row_names], self._count(program))
+        made_sums, made_scatters, made_rows = writer.write()
+        found = {s.name: value for s, value in zip(sums, made_sums, strict=True)}
+        parts: dict[str, list[ir.Value]] = {}
+        for s, value in zip(scatters, made_scatters, strict=True):
+            parts.setdefault(self._reads(s.param), []).append(value)
+        for role, original in originals.items():
+            if role not in wanted or role not in found:
+                continue
+            found[role], scattered = self.mods.pull(host, role, original, found[role])
+            for leaf, value in scattered:
+                parts.setdefault(self._reads(leaf), []).append(value)
+        results = [self._result(host, names[i], found, parts) for i in self.wrt]
+        if second:
+            results += [found["do"] if "do" in found else host.zeros(host.tensors["do"]), *made_rows]
+        return results
+
+    def _result(self, host: Host, name: str, found: dict[str, ir.Value], parts: dict[str, list[ir.Value]]) -> ir.Value:
+        if name in ("q", "k", "v"):
+            return found[name] if name in found else host.zeros(host.mapping[self.primal.attention.operands["qkv".index(name)]])
+        values = parts.get(name)
+        tensor = host.tensors[f"captured:{name}"]
+        if not values:
+            return _zero_capture(host, tensor)
+        total = values[0]
+        for value in values[1:]:
+            total = arith.addf(total, value)
+        return total
+
+    def _reads(self, leaf: Node) -> str:
+        read = self.program.param(leaf).read
+        return "" if read is None else self._names()[ir.BlockArgument(read.tensor).arg_number]
+
+    def _mod_reads(self, role: str) -> list[Node]:
+        leaves: list[Node] = []
+        todo = [self.mods.of[role][1]]
+        while todo:
+            n = todo.pop()
+            todo.extend(n.args)
+            if n.op == "param" and self.program.param(n).read is not None:
+                leaves.append(n)
+        return leaves
+
+    @cached_property
+    def tangent(self) -> Forward:
+        """The derived forward mode for tangents of the arguments `wrt`."""
+        names = self._names()
+        chosen = {names[i] for i in self.wrt}
+        reads = frozenset(
+            leaf
+            for leaf in (self.program.graph.leaf("param", i) for i in range(len(self.program.params)))
+            if self._reads(leaf) in chosen - {"q", "k", "v"}
+        )
+        moved = {role for role in "qkv" if role in chosen or (role in self.mods.of and any(n in reads for n in self._mod_reads(role)))}
+        everything = Forward(self.program, frozenset("qkv"), frozenset(readable(self.program)), frozenset(self.reverse.dropped))
+        self.certificates["tangent"] = self.checker.check_forward(everything.run())
+        forward = Forward(self.program, frozenset(moved), reads, frozenset(self.reverse.dropped))
+        forward.run()
+        return forward
+
+    def jvp(self) -> None:
+        """`@f_jvp`: the results and their tangents, for tangents of the arguments `wrt`."""
+        host, names = Host(self.primal), self._names()
+        arguments = list(self.primal.entry.arguments)
+        further = [(DOT + names[i], arguments[i].type) for i in self.wrt]
+        o = self.primal.attention.results[0].type
+        rows = [host.row_type()] * len(self.program.rows)
+
+        def body() -> list[ir.Value]:
+            forward = self.tangent
+            reads = {n: self.program.adjoint_read(n, DOT) for n in forward.reads}
+            for role, original in self.mods.apply(host).items():
+                moved = self.mods.tangent(host, role, original, host.tensors.get(DOT + role), reads)
+                if moved is not None:
+                    host.tensors[DOT + role] = moved
+            return self._tangent_body(host, forward.result)
+
+        host.build("jvp", further, [o, o, *rows, *rows], body)
+
+    def _tangent_body(self, host: Host, program: Program) -> list[ir.Value]:
+        terms = [(w, tensor, number) for number, s in enumerate(program.sums) for w, tensor in s.terms]
+        values = [(r.name, r.value) for r in program.rows]
+        return write_attention(host, program, terms, values, {}, program.computed())
+
+    def second(self) -> None:
+        """`@f_bwd2`: the gradients of <dd, gradients of the backward function>, by the arguments, do and the rows' adjoints."""
+        if self.mods.of:
+            which = ", ".join(f"{role} by '{PIECES[role]}'" for role in self.mods.of)
+            message = f"second derivatives of an attention that changes {which} are not derived: change the tensors before the call"
+            raise DifferentiationError(message, self.primal.attention.location)
+        host, names = Host(self.primal), self._names()
+        arguments = list(self.primal.entry.arguments)
+        further = [*self._passed(), *[(f"dd_{names[i]}", arguments[i].type) for i in self.wrt]]
+        results = [*self._like_inputs(), host.like(self.primal.attention.results[0]), *[host.row_type()] * len(self.program.rows)]
+        chosen = {names[i] for i in self.wrt}
+
+        def body() -> list[ir.Value]:
+            first = self.reverse.result
+            kept = Program(
+                first.graph, list(first.products), list(first.scores), list(first.reductions), first.params, first.tolerance, first.near
+            )
+            kept.sums = [s for s in first.sums if s.name in chosen and s.side == _SIDES[s.name]]
+            kept.scatters = [Scatter(s.param, self._guard_second(first, s)) for s in first.scatters if self._reads(s.param) in chosen]
+            seeds = Seeds({s.name: f"dd_{s.name}" for s in kept.sums}, {}, "dd_")
+            second = Reverse(kept, seeds).run()
+            self.certificates["second backward"] = Checker(kept, seeds, self.program).check_reverse(second, "second backward")
+            return self._gradients(host, second, {}, second=True)
+
+        host.build("bwd2", further, results, body)
+
+    def _guard_second(self, program: Program, scatter: Scatter) -> Node:
+        count = self._count(program)
+        if count is None or program.is_pair(scatter.weight):
+            return scatter.weight
+        return program.where_keys(count, scatter.weight)
+
+
+def _is_count(reduction: Reduction, program: Program) -> bool:
+    return reduction.kind == "sum" and reduction.value.is_const and float(reduction.value.attr) > 0 and reduction.given == "saved"  # type: ignore[arg-type]
+
+
+def _yield_also(row: ir.Operation, clone: ir.Operation, reductions: Sequence[Reduction]) -> None:
+    """Adds reductions to what a copy of `attn.row` yields."""
+    source, target = list(block_of(row).operations), list(block_of(clone).operations)
+    values: list[ir.Value] = []
+    last = target[-1].operation
+    with last.location, ir.InsertionPoint(last):
+        for reduction in reductions:
+            if reduction.origin is None:
+                one = arith.constant(block_of(clone).arguments[0].type, 1.0)
+                values.append(build.reduce(one, "sum"))
+                continue
+            position = source.index(reduction.origin.owner)  # type: ignore[arg-type]
+            values.append(target[position].operation.results[0])
+        build.yield_([*last.operands, *values])
+    last.erase()
+
+
+def _zero_capture(host: Host, tensor: ir.Value) -> ir.Value:
+    """Zeros shaped like a captured tensor of any rank."""
+    rank = ir.RankedTensorType(tensor.type).rank
+    if rank in (3, 4):
+        return host.zeros(tensor)
+    q = host.tensors["q"]
+    rows = build.row_dot(q, q, host.row_type())
+    weights = build.elements(rows, lambda *_: [host.constant(0.0)])
+    index = lambda *_: [arith.constant(ir.IndexType.get(), 0)] * rank  # noqa: E731
+    return build.scatter(weights, tensor, 0, host.like(tensor), ("b", "h", "i"), index)

@@ -1,0 +1,225 @@
+"""A function under construction that computes a derivative, and expressions written into the pieces of its ops."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from attn_mlir.dialects.attn import build
+from attn_mlir.mlir import arith, func, ir
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
+from attn_mlir.passes.derivation.row import location_name
+from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.regions import block_of, clone_op, piece
+from attn_mlir.passes.tiling.scalars import cast_float
+
+PAIR_NAMES = ("b", "h", "q_idx", "kv_idx")
+
+
+@dataclass(eq=False)
+class Primal:
+    """The function that is differentiated, and its attention."""
+
+    function: ir.Operation
+    attention: ir.Operation
+
+    @property
+    def entry(self) -> ir.Block:
+        return self.function.regions[0].blocks[0]
+
+    @property
+    def name(self) -> str:
+        return ir.StringAttr(self.function.attributes["sym_name"]).value
+
+    @property
+    def names(self) -> list[str]:
+        """The arguments' names from their locations; q, k, v and their position where there is none."""
+        found: list[str] = []
+        for position, argument in enumerate(self.entry.arguments):
+            name = location_name(argument.location) or (("q", "k", "v")[position] if position < 3 else f"arg{position}")
+            found.append(name if name not in found else f"{name}_{position}")
+        return found
+
+    @property
+    def outputs(self) -> list[str]:
+        return [ir.StringAttr(a).value for a in self.attention.attributes["outputs"]]
+
+    @property
+    def score(self) -> ir.Type:
+        return block_of(piece(self.attention, "attn.row") or self.attention).arguments[0].type
+
+    @property
+    def input_names(self) -> list[str]:
+        """The arguments' names in programs: "q", "k", "v", and those of the captures, whatever these three are called otherwise."""
+        captured = enumerate(self.names[3:], 3)
+        return ["q", "k", "v", *(f"{name}_{i}" if name in ("q", "k", "v") else name for i, name in captured)]
+
+
+@dataclass(eq=False)
+class Host:
+    """The new function. `tensors` are values by the names that programs use for them."""
+
+    primal: Primal
+    tensors: dict[str, ir.Value] = field(default_factory=dict)
+    mapping: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    score: ir.Type = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.score = self.primal.score
+
+    def build(
+        self, suffix: str, further: Sequence[tuple[str, ir.Type]], results: Sequence[ir.Type], body: Callable[[], list[ir.Value]]
+    ) -> None:
+        """Adds `@<primal>_<suffix>` behind the primal: its arguments, then `further`; `body` returns the results."""
+        arguments = list(self.primal.entry.arguments)
+        types = [a.type for a in arguments] + [type_ for _, type_ in further]
+        names = [*self.primal.names, *(name for name, _ in further)]
+        last = self.primal.function
+        while last.name == "func.func" and (following := _next(last)) is not None:
+            last = following
+        here = self.primal.attention.location
+        with here, ir.InsertionPoint.after(last):
+            function = func.FuncOp(
+                f"{self.primal.name}_{suffix}", ir.FunctionType.get(types, list(results)), loc=self.primal.function.location
+            )
+            block = ir.Block.create_at_start(function.regions[0], types, [ir.Location.name(n, here) for n in names])
+        values = list(block.arguments)
+        self.mapping.update(zip(arguments, values, strict=False))
+        # Captured tensors may be called anything, also "do".
+        keys = [name if name in ("q", "k", "v") else f"captured:{name}" for name in self.primal.input_names]
+        self.tensors.update(zip(keys, values, strict=False))
+        self.tensors.update(zip([name for name, _ in further], values[len(arguments) :], strict=True))
+        with here, ir.InsertionPoint(block):
+            for view in list(self.primal.entry.operations):
+                if view.operation == self.primal.attention:
+                    break
+                clone_op(view.operation, self.mapping)
+            func.ReturnOp(body())
+
+    def row_type(self) -> ir.Type:
+        """[B, Hq, Sq] of scores."""
+        return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3, self.score)
+
+    def like(self, value: ir.Value) -> ir.Type:
+        """A tensor of scores shaped like `value`."""
+        return ir.RankedTensorType.get(ir.RankedTensorType(value.type).shape, self.score)
+
+    def clone_piece(self, name: str) -> None:
+        """Copies a piece of the primal's attention, if it has it."""
+        found = piece(self.primal.attention, name)
+        if found is not None:
+            clone_op(found, dict(self.mapping))
+
+    def zeros(self, like: ir.Value) -> ir.Value:
+        """A tensor of zeros shaped like a tensor of rank 3 or 4."""
+        weights = build.elements(like, lambda *_: [self.constant(0.0)])
+        return build.collect(weights, 0, self.like(like))
+
+    def constant(self, value: float) -> ir.Value:
+        return arith.constant(self.score, value)
+
+
+def _next(op: ir.Operation) -> ir.Operation | None:
+    operations = [view.operation for view in op.block.operations]
+    position = operations.index(op)
+    return operations[position + 1] if position + 1 < len(operations) else None
+
+
+@dataclass(eq=False)
+class Expressions:
+    """Writes expressions into one piece, each once.
+
+    `indices` are the piece's positions (b, h, q_idx, kv_idx as far as it has them), `leaves` known values, `rows` tensors
+    [B, Hq, Sq] that hold the values of expressions of the row, `names` what values are called.
+    """
+
+    host: Host
+    program: Program
+    indices: Sequence[ir.Value]
+    leaves: dict[Node, ir.Value]
+    rows: Mapping[Node, ir.Value] = field(default_factory=dict)
+    names: Mapping[Node, str] = field(default_factory=dict)
+    _copies: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def emit(self, node: Node) -> ir.Value:
+        if node not in self.leaves:
+            name = self.names.get(node) or self._leaf_name(node)
+            arguments = [] if node in self.rows else [self.emit(a) for a in node.args]
+            with ir.Location.name(name, ir.Location.current) if name else ir.Location.current:
+                self.leaves[node] = self._emit(node, arguments)
+        return self.leaves[node]
+
+    def _leaf_name(self, node: Node) -> str | None:
+        if node.op == "s":
+            return "s" if node.attr == 0 else f"s_{node.attr}"
+        return self.program.reductions[int(node.attr)].name if node.op == "red" else None  # type: ignore[call-overload]
+
+    def _emit(self, n: Node, args: list[ir.Value]) -> ir.Value:
+        if n in self.rows:
+            return self._extract(self.rows[n], self.indices[:3])
+        if n.is_const:
+            if n.type == BOOL:
+                return arith.constant(ir.IntegerType.get_signless(1), int(bool(n.attr)))
+            return self.host.constant(float(n.attr))  # type: ignore[arg-type]
+        match n.op:
+            case "one":
+                return self.host.constant(1.0)
+            case "s":
+                return self.emit(self.program.scores[int(n.attr)])  # type: ignore[call-overload]
+            case "row":
+                return self._extract(self.host.tensors[str(n.attr)], self.indices[:3])
+            case "param":
+                param = self.program.param(n)
+                return self.copy(param.value, param.block)
+            case "dparam":
+                return self._adjoint_read(n)
+            case "attn.detach":
+                return args[0]
+            case "reduce":
+                return build.reduce(args[0], str(n.attr))
+            case "arith.cmpf":
+                return arith.cmpf(arith.CmpFPredicate(n.attr), *args)
+        result = self.host.score if n.type == FLOAT else ir.IntegerType.get_signless(1)
+        attributes = {"attn.tie": ir.StringAttr.get(str(n.attr))} if n.attr is not None else {}
+        return ir.Operation.create(n.op, results=[result], operands=args, attributes=attributes).result
+
+    def _adjoint_read(self, n: Node) -> ir.Value:
+        leaf, prefix = n.attr  # type: ignore[misc]
+        param = self.program.params[leaf]
+        if param.read is None:
+            raise ValueError("only a read of a captured tensor has an adjoint")
+        tensor = self.host.tensors[prefix + self.host.primal.input_names[ir.BlockArgument(param.read.tensor).arg_number]]
+        return self._extract(tensor, [self.copy(index, param.block) for index in param.read.indices])
+
+    def _extract(self, tensor: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
+        element = ir.RankedTensorType(tensor.type).element_type
+        read = ir.Operation.create("tensor.extract", results=[element], operands=[tensor, *indices]).result
+        return cast_float(read, self.host.score)
+
+    def copy(self, value: ir.Value, block: ir.Block) -> ir.Value:
+        """A value of a piece of the primal, with the ops that make it, here."""
+        if value in self._copies:
+            return self._copies[value]
+        if isinstance(value, ir.BlockArgument) and value.owner == block:
+            return self.indices[value.arg_number - 1]
+        if isinstance(value, ir.BlockArgument) or value.owner.operation.block != block:
+            return self.host.mapping.get(value, value)
+        op = value.owner.operation
+        for operand in op.operands:
+            self._copies[operand] = self.copy(operand, block)
+        clone_op(op, self._copies)
+        return self._copies[value]
+
+
+def scatter_to_read(host: Host, program: Program, leaf: Node, of: ir.Value | None, weight: int, names: Sequence[str]) -> ir.Value:
+    """`attn.scatter` of a weight to where a parameter reads its captured tensor; `names` are those of the positions."""
+    param = program.param(leaf)
+    if param.read is None or of is None:
+        raise ValueError("only reads of captured tensors are scattered to")
+    read = param.read
+    tensor = host.mapping[read.tensor]
+
+    def index(*positions: ir.Value) -> list[ir.Value]:
+        expressions = Expressions(host, program, positions, {})
+        return [expressions.copy(i, param.block) for i in read.indices]
+
+    with ir.Location.name(f"d{param.name}", ir.Location.current):
+        return build.scatter(of, tensor, weight, host.like(tensor), names, index)

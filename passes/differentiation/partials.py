@@ -1,0 +1,154 @@
+"""Derivatives of the scalar ops.
+
+At kinks and ties they are PyTorch's: abs has derivative 0 at 0, relu 0 at 0, clamp 1 at its bounds, maximum of two equal
+values half for each, floor and its like 0 everywhere. `attn.tie` on an `arith.maximumf` or `arith.minimumf` says whose the
+gradient is where both operands are equal: the "second" for a relu, the "first" for a clamp; without it, a constant has none.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
+
+_GREATER, _LESS, _EQUAL = 2, 4, 1
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The derivative by one argument: a factor and a divisor, or, for `arith.select`, whether the argument is chosen."""
+
+    factor: Node | None = None
+    divisor: Node | None = None
+    condition: Node | None = None
+    chosen: bool = True
+
+    def times(self, g: Graph, x: Node) -> Node:
+        """The derivative times `x`; what a select does not choose gives 0, also where x is not finite."""
+        if self.condition is not None:
+            zero = g.const(0.0)
+            return g.select(self.condition, x, zero) if self.chosen else g.select(self.condition, zero, x)
+        product = x if self.factor is None else g.mul(x, self.factor)
+        return product if self.divisor is None else g.div(product, self.divisor)
+
+
+Rule = Callable[[Graph, Node], list[Partial | None]]
+_ONE = Partial()
+
+
+def _by(factor: Node) -> Partial:
+    return Partial(factor)
+
+
+def compare(g: Graph, predicate: int, x: Node, y: Node) -> Node:
+    """`arith.cmpf` with MLIR's predicate number."""
+    return g.node("arith.cmpf", x, y, attr=predicate, type=BOOL)
+
+
+def indicator(g: Graph, condition: Node) -> Node:
+    """1 where the condition holds, else 0."""
+    return g.select(condition, g.const(1.0), g.const(0.0))
+
+
+def _square(g: Graph, x: Node) -> Node:
+    return g.mul(x, x)
+
+
+def _sign(g: Graph, x: Node) -> Node:
+    zero = g.const(0.0)
+    negative = g.select(compare(g, _LESS, x, zero), g.const(-1.0), zero)
+    return g.select(compare(g, _GREATER, x, zero), g.const(1.0), negative)
+
+
+def _div(g: Graph, n: Node) -> list[Partial | None]:
+    return [Partial(divisor=n.args[1]), Partial(g.neg(n), n.args[1])]
+
+
+def _extremum(g: Graph, n: Node) -> list[Partial | None]:
+    x, y = n.args
+    wins, loses = (_GREATER, _LESS) if n.op in ("arith.maximumf", "arith.maxnumf") else (_LESS, _GREATER)
+    if n.attr is None and not (x.is_const or y.is_const):
+        tie = g.select(compare(g, _EQUAL, x, y), g.const(0.5), g.const(0.0))
+        return [_by(g.select(compare(g, wins, a, b), g.const(1.0), tie)) for a, b in ((x, y), (y, x))]
+    first = y.is_const if n.attr is None else n.attr == "first"
+    # Who has the tie has everything that does not lose against it; so a NaN passes its gradient on, too.
+    kept, other = (x, y) if first else (y, x)
+    lost = compare(g, loses, kept, other)
+    if n.attr == "second" and y.is_const:
+        return [Partial(condition=compare(g, wins, x, y)), None]
+    parts = [Partial(condition=lost, chosen=False), Partial(condition=lost)]
+    return parts if first else parts[::-1]
+
+
+def _pow(g: Graph, n: Node) -> list[Partial | None]:
+    x, y = n.args
+    if y.is_const:
+        c = float(y.attr)  # type: ignore[arg-type]
+        if c == 0:
+            return [None, None]
+        lower = g.const(1.0) if c == 1 else x if c == 2 else _square(g, x) if c == 3 else g.node("math.powf", x, g.const(c - 1))
+        return [_by(g.mul(g.const(c), lower)), None]
+    below = g.mul(y, g.node("math.powf", x, g.sub(y, g.const(1.0))))
+    return [_by(below), None if x.is_const and x.attr == 0 else _by(g.mul(n, g.unary("math.log", x)))]
+
+
+def _atan2(g: Graph, n: Node) -> list[Partial | None]:
+    y, x = n.args
+    norm = g.add(_square(g, x), _square(g, y))
+    return [_by(g.div(x, norm)), _by(g.neg(g.div(y, norm)))]
+
+
+def _rsqrt(g: Graph, n: Node) -> Node:
+    return g.mul(g.const(-0.5), g.mul(n, _square(g, n)))
+
+
+_TWO_OVER_SQRT_PI = 2 / math.sqrt(math.pi)
+_UNARY: dict[str, Callable[[Graph, Node], Node]] = {
+    "math.exp": lambda g, n: n,
+    "math.exp2": lambda g, n: g.mul(n, g.const(math.log(2))),
+    "math.expm1": lambda g, n: g.add(n, g.const(1.0)),
+    "math.log": lambda g, n: g.div(g.const(1.0), n.args[0]),
+    "math.log2": lambda g, n: g.div(g.const(1 / math.log(2)), n.args[0]),
+    "math.log1p": lambda g, n: g.div(g.const(1.0), g.add(n.args[0], g.const(1.0))),
+    "math.sqrt": lambda g, n: g.div(g.const(0.5), n),
+    "math.rsqrt": _rsqrt,
+    "math.absf": lambda g, n: _sign(g, n.args[0]),
+    "math.tanh": lambda g, n: g.sub(g.const(1.0), _square(g, n)),
+    "math.sinh": lambda g, n: g.unary("math.cosh", n.args[0]),
+    "math.cosh": lambda g, n: g.unary("math.sinh", n.args[0]),
+    "math.sin": lambda g, n: g.unary("math.cos", n.args[0]),
+    "math.cos": lambda g, n: g.neg(g.unary("math.sin", n.args[0])),
+    "math.tan": lambda g, n: g.add(g.const(1.0), _square(g, n)),
+    "math.atan": lambda g, n: g.div(g.const(1.0), g.add(g.const(1.0), _square(g, n.args[0]))),
+    "math.erf": lambda g, n: g.mul(g.const(_TWO_OVER_SQRT_PI), g.unary("math.exp", g.neg(_square(g, n.args[0])))),
+}
+
+_RULES: dict[str, Rule] = {
+    "arith.addf": lambda g, n: [_ONE, _ONE],
+    "arith.subf": lambda g, n: [_ONE, _by(g.const(-1.0))],
+    "arith.negf": lambda g, n: [_by(g.const(-1.0))],
+    "arith.mulf": lambda g, n: [_by(n.args[1]), _by(n.args[0])],
+    "arith.divf": _div,
+    "arith.maximumf": _extremum,
+    "arith.minimumf": _extremum,
+    "arith.maxnumf": _extremum,
+    "arith.minnumf": _extremum,
+    "arith.select": lambda g, n: [None, Partial(condition=n.args[0]), Partial(condition=n.args[0], chosen=False)],
+    "arith.remf": lambda g, n: [_ONE, _by(g.neg(g.unary("math.trunc", g.div(*n.args))))],
+    "math.fma": lambda g, n: [_by(n.args[1]), _by(n.args[0]), _ONE],
+    "math.powf": _pow,
+    "math.atan2": _atan2,
+    "math.copysign": lambda g, n: [_by(g.mul(_sign(g, n.args[0]), g.node("math.copysign", g.const(1.0), n.args[1]))), None],
+    "attn.detach": lambda g, n: [None],
+}
+_CONSTANT = frozenset({"math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc", "arith.uitofp", "arith.cmpf"})
+
+
+def partials(g: Graph, n: Node) -> list[Partial | None] | None:
+    """The derivative of a node by each argument (None: zero); None for an op without a rule."""
+    if n.op in _UNARY:
+        return [_by(_UNARY[n.op](g, n))]
+    if n.op in _CONSTANT or n.type != FLOAT:
+        return [None for _ in n.args]
+    rule = _RULES.get(n.op)
+    return None if rule is None else rule(g, n)

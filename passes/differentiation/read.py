@@ -1,0 +1,153 @@
+"""Reads an `attn.attention` into a program that can be differentiated."""
+
+from dataclasses import dataclass, field
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.derivation import evaluate
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
+from attn_mlir.passes.derivation.row import location_name
+from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Program, Read, Reduction, RowValue, Sum, location_error
+from attn_mlir.passes.differentiation.partials import partials
+from attn_mlir.passes.regions import block_of, piece
+
+_CASTS = ("arith.extf", "arith.truncf")
+
+
+def read_attention(attention: ir.Operation) -> Program:
+    """The program of an attention without further products and terms; tensors are called q, k and v."""
+    graph = Graph()
+    score, row = piece(attention, "attn.score"), piece(attention, "attn.row")
+    double = row is not None and isinstance(block_of(row).arguments[0].type, ir.F64Type)
+    program = Program(graph, [("q", "k")], [], [], [], 1e-13 if double else 3e-7, 2.0**-14 if _is_half(attention) else 0.0)
+    x = graph.leaf("x", 0)
+    if score is None:
+        program.scores.append(x)
+    else:
+        block = block_of(score)
+        program.scores += PieceReader(program, block, {block.arguments[0]: x}, PAIR).results()
+    if row is None:
+        raise location_error("'attn.attention' lacks its 'attn.row' piece", attention.results[0])
+    block = block_of(row)
+    reader = PieceReader(program, block, {block.arguments[0]: graph.leaf("s", 0)}, ROW)
+    weight, *rows = reader.results()
+    program.sums.append(Sum("query", "o", ((weight, "v"),)))
+    names = [ir.StringAttr(a).value for a in attention.attributes["outputs"]]
+    program.rows += [RowValue(name, value) for name, value in zip(names, rows, strict=True)]
+    return program
+
+
+def read_element(program: Program, mod: ir.Operation) -> tuple[Node, Node]:
+    """An `attn.query`, `attn.key` or `attn.value` as (its argument, its result)."""
+    block = block_of(mod)
+    x = program.graph.node("element", attr=mod.name)
+    return x, PieceReader(program, block, {block.arguments[0]: x}, ROW).results()[0]
+
+
+@dataclass(eq=False)
+class PieceReader:
+    """Turns the values of one piece into expressions; reductions and parameters are added to the program."""
+
+    program: Program
+    block: ir.Block
+    known: dict[ir.Value, Node]
+    level: str
+    _varying: set[ir.Value] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._varying.update(self.known)
+
+    def results(self) -> list[Node]:
+        operations = [view.operation for view in self.block.operations]
+        for op in operations[:-1]:
+            if any(operand in self._varying for operand in op.operands):
+                self._varying.update(op.results)
+        for op in operations:
+            if op.name == "attn.reduce":
+                self.read(op.results[0])
+        return [self.read(value) for value in operations[-1].operands]
+
+    def read(self, value: ir.Value) -> Node:
+        if value not in self.known:
+            self.known[value] = self._read(value)
+        return self.known[value]
+
+    def _read(self, value: ir.Value) -> Node:
+        graph = self.program.graph
+        if isinstance(value, ir.BlockArgument):
+            return self._param(value)
+        op = value.owner.operation
+        if op.name == "arith.constant" and _is_scalar(value.type):
+            attribute = op.attributes["value"]
+            if str(value.type) == BOOL:
+                return graph.node("const", attr=bool(ir.IntegerAttr(attribute).value), type=BOOL)
+            return graph.const(ir.FloatAttr(attribute).value)
+        if op.block != self.block:
+            return self._param(value)
+        if op.name == "attn.detach":
+            return graph.node("attn.detach", self.read(op.operands[0]))
+        if op.name == "attn.reduce":
+            return self._reduce(op, value)
+        if _is_scalar(value.type) and all(_is_scalar(v.type) for v in op.operands) and op.operands and evaluate.known(op.name):
+            return self._node(op, value)
+        if value in self._varying:
+            advice = "make indices and integers of positions alone"
+            raise location_error(f"'{op.name}' of a value that depends on the score has no derivative rule: {advice}", value)
+        return self._param(value)
+
+    def _node(self, op: ir.Operation, value: ir.Value) -> Node:
+        attribute: object = None
+        if op.name == "arith.cmpf":
+            attribute = op.attributes["predicate"].value
+        elif "attn.tie" in op.attributes:
+            attribute = ir.StringAttr(op.attributes["attn.tie"]).value
+        type_ = BOOL if str(value.type) == BOOL else FLOAT
+        node = self.program.graph.node(op.name, *[self.read(v) for v in op.operands], attr=attribute, type=type_)
+        if partials(self.program.graph, node) is None:
+            raise location_error(f"'{op.name}' has no derivative rule", value)
+        return node
+
+    def _reduce(self, op: ir.Operation, value: ir.Value) -> Node:
+        kind, argument = ir.StringAttr(op.attributes["kind"]).value, self.read(op.operands[0])
+        reductions = self.program.reductions
+        for i, known in enumerate(reductions):
+            if (known.kind, known.value) == (kind, argument):
+                return self.program.red(i)
+        taken = {r.name for r in reductions}
+        wanted = location_name(op.location) or kind
+        name = wanted if wanted not in taken else next(f"{wanted}_{n}" for n in range(1, len(taken) + 2) if f"{wanted}_{n}" not in taken)
+        reductions.append(Reduction(kind, argument, name, "saved", value, op.location))
+        return self.program.red(len(reductions) - 1)
+
+    def _param(self, value: ir.Value) -> Node:
+        name = _name(value) or f"param{len(self.program.params)}"
+        self.program.params.append(Param(value, self.block, self.level, _read_of(value), name))
+        kind = FLOAT if str(value.type) != BOOL else BOOL
+        return self.program.graph.leaf("param", len(self.program.params) - 1, kind)
+
+
+def _read_of(value: ir.Value) -> Read | None:
+    """The element of a captured floating tensor that a value is, past casts."""
+    while not isinstance(value, ir.BlockArgument) and value.owner.operation.name in _CASTS:
+        value = value.owner.operation.operands[0]
+    if isinstance(value, ir.BlockArgument) or value.owner.operation.name != "tensor.extract":
+        return None
+    tensor, *indices = value.owner.operation.operands
+    argument = isinstance(tensor, ir.BlockArgument) and isinstance(ir.RankedTensorType(tensor.type).element_type, ir.FloatType)
+    return Read(tensor, tuple(indices)) if argument else None
+
+
+def _name(value: ir.Value) -> str | None:
+    name = location_name(value.location)
+    if name or isinstance(value, ir.BlockArgument):
+        return name
+    operands = list(value.owner.operation.operands)
+    return _name(operands[0]) if operands else None
+
+
+def _is_half(attention: ir.Operation) -> bool:
+    """Products of 16-bit numbers are computed by different instructions in different kernels."""
+    return isinstance(ir.RankedTensorType(attention.operands[0].type).element_type, (ir.F16Type, ir.BF16Type))
+
+
+def _is_scalar(type_: ir.Type) -> bool:
+    return isinstance(type_, (ir.F32Type, ir.F64Type)) or str(type_) == BOOL

@@ -1,0 +1,212 @@
+"""Gives every attention op of a function, with the ops that consume its weights, a function of its own."""
+
+from dataclasses import dataclass
+
+from attn_mlir.mlir import func, ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import clone_op, find_all, walk
+
+_MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot")
+_CONSUMERS = ("attn.output", "attn.query_sum", "attn.key_sum", "attn.scatter", "attn.collect")
+
+
+@dataclass(frozen=True)
+class Outline(Pass):
+    """Splits functions with several attention ops: each op and its consumers move to a private function that is called instead.
+
+    Arguments and results of such a function are exactly the tensors and scalars that the ops use and make. A call's
+    attribute `roles` tells the shape of each result: "query" is [B, Hq, Sq, D of its type], "key" [B, Hkv, Skv, D], "row"
+    [B, Hq, Sq], and "like:N" that of the call's operand N, as many dimensions of it as the result has. A function that holds
+    one such op and returns just its results gets `roles` of its own and stays. A host may add two tensors; that stays behind
+    its calls. With `keep-hosts=false` the calling functions go.
+    """
+
+    name = "attn-outline"
+    keep_hosts: bool = True
+
+    def run(self, module: ir.Operation) -> bool:
+        for function in [op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == "func.func"]:
+            ops = find_all(function, *_MAKERS, *_CONSUMERS)
+            if not ops:
+                continue
+            blocks = list(function.regions[0].blocks)
+            for op in ops:
+                if len(blocks) > 1 or op.block != blocks[0]:
+                    op.location.emit_error(f"{self.name}: '{op.name}' must stand directly in a func.func of one block")
+                    return False
+            if not self._run(function):
+                return False
+        return True
+
+    def _run(self, function: ir.Operation) -> bool:
+        groups = _groups(function)
+        if groups is None:
+            return False
+        last = list(function.regions[0].blocks[0].operations)[-1].operation
+        returned = list(last.operands)
+        if len(groups) == 1 and returned == _results(groups[0]):
+            arguments = list(function.regions[0].blocks[0].arguments)
+            function.attributes["roles"] = _roles(groups[0], arguments, function.context)
+            return True
+        host = ir.StringAttr(function.attributes["sym_name"]).value
+        made = {result for group in groups for result in _results(group)}
+        sums = [view.operation for view in function.regions[0].blocks[0].operations if _is_sum(view.operation)]
+        made.update(op.result for op in sums)
+        if not all(value in made or isinstance(value.owner, ir.Block) for value in returned):
+            last.location.emit_error(f"{self.name}: @{host} returns a value that no attention op makes")
+            return False
+        places: dict[ir.Value, ir.Location] = {}
+        for number, group in enumerate(groups):
+            _outline(function, group, f"{host}_{number}_{group[0].name.removeprefix('attn.')}", places)
+        for op in sums:
+            op.move_before(last)
+        _erase_unused(function)
+        if not self.keep_hosts:
+            function.erase()
+        return True
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """An op and those of its consumers that have no group yet."""
+
+    maker: ir.Operation
+    consumers: list[ir.Operation]
+
+    def ready(self, made: set[ir.Value]) -> list[ir.Operation] | None:
+        """The consumers that can run now, or None where the op itself cannot."""
+        if not _is_ready(self.maker, None, made):
+            return None
+        return [consumer for consumer in self.consumers if _is_ready(consumer, self.maker, made)]
+
+
+def _groups(function: ir.Operation) -> list[list[ir.Operation]] | None:
+    """The ops that belong together, in an order in which each group finds what it reads.
+
+    A group is an op and those of its consumers that can run with it. A consumer that needs a result of a group that needs
+    this one comes later, with a copy of the op.
+    """
+    waiting: list[_Waiting] = []
+    for op in [view.operation for view in function.regions[0].blocks[0].operations]:
+        if op.name in _MAKERS:
+            waiting.append(_Waiting(op, []))
+        elif op.name in _CONSUMERS:
+            next(w for w in waiting if w.maker == op.operands[0].owner.operation).consumers.append(op)
+    waiting = [w for w in waiting if w.consumers or w.maker.name not in ("attn.pairs", "attn.elements")]
+    made: set[ir.Value] = set()
+    groups: list[list[ir.Operation]] = []
+    while waiting:
+        ready = [(w, w.ready(made)) for w in waiting]
+        chosen = next((w for w, now in ready if now == w.consumers), None) or next((w for w, now in ready if now), None)
+        if chosen is None:
+            first = waiting[0].maker
+            first.location.emit_error(f"attn-outline: '{first.name}' needs what is made of its own result")
+            return None
+        groups.append([chosen.maker, *(chosen.ready(made) or [])])
+        made.update(_results(groups[-1]))
+        chosen.consumers = [consumer for consumer in chosen.consumers if consumer not in groups[-1]]
+        if not chosen.consumers:
+            waiting.remove(chosen)
+    return groups
+
+
+def _is_ready(op: ir.Operation, maker: ir.Operation | None, made: set[ir.Value]) -> bool:
+    """Whether all results of attention ops that `op` reads are there; `maker` is the op that it runs with."""
+    seen: set[ir.Value] = set()
+    stack = _read_by([op])
+    while stack:
+        value = stack.pop()
+        if value in made or value in seen or isinstance(value.owner, ir.Block) or (maker is not None and value.owner.operation == maker):
+            continue
+        if value.owner.operation.name in (*_MAKERS, *_CONSUMERS):
+            return False
+        seen.add(value)
+        stack += _read_by([value.owner.operation])
+    return True
+
+
+def _read_by(ops: list[ir.Operation]) -> list[ir.Value]:
+    """What the ops and their regions read from outside, in order."""
+    nested = [op for root in ops for op in (root, *walk(root))]
+    inside = {result for op in nested for result in op.results}
+    inside.update(a for op in nested for region in op.regions for block in region.blocks for a in block.arguments)
+    return list(dict.fromkeys(value for op in nested for value in op.operands if value not in inside))
+
+
+def _results(group: list[ir.Operation]) -> list[ir.Value]:
+    """The tensors that a group makes: o and rows, then what the consumers make."""
+    return [result for op in group for result in op.results if not isinstance(result.type, ir.NoneType)]
+
+
+def _outline(host: ir.Operation, group: list[ir.Operation], name: str, places: dict[ir.Value, ir.Location]) -> None:
+    """`places` holds the locations, and so the names, of the values for which results of calls stand."""
+    block = host.regions[0].blocks[0]
+    arguments, copied = _needs(group, block)
+    results = _results(group)
+    with group[0].location, ir.InsertionPoint(host):
+        function = func.FuncOp(name, ir.FunctionType.get([a.type for a in arguments], [r.type for r in results]), visibility="private")
+        locations = [places.get(argument, argument.location) for argument in arguments]
+        entry = ir.Block.create_at_start(function.regions[0], [a.type for a in arguments], locations)
+    mapping = dict(zip(arguments, entry.arguments, strict=True))
+    with group[0].location, ir.InsertionPoint(entry):
+        for op in [*copied, *group]:
+            clone_op(op, mapping)
+        func.ReturnOp([mapping[result] for result in results])
+    with group[0].location, ir.InsertionPoint.at_block_terminator(block):
+        call = func.CallOp([r.type for r in results], ir.FlatSymbolRefAttr.get(name), arguments).operation
+        call.attributes["roles"] = _roles(group, arguments, host.context)
+    for old, new in zip(results, call.results, strict=True):
+        places[new] = old.location
+        old.replace_all_uses_with(new)
+
+
+def _needs(group: list[ir.Operation], block: ir.Block) -> tuple[list[ir.Value], list[ir.Operation]]:
+    """The values that a function of the group takes, and the ops on them (sizes, constants) that it repeats."""
+    stack, needed = _read_by(group), set()
+    while stack:
+        value = stack.pop()
+        if value in needed:
+            continue
+        needed.add(value)
+        if not isinstance(value.owner, ir.Block) and value.owner.operation.name != "func.call":
+            stack += _read_by([value.owner.operation])
+    arguments = [argument for argument in block.arguments if argument in needed]
+    copied = []
+    for op in [view.operation for view in block.operations]:
+        if op.name == "func.call":
+            arguments += [result for result in op.results if result in needed]
+        elif any(result in needed for result in op.results):
+            copied.append(op)
+    return arguments, copied
+
+
+def _roles(group: list[ir.Operation], arguments: list[ir.Value], context: ir.Context) -> ir.ArrayAttr:
+    roles = []
+    for op in group:
+        match op.name:
+            case "attn.attention" | "attn.online":
+                roles += ["query"] + ["row"] * (len(op.results) - 1)
+            case "attn.output" | "attn.query_sum":
+                roles.append("query")
+            case "attn.key_sum":
+                roles.append("key")
+            case "attn.scatter":
+                roles.append(f"like:{arguments.index(op.operands[1])}")
+            case "attn.collect":
+                roles.append(f"like:{arguments.index(group[0].operands[0])}")
+            case "attn.row_dot":
+                roles.append(f"like:{arguments.index(op.operands[0])}")
+    return ir.ArrayAttr.get([ir.StringAttr.get(role, context) for role in roles], context)
+
+
+def _is_sum(op: ir.Operation) -> bool:
+    """Whether an op adds two tensors: gradients of one tensor that several ops read, which the host adds up."""
+    return op.name == "arith.addf" and isinstance(op.results[0].type, ir.RankedTensorType)
+
+
+def _erase_unused(function: ir.Operation) -> None:
+    """Erases what only the moved ops needed, and those ops themselves."""
+    for op in reversed([view.operation for view in function.regions[0].blocks[0].operations]):
+        unused = all(not list(result.uses) for result in op.results)
+        if op.results and unused and op.name != "func.call":
+            op.erase()

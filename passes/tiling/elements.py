@@ -1,0 +1,130 @@
+"""Builds the kernels over rows of a tensor: `attn.elements` with what becomes of its weights, and `attn.row_dot`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attn_mlir.dialects.tile import build
+from attn_mlir.mlir import arith, func, ir, memref, tensor
+from attn_mlir.passes.regions import block_of, pieces
+from attn_mlir.passes.tiling.frame import Frame, Output, argument_number
+from attn_mlir.passes.tiling.scalars import cast_float, constant_index
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of one program: `count` from `begin` on; positions past them stand for the last one."""
+
+    b: ir.Value
+    h: ir.Value
+    begin: ir.Value
+    count: ir.Value
+    last: ir.Value
+
+    def place(self) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+        return self.b, self.h, self.begin, self.count
+
+    def position(self, i: ir.Value) -> ir.Value:
+        return arith.MinSIOp(arith.AddIOp(self.begin, i).result, self.last).result
+
+
+def _rows(over: ir.Value, size: int) -> _Rows:
+    number, h, b = (build.program_id(axis) for axis in range(3))
+    length, step = memref.DimOp(over, constant_index(2)).result, constant_index(size)
+    begin = arith.MulIOp(number, step).result
+    count = arith.MinSIOp(step, arith.SubIOp(length, begin).result).result
+    return _Rows(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result)
+
+
+def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir.Operation], rows: int) -> None:
+    """Inserts the kernel of an `attn.row_dot` before the function."""
+    outputs = [Output(op, "store") for op in makers]
+    score = ir.RankedTensorType(dot.results[0].type).element_type
+    with dot.location:
+        frame = Frame(function, [dot], outputs)
+        frame.describe(
+            {"grid": "rows", "block_q": rows, "block_kv": 1, "over": argument_number(dot.operands[0]), "score": ir.TypeAttr.get(score)},
+            outputs,
+        )
+        with ir.InsertionPoint(frame.block):
+            frame.copy_scalars()
+            a, b = (frame.get(operand) for operand in dot.operands)
+            program = _rows(a, rows)
+            tiles = [build.load(source, *program.place(), rows) for source in (a, b)]
+
+            def body(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+                x, y = (cast_float(tensor.ExtractOp(tile, [i, d]).result, score) for tile in tiles)
+                return [], [arith.MulFOp(x, y).result]
+
+            extents = [constant_index(rows), constant_index(ir.MemRefType(a.type).shape[3])]
+            _, (total,) = build.map_(extents, [], [ir.RankedTensorType.get([rows], score)], ["sum"], body)
+            for target in frame.outputs:
+                build.store(total, target, *program.place())
+            func.ReturnOp([])
+
+
+def build_elements(function: ir.Operation, elements: ir.Operation, makers: Sequence[ir.Operation], rows: int) -> None:
+    """Inserts the kernel of an `attn.elements` and its consumers before the function. `makers` make the function's results."""
+    cluster = [elements, *[use.owner.operation for use in elements.results[0].uses]]
+    outputs = [Output(op, "scatter", (False, False, False)) if op.name == "attn.scatter" else Output(op, "store") for op in makers]
+    scattered = any(op.name == "attn.scatter" for op in makers)
+    element = block_of(pieces(elements, "attn.element")[0])
+    weights = list(list(element.operations)[-1].operation.operands)
+    with elements.location:
+        frame = Frame(function, cluster, outputs)
+        attributes = {"grid": "elements", "block_q": rows, "block_kv": 1, "over": argument_number(elements.operands[0])}
+        score = next((weight.type for weight in weights), ir.F32Type.get())
+        frame.describe({**attributes, "score": ir.TypeAttr.get(score), "serial": ir.BoolAttr.get(scattered)}, outputs)
+        with ir.InsertionPoint(frame.block):
+            frame.copy_scalars()
+            like = frame.get(elements.operands[0])
+            work = _Elements(frame, element, _rows(like, rows), like, rows)
+            for op, target in zip(makers, frame.outputs, strict=True):
+                if op.name == "attn.scatter":
+                    work.scatter(op, target)
+                else:
+                    work.collect(op, target)
+            func.ReturnOp([])
+
+
+class _Elements:
+    """The elements of one program's rows; each output computes the weight it needs."""
+
+    def __init__(self, frame: Frame, element: ir.Block, rows: _Rows, like: ir.Value, size: int) -> None:
+        self._frame, self._element, self._rows, self._size = frame, element, rows, size
+        type_ = ir.MemRefType(like.type)
+        self._columns = [memref.DimOp(like, constant_index(3)).result] if type_.rank == 4 else []
+
+    def _weight(self, op: ir.Operation, positions: list[ir.Value]) -> ir.Value:
+        emitter = self._frame.scalars(dict(zip(self._element.arguments, positions, strict=True)))
+        weights = list(list(self._element.operations)[-1].operation.operands)
+        return emitter.emit(weights[ir.IntegerAttr(op.attributes["weight"]).value])
+
+    def _positions(self, indices: Sequence[ir.Value]) -> list[ir.Value]:
+        i, *d = indices
+        return [self._rows.b, self._rows.h, self._rows.position(i), *d]
+
+    def collect(self, op: ir.Operation, target: ir.Value) -> None:
+        """Stores a weight of every element."""
+        element = ir.MemRefType(target.type).element_type
+        shape = [self._size, ir.MemRefType(target.type).shape[3]] if self._columns else [self._size]
+
+        def body(*indices: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+            return [cast_float(self._weight(op, self._positions(indices)), element)], []
+
+        extents = [constant_index(self._size), *self._columns]
+        tiles, _ = build.map_(extents, [ir.RankedTensorType.get(shape, element)], [], [], body)
+        build.store(tiles[0], target, *self._rows.place())
+
+    def scatter(self, op: ir.Operation, target: ir.Value) -> None:
+        """Adds a weight of every element at its place."""
+        region = block_of(op)
+
+        def body(*indices: ir.Value) -> tuple[ir.Value, ir.Value, Sequence[ir.Value]]:
+            positions = self._positions(indices)
+            i1 = ir.IntegerType.get_signless(1)
+            always = arith.ConstantOp(i1, ir.IntegerAttr.get(i1, 1)).result
+            slots = [constant_index(0), self._rows.h, self._rows.b]
+            own = self._frame.scalars().inline(region, positions)
+            return self._weight(op, positions), always, [slots[0], slots[2], slots[1], *own]
+
+        build.scatter_add(target, [self._rows.count, *self._columns], body)

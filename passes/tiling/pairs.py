@@ -1,0 +1,125 @@
+"""Builds the kernel of one `attn.pairs` and the sums of its weights: one sweep over the pairs, key block by key block.
+
+A program has one key head of one batch, and a chunk of its keys. Key rows lie along the first dimension of tiles: the
+weights of a block are [keys, queries]. Sums over queries stay in tiles until the key block is done; sums over keys are
+added to memory for every block, as are scatters, except that what is scattered by key only is summed over queries first.
+"""
+
+from collections.abc import Sequence
+
+from attn_mlir.dialects.tile import build
+from attn_mlir.mlir import arith, func, ir, memref
+from attn_mlir.passes.regions import block_of, piece, pieces
+from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, branch, loop, same
+from attn_mlir.passes.tiling.pair_block import KeyBlock, PairBlocks, PairPlan
+from attn_mlir.passes.tiling.scalars import constant_float, constant_index
+from attn_mlir.passes.tiling.scatter import disjoint
+
+_KINDS = {"attn.query_sum": "accumulate", "attn.key_sum": "store", "attn.scatter": "scatter"}
+
+
+def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], keys: int, queries: int) -> None:
+    """Inserts the kernel before the function. `makers` are the ops that make the function's results."""
+    cluster = [pairs, *[use.owner.operation for use in pairs.results[0].uses]]
+    outputs = [Output(op, _KINDS[op.name], disjoint(op) if op.name == "attn.scatter" else ()) for op in makers]
+    query, key = pieces(pairs, "attn.product")[0].operands
+    with pairs.location:
+        frame = Frame(function, cluster, outputs, ["chunk"])
+        plan = PairPlan(pairs, makers)
+        attributes = {
+            "grid": "pairs",
+            "block_q": keys,
+            "block_kv": queries,
+            "over": argument_number(key),
+            "score": ir.TypeAttr.get(plan.score),
+        }
+        frame.describe(attributes, outputs)
+        with ir.InsertionPoint(frame.block):
+            frame.copy_scalars()
+            if makers:
+                _Kernel(frame, plan, frame.get(query), frame.get(key), keys, queries).build()
+            func.ReturnOp([])
+
+
+class _Kernel:
+    def __init__(self, frame: Frame, plan: PairPlan, query: ir.Value, key: ir.Value, keys: int, queries: int) -> None:
+        self._frame, self._plan, self._keys, self._queries = frame, plan, keys, queries
+        self._slot, self._kv_head, self._b = (build.program_id(axis) for axis in range(3))
+        one, two = constant_index(1), constant_index(2)
+        self._q_len, self._kv_len = memref.DimOp(query, two).result, memref.DimOp(key, two).result
+        self._group = arith.DivSIOp(memref.DimOp(query, one).result, memref.DimOp(key, one).result).result
+
+    def build(self) -> None:
+        """Emits the loop over the chunk's blocks of keys."""
+        chunk, size = self._frame.extra[0], constant_index(self._keys)
+        first = arith.MulIOp(self._slot, chunk).result
+        stop = arith.MinSIOp(arith.AddIOp(first, chunk).result, self._kv_len).result
+
+        def block(kv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            count = arith.MinSIOp(size, arith.SubIOp(stop, kv).result).result
+            self._key_block(kv, count)
+            return []
+
+        loop(first, stop, size, [], block)
+
+    def _key_block(self, kv: ir.Value, count: ir.Value) -> None:
+        plan, frame = self._plan, self._frame
+        keys = KeyBlock(self._slot, self._b, self._kv_head, kv, count, self._keys)
+        blocks = PairBlocks(plan, frame, keys)
+        zero = constant_float(plan.score, 0.0)
+        sums = []
+        for number, position in enumerate(plan.key_sums):
+            columns = ir.MemRefType(frame.outputs[position].type).shape[3]
+            sums.append(build.fill(zero, [self._keys, columns], number))
+
+        def head(member: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            blocks.h = arith.AddIOp(arith.MulIOp(self._kv_head, self._group).result, member).result
+            rows = [build.fill(zero, [self._keys], len(sums) + n) for n in range(blocks.row_states)]
+            after = self._sweep(blocks, keys, [*carried, *rows])
+            blocks.scatter_rows(after[len(sums) :])
+            return after[: len(sums)]
+
+        sums = loop(constant_index(0), self._group, constant_index(1), sums, head)
+        for tile, position in zip(sums, plan.key_sums, strict=True):
+            build.store(tile, frame.outputs[position], self._b, self._kv_head, kv, count)
+
+    def _sweep(self, blocks: PairBlocks, keys: KeyBlock, carried: list[ir.Value]) -> list[ir.Value]:
+        """Runs over all queries that see some of the keys."""
+        pairs, zero = self._plan.pairs, constant_index(0)
+        bounds, classes = piece(pairs, "attn.query_bounds"), piece(pairs, "attn.block_mask")
+        if piece(pairs, "attn.mask") is None:
+            return self._loop(blocks, keys, zero, self._q_len, carried, "full")
+        if bounds is None:
+            return self._loop(blocks, keys, zero, self._q_len, carried, "partial" if classes is None else "classify")
+        limits = self._frame.scalars().inline(block_of(bounds), [keys.b, blocks.h, keys.kv, keys.end()])
+        if classes is not None:
+            return self._loop(blocks, keys, limits[0], limits[3], carried, "classify")
+        for begin, end, kind in zip(limits, limits[1:], ("partial", "full", "partial"), strict=False):
+            if not same(begin, end):
+                carried = self._loop(blocks, keys, begin, end, carried, kind)
+        return carried
+
+    def _loop(
+        self, blocks: PairBlocks, keys: KeyBlock, begin: ir.Value, end: ir.Value, carried: list[ir.Value], kind: str
+    ) -> list[ir.Value]:
+        size = constant_index(self._queries)
+
+        def block(row: ir.Value, inside: list[ir.Value]) -> list[ir.Value]:
+            count = arith.MinSIOp(size, arith.SubIOp(end, row).result).result
+            if kind != "classify":
+                return blocks.build(row, count, inside, masked=kind == "partial")
+            region = block_of(pieces(self._plan.pairs, "attn.block_mask")[0])
+            positions = [keys.b, blocks.h, row, arith.AddIOp(row, count).result, keys.kv, keys.end()]
+            some, every = self._frame.scalars().inline(region, positions)
+
+            def present() -> list[ir.Value]:
+                return branch(
+                    every,
+                    inside,
+                    lambda: blocks.build(row, count, inside, masked=False),
+                    lambda: blocks.build(row, count, inside, masked=True),
+                )
+
+            return branch(some, inside, present, lambda: inside)
+
+        return loop(begin, end, size, carried, block)

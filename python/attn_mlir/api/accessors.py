@@ -1,0 +1,44 @@
+"""Functions that read what other functions capture; inside torch.compile, what they return is an input of the graph."""
+
+from collections.abc import Callable, Iterator, Sequence
+from types import CellType, FunctionType
+from typing import Any
+
+from attn_mlir.frontend.captures import Scan
+
+_FREE = "def outer():\n    {0} = None\n    def read():\n        return {0}\n    return read\nread = outer()\n"
+_GLOBAL = "def read():\n    return {0}\n"
+
+
+def accessors(functions: Sequence[Any]) -> tuple[Callable[[], Any] | None, ...]:
+    """For each leaf of `Scan(functions)`, a function that returns its current value; None where it is no plain variable."""
+    scan = Scan(functions, detailed=True)
+    found: list[Callable[[], Any] | None] = [None] * len(scan.leaves)
+    for function in functions:
+        if not isinstance(function, FunctionType):
+            continue
+        for name, content, read in _variables(function):
+            leaf = scan.leaf_of.get((id(function), name))
+            if leaf is None:
+                leaf = next((i for i, value in enumerate(scan.leaves) if value is content and scan.names[i] == name), None)
+            if leaf is not None and found[leaf] is None:
+                found[leaf] = read
+    return tuple(found)
+
+
+def _variables(function: FunctionType) -> Iterator[tuple[str, Any, Callable[[], Any]]]:
+    """The variables of a function that are not its own: name, content, and a function that reads it."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents, _read(_FREE, name, function.__globals__, (cell,))
+        except ValueError:  # not assigned yet
+            continue
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name], _read(_GLOBAL, name, function.__globals__, None)
+
+
+def _read(template: str, name: str, scope: dict[str, Any], closure: tuple[CellType] | None) -> Callable[[], Any]:
+    made: dict[str, Any] = {}
+    exec(compile(template.format(name), __file__, "exec"), made)
+    return FunctionType(made["read"].__code__, scope, f"read_{name}", None, closure)

@@ -1,0 +1,91 @@
+"""Attention inside torch.compile: the part that dynamo traces.
+
+The user's functions run here on tensors of one element that stand for scores and positions, as dynamo traces everything. What
+they capture becomes an input of the graph. When the graph is compiled, `api.graphs` reads the functions from it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+
+from attn_mlir.api.graphs import run_graph, symbol, traced
+from attn_mlir.errors import ArgumentError
+
+_POSITION = ("b", "h", "q_idx")
+_MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
+
+
+def attention_in_graph(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    functions: tuple[Callable[..., Any] | None, ...],
+    scale: float | None,
+    layout: str,
+    return_lse: bool,
+    return_states: bool,
+) -> Any:
+    """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row."""
+    if layout not in ("bhsd", "bshd"):
+        raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
+    element = torch.float64 if q.dtype == torch.float64 else torch.float32
+    score_mod, mask_mod, row = functions[3:]
+    if row is None:
+        raise ArgumentError("row must be a function from a row of scores to its weights, got None")
+
+    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, tuple[str, ...]]:
+        pieces, names = [], []
+        for (name, position), mod in zip(_MODS, functions[:3], strict=True):
+            if mod is not None:
+                made = _call(mod, [symbol(f"{name}.x", element)], [_index(f"{name}.{i}") for i in ("b", "h", position, "d")])
+                pieces.append(_tensor(made, element))
+                names.append(name)
+        if score_mod is not None:
+            indices = [_index(f"score.{i}") for i in (*_POSITION, "kv_idx")]
+            pieces.append(_tensor(score_mod(symbol("score.score", element), *indices), element))
+            names.append("score")
+        if mask_mod is not None:
+            pieces.append(_tensor(mask_mod(*[_index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
+            names.append("mask")
+        weight = _call(row, [symbol("row.s", element)], [_index(f"row.{i}") for i in _POSITION])
+        states: dict[str, Any] = {}
+        if isinstance(weight, tuple):
+            weight, states = weight
+        pieces += [_tensor(weight, element), *[_tensor(state, element) for state in states.values()]]
+        names.append("row")
+        outputs = [name for name in states if return_states or (return_lse and name == "lse")]
+        if return_lse and "lse" not in outputs:
+            outputs.append("lse")
+        lines = ["\n".join(words) for words in (names, states, outputs)]
+        results = traced(q, k, v, pieces, *lines, scale, layout, return_lse, return_states)
+        return tuple(results), tuple(outputs)
+
+    if layout == "bshd":
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    results, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v)
+    o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
+    if not (return_lse or return_states):
+        return o
+    states = dict(zip(outputs, results[1:], strict=True))
+    wanted = (o, states["lse"]) if return_lse else (o,)
+    return (*wanted, states) if return_states else wanted
+
+
+def _index(name: str) -> torch.Tensor:
+    return symbol(name, torch.int64)
+
+
+def _call(function: Callable[..., Any], first: Sequence[Any], indices: Sequence[Any]) -> Any:
+    """Calls a function that takes `first` alone, or `first` and `indices`."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        code = function.__call__.__code__  # type: ignore[operator]
+    bound = 1 if hasattr(function, "__self__") or not hasattr(function, "__code__") else 0
+    return function(*first) if code.co_argcount - bound <= len(first) else function(*first, *indices)
+
+
+def _tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
+    """What a function returned, as a tensor; it may be a Python number."""
+    return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=dtype)

@@ -1,0 +1,45 @@
+"""Describes what an AttentionEngine computes, and how."""
+
+from collections.abc import Iterator
+
+from attn_mlir.diagnostics import DiagnosticError
+from attn_mlir.dialects import load_all
+from attn_mlir.frontend.program import Traced
+from attn_mlir.mlir import LOCK, ir
+from attn_mlir.passes.derivation import DerivationError
+from attn_mlir.passes.differentiation.written import formulas
+from attn_mlir.passes.explain import explain
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+
+def explain_online(traced: Traced, name: str) -> str:
+    """The online program as written, the row it comes to with what follows from it, and the backward pass of `name` if it has one."""
+    with LOCK, ir.Context() as context:
+        load_all(context)
+        parts = [*_forward(traced)]
+        if traced.written[1]:
+            parts.append(_backward(traced, name))
+        return "\n".join(parts)
+
+
+def _forward(traced: Traced) -> Iterator[str]:
+    yield "as written\n" + explain(ir.Module.parse(traced.located).operation)
+    module = ir.Module.parse(traced.located)
+    try:
+        Pipeline.parse("attn-dense-rows", registry()).run(module)
+    except DiagnosticError as error:
+        reason = "; ".join(diagnostic.message for diagnostic in error.diagnostics)
+        yield f"no row follows from it, and so no merge rule and no derived backward: {reason}\n"
+    else:
+        yield "derived from it\n" + explain(module.operation)
+
+
+def _backward(traced: Traced, name: str) -> str:
+    module = ir.Module.parse(traced.written[1])
+    functions = {ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation for view in module.body.operations}
+    try:
+        lines = formulas(functions["attention_weight"], functions["attention_dscore"], traced.outputs)
+    except DerivationError as error:
+        lines = [f"not understood: {error}"]
+    return "\n  ".join([f"backward as {name} writes it, which is the one that is used", *lines]) + "\n"

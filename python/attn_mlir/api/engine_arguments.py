@@ -1,0 +1,91 @@
+"""Checks the arguments of an `AttentionEngine`, and what the author of its OnlineFunc wrote for the backward pass."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attn_mlir import driver, testing
+from attn_mlir.api.block_mask import BlockMask
+from attn_mlir.api.custom_io import CustomIO
+from attn_mlir.api.inputs import device_type
+from attn_mlir.api.online_func import OnlineFunc, writes_backward
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+
+Function = Callable[..., Any]
+
+
+def has_backward(online_func: OnlineFunc) -> bool:
+    """The same as `writes_backward`; what is incomplete is refused when it is needed."""
+    try:
+        return writes_backward(online_func)
+    except ArgumentError:
+        return False
+
+
+def compare_written(online_func: OnlineFunc, custom: CustomIO) -> None:
+    """Warns where a written backward or combine differs from what follows from the online function, or where nothing does."""
+    written = {"backward": writes_backward(online_func), "combine": type(online_func).combine is not OnlineFunc.combine}
+    comparisons = {"backward": testing.compare_backward, "combine": testing.compare_combine}
+    for method in [method for method, exists in written.items() if exists]:
+        try:
+            found = comparisons[method](online_func, custom)
+        except CompileError as error:
+            warnings.warn(f"{type(online_func).__name__}.{method} cannot be compared: {error}", stacklevel=3)
+        else:
+            if not found.agrees:
+                warnings.warn(str(found), stacklevel=3)
+
+
+def custom_of(given: Any) -> CustomIO:
+    """The declared custom inputs; none for None."""
+    if given is None or isinstance(given, CustomIO):
+        return given or CustomIO()
+    raise ArgumentError(f"custom_fwd_inputs must be a CustomIO, got {type(given).__name__}: write CustomIO({{...}})")
+
+
+def check_external(online_func: OnlineFunc, custom: CustomIO) -> None:
+    """Checks that the tensors that an online function names are custom inputs."""
+    for name, tensor in online_func.external_fwd_tensors.input_tensors.items():
+        known = custom.input_tensors.get(name)
+        if known is None or known.dims != tensor.dims:
+            declared = "is not in custom_fwd_inputs" if known is None else f"has the dimensions {known.dims} in custom_fwd_inputs"
+            raise ArgumentError(
+                f"{type(online_func).__name__} takes the tensor `{name}` with the dimensions {tensor.dims}, which {declared}"
+            )
+
+
+def check_support(backend: Any, tune: Any, tune_bwd: Any, kv_shared: Any) -> None:
+    """Refuses what is not there yet."""
+    if backend not in (None, "tl"):
+        raise UnsupportedError(f"backend={backend!r} is not there yet: leave it out, and the backend of the tensors' device is used")
+    for name, value in (("tune", tune), ("tune_bwd", tune_bwd)):
+        if value:
+            raise UnsupportedError(f"{name}=True: there is no tuner yet; leave it out, and sizes are chosen by rule")
+    if kv_shared:
+        raise UnsupportedError("kv_shared=True is not there yet: pass k and v as two tensors; they may be views of the same memory")
+
+
+def device_of(device: Any) -> str | None:
+    """The type of a device that a backend serves; None for None."""
+    name = device_type(device)
+    if name is not None:
+        driver.compiler_for(name)
+    return name
+
+
+def mask_of(mask_mod: Any, block_mask: Any, extern_block_mask: bool) -> Function | None:
+    """The mask function, under whichever name it came."""
+    function = block_mask.mask_mod if isinstance(block_mask, BlockMask) else block_mask
+    if isinstance(block_mask, torch.Tensor):
+        raise UnsupportedError("block_mask as a tensor is not there yet: pass the mask function, or create_block_mask(mask, B, H, Sq, Skv)")
+    if mask_mod is not None and function is not None and function is not mask_mod:
+        raise ArgumentError("mask_mod and block_mask are two masks: give one, or combine them with attn_mlir.masks.and_(f, g)")
+    function = function if mask_mod is None else mask_mod
+    if extern_block_mask and function is None:
+        raise UnsupportedError(
+            "extern_block_mask=True without a mask function is not there yet: give mask_mod=, a function of (b, h, q_idx, kv_idx), "
+            "which may read a tensor, as in pattern[q_idx // 128, kv_idx // 128]"
+        )
+    return function

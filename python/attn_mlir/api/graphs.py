@@ -1,0 +1,192 @@
+"""Attention inside torch.compile: from the graph of the user's functions to the operator that computes the attention.
+
+dynamo traced the functions into a graph on tensors of one element (see `api.compiled`). The graph is never run: it is read
+once, traced into a program as the functions themselves would be, and its inputs become the program's captures.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from attn_mlir.api.inputs import problem_of, scale_form
+from attn_mlir.frontend import program, scope, sizes
+from attn_mlir.frontend.scope import Captured
+from attn_mlir.frontend.values import wrap
+from attn_mlir.runtime import ops, programs
+
+__all__ = ["run_graph", "symbol", "traced"]
+
+_SIZES = ("kv_len", "q_len", "num_heads")
+_KEY = "attn_mlir"
+
+
+@torch.library.custom_op("attn_mlir::symbol", mutates_args=())
+def symbol(name: str, dtype: torch.dtype) -> Tensor:
+    """Stands for an argument of one of the user's functions: "piece.argument".
+
+    It has one element in one dimension, as an index without dimensions would be read; the scores of a row have several.
+    """
+    return torch.zeros(2 if name == "row.s" else 1, dtype=dtype)
+
+
+@symbol.register_fake
+def _(name: str, dtype: torch.dtype) -> Tensor:
+    return torch.empty(2 if name == "row.s" else 1, dtype=dtype)
+
+
+@torch.library.custom_op("attn_mlir::traced", mutates_args=())
+def traced(
+    q: Tensor, k: Tensor, v: Tensor, pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
+    layout: str, lse: bool, return_states: bool,
+) -> list[Tensor]:  # fmt: skip
+    """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weight.
+
+    Several names come in lines.
+    """
+    score = torch.float64 if q.dtype == torch.float64 else torch.float32
+    results = [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
+    return ops.empty(results, q.device, layout)
+
+
+traced.register_fake(traced._init_fn)
+traced.register_autograd(ops.no_mixed_derivative)
+
+
+def run_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+    """The function that computes what `graph`, the body of `attention_in_graph`, stands for."""
+
+    def run(*arguments: Any) -> tuple[Any, ...]:
+        inputs = dict(zip([node for node in graph.graph.nodes if node.op == "placeholder"], arguments, strict=True))
+        call = next(node for node in graph.graph.nodes if node.target in (traced._opoverload, torch.ops.attn_mlir.traced))
+        results = _attention(graph, call.args, inputs)
+        returned: Any = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+        return tuple(results[node.args[1]] for node in returned)
+
+    return run
+
+
+def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any]) -> list[Tensor]:
+    """`call` are the arguments of `traced` in the graph."""
+    q, k, v = (inputs[node] for node in call[:3])
+    layout, tensors = call[8], {node: value for node, value in inputs.items() if isinstance(value, Tensor)}
+    key = (_KEY, q.dtype, q.shape[3], v.shape[3], *((value.dtype, value.dim()) for value in tensors.values()))
+    if graph.meta.get(_KEY, (None,))[0] != key:
+        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
+            graph.meta[_KEY] = (key, *_trace(call, inputs, (q, k, v)))
+    _, name, captures = graph.meta[_KEY]
+    found = programs.find(name)
+    values = [_given(inputs[captured]) if isinstance(captured, torch.fx.Node) else captured for captured in captures]
+    wrt = ""
+    if torch.is_grad_enabled():
+        floats = [i for i, x in enumerate((q, k, v, *values)) if isinstance(x, Tensor) and x.is_floating_point() and x.requires_grad]
+        wrt = "+".join(found.argument(i) for i in floats)
+    captured, floats, ints = found.split(values)
+    return ops.forward(q, k, v, captured, floats, ints, name, wrt, layout)
+
+
+def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
+    """The name of the program, and where its captures come from: inputs of the graph, or numbers."""
+    _, _, _, pieces, names, states, _, scale, _, lse, return_states = call
+    stand_ins = {node: _stand_in(value) for node, value in inputs.items()}
+    functions: dict[str, Any] = {}
+    for position, name in enumerate(names.splitlines()):
+        wanted = pieces[position:] if name == "row" else pieces[position : position + 1]
+        functions[name] = _Piece(wanted, states.splitlines() if name == "row" else (), stand_ins).function(name)
+    problem = problem_of(*qkv, "bhsd")
+    form, factor = scale_form(scale, problem.inputs.head_dim)
+    score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
+    whole = program.Program(functions["row"], score, mask, query, key, value, form, lse, return_states)
+    made = program.trace(whole, problem.inputs, qkv[0].device)
+    by_stand_in = {id(value): node for node, value in stand_ins.items()}
+    for source, _ in made.specialised:  # int() makes torch compile again for another number
+        if source[0] == "graph":
+            int(inputs[source[1]])
+        elif source[0] == "size" and source[1][1] in by_stand_in:
+            int(inputs[by_stand_in[source[1][1]]].shape[source[2]])
+    captures: list[Any] = []
+    for captured in made.captures:
+        value = factor if captured.source[0] == "scale" else captured.constant
+        captures.append(by_stand_in.get(id(value), value))
+    return programs.register(made), captures
+
+
+def _given(value: Any) -> Any:
+    """An input of the graph as the operator takes it: symbolic floats, which it does not, become tensors."""
+    return torch.scalar_tensor(value, dtype=torch.float64) if isinstance(value, torch.SymFloat) else value  # type: ignore[arg-type]
+
+
+def _stand_in(value: Any) -> Any:
+    """A tensor without data for a tensor or a symbolic float of the graph; integers stay."""
+    if isinstance(value, torch.SymFloat):
+        return torch.empty((), dtype=torch.float64, device="meta")
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty([s.node.hint if isinstance(s, torch.SymInt) else s for s in value.shape], dtype=value.dtype, device="meta")
+
+
+class _Piece:
+    """One of the user's functions: the nodes of the graph that it returned."""
+
+    def __init__(self, wanted: Sequence[torch.fx.Node], states: Sequence[str], stand_ins: dict[torch.fx.Node, Any]) -> None:
+        self._wanted = wanted
+        self._states = states
+        self._stand_ins = stand_ins
+
+    def scan_key(self) -> int:
+        """Tells `Scan` not to look inside."""
+        return id(self)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """The function, with the parameters that it has in its piece."""
+        run = self.run
+        match name:
+            case "score":
+                return lambda score, b, h, q_idx, kv_idx: run(score=score, b=b, h=h, q_idx=q_idx, kv_idx=kv_idx)
+            case "mask":
+                return lambda b, h, q_idx, kv_idx: run(b=b, h=h, q_idx=q_idx, kv_idx=kv_idx)
+            case "row":
+                return lambda s, b, h, q_idx: run(s=s, b=b, h=h, q_idx=q_idx)
+            case "query":
+                return lambda x, b, h, q_idx, d: run(x=x, b=b, h=h, q_idx=q_idx, d=d)
+        return lambda x, b, h, kv_idx, d: run(x=x, b=b, h=h, kv_idx=kv_idx, d=d)
+
+    def run(self, **arguments: Any) -> Any:
+        """Computes the nodes on traced values."""
+        values: dict[torch.fx.Node, Any] = dict(self._stand_ins)
+        results = [self._value(node, values, arguments) for node in self._wanted]
+        return (results[0], dict(zip(self._states, results[1:], strict=True))) if self._states else results[0]
+
+    def _value(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any], arguments: dict[str, Any]) -> Any:
+        if node in values:
+            known = values[node]
+            if isinstance(known, torch.SymInt):  # an argument of the program, so that another number needs no other program
+                captured = Captured(("graph", node), str(node), "int", constant=node)
+                known = values[node] = wrap(scope.current().capture(captured, known.node.hint))
+            return known
+        for operand in node.all_input_nodes:
+            self._value(operand, values, arguments)
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+        target: Any = node.target
+        if node.op == "call_method" and target == "item":
+            made = args[0]
+        elif node.op == "call_method":
+            made = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        elif node.op == "get_attr":
+            made = _attribute(node)
+        elif target in (symbol._opoverload, torch.ops.attn_mlir.symbol):
+            name = args[0].rpartition(".")[2]
+            made = getattr(sizes, name)() if name in _SIZES else arguments[name]
+        else:
+            made = target(*args, **kwargs)
+        values[node] = made
+        return made
+
+
+def _attribute(node: torch.fx.Node) -> Any:
+    value: Any = node.graph.owning_module
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value

@@ -1,0 +1,46 @@
+"""The functions that the predefined rows, mods and masks use: on traced values, and on tensors inside torch.compile."""
+
+from typing import Any
+
+import torch
+
+from attn_mlir.frontend import vocabulary
+
+__all__ = ["detach", "exp", "logical_not", "maximum", "relu", "sigmoid", "tanh"]
+
+
+def detach(x: Any) -> Any:
+    """The same value without a gradient: what depends on it counts as constant in the backward pass."""
+    return x.detach() if _is_tensor(x) else vocabulary.detach(x)
+
+
+def exp(x: Any) -> Any:
+    return torch.exp(x) if _is_tensor(x) else vocabulary.exp(x)
+
+
+def logical_not(x: Any) -> Any:
+    return torch.logical_not(x) if _is_tensor(x) else vocabulary.logical_not(x)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    if not (_is_tensor(a) or _is_tensor(b)):
+        return vocabulary.maximum(a, b)
+    dtype = a.dtype if isinstance(a, torch.Tensor) else b.dtype
+    return torch.maximum(*(x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype) for x in (a, b)))
+
+
+def relu(x: Any) -> Any:
+    return torch.relu(x) if _is_tensor(x) else vocabulary.relu(x)
+
+
+def sigmoid(x: Any) -> Any:
+    return torch.sigmoid(x) if _is_tensor(x) else vocabulary.sigmoid(x)
+
+
+def tanh(x: Any) -> Any:
+    return torch.tanh(x) if _is_tensor(x) else vocabulary.tanh(x)
+
+
+def _is_tensor(x: Any) -> bool:
+    """In other cases a tensor is captured, and the function becomes part of the trace."""
+    return torch.compiler.is_dynamo_compiling() and isinstance(x, torch.Tensor)

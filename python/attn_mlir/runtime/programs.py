@@ -1,0 +1,206 @@
+"""Traced programs by a string that names them, so that torch operators, which take strings, can find them.
+
+A program also knows how its inputs are checked and how they become the arguments of the compiled function.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir import driver
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.frontend.bounds import Extent
+from attn_mlir.frontend.program import Traced
+from attn_mlir.mlir import LOCK
+from attn_mlir.runtime.capture_bounds import make_plan
+
+_LIMIT = 512
+_TABLE: dict[str, "Program"] = {}
+_INPUTS = ("q", "k", "v")
+_WRITTEN = {"fwd": "written-fwd", "bwd": "written-bwd"}
+
+
+@dataclasses.dataclass(eq=False)
+class Program:
+    """A traced attention: its module, and what a caller must know of its further arguments, the captures."""
+
+    text: str
+    located: str
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    """"tensor", "float" or "int"."""
+    outputs: tuple[str, ...]
+    """The names of the row outputs."""
+    nonzero: tuple[int, ...] = ()
+    """Captures that are divided by."""
+    extents: tuple[tuple[int, Extent], ...] = ()
+    """Sizes that captured tensors need."""
+    written: tuple[str, str] = ("", "")
+    """The module, without and with locations, with the backward pass that its user wrote; empty where it is derived."""
+    kernels: dict[str, driver.Kernel] = dataclasses.field(default_factory=dict)
+    derivatives: dict[tuple[str, str, str], driver.Program] = dataclasses.field(default_factory=dict)
+
+    def kernel(self, device: str) -> driver.Kernel:
+        """The kernel for a device that computes o and the row outputs, compiled at its first use."""
+        kernel = self.kernels.get(device)
+        if kernel is None:
+            try:
+                kernel = driver.compile(self.text, device)
+            except CompileError:
+                # Once more with locations, for a message that shows the user's lines.
+                kernel = driver.compile(self.located, device)
+            self.kernels[device] = kernel
+        return kernel
+
+    def derivative(self, device: str, function: str, wrt: str) -> driver.Program:
+        """The derivative "fwd", "bwd", "jvp" or "bwd2" for a device, compiled at its first use; `wrt` joins names by "+"."""
+        key = (device, function, wrt)
+        found = self.derivatives.get(key)
+        if found is None:
+            text, located = self.text, self.located
+            if self.is_written:
+                if function == "bwd2":
+                    raise UnsupportedError("there are no second derivatives where `backward` is written: leave it out, and all are derived")
+                text, located = (text, located) if function == "jvp" else self.written
+                function = _WRITTEN.get(function, function)
+            try:
+                found = driver.compile_derivative(text, device, function, wrt.split("+"))
+            except CompileError:
+                found = driver.compile_derivative(located, device, function, self._named(wrt))
+            self.derivatives[key] = found
+        return found
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the user wrote the backward pass."""
+        return bool(self.written[0])
+
+    def _named(self, wrt: str) -> list[str]:
+        """The names that the arguments have where the module has locations."""
+        return [name if name in _INPUTS else self.names[int(name[3:]) - 3] for name in wrt.split("+")]
+
+    def argument(self, position: int) -> str:
+        """The name by which derivatives know argument `position`: q, k, v, arg3..."""
+        return _INPUTS[position] if position < 3 else f"arg{position}"
+
+    def position(self, name: str) -> int:
+        """The inverse of `argument`."""
+        return _INPUTS.index(name) if name in _INPUTS else int(name[3:])
+
+    def split(self, captures: Sequence[Any]) -> tuple[list[torch.Tensor], list[float], list[int]]:
+        """Captures by kind, in order."""
+        by_kind: dict[str, list[Any]] = {"tensor": [], "float": [], "int": []}
+        for kind, value in zip(self.kinds, captures, strict=True):
+            by_kind[kind].append(value)
+        return by_kind["tensor"], by_kind["float"], by_kind["int"]
+
+    def join(self, tensors: Sequence[torch.Tensor], floats: Sequence[float], ints: Sequence[int]) -> list[Any]:
+        """The inverse of `split`."""
+        by_kind = {"tensor": iter(tensors), "float": iter(floats), "int": iter(ints)}
+        return [next(by_kind[kind]) for kind in self.kinds]
+
+    def tensor_positions(self) -> list[int]:
+        """The arguments that are tensors: q, k, v and those of the captures."""
+        return [0, 1, 2, *(3 + i for i, kind in enumerate(self.kinds) if kind == "tensor")]
+
+    def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:
+        """Checks the captured values of a call: devices, divisors, and sizes that the functions need. Raises ArgumentError."""
+        for name, value in zip(self.names, captures, strict=True):
+            if isinstance(value, torch.Tensor) and value.device != device:
+                raise ArgumentError(f"the captured tensor `{name}` is on {value.device} but q is on {device}: move it there")
+        for position in self.nonzero:
+            if captures[position] == 0:
+                raise ArgumentError(f"the captured number `{self.names[position]}` is 0, and a function divides by it")
+        for position, extent in self.extents:
+            shape, size = captures[position].shape, sizes[extent.size]
+            if shape[extent.dim] < size:
+                raise ArgumentError(
+                    f"the captured tensor `{self.names[position]}` has size {shape[extent.dim]} in dimension {extent.dim}, "
+                    f"but `{extent.index}` indexes it with 0 to {size - 1}"
+                )
+        if "tensor" in self.kinds:
+            _reads(self.written[0] or self.text, self.names).check(sizes, captures)
+
+    def fill_empty(self, rows: Sequence[torch.Tensor]) -> None:
+        """Row outputs where there are no keys: the logarithm of an empty sum, else 0."""
+        for name, row in zip(self.outputs, rows, strict=False):
+            row.fill_(-math.inf if name == "lse" else 0.0)
+
+
+def register(traced: Traced) -> str:
+    """The name of a traced program; the same for equal ones. It tells the whole program, so that any process can run it."""
+    positions = {captured.source: i for i, captured in enumerate(traced.captures)}
+    form = {
+        "text": traced.text,
+        "written": traced.written[0],
+        "names": [captured.name for captured in traced.captures],
+        "kinds": [captured.kind for captured in traced.captures],
+        "outputs": list(traced.outputs),
+        "nonzero": sorted(positions[source] for source in traced.nonzero if source in positions),
+        "extents": [(positions[e.source], e.dim, e.index, e.size) for e in traced.extents if e.source in positions],
+    }
+    name = json.dumps(form)
+    if name not in _TABLE:
+        _TABLE[name] = _read(form, traced.located, traced.written[1])
+    return name
+
+
+def find(name: str) -> Program:
+    """The program that `register` named so, in this or in another process."""
+    program = _TABLE.get(name)
+    if program is None:
+        form = json.loads(name)
+        program = _TABLE[name] = _read(form, form["text"], form["written"])
+    return program
+
+
+def _read(form: dict[str, Any], located: str, located_written: str) -> Program:
+    names, kinds, outputs, nonzero = (tuple(form[key]) for key in ("names", "kinds", "outputs", "nonzero"))
+    extents = tuple((p, Extent(("leaf", p), d, i, s)) for p, d, i, s in form["extents"])
+    return Program(form["text"], located, names, kinds, outputs, nonzero, extents, (form["written"], located_written))
+
+
+def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
+    """The sizes that q, k and v, [B, H, S, D], give."""
+    (b, hq, sq, d), (_, hkv, skv, _), dv = q.shape, k.shape, v.shape[3]
+    return {"B": b, "Hq": hq, "Hkv": hkv, "Sq": sq, "Skv": skv, "D": d, "Dv": dv}
+
+
+class _Reads:
+    """How a program reads its captured tensors, and for which sizes that was found to be in bounds."""
+
+    def __init__(self, text: str, names: tuple[str, ...]) -> None:
+        with LOCK:
+            self._plan = make_plan(text, names)
+        self._passed: set[Hashable] = set()
+        self._lock = threading.Lock()
+
+    def check(self, sizes: dict[str, int], captures: Sequence[Any]) -> None:
+        if not self._plan.reads:
+            return
+        problem = (sizes["B"], sizes["Hq"], sizes["Hkv"], sizes["Sq"], sizes["Skv"], sizes["D"], sizes["Dv"])
+        # Floats do not reach an index but through a cast, which the plan takes for unknown.
+        key = (
+            problem,
+            *(value.shape if isinstance(value, torch.Tensor) else value if isinstance(value, int) else None for value in captures),
+        )
+        if key not in self._passed:
+            self._plan.check(*problem, captures)
+            with self._lock:
+                if len(self._passed) >= _LIMIT:
+                    self._passed.clear()
+                self._passed.add(key)
+        if self._plan.has_data_checks:
+            self._plan.check_data(*problem, captures)
+
+
+@functools.lru_cache(maxsize=_LIMIT)
+def _reads(text: str, names: tuple[str, ...]) -> _Reads:
+    with LOCK:
+        return _Reads(text, names)

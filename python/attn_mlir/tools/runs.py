@@ -1,0 +1,149 @@
+"""What attn-run executes: functions, inputs for them, and what their results are compared with."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from attn_mlir.errors import ArgumentError
+from attn_mlir.mlir import ir
+from attn_mlir.reference import Difference, InputMaker, Sizes, compare, evaluate, rows_with_keys
+from attn_mlir.reference.compare import attention_ops, output_names
+from attn_mlir.reference.derivatives import Point, inputs_with_gradient, kind_of
+from attn_mlir.reference.evaluator import find_function, functions_of
+
+LENGTHS = ((1, 1), (17, 23), (23, 17), (40, 40))
+_CHECKED = (17, 23)
+"""Differences are costly, so that derivatives are checked by them at one size."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One set of inputs of a function, and what comes of it."""
+
+    function: str
+    sizes: Sizes
+    inputs: list[np.ndarray]
+    names: list[str]
+    wanted: list[np.ndarray]
+    filled: np.ndarray | None
+    """Which rows have keys; None where the reference is a kernel, which does not tell."""
+    by_differences: list[Difference] | None = None
+    """How far `wanted`, of a derivative, is from differences of @attention; None where that was not asked."""
+    wrt: tuple[str, ...] = ()
+
+
+@dataclass
+class Runs:
+    """The functions met so far. What a function gives when it is first met is what its later stages are compared with."""
+
+    original: ir.Module
+    """Where @attention is, which derivatives are of."""
+    args: argparse.Namespace
+    known: dict[str, list[Run]] = field(default_factory=dict)
+
+    def meet(self, module: ir.Module | ir.Operation) -> list[Run]:
+        """Runs the functions of `module` that are new."""
+        new: list[Run] = []
+        for function in self._functions(module):
+            if function not in self.known:
+                self.known[function] = [self._run(module, function, sizes) for sizes in _sizes(self.args)]
+                new += self.known[function]
+        return new
+
+    def of(self, module: ir.Module | ir.Operation) -> list[Run]:
+        """The runs of the functions that `module` holds; all of those that it was to have."""
+        if self.args.function is not None:
+            find_function(module, self.args.function)
+        present = functions_of(module)
+        return [run for function, runs in self.known.items() if function in present for run in runs]
+
+    def _functions(self, module: ir.Module | ir.Operation) -> list[str]:
+        present = functions_of(module)
+        if self.args.function is not None:
+            return [self.args.function] if self.args.function in present else []
+        return [name for name in present if _is_public(module, name) and _computes(module, name)]
+
+    def _run(self, module: ir.Module | ir.Operation, function: str, sizes: Sizes) -> Run:
+        args, derivative = self.args, kind_of(function)
+        maker = InputMaker(sizes, args.seed, _integers(args.ints), args.index, args.capture_size)
+        if derivative is None:
+            inputs = maker.make(module, function)
+            filled = self._filled(module, inputs, function)
+            return Run(function, sizes, inputs, output_names(module, function), evaluate(module, inputs, function), filled)
+        primal, kind = derivative
+        original = module if primal in functions_of(module) else self.original
+        if primal not in functions_of(original):
+            raise ArgumentError(f"@{function} is a derivative of @{primal}, which is not in the file: give its program with --primal")
+        wrt = inputs_with_gradient(module, original, function, args.wrt.split("+") if args.wrt else [])
+        point = Point(module, original, primal, maker.make(original, primal), wrt, args.seed)
+        inputs = point.arguments(kind)
+        wanted = evaluate(module, inputs, function)
+        checked = point.check(kind, wanted) if _is_checked(args, sizes) else None
+        filled = self._filled(original, point.inputs, primal)
+        names = tuple(point.names[i] for i in wrt)
+        return Run(function, sizes, inputs, point.results(kind), wanted, filled, checked, names)
+
+    def _filled(self, module: ir.Module | ir.Operation, inputs: Sequence[np.ndarray], function: str) -> np.ndarray | None:
+        ops = attention_ops(module, function)
+        one = len(ops) == 1 and ops[0].name in ("attn.attention", "attn.online")
+        return rows_with_keys(module, inputs, function) if one else None
+
+
+def compared(module: ir.Module | ir.Operation, run: Run, guarded: bool, options: dict[str, object]) -> tuple[list[Difference], int]:
+    """How far the results of a function of `module` are from those wanted, and how many rows were left out.
+
+    An online program says what rows without keys give only when it is `guarded`; until then they are left out, and so are
+    gradients, to which all rows contribute.
+    """
+    kind = (kind_of(run.function) or ("", ""))[1]
+    online = any(op.name == "attn.online" for op in attention_ops(module, run.function))
+    kernel = "tile.kernel" in find_function(module, run.function).attributes
+    unguarded = (online or kernel) and not guarded and run.filled is not None and not run.filled.all()
+    left_out = int((~run.filled).sum()) if unguarded and run.filled is not None else 0
+    gradients = kind.startswith("bwd")
+    if unguarded and gradients:
+        return [], left_out
+    where, filled = run.filled if unguarded else None, None if gradients else run.filled
+    found = compare(module, run.inputs, run.wanted, where, filled=filled, names=run.names, function=run.function, **options)
+    return found, left_out
+
+
+def _is_public(module: ir.Module | ir.Operation, function: str) -> bool:
+    attributes = find_function(module, function).attributes
+    return "sym_visibility" not in attributes or ir.StringAttr(attributes["sym_visibility"]).value == "public"
+
+
+def _computes(module: ir.Module | ir.Operation, function: str) -> bool:
+    """Whether a function is an attention or a derivative; @attention always counts, so that it says what it lacks."""
+    kernel = "tile.kernel" in find_function(module, function).attributes
+    return function == "attention" or kernel or bool(attention_ops(module, function))
+
+
+def _is_checked(args: argparse.Namespace, sizes: Sizes) -> bool:
+    return (sizes.q_len, sizes.kv_len) == _CHECKED or args.q_len is not None or args.kv_len is not None
+
+
+def _sizes(args: argparse.Namespace) -> list[Sizes]:
+    lengths: Sequence[tuple[int, int]] = LENGTHS
+    if args.q_len is not None or args.kv_len is not None:
+        lengths = [(args.q_len if args.q_len is not None else 17, args.kv_len if args.kv_len is not None else 23)]
+    usual = Sizes(args.batch, args.heads, args.kv_heads)
+    found = [replace(usual, q_len=q_len, kv_len=kv_len) for q_len, kv_len in lengths]
+    for sizes in found:
+        smallest = min(sizes.batch, sizes.heads, sizes.kv_heads, sizes.q_len)
+        if smallest < 1 or sizes.kv_len < 0 or sizes.heads % sizes.kv_heads:
+            raise ArgumentError(f"sizes must be positive, and heads a multiple of kv-heads, got {sizes}")
+    return found
+
+
+def _integers(text: str) -> tuple[int, int]:
+    low, colon, high = text.partition(":")
+    try:
+        limits = int(low), int(high)
+    except ValueError:
+        limits = (0, 0)
+    if not colon or limits[0] >= limits[1]:
+        raise ArgumentError(f"--ints takes LOW:HIGH with LOW < HIGH, got '{text}'")
+    return limits
