@@ -1,0 +1,272 @@
+// Device helpers of the kernels that attn-mlir generates for Hopper (sm_90a): barriers, TMA, warpgroup matrix instructions, fast exponentials.
+//
+// Shared memory is addressed by 32-bit addresses (`shared_address`). Tiles in shared memory are panels of 64 columns of 16 bits: a row of a
+// panel has 128 bytes, rows follow each other, the 16-byte chunks of a row are permuted by TMA's 128-byte swizzle (`swizzle_128`), and a panel
+// starts at a multiple of 1024 bytes.
+#pragma once
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+namespace attn {
+
+#define ATTN_DEVICE __device__ __forceinline__
+
+// ---- addresses, threads ----------------------------------------------------------------------------------------------------------------
+
+ATTN_DEVICE uint32_t shared_address(const void *pointer) { return static_cast<uint32_t>(__cvta_generic_to_shared(pointer)); }
+
+// Where TMA with a swizzle of 128 (64, 32) bytes puts the byte at `offset` of a panel with rows of 128 (64, 32) bytes.
+ATTN_DEVICE uint32_t swizzle_128(uint32_t offset) { return offset ^ ((offset >> 3) & 0x70); }
+ATTN_DEVICE uint32_t swizzle_64(uint32_t offset) { return offset ^ ((offset >> 3) & 0x30); }
+ATTN_DEVICE uint32_t swizzle_32(uint32_t offset) { return offset ^ ((offset >> 3) & 0x10); }
+
+// True in one thread of a converged warp.
+ATTN_DEVICE bool elect_one() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
+
+// The warpgroup of this thread, known to the compiler to be the same in all threads of a warp.
+ATTN_DEVICE int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 7, 0); }
+ATTN_DEVICE int warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 5, 0); }
+
+// ---- registers of a warpgroup ----------------------------------------------------------------------------------------------------------
+// The sum over threads of the registers asked for must not exceed registers at launch x threads: otherwise the kernel hangs.
+
+template <int Registers> ATTN_DEVICE void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers)); }
+template <int Registers> ATTN_DEVICE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers)); }
+
+// ---- barriers --------------------------------------------------------------------------------------------------------------------------
+
+ATTN_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After the initialisation and before other threads (TMA included) use the barriers; __syncthreads() follows.
+ATTN_DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+ATTN_DEVICE void barrier_arrive(uint32_t barrier) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
+}
+// Arrives and announces `bytes` that TMA will bring.
+ATTN_DEVICE void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(bytes) : "memory");
+}
+ATTN_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Waits until the phase with this parity (0 first) is over.
+ATTN_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile("{\n"
+               ".reg .pred done;\n"
+               "again:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@done bra finished;\n"
+               "bra again;\n"
+               "finished:\n"
+               "}" ::"r"(barrier), "r"(parity) : "memory");
+}
+ATTN_DEVICE bool barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+  return done != 0;
+}
+
+// Named barriers (0 is __syncthreads()): `threads` counts those that wait and those that only arrive.
+ATTN_DEVICE void named_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+ATTN_DEVICE void named_arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+
+// Makes this thread's writes to shared memory visible to TMA and wgmma.
+ATTN_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- TMA -------------------------------------------------------------------------------------------------------------------------------
+
+// Policies for the second level cache.
+constexpr uint64_t kEvictNormal = 0x1000000000000000ull;
+constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
+constexpr uint64_t kEvictLast = 0x14F0000000000000ull;
+
+ATTN_DEVICE void prefetch_descriptor(const CUtensorMap *map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
+}
+// Coordinates innermost first: column, row, head, batch.
+ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+               "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int batch, uint64_t policy) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], "
+               "[%2], %7;" ::"r"(to),
+               "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(policy)
+               : "memory");
+}
+ATTN_DEVICE void tma_store(const CUtensorMap *map, uint32_t from, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(reinterpret_cast<uint64_t>(map)),
+               "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+// Adds a tile of shared memory to a tensor.
+ATTN_DEVICE void tma_add(const CUtensorMap *map, uint32_t from, int column, int row, int head, int batch) {
+  asm volatile("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+                   reinterpret_cast<uint64_t>(map)),
+               "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+// Contiguous copies; addresses and `bytes` are multiples of 16.
+ATTN_DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+               "r"(barrier)
+               : "memory");
+}
+ATTN_DEVICE void bulk_store(void *to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+// Adds f32 values of shared memory to global memory.
+ATTN_DEVICE void bulk_add(float *to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+// The stores and additions that this thread issued: close a group; wait until all but the newest `Pending` groups have read shared memory, or
+// are done altogether.
+ATTN_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int Pending> ATTN_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory"); }
+template <int Pending> ATTN_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory"); }
+
+// ---- wgmma -----------------------------------------------------------------------------------------------------------------------------
+
+ATTN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+ATTN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until at most `Pending` groups are in flight.
+template <int Pending> ATTN_DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory"); }
+
+// The compiler may not move uses of these registers across this point (costs no instruction).
+template <int N> ATTN_DEVICE void hold(float (&values)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+template <int N> ATTN_DEVICE void hold(uint32_t (&values)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(values[i])::"memory");
+}
+// Orders `value` before the wgmma_wait that follows: a store that never happens (an empty asm does not stop ptxas). `value` is below 1e30.
+ATTN_DEVICE void pin(float value) {
+  asm volatile("{\n.reg .pred p;\nsetp.gt.f32 p, %0, 0f71000000;\n@p st.shared.u32 [%1], %1;\n}" ::"f"(value), "r"(0) : "memory");
+}
+
+// Descriptors of operands in shared memory. `K-major`: rows of the panel are rows (M or N) of the operand and its columns run along K.
+// `MN-major` (the "_ta", "_tb" instructions): rows of the panel run along K and its columns along M or N; `panel_bytes` from one panel of
+// columns to the next. Address: K-major: panel + row * 128 + k * 2 for k < 64, rows a multiple of 8; MN-major: panel + k * 128.
+enum Swizzle : uint64_t { kSwizzle128 = 1, kSwizzle64 = 2, kSwizzle32 = 3 };
+
+ATTN_DEVICE constexpr uint64_t descriptor_bits(uint32_t leading_bytes, uint32_t stride_bytes, Swizzle swizzle) {
+  return (static_cast<uint64_t>(leading_bytes >> 4) << 16) | (static_cast<uint64_t>(stride_bytes >> 4) << 32) |
+         (static_cast<uint64_t>(swizzle) << 62);
+}
+ATTN_DEVICE uint64_t descriptor_at(uint32_t address, uint64_t bits) { return bits | ((address & 0x3FFFF) >> 4); }
+ATTN_DEVICE uint64_t k_major(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 1024, kSwizzle128)); }
+ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t panel_bytes) {
+  return descriptor_at(address, descriptor_bits(panel_bytes, 1024, kSwizzle128));
+}
+ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 512, kSwizzle64)); }
+ATTN_DEVICE uint64_t mn_major_64(uint32_t address, uint32_t panel_bytes) {
+  return descriptor_at(address, descriptor_bits(panel_bytes, 512, kSwizzle64));
+}
+ATTN_DEVICE uint64_t k_major_32(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 256, kSwizzle32)); }
+ATTN_DEVICE uint64_t mn_major_32(uint32_t address, uint32_t panel_bytes) {
+  return descriptor_at(address, descriptor_bits(panel_bytes, 256, kSwizzle32));
+}
+// The descriptor `bytes` (a multiple of 16) further on.
+ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+
+// ---- 16-bit numbers, matrices between registers and shared memory ----------------------------------------------------------------------
+
+ATTN_DEVICE uint32_t pack_f16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+ATTN_DEVICE uint32_t pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+// Four 8x8 matrices of 16 bits; lane l gives the address of row l % 8 of matrix l / 8 (16 bytes).
+ATTN_DEVICE void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+ATTN_DEVICE void store_matrices_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+ATTN_DEVICE void load_matrices(uint32_t address, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
+}
+ATTN_DEVICE float load_shared(uint32_t address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+ATTN_DEVICE float2 load_shared2(uint32_t address) {
+  float2 value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(address) : "memory");
+  return value;
+}
+ATTN_DEVICE void store_shared(uint32_t address, float value) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory"); }
+ATTN_DEVICE int load_shared_int(uint32_t address) {
+  int value;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+ATTN_DEVICE void store_shared_int(uint32_t address, int value) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory"); }
+
+// ---- arithmetic ------------------------------------------------------------------------------------------------------------------------
+
+// 2^x by the special function unit.
+ATTN_DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 2^x by the FMA units, relative error 9e-5 (half a unit of f16 is 2.4e-4 to 4.9e-4), 0 below 2^-127: relieves the special function unit.
+ATTN_DEVICE float exp2_polynomial(float x) {
+  const float magic = 12582912.0f; // 1.5 * 2^23: the sum's low bits are the integer part
+  x = fmaxf(x, -127.0f);
+  float shifted;
+  asm("add.rm.ftz.f32 %0, %1, %2;" : "=f"(shifted) : "f"(x), "f"(magic));
+  float fraction = x - (shifted - magic);
+  float power = fmaf(fmaf(fmaf(0.07706704f, fraction, 0.22764499f), fraction, 0.69511679f), fraction, 1.0f);
+  return __int_as_float(__float_as_int(power) + (__float_as_int(shifted) << 23));
+}
+// Over the 4 lanes that hold one row of an accumulator.
+ATTN_DEVICE float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+ATTN_DEVICE float quad_min(float x) {
+  x = fminf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fminf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+ATTN_DEVICE float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+// Multiplies the two rows of an accumulator by their factors, unless these are 1 in the whole warp.
+template <int N> ATTN_DEVICE void rescale(float (&accumulator)[N], float factor0, float factor1) {
+  if (__any_sync(0xffffffffu, (factor0 != 1.0f) | (factor1 != 1.0f)))
+#pragma unroll
+    for (int i = 0; i < N; ++i) accumulator[i] *= i & 2 ? factor1 : factor0;
+}
+
+// Additions to global memory without a result.
+ATTN_DEVICE void add_global(float *to, float a) { asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(a) : "memory"); }
+ATTN_DEVICE void add_global(float *to, float a, float b) { // 8-byte aligned
+  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b) : "memory");
+}
+ATTN_DEVICE void add_global(float *to, float a, float b, float c, float d) { // 16-byte aligned
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+
+} // namespace attn

@@ -1,0 +1,122 @@
+"""CUDA text of warpgroup matrix instructions (wgmma, sm_90a) and of products made of them.
+
+An operand in shared memory is stored in panels of 64 columns of 16-bit elements, 128-byte swizzled, `panel_bytes` apart (at least
+128 bytes a row); each panel starts at a multiple of 1024 bytes. It is "K-major" if its columns run along K (Q, K in Q K^T), "MN-major" if its rows
+do (V in P V): those are the transposed (`_ta`, `_tb`) instructions.
+"""
+
+from dataclasses import dataclass
+
+COLUMNS = 64
+"""Columns of a panel."""
+ROW_BYTES = 128
+"""Bytes of a row of a panel."""
+STEP = 16
+"""Extent along K of one instruction."""
+
+
+def wgmma_name(n: int, a: str, element: str, transpose_a: bool = False, transpose_b: bool = False) -> str:
+    """The name of the wrapper, without its namespace: `wgmma_m64n{n}k16_{ss|rs}_{f16|bf16}[_ta][_tb]`."""
+    form = {"shared": "ss", "registers": "rs"}[a]
+    return f"wgmma_m64n{n}k16_{form}_{element}{'_ta' if transpose_a else ''}{'_tb' if transpose_b else ''}"
+
+
+def wgmma(n: int, a: str, element: str, transpose_a: bool = False, transpose_b: bool = False) -> str:
+    """The wrapper of `wgmma.mma_async` for a 64 x n f32 accumulator: d = a b (+ d if `accumulate`), asynchronous.
+
+    `a`: "shared" (a descriptor) or "registers" (four registers of packed pairs); b is a descriptor. `element`: "f16" or "bf16".
+    ValueError for n that is no multiple of 8 up to 256, another element, or a transposed operand in registers.
+    """
+    if n % 8 or not 8 <= n <= 256:
+        raise ValueError(f"wgmma has no instruction with n = {n}: n is a multiple of 8 up to 256")
+    if element not in ("f16", "bf16"):
+        raise ValueError(f"wgmma multiplies f16 or bf16 here, not {element}")
+    if a == "registers" and transpose_a:
+        raise ValueError("an operand in registers cannot be transposed")
+    count = n // 2
+    accumulators = [f"%{i}" for i in range(count)]
+    rows = [", ".join(accumulators[i : i + 16]) for i in range(0, count, 16)]
+    first = f"%{count}" if a == "shared" else "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
+    used = count + (1 if a == "shared" else 4)
+    flags = "1, 1, " + (f"{int(transpose_a)}, " if a == "shared" else "") + str(int(transpose_b))
+    parameters = "uint64_t a" if a == "shared" else "uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3"
+    operands = '"l"(a)' if a == "shared" else '"r"(a0), "r"(a1), "r"(a2), "r"(a3)'
+    outputs = [f'"+f"(d[{i}])' for i in range(count)]
+    lines = [
+        f"__device__ __forceinline__ void {wgmma_name(n, a, element, transpose_a, transpose_b)}("
+        f"float (&d)[{count}], {parameters}, uint64_t b, int accumulate) {{",
+        f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{used + 1}, 0;\\n"',
+        f'               "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{element}.{element} "',
+        *(f'               "{"{" if i == 0 else " "}{row}{"}, " if i == len(rows) - 1 else ","}"' for i, row in enumerate(rows)),
+        f'               "{first}, %{used}, p, {flags};\\n}}"',
+        *(
+            f"               {': ' if i == 0 else '  '}{', '.join(outputs[i : i + 8])}{',' if i + 8 < count else ''}"
+            for i in range(0, count, 8)
+        ),
+        f'               : {operands}, "l"(b), "r"(accumulate));',
+        "}",
+    ]
+    return "namespace attn {\n" + "\n".join(lines) + "\n} // namespace attn\n"
+
+
+@dataclass(frozen=True)
+class SharedOperand:
+    """Where an operand of a product lies in shared memory.
+
+    `address`: a C++ expression of the 32-bit address of the first panel. `panel_bytes`: from one panel to the next. `mn_major`: rows of the
+    panels run along K, columns along M (or N). `start`: the first row (K-major, a multiple of 8) or column (MN-major, a multiple
+    of 64) of M or N that is read, a number; where it is an expression add `row * 128` or `column / 64 * panel_bytes` to `address`.
+    """
+
+    address: str
+    panel_bytes: int
+    mn_major: bool = False
+    start: int = 0
+
+    def base(self) -> str:
+        """The descriptor at k = 0, a C++ expression."""
+        shift = self.start // COLUMNS * self.panel_bytes if self.mn_major else self.start * ROW_BYTES
+        address = f"{self.address} + {shift}" if shift else self.address
+        return f"attn::mn_major({address}, {self.panel_bytes})" if self.mn_major else f"attn::k_major({address})"
+
+    def step_bytes(self, step: int) -> int:
+        """How far the instruction number `step` along K (16 elements each) is from k = 0."""
+        if self.mn_major:
+            return step * STEP * ROW_BYTES
+        panel, within = divmod(step * STEP, COLUMNS)
+        return panel * self.panel_bytes + within * 2
+
+
+def product(
+    accumulator: str,
+    n: int,
+    k: int,
+    a: SharedOperand | str,
+    b: SharedOperand,
+    element: str,
+    clear: bool | str = False,
+    prefix: str = "",
+) -> list[str]:
+    """The statements that start `accumulator` (64 x n) += a (64 x k) b (k x n); fences, commit and wait are the caller's.
+
+    `a`: in shared memory, or the name of an array of k / 4 packed registers: step s reads elements 4 s to 4 s + 3. `clear`: True to
+    overwrite the accumulator, or a C++ condition to do so. Extra temporaries are named with `prefix`. ValueError if k is no multiple of 16.
+    """
+    if k % STEP:
+        raise ValueError(f"a product of 16-bit numbers advances by {STEP} along K: {k} is no multiple")
+    form = "registers" if isinstance(a, str) else "shared"
+    function = "attn::" + wgmma_name(n, form, element, form == "shared" and not isinstance(a, str) and a.mn_major, b.mn_major)
+    lines = [] if isinstance(a, str) else [f"const uint64_t {prefix}a = {a.base()};"]
+    lines.append(f"const uint64_t {prefix}b = {b.base()};")
+    for step in range(k // STEP):
+        if isinstance(a, str):
+            first = ", ".join(f"{a}[{4 * step + i}]" for i in range(4))
+        else:
+            first = _advanced(f"{prefix}a", a.step_bytes(step))
+        accumulate = "1" if step or clear is False else "0" if clear is True else f"!({clear})"
+        lines.append(f"{function}({accumulator}, {first}, {_advanced(f'{prefix}b', b.step_bytes(step))}, {accumulate});")
+    return ["{", *(f"  {line}" for line in lines), "}"]
+
+
+def _advanced(descriptor: str, offset: int) -> str:
+    return f"attn::advance({descriptor}, {offset})" if offset else descriptor
