@@ -27,11 +27,17 @@ class Tile(Pass):
       "scatter", [chunks, B, H, ...] that starts as zeros, whose first three dimensions are slots: a program adds in those of its
       own chunk, batch and head, which may be one and the same (stride 0) where `disjoint`, for chunks, heads and batches, is true.
     - `serial`: programs add to the same elements, so that they must run one after the other.
+
+    The function attribute `tile.blocks = array<i64: q, kv>` gives one function other block sizes; `tile.choices`, a dictionary
+    for the target's schedule, stays on the kernel. With `whole`, loops over blocks that the
+    mask keeps run over whole blocks only, whose tiles have static types, and what is left has a loop of its own: for targets on which
+    the number of positions in a block costs something.
     """
 
     name = "attn-tile"
     block_q: int = 64
     block_kv: int = 64
+    whole: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
@@ -49,6 +55,9 @@ class Tile(Pass):
             if any(function == other for other, _ in found):
                 op.location.emit_error(f"{self.name}: the function holds several ops to make kernels of; run attn-outline first")
                 return False
+            if any(size < 1 for size in self._blocks(function)):
+                function.location.emit_error(f"{self.name}: 'tile.blocks' must be two positive sizes")
+                return False
             found.append((function, op))
         kernels = {ir.StringAttr(function.attributes["sym_name"]).value for function, _ in found}
         for call in find_all(module, "func.call"):
@@ -61,21 +70,30 @@ class Tile(Pass):
         for function, op in found:
             if not self._build(function, op):
                 return False
+            if "tile.choices" in function.attributes:
+                _kernel_before(function).attributes["tile.choices"] = function.attributes["tile.choices"]
             function.erase()
         return True
 
+    def _blocks(self, function: ir.Operation) -> list[int]:
+        if "tile.blocks" not in function.attributes:
+            return [self.block_q, self.block_kv]
+        sizes = list(ir.DenseI64ArrayAttr(function.attributes["tile.blocks"]))
+        return sizes if len(sizes) == 2 else [0, 0]
+
     def _build(self, function: ir.Operation, op: ir.Operation) -> bool:
         """Inserts the kernel before the function; False after an error."""
+        block_q, block_kv = self._blocks(function)
         if op.name == "attn.online":
-            return KernelBuilder(function, op, self.block_q, self.block_kv).build()
+            return KernelBuilder(function, op, block_q, block_kv, self.whole).build()
         makers = [value.owner.operation for value in _returned(function)]
         match op.name:
             case "attn.pairs":
-                build_pairs(function, op, makers, self.block_q, self.block_kv)
+                build_pairs(function, op, makers, block_q, block_kv, self.whole)
             case "attn.elements":
-                build_elements(function, op, makers, self.block_q)
+                build_elements(function, op, makers, block_q)
             case _:
-                build_row_dot(function, op, makers, self.block_q)
+                build_row_dot(function, op, makers, block_q)
         return True
 
     def _is_cluster(self, function: ir.Operation, op: ir.Operation) -> bool:
@@ -92,6 +110,12 @@ class Tile(Pass):
                 op.location.emit_error(f"{self.name}: tensors of '{op.name}' must be arguments of the function; run attn-outline first")
                 return False
         return True
+
+
+def _kernel_before(function: ir.Operation) -> ir.Operation:
+    """The kernel that was inserted before the function."""
+    operations = [view.operation for view in function.block.operations]
+    return operations[operations.index(function) - 1]
 
 
 def _returned(function: ir.Operation) -> list[ir.Value]:

@@ -6,7 +6,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.masking import masked_score, masks_by_score
 from attn_mlir.passes.regions import block_of, piece, scores_in
-from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_float, constant_index, identity
+from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_float, constant_index, identity, known_index
 from attn_mlir.passes.tiling.step import StepPlan, plan_step
 
 
@@ -130,6 +130,7 @@ class _Block:
     ) -> None:
         self._owner, self._region, self._plan = owner, region, plan
         self._kv, self._count = kv, count
+        self._columns = known_index(count) or ir.ShapedType.get_dynamic_size()
         arguments, scores = list(region.arguments), scores_in(region)
         self._scores, self._indices = arguments[:scores], arguments[scores : scores + 3]
         self._tiles: dict[ir.Value, ir.Value] = dict(zip(arguments[scores + 3 :], states, strict=True))
@@ -149,7 +150,7 @@ class _Block:
         if rows not in self._loaded:
             p = self._owner.program
             if rows.mod is None:
-                self._loaded[rows] = build.load(rows.memory, p.b, p.kv_head, self._kv, self._count)
+                self._loaded[rows] = build.load(rows.memory, p.b, p.kv_head, self._kv, self._count, known_index(self._count))
             else:
                 tile = self.load(Rows(rows.memory))
                 last = arith.SubIOp(p.kv_len, constant_index(1)).result
@@ -209,14 +210,13 @@ class _Block:
             return tiles, [_keep(present, emitter.emit(op.operands[0]), identity(kind, p.score)) for op, kind in parts]
 
         # A map's tiles have one type: weights are in the element type, stored values in that of the scores.
-        dynamic = ir.ShapedType.get_dynamic_size()
         extents = [constant_index(p.block_q), self._count]
         row = ir.RankedTensorType.get([p.block_q], p.score)
         if weights and stored and p.element != p.score:
             self._split_map(number, weights, stored)
             return
         element = p.element if weights else p.score
-        tile = ir.RankedTensorType.get([p.block_q, dynamic], element)
+        tile = ir.RankedTensorType.get([p.block_q, self._columns], element)
         tiles, rows = build.map_(extents, [tile] * (len(weights) + len(stored)), [row] * len(reductions), kinds, body)
         self.weights.update(zip(weights, tiles, strict=False))
         self._tiles.update(zip(stored, tiles[len(weights) :], strict=True))
@@ -230,7 +230,7 @@ class _Block:
             emitter = self._emitter(i, j, number)
             return [emitter.emit(value) for value in stored], []
 
-        tile = ir.RankedTensorType.get([p.block_q, ir.ShapedType.get_dynamic_size()], p.score)
+        tile = ir.RankedTensorType.get([p.block_q, self._columns], p.score)
         tiles, _ = build.map_([constant_index(p.block_q), self._count], [tile] * len(stored), [], [], body)
         self._tiles.update(zip(stored, tiles, strict=True))
         self._tile_map(number)

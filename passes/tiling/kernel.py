@@ -1,12 +1,13 @@
 """Builds the tiled kernel of one `attn.online`."""
 
 from attn_mlir.dialects.tile import build
-from attn_mlir.mlir import arith, func, ir, memref, scf
+from attn_mlir.mlir import arith, func, ir, memref
 from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.passes.tiling.block import BlockBuilder, Program, Rows, is_constant
-from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, same
+from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, loop
 from attn_mlir.passes.tiling.results import Result, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, clone_scalar, constant_float, constant_index
+from attn_mlir.passes.tiling.segments import Segment, plan_segments
 
 
 class KernelBuilder:
@@ -15,11 +16,12 @@ class KernelBuilder:
     The kernel's outputs are what the function returns, in that order; what only others need is not computed.
     """
 
-    def __init__(self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int) -> None:
+    def __init__(self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int, whole: bool = False) -> None:
         self._function = function
         self._online = online
         self._block_q = block_q
         self._block_kv = block_kv
+        self._whole = whole
         self._score = _score_type(online)
         self._element = ir.RankedTensorType(online.operands[0].type).element_type
         self._accumulators = ir.IntegerAttr(online.attributes["accumulators"]).value
@@ -140,31 +142,23 @@ class KernelBuilder:
         """Runs `step` over all keys that the rows can see; returns the carried values after it."""
         if not carried:
             return []
-        program, mask = block.program, piece(self._online, "attn.mask")
-        bounds, classes = piece(self._online, "attn.bounds"), piece(self._online, "attn.block_mask")
-        zero = constant_index(0)
-        if mask is None:
-            return self._loop(block, step, zero, program.kv_len, carried, "full")
-        if bounds is None:
-            return self._loop(block, step, zero, program.kv_len, carried, "partial" if classes is None else "classify")
-        limits = program.scalars().inline(block_of(bounds), [program.b, program.h, program.begin, program.end])
-        if classes is not None:
-            return self._loop(block, step, limits[0], limits[3], carried, "classify")
-        for begin, end, kind in zip(limits, limits[1:], ("partial", "full", "partial"), strict=False):
-            if not same(begin, end):
-                carried = self._loop(block, step, begin, end, carried, kind)
+        program, bounds = block.program, piece(self._online, "attn.bounds")
+        masked, classified = block.mask is not None, piece(self._online, "attn.block_mask") is not None
+        limits = None
+        if masked and bounds is not None:
+            limits = program.scalars().inline(block_of(bounds), [program.b, program.h, program.begin, program.end])
+        for segment in plan_segments(program.kv_len, limits, masked, classified, self._block_kv, self._whole):
+            carried = self._loop(block, step, segment, carried)
         return carried
 
-    def _loop(
-        self, block: BlockBuilder, step: ir.Operation, begin: ir.Value, end: ir.Value, carried: list[ir.Value], kind: str
-    ) -> list[ir.Value]:
+    def _loop(self, block: BlockBuilder, step: ir.Operation, segment: Segment, carried: list[ir.Value]) -> list[ir.Value]:
         size = constant_index(self._block_kv)
-        loop = scf.ForOp(begin, end, size, carried)
-        with ir.InsertionPoint(loop.body):
-            kv = loop.induction_variable
-            count = arith.MinSIOp(size, arith.SubIOp(end, kv).result).result
-            scf.YieldOp(self._block(block, step, kv, count, list(loop.inner_iter_args), kind))
-        return list(loop.results)
+
+        def body(kv: ir.Value, inside: list[ir.Value]) -> list[ir.Value]:
+            count = size if segment.whole else arith.MinSIOp(size, arith.SubIOp(segment.end, kv).result).result
+            return self._block(block, step, kv, count, inside, segment.kind)
+
+        return loop(segment.begin, segment.end, size, carried, body)
 
     def _block(
         self, block: BlockBuilder, step: ir.Operation, kv: ir.Value, count: ir.Value, carried: list[ir.Value], kind: str

@@ -7,7 +7,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.passes.tiling.frame import Frame
-from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index, known_index
 from attn_mlir.passes.tiling.scatter import depends_on
 
 _QUERY = 2  # where q_idx stands among the positions of a scatter
@@ -101,6 +101,7 @@ class PairBlocks:
                     self._rows[term] = build.load(frame.get(term), *place)
         self._track = bool(plan.rows) and plan.mask is not None
         self.h = keys.head
+        self._columns = ir.ShapedType.get_dynamic_size()
 
     @property
     def row_states(self) -> int:
@@ -111,10 +112,11 @@ class PairBlocks:
         """Emits the block of `count` queries from `row` on; returns the carried values after it."""
         plan = self._plan
         queries: dict[ir.Value, ir.Value] = {}
+        self._columns = known_index(count) or ir.ShapedType.get_dynamic_size()
 
         def query(value: ir.Value) -> ir.Value:
             if value not in queries:
-                queries[value] = build.load(self._frame.get(value), self._keys.b, self.h, row, count)
+                queries[value] = build.load(self._frame.get(value), self._keys.b, self.h, row, count, known_index(count))
             return queries[value]
 
         products = {k: build.dot(self._lanes[plan.products[k][1]], query(plan.products[k][0]), plan.score, True) for k in plan.used}
@@ -170,7 +172,7 @@ class PairBlocks:
         return made, rows
 
     def _tile(self, element: ir.Type) -> ir.Type:
-        return ir.RankedTensorType.get([self._keys.rows, ir.ShapedType.get_dynamic_size()], element)
+        return ir.RankedTensorType.get([self._keys.rows, self._columns], element)
 
     def _round(self, tiles: list[ir.Value], element: ir.Type, extents: list[ir.Value]) -> list[ir.Value]:
         def body(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:

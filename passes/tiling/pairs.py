@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref
 from attn_mlir.passes.regions import block_of, piece, pieces
-from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, branch, loop, same
+from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, branch, loop
 from attn_mlir.passes.tiling.pair_block import KeyBlock, PairBlocks, PairPlan
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.scatter import disjoint
+from attn_mlir.passes.tiling.segments import Segment, plan_segments
 
 _KINDS = {"attn.query_sum": "accumulate", "attn.key_sum": "store", "attn.scatter": "scatter"}
 
 
-def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], keys: int, queries: int) -> None:
-    """Inserts the kernel before the function. `makers` are the ops that make the function's results."""
+def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], keys: int, queries: int, whole: bool) -> None:
+    """Inserts the kernel before the function. `makers` are the ops that make the function's results; for `whole` see `attn-tile`."""
     cluster = [pairs, *[use.owner.operation for use in pairs.results[0].uses]]
     outputs = [Output(op, _KINDS[op.name], disjoint(op) if op.name == "attn.scatter" else ()) for op in makers]
     query, key = pieces(pairs, "attn.product")[0].operands
@@ -37,13 +38,14 @@ def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             if makers:
-                _Kernel(frame, plan, frame.get(query), frame.get(key), keys, queries).build()
+                _Kernel(frame, plan, frame.get(query), frame.get(key), (keys, queries), whole).build()
             func.ReturnOp([])
 
 
 class _Kernel:
-    def __init__(self, frame: Frame, plan: PairPlan, query: ir.Value, key: ir.Value, keys: int, queries: int) -> None:
-        self._frame, self._plan, self._keys, self._queries = frame, plan, keys, queries
+    def __init__(self, frame: Frame, plan: PairPlan, query: ir.Value, key: ir.Value, sizes: tuple[int, int], whole: bool) -> None:
+        self._frame, self._plan, self._whole = frame, plan, whole
+        self._keys, self._queries = sizes
         self._slot, self._kv_head, self._b = (build.program_id(axis) for axis in range(3))
         one, two = constant_index(1), constant_index(2)
         self._q_len, self._kv_len = memref.DimOp(query, two).result, memref.DimOp(key, two).result
@@ -85,29 +87,22 @@ class _Kernel:
 
     def _sweep(self, blocks: PairBlocks, keys: KeyBlock, carried: list[ir.Value]) -> list[ir.Value]:
         """Runs over all queries that see some of the keys."""
-        pairs, zero = self._plan.pairs, constant_index(0)
-        bounds, classes = piece(pairs, "attn.query_bounds"), piece(pairs, "attn.block_mask")
-        if piece(pairs, "attn.mask") is None:
-            return self._loop(blocks, keys, zero, self._q_len, carried, "full")
-        if bounds is None:
-            return self._loop(blocks, keys, zero, self._q_len, carried, "partial" if classes is None else "classify")
-        limits = self._frame.scalars().inline(block_of(bounds), [keys.b, blocks.h, keys.kv, keys.end()])
-        if classes is not None:
-            return self._loop(blocks, keys, limits[0], limits[3], carried, "classify")
-        for begin, end, kind in zip(limits, limits[1:], ("partial", "full", "partial"), strict=False):
-            if not same(begin, end):
-                carried = self._loop(blocks, keys, begin, end, carried, kind)
+        pairs = self._plan.pairs
+        bounds, limits = piece(pairs, "attn.query_bounds"), None
+        masked, classified = self._plan.mask is not None, piece(pairs, "attn.block_mask") is not None
+        if masked and bounds is not None:
+            limits = self._frame.scalars().inline(block_of(bounds), [keys.b, blocks.h, keys.kv, keys.end()])
+        for segment in plan_segments(self._q_len, limits, masked, classified, self._queries, self._whole):
+            carried = self._loop(blocks, keys, segment, carried)
         return carried
 
-    def _loop(
-        self, blocks: PairBlocks, keys: KeyBlock, begin: ir.Value, end: ir.Value, carried: list[ir.Value], kind: str
-    ) -> list[ir.Value]:
+    def _loop(self, blocks: PairBlocks, keys: KeyBlock, segment: Segment, carried: list[ir.Value]) -> list[ir.Value]:
         size = constant_index(self._queries)
 
         def block(row: ir.Value, inside: list[ir.Value]) -> list[ir.Value]:
-            count = arith.MinSIOp(size, arith.SubIOp(end, row).result).result
-            if kind != "classify":
-                return blocks.build(row, count, inside, masked=kind == "partial")
+            count = size if segment.whole else arith.MinSIOp(size, arith.SubIOp(segment.end, row).result).result
+            if segment.kind != "classify":
+                return blocks.build(row, count, inside, masked=segment.kind == "partial")
             region = block_of(pieces(self._plan.pairs, "attn.block_mask")[0])
             positions = [keys.b, blocks.h, row, arith.AddIOp(row, count).result, keys.kv, keys.end()]
             some, every = self._frame.scalars().inline(region, positions)
@@ -122,4 +117,4 @@ class _Kernel:
 
             return branch(some, inside, present, lambda: inside)
 
-        return loop(begin, end, size, carried, block)
+        return loop(segment.begin, segment.end, size, carried, block)

@@ -64,6 +64,13 @@ def constant_index(value: int) -> ir.Value:
     return arith.ConstantOp(ir.IndexType.get(), value).result
 
 
+def known_index(value: ir.Value) -> int | None:
+    """The number that an `arith.constant` of type index holds; None for other values."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "arith.constant":
+        return None
+    return ir.IntegerAttr(value.owner.operation.attributes["value"]).value
+
+
 def constant_float(type_: ir.Type, value: float) -> ir.Value:
     """`arith.constant` of a float type."""
     return arith.ConstantOp(type_, ir.FloatAttr.get(type_, value)).result

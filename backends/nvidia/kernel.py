@@ -1,0 +1,63 @@
+"""What a code generator hands to the driver: the source of one kernel and how to launch it.
+
+The arguments of a kernel are those of its tile function, in its order: tensors and numbers, then the outputs, then (for "pairs") the
+keys of a chunk. A `Parameter` says how one parameter of the CUDA function is made from them.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a CUDA kernel.
+
+    `kind`: "pointer", the address of tensor `argument`; "size" and "stride" (in elements), of its dimension `dim`; "scalar", a number;
+    "descriptor", a `CUtensorMap` of a 4-D tensor [B, H, S, D] by value (64 bytes aligned, `__grid_constant__`), whose boxes have `box`
+    columns and rows, with swizzling over `swizzle` bytes and zeros out of bounds; "counter", the address of an int32 that is zero
+    at the start, and that the kernel leaves zero; "blocks", how many blocks of rows the grid has.
+    `type` is the C type of what is passed by value: "int", "long long", "float" or "double".
+    """
+
+    kind: str
+    argument: int = -1
+    dim: int = -1
+    type: str = "int"
+    box: tuple[int, int] = (0, 0)
+    swizzle: int = 128
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """The generated source of one kernel.
+
+    `grid`: "tiles", one block of threads per block of rows (x), head (y) and batch (z) of the argument that `tile.kernel` names;
+    "persistent", as many as the GPU has multiprocessors, or tiles if there are fewer.
+    `language`: "cuda" or "tilelang" (then `source` is the CUDA that TileLang made, and `program` the TileLang program).
+    """
+
+    name: str
+    entry: str
+    source: str
+    parameters: tuple[Parameter, ...]
+    threads: int
+    shared_bytes: int
+    grid: str = "tiles"
+    cluster: int = 1
+    language: str = "cuda"
+    program: str = ""
+    arch: str = "sm_90a"
+    flags: tuple[str, ...] = ("-use_fast_math",)
+    includes: tuple[str, ...] = field(default=())
+    """Names of packages' include folders that the source needs: "tilelang" or none."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, without the sources."""
+        return {name: value for name, value in asdict(self).items() if name not in ("source", "program")}
+
+    @staticmethod
+    def from_json(fields: dict[str, Any], source: str = "", program: str = "") -> "KernelCode":
+        """The inverse of `to_json`. Raises LookupError or TypeError for other data."""
+        parameters = tuple(Parameter(**{**p, "box": tuple(p["box"])}) for p in fields["parameters"])
+        tuples = {name: tuple(fields[name]) for name in ("flags", "includes")}
+        return KernelCode(**{**fields, **tuples, "parameters": parameters, "source": source, "program": program})
