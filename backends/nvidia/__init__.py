@@ -1,5 +1,22 @@
-"""The nvidia backend: declared, so that asking for it gives a clear error; it generates no kernels yet."""
+"""The NVIDIA backend: tile IR to CUDA, by hand-made schedules for Hopper or through TileLang."""
 
 from attn_mlir.backends import Backend
+from attn_mlir.backends.nvidia import pipeline
 
-BACKEND = Backend(name="nvidia", package="attn_mlir.backends.nvidia", device_types=("cuda",))
+BACKEND = Backend(
+    name="nvidia",
+    package="attn_mlir.backends.nvidia",
+    device_types=("cuda",),
+    passes={
+        "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "nvidia-fold-scale": "passes.fold_scale:FoldScale",
+        "nvidia-exp2": "passes.exp2:Exp2",
+    },
+    pipelines={"nvidia-kernel": pipeline.KERNEL},
+    translations={
+        "nvidia-kernel": "translate:to_kernel",
+        "tilelang": "translate:to_tilelang",
+        "cuda": "translate:to_cuda",
+    },
+    schedule="passes.schedule:schedule",
+)

@@ -1,0 +1,53 @@
+"""Block sizes of kernels: how many rows and keys a program works on at a time, by the size of heads."""
+
+from dataclasses import dataclass
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all, pieces
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the choice of block sizes depends on.
+
+    `grid`: "rows", "pairs" or "elements"; `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some
+    blocks are skipped or partial; `products`: how many products of queries and keys a pair needs.
+    """
+
+    grid: str
+    head: int = 0
+    value: int = 0
+    bits: int = 16
+    masked: bool = False
+    products: int = 1
+
+
+def facts_of(function: ir.Operation) -> Facts | None:
+    """The facts of a function before tiling; None if it is no kernel."""
+    for online in find_all(function, "attn.online"):
+        head, value, bits = _columns([online.operands[0], online.operands[2]])
+        return Facts("rows", head, value, bits, bool(pieces(online, "attn.mask")), 1 + len(pieces(online, "attn.product")))
+    for pairs in find_all(function, "attn.pairs"):
+        products = pieces(pairs, "attn.product")
+        head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
+        return Facts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products))
+    return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
+
+
+def default_blocks(facts: Facts) -> tuple[int, int]:
+    """Query rows and keys of a block ("rows"), or keys and query rows ("pairs")."""
+    columns = max(facts.head, facts.value)
+    if facts.grid == "rows":
+        if facts.products > 1:
+            return (128, 64) if columns <= 128 else (64, 64)
+        return (192, 128) if columns <= 64 else (128, 128) if columns <= 128 else (128, 80) if columns <= 192 else (128, 64)
+    if facts.grid == "pairs":
+        if facts.products > 2:
+            return 64, 64
+        return (128, 128) if columns <= 64 else (128, 64) if columns <= 128 else (64, 64)
+    return 128, 128
+
+
+def _columns(values: list[ir.Value]) -> tuple[int, int, int]:
+    types = [ir.RankedTensorType(value.type) for value in values]
+    return types[0].shape[-1], types[1].shape[-1], types[0].element_type.width

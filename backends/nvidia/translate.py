@@ -1,0 +1,34 @@
+"""What `attn-translate` can make of a module for NVIDIA GPUs."""
+
+from attn_mlir.backends.nvidia import attributes, codegen, pipeline
+from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+
+
+def to_kernel(module: ir.Module) -> str:
+    """The scheduled kernels in the `tile` dialect."""
+    Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+    return module.operation.get_asm(use_name_loc_as_prefix=True)
+
+
+def to_cuda(module: ir.Module) -> str:
+    """CUDA C++ of every kernel, by the emitter that its schedule names."""
+    return "\n".join(code.source for code in _codes(module))
+
+
+def to_tilelang(module: ir.Module) -> str:
+    """A TileLang program of every kernel."""
+    for function in find_all(module.operation, "func.func"):
+        choices = {**attributes.read(function, attributes.CHOICES), "emitter": "tilelang"}
+        function.attributes[attributes.CHOICES] = attributes.write(choices)
+    return "\n".join(code.program for code in _codes(module))
+
+
+def _codes(module: ir.Module) -> list[KernelCode]:
+    with module.context:
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        kernels = [op for op in find_all(module.operation, "func.func") if attributes.SCHEDULE in op.attributes]
+        return [codegen.emit(kernel) for kernel in kernels]
