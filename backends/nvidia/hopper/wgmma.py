@@ -1,8 +1,8 @@
 """CUDA text of warpgroup matrix instructions (wgmma, sm_90a) and of products made of them.
 
 An operand in shared memory is stored in panels of 64 columns of 16-bit elements, 128-byte swizzled, `panel_bytes` apart (at least
-128 bytes a row); each panel starts at a multiple of 1024 bytes. It is "K-major" if its columns run along K (Q, K in Q K^T), "MN-major" if its rows
-do (V in P V): those are the transposed (`_ta`, `_tb`) instructions.
+128 bytes a row); each panel starts at a multiple of 1024 bytes. It is "K-major" if its columns run along K (Q, K in Q K^T), "MN-major"
+if its rows do (V in P V): those are the transposed (`_ta`, `_tb`) instructions.
 """
 
 from dataclasses import dataclass
