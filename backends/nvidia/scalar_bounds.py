@@ -1,0 +1,158 @@
+"""Between which numbers an integer of a kernel lies, so that 32 bits are used where they suffice.
+
+Limits that the driver checks: fewer than 2^24 positions (queries or keys), at most 32767 batches and heads. Positions then are exact
+in f32, and so are their differences.
+"""
+
+from collections.abc import Callable
+
+from attn_mlir.mlir import ir
+
+Bounds = tuple[int, int]
+POSITIONS = 1 << 24
+"""Sequences are shorter than this."""
+HEADS = (1 << 15) - 1
+"""The most heads, and the most batches, that a tensor may have."""
+_INT = (-(1 << 31), (1 << 31) - 1)
+_WIDE = (-(1 << 63), (1 << 63) - 1)
+
+
+def fits_int(bounds: Bounds) -> bool:
+    """Whether 32 bits suffice."""
+    return _INT[0] <= bounds[0] and bounds[1] <= _INT[1]
+
+
+def type_bounds(type_: ir.Type) -> Bounds:
+    """What a type can hold; `index` counts as 64 bits, i1 is 0 or 1."""
+    if not isinstance(type_, ir.IntegerType):
+        return _WIDE
+    return (0, 1) if type_.width == 1 else (-(1 << (type_.width - 1)), (1 << (type_.width - 1)) - 1)
+
+
+class Ranges:
+    """Bounds of integer values, computed on demand."""
+
+    def __init__(self) -> None:
+        self._known: dict[ir.Value, Bounds] = {}
+
+    def of(self, value: ir.Value) -> Bounds:
+        """(lowest, highest), both possible; exact arithmetic that leaves 64 bits (or the type) wraps, so that anything is possible."""
+        if value not in self._known:
+            limits = type_bounds(value.type)
+            low, high = self._compute(value)
+            self._known[value] = (low, high) if limits[0] <= low and high <= limits[1] else limits
+        return self._known[value]
+
+    def _compute(self, value: ir.Value) -> Bounds:
+        if isinstance(value.owner, ir.Block):
+            return self._argument(value)
+        op = value.owner.operation
+        rule = _RULES.get(op.name)
+        if rule is not None:
+            return rule(*(self.of(operand) for operand in op.operands))
+        match op.name:
+            case "arith.constant":
+                number = ir.IntegerAttr(op.attributes["value"]).value
+                return (abs(number),) * 2 if type_bounds(value.type) == (0, 1) else (number, number)  # type: ignore[return-value]
+            case "arith.muli":
+                return self._product(op)
+            case "arith.select":
+                return _hull(self.of(op.operands[1]), self.of(op.operands[2]))
+            case "arith.index_cast" | "arith.extsi":
+                low, high = self.of(op.operands[0])
+                return (-high, -low) if type_bounds(op.operands[0].type) == (0, 1) and op.name == "arith.extsi" else (low, high)
+            case "arith.index_castui" | "arith.extui":
+                low, high = self.of(op.operands[0])
+                return (low, high) if low >= 0 else _WIDE
+            case "tile.program_id":
+                return (0, POSITIONS) if ir.IntegerAttr(op.attributes["axis"]).value == 0 else (0, HEADS)
+            case "memref.dim":
+                return self._dim(op)
+        return type_bounds(value.type)
+
+    def _argument(self, value: ir.Value) -> Bounds:
+        argument = ir.BlockArgument(value)
+        owner = argument.owner.owner.operation
+        if owner.name in ("tile.map", "tile.scatter_add"):
+            return (0, min(POSITIONS, self.of(owner.operands[argument.arg_number - len(argument.owner.arguments)])[1]))
+        if owner.name == "scf.for" and argument.arg_number == 0:
+            return (min(0, self.of(owner.operands[0])[0]), max(0, self.of(owner.operands[1])[1]))
+        kernel = owner.attributes["tile.kernel"] if owner.name == "func.func" and "tile.kernel" in owner.attributes else None
+        last = argument.arg_number == len(argument.owner.arguments) - 1
+        if kernel is not None and last and "grid" in kernel and ir.StringAttr(kernel["grid"]).value == "pairs":
+            return (0, POSITIONS)  # the keys of a chunk
+        return type_bounds(value.type)
+
+    def _product(self, op: ir.Operation) -> Bounds:
+        for operand in op.operands:
+            maker = None if isinstance(operand.owner, ir.Block) else operand.owner.operation
+            if maker is not None and maker.name == "tile.program_id" and ir.IntegerAttr(maker.attributes["axis"]).value == 0:
+                return (0, POSITIONS)  # where the block begins
+        return _mul(*(self.of(operand) for operand in op.operands))
+
+    def _dim(self, op: ir.Operation) -> Bounds:
+        """Limits hold for q, k, v and their like, whose last dimension is static; captured tensors may have any size."""
+        shape = ir.MemRefType(op.operands[0].type)
+        axis = self.of(op.operands[1])[0]
+        if shape.rank == 4 and not shape.is_dynamic_dim(3):
+            return (0, POSITIONS - 1 if axis == 2 else HEADS)
+        return (0, _INT[1])
+
+
+def _hull(*bounds: Bounds) -> Bounds:
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
+def _corners(function: Callable[[int, int], int], a: Bounds, b: Bounds) -> Bounds:
+    values = [function(x, y) for x in a for y in b]
+    return min(values), max(values)
+
+
+def _mul(a: Bounds, b: Bounds) -> Bounds:
+    return _corners(lambda x, y: x * y, a, b)
+
+
+def _quotient(a: Bounds, b: Bounds) -> Bounds:
+    """Of any rounding; a divisor of 0 counts as 1."""
+    largest = max(abs(a[0]), abs(a[1]))
+    if a[0] >= 0 and b[0] >= 0:
+        return 0, -(-a[1] // max(1, b[0]))
+    return -largest, largest
+
+
+def _remainder(a: Bounds, b: Bounds) -> Bounds:
+    largest = min(max(abs(a[0]), abs(a[1])), max(abs(b[0]), abs(b[1])))
+    return (0 if a[0] >= 0 else -largest), largest
+
+
+def _bits(a: Bounds, b: Bounds) -> Bounds:
+    """Of and, or, exclusive or."""
+    low, high = _hull(a, b)
+    bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
+    return (0 if low >= 0 else -(1 << bits)), (1 << bits) - 1
+
+
+def _shift_left(a: Bounds, b: Bounds) -> Bounds:
+    return _mul(a, (1 << b[0], 1 << b[1])) if 0 <= b[0] and b[1] < 64 else _WIDE
+
+
+def _shift_right(a: Bounds, b: Bounds) -> Bounds:
+    return _corners(lambda x, y: x >> y, a, b) if 0 <= b[0] and b[1] < 64 else _WIDE
+
+
+_RULES: dict[str, Callable[..., Bounds]] = {
+    "arith.addi": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "arith.subi": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "arith.minsi": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "arith.maxsi": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "arith.divsi": _quotient,
+    "arith.floordivsi": _quotient,
+    "arith.ceildivsi": _quotient,
+    "arith.remsi": _remainder,
+    "arith.andi": _bits,
+    "arith.ori": _bits,
+    "arith.xori": _bits,
+    "arith.shli": _shift_left,
+    "arith.shrsi": _shift_right,
+    "math.absi": lambda a: (0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1])), max(abs(a[0]), abs(a[1]))),
+}

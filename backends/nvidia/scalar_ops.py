@@ -1,0 +1,131 @@
+"""How scalar ops look in CUDA C++: tables of float functions, comparisons and helper functions."""
+
+from attn_mlir.mlir import ir
+
+FLOAT_TYPES = {"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float", "f64": "double"}
+INTEGER_TYPES = {1: "bool", 8: "signed char", 16: "short", 32: "int", 64: "long long"}
+
+OPERATORS = {"arith.addf": "+", "arith.subf": "-", "arith.mulf": "*", "arith.divf": "/"}
+FUNCTIONS = {
+    "arith.maxnumf": "fmax", "arith.minnumf": "fmin", "arith.remf": "fmod",
+    "math.exp": "exp", "math.exp2": "exp2", "math.expm1": "expm1",
+    "math.log": "log", "math.log2": "log2", "math.log10": "log10", "math.log1p": "log1p",
+    "math.sqrt": "sqrt", "math.rsqrt": "rsqrt", "math.cbrt": "cbrt", "math.absf": "fabs",
+    "math.sinh": "sinh", "math.cosh": "cosh", "math.asin": "asin", "math.acos": "acos", "math.atan": "atan", "math.atan2": "atan2",
+    "math.erf": "erf", "math.erfc": "erfc",
+    "math.floor": "floor", "math.ceil": "ceil", "math.trunc": "trunc", "math.roundeven": "rint", "math.round": "round",
+    "math.copysign": "copysign", "math.fma": "fma",
+}  # fmt: skip
+"""Functions of the CUDA library; those of f32 end in f. `-use_fast_math` makes exp, exp2, log, log2, log10, sqrt and / approximate."""
+
+HELPED = {"arith.maximumf": "max_nan", "arith.minimumf": "min_nan", "math.tanh": "tanh", "math.sin": "sine", "math.cos": "cosine",
+          "math.tan": "tangent", "math.powf": "power"}  # fmt: skip
+"""Ops on f32 that call a function of `HELPERS`; on f64, the one of `WIDE`."""
+WIDE = {"arith.maximumf": "max_nan", "arith.minimumf": "min_nan", "math.tanh": "tanh", "math.sin": "sin", "math.cos": "cos",
+        "math.tan": "tan", "math.powf": "pow"}  # fmt: skip
+
+ORDERED = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<="}
+INVERTED = {9: "<=", 10: "<", 11: ">=", 12: ">"}
+"""Unordered comparisons as negated ordered ones."""
+SIGNED = ("==", "!=", "<", "<=", ">", ">=")
+
+_START = "static __device__ __forceinline__ "
+_TANH_P = (0.999999881, 0.129431263, 0.00296989921, 1.16358178e-05)
+_TANH_Q = (1.0, 0.462763637, 0.0238924418, 0.000241355971, 2.52626592e-07)
+
+
+def _horner(coefficients: tuple[float, ...], x: str) -> str:
+    text = f"{coefficients[-1]!r}f"
+    for coefficient in reversed(coefficients[:-1]):
+        text = f"fmaf({text}, {x}, {coefficient!r}f)"
+    return text
+
+
+_REDUCE = """{start}float reduce_angle(float x) {{  // x - 2 pi round(x / (2 pi))
+  const float turns = rintf(x * 0.159154943f);
+  return fmaf(turns, 1.74845553e-7f, fmaf(turns, -6.28318548f, x));
+}}"""
+
+_EXTREMUM = """{start}float {kind}_nan(float a, float b) {{  // NaN if one of them is
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("{kind}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return a != a || b != b ? a + b : f{kind}f(a, b);
+#endif
+}}
+{start}double {kind}_nan(double a, double b) {{ return a != a || b != b ? a + b : f{kind}(a, b); }}"""
+
+_POWER = """{start}float power(float x, float y) {{
+  const float size = exp2f(y * log2f(fabsf(x)));
+  const float half = 0.5f * y;
+  const bool whole = truncf(y) == y, odd = whole && truncf(half) != half;
+  const float result = x < 0.0f ? (whole ? (odd ? -size : size) : NAN) : size;
+  return y == 0.0f || x == 1.0f ? 1.0f : result;
+}}"""
+
+_DIVISION = """template <typename T> {start}T {name}(T a, T b) {{  // divides by 1 instead of by 0, and wraps
+  if (b == 0) return a;
+  if (b == -1) return {negative};
+  const T q = a / b;
+  return {result};
+}}"""
+
+
+def _division(name: str, result: str) -> str:
+    negative = "(T)(0 - (unsigned long long)a)" if name != "remainder" else "0"
+    text = _DIVISION.format(start=_START, name=name, negative=negative, result=result)
+    return text.replace("return a;", "return 0;", 1) if name == "remainder" else text
+
+
+HELPERS: dict[str, str] = {
+    "max_nan": _EXTREMUM.format(start=_START, kind="max"),
+    "min_nan": _EXTREMUM.format(start=_START, kind="min"),
+    "tanh": f"""{_START}float tanh_rational(float x) {{  // relative error below 5e-7
+  const float y = max_nan(min_nan(x, 7.8f), -7.8f), u = y * y;
+  const float p = {_horner(_TANH_P, "u")};
+  const float q = {_horner(_TANH_Q, "u")};
+  return y * p / q;
+}}""",
+    "tanh_fast": f"""{_START}float tanh_fast(float x) {{  // relative error 2^-11
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return tanhf(x);
+#endif
+}}""",
+    "reduce_angle": _REDUCE.format(start=_START),
+    "sine": f"{_START}float sine(float x) {{ return sinf(reduce_angle(x)); }}",
+    "cosine": f"{_START}float cosine(float x) {{ return cosf(reduce_angle(x)); }}",
+    "tangent": f"{_START}float tangent(float x) {{ return sine(x) / cosine(x); }}",
+    "power": _POWER.format(start=_START),
+    "quotient": _division("quotient", "q"),
+    "floor_quotient": _division("floor_quotient", "q - (a % b != 0 && (a < 0) != (b < 0))"),
+    "ceil_quotient": _division("ceil_quotient", "q + (a % b != 0 && (a < 0) == (b < 0))"),
+    "remainder": _division("remainder", "a - q * b"),
+}
+"""Functions that printed code calls, in an order in which each comes after those that it calls."""
+NEEDS = {
+    "tanh": ("max_nan", "min_nan"),
+    "sine": ("reduce_angle",),
+    "cosine": ("reduce_angle",),
+    "tangent": ("reduce_angle", "sine", "cosine"),
+}
+CALLED = {"tanh": "tanh_rational"}
+"""Names of helper functions in C++, where they differ from their keys."""
+
+
+def helper_source(used: set[str]) -> str:
+    """The definitions of these helpers and of what they need."""
+    wanted = used | {need for name in used for need in NEEDS.get(name, ())}
+    return "".join(f"{text}\n" for name, text in HELPERS.items() if name in wanted)
+
+
+def c_type(type_: ir.Type) -> str:
+    """How a scalar type is called in C++; `index` is `long long` (values of it that fit are kept in `int`)."""
+    if isinstance(type_, ir.IntegerType):
+        return INTEGER_TYPES[type_.width]
+    return "long long" if isinstance(type_, ir.IndexType) else FLOAT_TYPES[str(type_)]
