@@ -1,23 +1,24 @@
 """Compiles programs for the CPU and runs them on torch tensors."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from attn_mlir.backends.cpu import cache, pipeline
+from attn_mlir.backends import disk_cache
+from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch
+from attn_mlir.backends.cpu.program import SUFFIX, bytecode
 from attn_mlir.backends.cpu.target import host
+from attn_mlir.backends.program import DTYPES, function_named, reported, stages_of
 from attn_mlir.dialects import load_all
-from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
-_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 _KERNELS: dict[str, "CpuKernel"] = {}
 _COMPILED = {"count": 0}
 
@@ -54,7 +55,7 @@ class CpuKernel:
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Kernel.run`."""
         batch, heads, q_len, columns = q.shape[0], q.shape[1], q.shape[2], v.shape[3]
-        if (q.shape[3], columns) != self._signature.dims or q.dtype != _DTYPES[self._signature.element]:
+        if (q.shape[3], columns) != self._signature.dims or q.dtype != DTYPES[self._signature.element]:
             raise ArgumentError(
                 f"this kernel is for head dimensions {self._signature.dims} and {self._signature.element}, "
                 f"got {(q.shape[3], columns)} and {q.dtype}"
@@ -85,7 +86,7 @@ class CpuKernel:
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""
-        return {"traced": self._source, **stages_of(self._source)}
+        return stages_of(self._source, pipeline.ALL)
 
 
 def _group_heads(tensor: torch.Tensor, group: int) -> torch.Tensor:
@@ -104,8 +105,8 @@ def compile_module(source: str) -> CpuKernel:
 def _compile(source: str, pack_heads: bool = False) -> tuple[Worker, Signature]:
     _COMPILED["count"] += 1
     first = f"attn-pack-heads,{pipeline.KERNEL}" if pack_heads else pipeline.KERNEL
-    key = hashlib.sha256("\0".join([source, first, pipeline.LLVM, host().name, cache.version()]).encode()).hexdigest()
-    found = cache.load(key)
+    key = disk_cache.key_of(source, first, pipeline.LLVM, host().name, disk_cache.version("cpu"))
+    found = disk_cache.load(key, SUFFIX)
     with ir.Context() as context:
         load_all(context)
         if found is not None:
@@ -115,41 +116,20 @@ def _compile(source: str, pack_heads: bool = False) -> tuple[Worker, Signature]:
             module = ir.Module.parse(text)
         else:
             module, signature = _lower(source, first)
-            cache.save(key, module, asdict(signature))
+            disk_cache.save(key, SUFFIX, bytecode(module), asdict(signature))
         return load_workers(module, ["attention"])["attention"], signature
 
 
 def _lower(source: str, first: str) -> tuple[ir.Module, Signature]:
-    try:
+    with reported():
         module = ir.Module.parse(source)
-        q, _, v, *arguments = [argument.type for argument in _function(module).arguments]
-        scalars = tuple("tensor" if isinstance(type_, ir.RankedTensorType) else str(type_) for type_ in arguments)
-        row_outputs = len(ir.FunctionType(ir.TypeAttr(_function(module).attributes["function_type"]).value).results) - 1
+        function = function_named(module, "attention")
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        q, _, v, *arguments = type_.inputs
+        scalars = tuple("tensor" if isinstance(argument, ir.RankedTensorType) else str(argument) for argument in arguments)
+        row_outputs = len(type_.results) - 1
         Pipeline.parse(first, registry()).run(module)
-        sizes = ir.DictAttr(_function(module).attributes["tile.kernel"])
+        sizes = ir.DictAttr(function_named(module, "attention").attributes["tile.kernel"])
         signature = Signature(ir.IntegerAttr(sizes["block_q"]).value, row_outputs, scalars, (q.shape[3], v.shape[3]), str(q.element_type))
         Pipeline.parse(pipeline.LLVM, registry()).run(module)
-    except (UnsupportedError, CompileError):
-        raise
-    except Exception as error:
-        raise CompileError(str(error)) from error
-    return module, signature
-
-
-def _function(module: ir.Module) -> Any:
-    return next(op for op in module.body.operations if op.operation.name == "func.func" and op.sym_name.value == "attention")
-
-
-def stages_of(source: str) -> dict[str, str]:
-    """The program after each pass, by the pass's name (a second run of a pass gets the suffix -2)."""
-    stages: dict[str, str] = {}
-    with ir.Context() as context:
-        load_all(context)
-        module = ir.Module.parse(source)
-
-        def record(step: Any, operation: ir.Operation, seconds: float) -> None:
-            name = step.name if step.name not in stages else f"{step.name}-{sum(n.startswith(step.name) for n in stages) + 1}"
-            stages[name] = operation.get_asm(use_name_loc_as_prefix=True)
-
-        Pipeline.parse(pipeline.ALL, registry()).run(module, after=[record])
-    return stages
+        return module, signature

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from attn_mlir.backends.cpu.steps import Kernel
+from attn_mlir.backends import memory
+from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.memory import Memory
 
 _PROGRAMS = max(8, 4 * (os.cpu_count() or 1))
 """How many programs keep this machine busy, whatever number of threads is used; chunks of keys are made until there are as many."""
@@ -93,50 +95,8 @@ def _bytes(kernel: Kernel, grid: Grid, outputs: Sequence[torch.Size], width: int
     return total
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The memory of an output: the result itself, or [slots, result]."""
-
-    tensor: torch.Tensor
-    seen: torch.Tensor
-    """As the kernel sees it."""
-    slots: bool = False
-
-    def result(self) -> torch.Tensor:
-        """The result; slots are added up in their order."""
-        if not self.slots:
-            return self.tensor
-        total = self.tensor[0] + self.tensor[1]  # not in place, so that the slots can go
-        for slot in self.tensor[2:]:
-            total.add_(slot)
-        return total
-
-
 def allocate(kernel: Kernel, output: int, grid: Grid, shape: torch.Size, dtype: torch.dtype, transposed: bool) -> Memory:
-    """The memory of an output; `transposed` puts heads inside positions. Results are no views, so that they may be changed in place."""
-    match kernel.outputs[output]:
-        case "store":
-            made = empty(shape, dtype, transposed)
-            return Memory(made, made)
-        case "accumulate" if grid.blocks == 1:
-            made = empty(shape, dtype, transposed).zero_()
-            return Memory(made, made.unsqueeze(0))
-        case "accumulate":
-            sizes = (shape[0], shape[2], shape[1], shape[3]) if transposed else shape
-            made = torch.zeros((grid.blocks, *sizes), dtype=dtype, device="cpu")
-            made = made.transpose(2, 3) if transposed else made
-            return Memory(made, made, True)
-    slots = grid.slots(kernel.disjoint[output])
-    if slots == (1, 1, 1):
-        made = torch.zeros(shape, dtype=dtype, device="cpu")
-        return Memory(made, made.expand(grid.blocks, grid.batch, grid.heads, *shape))
-    made = torch.zeros((*slots, *shape), dtype=dtype, device="cpu")
-    return Memory(made.flatten(0, 2), made.expand(grid.blocks, grid.batch, grid.heads, *shape), True)
-
-
-def empty(shape: Sequence[int], dtype: torch.dtype, transposed: bool) -> torch.Tensor:
-    """A new tensor; `transposed`: one of [B, H, S, D] whose memory is [B, S, H, D]."""
-    if not transposed:
-        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
-    _, heads, length, columns = shape
-    return torch.empty_strided(tuple(shape), (heads * length * columns, columns, heads * columns, 1), dtype=dtype, device="cpu")
+    """The memory of an output of a launch; see `memory.allocate`."""
+    kind = kernel.outputs[output]
+    slots = grid.slots(kernel.disjoint[output]) if kind == "scatter" else (grid.blocks, 1, 1)
+    return memory.allocate(kind, shape, dtype, "cpu", transposed, slots, (grid.blocks, grid.batch, grid.heads))

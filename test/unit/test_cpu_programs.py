@@ -10,7 +10,7 @@ import torch
 from attn_mlir import attention, driver
 from attn_mlir.backends.cpu import program as cpu
 from attn_mlir.backends.cpu import slots
-from attn_mlir.backends.cpu.steps import Kernel
+from attn_mlir.backends.host import Kernel
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 INPUTS = Path(__file__).parent.parent / "Inputs"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attn_mlir import driver
-from attn_mlir.backends.cpu import cache
+from attn_mlir.backends import disk_cache
 from attn_mlir.backends.cpu import driver as cpu
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
@@ -66,7 +66,7 @@ def test_unwritable_disk_cache_is_ignored(tmp_path, monkeypatch):
 
 def test_cache_can_be_turned_off(monkeypatch):
     monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
-    assert cache.directory() is None
+    assert disk_cache.directory() is None
 
 
 def test_devices_without_kernels():

@@ -1,0 +1,70 @@
+"""The memory of outputs: results that kernels write, or that programs add to, each where it does not meet the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+Device = str | torch.device
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of an output: the result itself, or [slots, result]."""
+
+    tensor: torch.Tensor
+    seen: torch.Tensor
+    """As the kernel sees it."""
+    slots: bool = False
+
+    def result(self) -> torch.Tensor:
+        """The result; slots are added up in their order."""
+        if not self.slots:
+            return self.tensor
+        if self.tensor.is_cuda:  # the order of this sum follows from the shape
+            return self.tensor.sum(0)
+        total = self.tensor[0] + self.tensor[1]  # not in place, so that the slots can go
+        for slot in self.tensor[2:]:
+            total.add_(slot)
+        return total
+
+
+def allocate(
+    kind: str,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    device: Device,
+    transposed: bool,
+    slots: tuple[int, int, int],
+    programs: tuple[int, int, int],
+) -> Memory:
+    """The memory of an output; `kind` as in `host.Kernel`, `transposed` puts heads inside positions.
+
+    `slots`: how many there are along chunks, batch and heads, where `programs` are how many the kernel sees; one slot for all is seen with
+    stride 0. Results are no views, so that they may be changed in place.
+    """
+    match kind:
+        case "store":
+            made = empty(shape, dtype, transposed, device)
+            return Memory(made, made)
+        case "accumulate" if slots[0] == 1:
+            made = empty(shape, dtype, transposed, device).zero_()
+            return Memory(made, made.expand(programs[0], *shape))
+        case "accumulate":
+            sizes = (shape[0], shape[2], shape[1], shape[3]) if transposed else shape
+            made = torch.zeros((slots[0], *sizes), dtype=dtype, device=device)
+            made = made.transpose(2, 3) if transposed else made
+            return Memory(made, made, True)
+    if slots == (1, 1, 1):
+        made = torch.zeros(shape, dtype=dtype, device=device)
+        return Memory(made, made.expand(*programs, *shape))
+    made = torch.zeros((*slots, *shape), dtype=dtype, device=device)
+    return Memory(made.flatten(0, 2), made.expand(*programs, *shape), True)
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype, transposed: bool, device: Device) -> torch.Tensor:
+    """A new tensor; `transposed`: one of [B, H, S, D] whose memory is [B, S, H, D]."""
+    if not transposed:
+        return torch.empty(shape, dtype=dtype, device=device)
+    _, heads, length, columns = shape
+    return torch.empty_strided(shape, (heads * length * columns, columns, heads * columns, 1), dtype=dtype, device=device)

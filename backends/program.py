@@ -1,0 +1,216 @@
+"""What programs of every backend have in common: how derivatives are prepared, the order of steps, shapes, checks of arguments.
+
+A program is a host function (see `backends.host`) whose kernels run one after another on torch tensors.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.host import Argument, Host, Kernel, Result, Step
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+DTYPES = {
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
+}  # fmt: skip
+OUTLINE = "attn-simplify,attn-outline"
+_LIMIT = 512
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a step makes: for each result its shape, dtype, and whether it is shaped like q, k, v or o."""
+
+    shapes: tuple[torch.Size, ...]
+    dtypes: tuple[torch.dtype, ...]
+    heads: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run on tensors of given shapes makes, step by step."""
+
+    steps: tuple[Made, ...]
+    empty: bool
+    """Whether there are no rows or no keys, so that everything is zero."""
+    size: int
+    """The bytes of all tensors that go in."""
+
+
+class HostProgram(ABC):
+    """A compiled host function, which takes tensors and numbers and returns tensors. See `driver.Program`."""
+
+    def __init__(self, host: Host, kernels: Mapping[str, Kernel]) -> None:
+        self.host = host
+        self.kernels = kernels
+        self._last_use = _last_uses(host)
+        self._plans: dict[Any, Plan] = {}
+
+    @abstractmethod
+    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+        """Runs the kernel of a step; returns its results."""
+
+    @abstractmethod
+    def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
+        """The tensor itself where kernels can read it, else a copy; `by_columns` ones have a fixed number of columns."""
+
+    def results(self, inputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
+        """See `driver.Program.results`."""
+        shapes: list[Any] = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
+        dtypes: list[Any] = [None] * len(shapes)
+        for made in self._steps(shapes):
+            shapes += made.shapes
+            dtypes += made.dtypes
+        return [(shapes[i], dtypes[i]) for i in self.host.returns]
+
+    def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        """See `driver.Program.run`."""
+        key = tuple([(x.shape, x.dtype) if isinstance(x, torch.Tensor) else None for x in inputs])
+        plan = self._plans.get(key) or self._plan(key, inputs)
+        values: list[Any] = [
+            # Tensors with a fixed number of columns are read by tiles.
+            self.readable(value, bool(type_.shape) and type_.shape[-1] != -1) if type_.shape is not None else value
+            for value, type_ in zip(inputs, self.host.arguments, strict=True)
+        ]
+        for step, made, last_uses in zip(self.host.steps, plan.steps, self._last_use, strict=True):
+            operands = [values[i] for i in step.operands]
+            if plan.empty:
+                device = inputs[0].device
+                values += [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in zip(made.shapes, made.dtypes, strict=True)]
+            elif not step.kernel:
+                values.append(operands[0] + operands[1])
+            else:
+                values += self.launch(step, operands, made, plan, layout)
+            for last in last_uses:
+                values[last] = None
+        return [values[i] for i in self.host.returns]
+
+    def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
+        for position, (value, type_) in enumerate(zip(inputs, self.host.arguments, strict=True)):
+            if type_.shape is not None:
+                _check(position, value, type_, type_.shape)
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        shapes = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
+        empty = any(0 in role[:3] for role in _sizes(shapes).values())
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if len(self._plans) >= _LIMIT:
+            self._plans.clear()
+        plan = self._plans[key] = Plan(tuple(self._steps(shapes)), empty, size)
+        return plan
+
+    def _steps(self, inputs: Sequence[Any]) -> Iterator[Made]:
+        """What each step makes, for inputs of these shapes (those of numbers are empty)."""
+        shapes = list(inputs)
+        sizes = _sizes(shapes)
+        for step in self.host.steps:
+            new = tuple(torch.Size(_shape(result, step, shapes, sizes)) for result in step.results)
+            shapes += new
+            yield Made(new, tuple(DTYPES[result.type.element] for result in step.results), tuple(map(_is_head, step.results)))
+
+
+def _check(position: int, value: Any, type_: Argument, shape: tuple[int, ...]) -> None:
+    fits = isinstance(value, torch.Tensor) and value.dim() == len(shape)
+    fits = fits and all(size in (-1, given) for size, given in zip(shape, value.shape, strict=True))
+    # Unsigned bytes arrive as i8.
+    if not fits or (value.dtype != DTYPES[type_.element] and (type_.element, value.dtype) != ("i8", torch.uint8)):
+        given = f"{list(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise ArgumentError(f"argument {position} of this program is {list(shape)} of {type_.element}, got {given}")
+
+
+def _sizes(shapes: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
+    """The first dimensions of results by role, from the shapes of q and k."""
+    rows = tuple(shapes[0][:3])
+    return {"query": rows, "row": rows, "key": tuple(shapes[1][:3])}
+
+
+def _shape(result: Result, step: Step, shapes: Sequence[Any], sizes: dict[str, tuple[Any, ...]]) -> tuple[Any, ...]:
+    known = result.type.shape or ()
+    if result.role.startswith("like:"):
+        return tuple(shapes[step.operands[int(result.role[5:])]][: len(known)])
+    return (*sizes[result.role], *known[3:])
+
+
+def _is_head(result: Result) -> bool:
+    """Whether the result is shaped like q, k, v or o, and not like a captured tensor, of which no size is fixed."""
+    return bool(result.type.shape) and len(result.type.shape) == 4 and result.type.shape[-1] != -1
+
+
+def _last_uses(host: Host) -> list[list[int]]:
+    """For each step, the values that nothing needs after it."""
+    last: dict[int, int] = {}
+    made = len(host.arguments)
+    for number, step in enumerate(host.steps):
+        last.update({operand: number for operand in step.operands})
+        last.update({made + i: number for i in range(len(step.results))})
+        made += len(step.results)
+    kept = set(host.returns)
+    return [[value for value, use in last.items() if use == number and value not in kept] for number in range(len(host.steps))]
+
+
+def prepare_derivative(function: str, wrt: Sequence[str]) -> tuple[str, str]:
+    """The name of a derivative of the program `@attention`, and the pipeline that makes it; see `driver.compile_derivative`."""
+    names = "+".join(wrt)
+    if function == "written-fwd":
+        return "attention", OUTLINE
+    if function == "written-bwd":
+        return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{OUTLINE}"
+    differentiate = f"attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={names} only=true}}"
+    return f"attention_{function}", f"{differentiate},{OUTLINE}"
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Makes a CompileError of whatever a pass or the parser raises."""
+    try:
+        yield
+    except (UnsupportedError, CompileError):
+        raise
+    except Exception as error:
+        raise CompileError(str(error)) from error
+
+
+def keep_kernels(module: ir.Module, host: Host) -> None:
+    """Erases the functions that are no kernels of `host`; kernels have other arguments than their calls from here on."""
+    kept = {step.kernel for step in host.steps}
+    for op in [view.operation for view in module.body.operations]:
+        if op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value not in kept:
+            op.erase()
+
+
+def function_named(module: ir.Module, name: str) -> ir.Operation:
+    """The function of that name. Raises CompileError where there is none."""
+    for view in module.body.operations:
+        if view.operation.name == "func.func" and ir.StringAttr(view.operation.attributes["sym_name"]).value == name:
+            return view.operation
+    raise CompileError(f"the module holds no function @{name}")
+
+
+def stages_of(source: str, *steps: str | Callable[[ir.Module], None]) -> dict[str, str]:
+    """The program after each pass, by the pass's name (a second run of a pass gets the suffix -2), "traced" first.
+
+    `steps` are pipelines as text, and changes of the module between them.
+    """
+    stages = {"traced": source}
+
+    def record(step: Any, operation: ir.Operation, seconds: float) -> None:
+        name = step.name if step.name not in stages else f"{step.name}-{sum(n.startswith(step.name) for n in stages) + 1}"
+        stages[name] = operation.get_asm(use_name_loc_as_prefix=True)
+
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(source)
+        for step in steps:
+            if isinstance(step, str):
+                Pipeline.parse(step, registry()).run(module, after=[record])
+            else:
+                step(module)
+    return stages
