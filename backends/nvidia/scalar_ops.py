@@ -21,7 +21,7 @@ FUNCTIONS = {
 HELPED = {"arith.maximumf": "max_nan", "arith.minimumf": "min_nan", "math.tanh": "tanh", "math.sin": "sine", "math.cos": "cosine",
           "math.tan": "tangent", "math.powf": "power"}  # fmt: skip
 """Ops on f32 that call a function of `HELPERS`; on f64, the one of `WIDE`."""
-WIDE = {"arith.maximumf": "max_nan", "arith.minimumf": "min_nan", "math.tanh": "tanh", "math.sin": "sin", "math.cos": "cos",
+WIDE = {"arith.maximumf": "max_nan_wide", "arith.minimumf": "min_nan_wide", "math.tanh": "tanh", "math.sin": "sin", "math.cos": "cos",
         "math.tan": "tan", "math.powf": "pow"}  # fmt: skip
 
 ORDERED = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<="}
@@ -54,15 +54,14 @@ _EXTREMUM = """{start}float {kind}_nan(float a, float b) {{  // NaN if one of th
 #else
   return a != a || b != b ? a + b : f{kind}f(a, b);
 #endif
-}}
-{start}double {kind}_nan(double a, double b) {{ return a != a || b != b ? a + b : f{kind}(a, b); }}"""
+}}"""
 
 _POWER = """{start}float power(float x, float y) {{
-  const float size = exp2f(y * log2f(fabsf(x)));
+  const float size = fabsf(x) == 1.0f ? 1.0f : exp2f(y * log2f(fabsf(x)));
   const float half = 0.5f * y;
-  const bool whole = truncf(y) == y, odd = whole && truncf(half) != half;
+  const bool whole = truncf(y) == y, odd = whole && truncf(half) != half;  // -0 counts as 0
   const float result = x < 0.0f ? (whole ? (odd ? -size : size) : NAN) : size;
-  return y == 0.0f || x == 1.0f ? 1.0f : result;
+  return y == 0.0f ? 1.0f : result;
 }}"""
 
 _DIVISION = """template <typename T> {start}T {name}(T a, T b) {{  // divides by 1 instead of by 0, and wraps
@@ -82,6 +81,8 @@ def _division(name: str, result: str) -> str:
 HELPERS: dict[str, str] = {
     "max_nan": _EXTREMUM.format(start=_START, kind="max"),
     "min_nan": _EXTREMUM.format(start=_START, kind="min"),
+    "max_nan_wide": f"{_START}double max_nan(double a, double b) {{ return a != a || b != b ? a + b : fmax(a, b); }}",
+    "min_nan_wide": f"{_START}double min_nan(double a, double b) {{ return a != a || b != b ? a + b : fmin(a, b); }}",
     "tanh": f"""{_START}float tanh_rational(float x) {{  // relative error below 5e-7
   const float y = max_nan(min_nan(x, 7.8f), -7.8f), u = y * y;
   const float p = {_horner(_TANH_P, "u")};
@@ -114,7 +115,7 @@ NEEDS = {
     "cosine": ("reduce_angle",),
     "tangent": ("reduce_angle", "sine", "cosine"),
 }
-CALLED = {"tanh": "tanh_rational"}
+CALLED = {"tanh": "tanh_rational", "max_nan_wide": "max_nan", "min_nan_wide": "min_nan"}
 """Names of helper functions in C++, where they differ from their keys."""
 
 

@@ -103,7 +103,7 @@ class Printer(IntegerPrinter):
             return _call(ops.FUNCTIONS[self._name] + ("" if wide else "f"), args)
         if wide:
             name = ops.WIDE[self._name]
-            return _call(self._helper(name) if name in ("max_nan", "min_nan") else name, args)
+            return _call(self._helper(name) if name.endswith("_wide") else name, args)
         helper = "tanh_fast" if self._name == "math.tanh" and "math.tanh" in self._context.fast else ops.HELPED[self._name]
         return _call(self._helper(helper), args)
 
