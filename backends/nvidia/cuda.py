@@ -1,0 +1,227 @@
+"""The part of the CUDA driver API that launching kernels needs, through ctypes. Importing it needs no GPU and no driver.
+
+Functions raise CudaError with the driver's own name and words for what went wrong. Contexts are torch's: the primary context of a device.
+"""
+
+import ctypes
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from attn_mlir.errors import AttnError, UnsupportedError
+
+_SUCCESS, _INVALID_CONTEXT = 0, 201
+_MULTIPROCESSORS, _SHARED_BYTES, _MAJOR, _MINOR = 16, 97, 75, 76
+_MAX_DYNAMIC_SHARED, _CLUSTER = 8, 4
+_RELAXED = 2
+MAP_BYTES, MAP_ALIGNMENT = 128, 128
+DATA_TYPES = {torch.float16: 6, torch.float32: 7, torch.float64: 8, torch.bfloat16: 9}
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_PROMOTE_256 = 3
+_ADVICE = {
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel was compiled for another GPU than this one",
+    "CUDA_ERROR_INVALID_IMAGE": "the compiled kernel is damaged: remove it from the cache directory ($ATTN_MLIR_CACHE)",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "nvcc is newer than the driver: use a toolkit that the driver supports",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "the kernel needs more registers or shared memory than the GPU has",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "a kernel that ran before this call read or wrote outside of its tensors; the process must be restarted",
+}
+
+
+class CudaError(AttnError, RuntimeError):
+    """A call of the CUDA driver failed."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU. `capability` is its compute capability, `shared_bytes` the shared memory that a block of threads may have."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_bytes: int
+
+
+class _Dim(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint))
+
+
+class _AttributeValue(ctypes.Union):
+    _fields_ = (("pad", ctypes.c_char * 64), ("cluster", _Dim))
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", _AttributeValue))
+
+
+class Config(ctypes.Structure):
+    """`CUlaunchConfig`. Made by `config`; `stream` is set before each launch."""
+
+    _fields_ = (
+        ("grid", _Dim), ("block", _Dim), ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint),
+    )  # fmt: skip
+    keep: Any
+
+
+@cache
+def library() -> Any:
+    """libcuda. Raises UnsupportedError where there is none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise UnsupportedError(
+            "this machine has no NVIDIA driver (libcuda.so.1): install one, or move the tensors to the CPU with .cpu()"
+        ) from None
+
+
+def check(result: int, what: str) -> None:
+    """Raises CudaError unless `result`, of a call that did `what`, is success."""
+    if result == _SUCCESS:
+        return
+    name, text = ctypes.c_char_p(), ctypes.c_char_p()
+    library().cuGetErrorName(result, ctypes.byref(name))
+    library().cuGetErrorString(result, ctypes.byref(text))
+    known = (name.value or b"an unknown error").decode()
+    advice = _ADVICE.get(known)
+    raise CudaError(f"{what}: {known} ({result}): {(text.value or b'').decode()}" + (f"; {advice}" if advice else ""))
+
+
+def current_device() -> int:
+    """The number of torch's current device, whose context is ready afterwards."""
+    torch.cuda._lazy_init()
+    return torch.cuda.current_device()
+
+
+def current_stream(index: int) -> int:
+    """The handle of torch's current stream on a device."""
+    return torch._C._cuda_getCurrentRawStream(index)
+
+
+def is_capturing() -> bool:
+    """Whether torch's current stream is being captured into a CUDA graph."""
+    return torch.cuda.is_current_stream_capturing()
+
+
+@cache
+def device(index: int) -> Device:
+    """The facts about a device."""
+    handle = _handle(index)
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        check(library().cuDeviceGetAttribute(ctypes.byref(value), number, handle), "asking for an attribute of the device")
+        return value.value
+
+    name = ctypes.create_string_buffer(256)
+    check(library().cuDeviceGetName(name, 256, handle), "asking for the name of the device")
+    capability = (attribute(_MAJOR), attribute(_MINOR))
+    return Device(index, name.value.decode(), capability, attribute(_MULTIPROCESSORS), attribute(_SHARED_BYTES))
+
+
+@cache
+def _handle(index: int) -> int:
+    """The driver's handle of torch's device `index`; both count what CUDA_VISIBLE_DEVICES leaves."""
+    check(library().cuInit(0), "starting the CUDA driver")
+    handle = ctypes.c_int()
+    check(library().cuDeviceGet(ctypes.byref(handle), index), f"looking for device {index}")
+    return handle.value
+
+
+@cache
+def _context(index: int) -> int:
+    context = ctypes.c_void_p()
+    check(library().cuDevicePrimaryCtxRetain(ctypes.byref(context), _handle(index)), f"taking the context of device {index}")
+    return context.value or 0
+
+
+def enter_context(index: int) -> None:
+    """Makes torch's context of a device the one of this thread."""
+    check(library().cuCtxSetCurrent(ctypes.c_void_p(_context(index))), f"entering the context of device {index}")
+
+
+@contextmanager
+def relaxed() -> Iterator[None]:
+    """Allows calls that a CUDA graph under capture would forbid, such as loading code."""
+    mode = ctypes.c_int(_RELAXED)
+    check(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)), "relaxing the capture of a graph")
+    try:
+        yield
+    finally:
+        library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+def load_function(binary: bytes, entry: str, shared_bytes: int, index: int) -> int:
+    """Loads code on a device; returns the handle of its kernel `entry`, which may use that much dynamic shared memory."""
+    available = device(index).shared_bytes
+    if shared_bytes > available:
+        raise UnsupportedError(
+            f"the kernel {entry} needs {shared_bytes} bytes of shared memory, but a block of threads may have {available} on a "
+            f"{device(index).name}: it was compiled for another GPU"
+        )
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    enter_context(index)
+    with relaxed():
+        check(library().cuModuleLoadData(ctypes.byref(module), binary), f"loading the kernel {entry}")
+        check(library().cuModuleGetFunction(ctypes.byref(function), module, entry.encode()), f"looking for the kernel {entry}")
+        if shared_bytes:
+            result = library().cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared_bytes)
+            check(result, f"giving the kernel {entry} {shared_bytes} bytes of shared memory")
+    return function.value or 0
+
+
+def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, cluster: int = 1) -> Config:
+    """How to launch a kernel: blocks of threads along x, y and z, clusters of `cluster` of them along x."""
+    made = Config(_Dim(*grid), _Dim(threads, 1, 1), shared_bytes)
+    if cluster > 1:
+        value = _AttributeValue(cluster=_Dim(cluster, 1, 1))
+        made.keep = (_Attribute * 1)(_Attribute(_CLUSTER, b"", value))
+        made.attributes, made.count = ctypes.addressof(made.keep), 1
+    return made
+
+
+def launch(function: int, config_address: int, parameters: int, index: int) -> None:
+    """Starts a kernel; `parameters` is the address of the array of pointers to its parameters."""
+    start = _launcher()
+    result = start(config_address, function, parameters, None)
+    if result == _INVALID_CONTEXT:  # a thread that has not used CUDA yet
+        enter_context(index)
+        result = start(config_address, function, parameters, None)
+    if result:
+        check(result, "launching a kernel")
+
+
+@cache
+def _launcher() -> Any:
+    start = library().cuLaunchKernelEx
+    start.argtypes = [ctypes.c_void_p] * 4
+    start.restype = ctypes.c_int
+    return start
+
+
+_SCRATCH = threading.local()
+
+
+def tensor_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, int], swizzle: int) -> bytes:
+    """A `CUtensorMap` of a tensor [B, H, S, D] with these strides in elements; boxes have `box` columns and rows.
+
+    The last stride must be 1, the others multiples of 16 bytes, and so must the address; zeros are read outside of the tensor.
+    """
+    buffer = getattr(_SCRATCH, "buffer", None)
+    if buffer is None:
+        buffer = _SCRATCH.buffer = (ctypes.c_char * (MAP_BYTES + MAP_ALIGNMENT))()
+    start = -ctypes.addressof(buffer) % MAP_ALIGNMENT
+    size = dtype.itemsize
+    steps = [16 if extent == 1 else stride * size for extent, stride in zip(shape, strides, strict=True)]
+    result = library().cuTensorMapEncodeTiled(
+        ctypes.c_void_p(ctypes.addressof(buffer) + start), DATA_TYPES[dtype], 4, ctypes.c_void_p(address),
+        (ctypes.c_uint64 * 4)(shape[3], shape[2], shape[1], shape[0]), (ctypes.c_uint64 * 3)(steps[2], steps[1], steps[0]),
+        (ctypes.c_uint32 * 4)(box[0], box[1], 1, 1), (ctypes.c_uint32 * 4)(1, 1, 1, 1), 0, _SWIZZLES[swizzle], _PROMOTE_256, 0,
+    )  # fmt: skip
+    check(result, f"describing a tensor of shape {list(shape)} and strides {list(strides)} with boxes of {box} to the GPU's copy engine")
+    return bytes(buffer[start : start + MAP_BYTES])

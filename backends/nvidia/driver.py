@@ -1,0 +1,125 @@
+"""Compiles programs for NVIDIA GPUs, or finds them in memory or on disk."""
+
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir.backends import disk_cache
+from attn_mlir.backends.host import Host, read_host
+from attn_mlir.backends.nvidia import attributes, cuda, pipeline, target
+from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram, outlined
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.units import Unit, read_unit, unpack
+from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+_ELEMENTS = ("f16", "bf16")
+_MAX_COLUMNS = 256
+_PROGRAMS: dict[Any, NvidiaProgram] = {}
+_KERNELS: dict[NvidiaProgram, "NvidiaKernel"] = {}
+
+
+class NvidiaKernel:
+    """A program that is a whole attention. See `driver.Kernel`."""
+
+    def __init__(self, program: NvidiaProgram) -> None:
+        self.program = program
+
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        """See `driver.Kernel.run`; the results are on the device of q, and computed on its current stream."""
+        return self.program.run((q, k, v, *captures), layout)
+
+    def stages(self) -> dict[str, str]:
+        """See `driver.Kernel.stages`."""
+        return self.program.stages()
+
+    def explain(self) -> str:
+        """The kernels in words: schedules, registers, spills."""
+        return self.program.explain()
+
+
+def compile_module(source: str) -> NvidiaKernel:
+    """Compiles a module given as text; nvcc runs at the first launch. Raises CompileError, or UnsupportedError for what no kernel takes."""
+    program = compile_program(source, "attention")
+    return _KERNELS.setdefault(program, NvidiaKernel(program))
+
+
+def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False) -> NvidiaProgram:
+    """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
+    return compile_program(source, *prepare_derivative(function, wrt), deterministic)
+
+
+def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False) -> NvidiaProgram:
+    """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk."""
+    choices: attributes.Fields = {"arch": current_target().arch}
+    if deterministic:
+        choices["deterministic"] = 1
+    key = (source, name, prepare, *choices.values())
+    if key not in _PROGRAMS:
+        _PROGRAMS[key] = _compile(source, name, prepare, choices)
+    return _PROGRAMS[key]
+
+
+def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> NvidiaProgram:
+    parts = [source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("nvidia")]
+    key = disk_cache.key_of(*parts)
+    found = disk_cache.load(key, SUFFIX)
+    if found is not None:
+        try:
+            host, units, binaries = unpack(*found)
+        except (LookupError, TypeError, ValueError, zipfile.BadZipFile):
+            pass
+        else:
+            return NvidiaProgram(source, prepare, choices, host, units, binaries)
+    return NvidiaProgram(source, prepare, choices, *_lower(source, name, prepare, choices), key=key)
+
+
+def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
+    with reported(), ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(source)
+        _check_types(module)
+        Pipeline.parse(prepare, registry()).run(module)
+        host = read_host(function_named(module, name))
+        outlined(module, host, choices)
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        called = [step for step in host.steps if step.kernel]
+        return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results)) for step in called}
+
+
+def _check_types(module: ir.Module) -> None:
+    """Refuses elements and head dimensions that no kernel takes."""
+    inputs = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value).inputs
+    q, v = ir.RankedTensorType(inputs[0]), ir.RankedTensorType(inputs[2])
+    if str(q.element_type) not in _ELEMENTS:
+        raise UnsupportedError(
+            f"kernels for NVIDIA GPUs take 16-bit inputs, but q, k and v are {q.element_type}: cast them with .half() or .bfloat16() "
+            "(scores and sums are float32 all the same), or move them to the CPU with .cpu()"
+        )
+    for name, columns in (("q", q.shape[3]), ("v", v.shape[3])):
+        if columns > _MAX_COLUMNS:
+            raise UnsupportedError(
+                f"{name} has head dimension {columns}, and kernels for NVIDIA GPUs take up to {_MAX_COLUMNS}: move the tensors to the CPU"
+            )
+
+
+def current_target() -> NvidiaTarget:
+    """The description of torch's current GPU; of an H100 on machines without one, where kernels can be looked at but not run."""
+    if not torch.cuda.is_available():
+        return target.HOPPER
+    return target_of(cuda.device(cuda.current_device()))
+
+
+def target_of(device: cuda.Device) -> NvidiaTarget:
+    """The description that code for a device is generated from. Raises UnsupportedError for GPUs older than Ampere."""
+    if device.capability < (8, 0):
+        raise UnsupportedError(
+            f"a {device.name} is older than what kernels are made for, compute capability 8.0: move the tensors to the CPU"
+        )
+    return target.HOPPER if device.capability == (9, 0) else target.AMPERE

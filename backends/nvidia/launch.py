@@ -1,0 +1,205 @@
+"""Launches a kernel on torch tensors, on torch's current stream, without waiting for anything.
+
+What a launch needs (parameters, descriptions of tensors for the copy engine, the grid) is packed once for tensors of the same addresses,
+shapes and strides, and found again: torch's allocator gives the same addresses in the same order.
+"""
+
+import ctypes
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.nvidia import cuda
+from attn_mlir.backends.nvidia.compile import Binary
+from attn_mlir.backends.nvidia.kernel import KernelCode, Parameter
+from attn_mlir.errors import ArgumentError, UnsupportedError
+
+_FORMATS = {"int": "i", "long long": "q", "float": "f", "double": "d"}
+_LIMIT = 256
+_GRID_LIMIT = 65535
+_MAPS: dict[Any, bytes] = {}
+_COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
+
+
+class Packed:
+    """The configuration and the parameters of one launch, in memory of their own."""
+
+    __slots__ = ("_buffer", "_pointers", "config", "config_address", "counters", "parameters")
+
+    def __init__(self, values: Sequence[tuple[str, Any]], config: cuda.Config, counters: Sequence[int]) -> None:
+        """`values` are formats of `struct` with numbers, or "map" with its bytes; `counters` are numbers of those set at each launch."""
+        offsets, end = [], 0
+        for form, _ in values:
+            size = cuda.MAP_BYTES if form == "map" else struct.calcsize(form)
+            end += -end % (cuda.MAP_ALIGNMENT if form == "map" else size)
+            offsets.append(end)
+            end += size
+        self._buffer = (ctypes.c_char * (end + cuda.MAP_ALIGNMENT))()
+        start = ctypes.addressof(self._buffer)
+        shift = -start % cuda.MAP_ALIGNMENT
+        for offset, (form, value) in zip(offsets, values, strict=True):
+            if form == "map":
+                self._buffer[shift + offset : shift + offset + len(value)] = value
+            else:
+                struct.pack_into(form, self._buffer, shift + offset, value)
+        self._pointers = (ctypes.c_void_p * max(1, len(values)))(*[start + shift + offset for offset in offsets])
+        self.parameters = ctypes.addressof(self._pointers)
+        self.config = config
+        self.config_address = ctypes.addressof(config)
+        self.counters = [ctypes.c_uint64.from_buffer(self._buffer, shift + offsets[i]) for i in counters]
+
+
+class Launcher:
+    """A kernel, loaded on one device."""
+
+    def __init__(self, kernel: Kernel, code: KernelCode, binary: Binary, index: int) -> None:
+        self._code = code
+        self._over, self._rows = kernel.over, kernel.block_q
+        self._index = index
+        self._function = cuda.load_function(binary.code, code.entry, code.shared_bytes, index)
+        numbers = {p.argument for p in code.parameters if p.kind == "scalar"}
+        self._numbers = tuple(sorted(numbers))
+        self._tensors = tuple(sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over}))
+        self.tiled = frozenset(p.argument for p in code.parameters if p.kind == "descriptor")
+        """The arguments that the copy engine reads or writes."""
+        self._packed: dict[Any, Packed | tuple[int, ...]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, arguments: Sequence[Any]) -> None:
+        """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk."""
+        key: list[Any] = [arguments[i] for i in self._numbers]
+        for i in self._tensors:
+            tensor = arguments[i]
+            key += (tensor.data_ptr(), tensor.shape, tensor.stride())
+        key = tuple(key)  # type: ignore[assignment]
+        packed = self._packed.get(key) or self._remember(key, arguments)
+        if isinstance(packed, tuple):
+            arguments = list(arguments)
+            for i in packed:
+                arguments[i] = tiled_copy(arguments[i])
+            return self(arguments)
+        stream = cuda.current_stream(self._index)
+        counter = _counter(self._index, stream) if packed.counters else None
+        with self._lock:
+            packed.config.stream = stream
+            if counter is not None:
+                for word in packed.counters:
+                    word.value = counter.data_ptr()
+            cuda.launch(self._function, packed.config_address, packed.parameters, self._index)
+        return None
+
+    def _remember(self, key: Any, arguments: Sequence[Any]) -> Packed | tuple[int, ...]:
+        for i in self._tensors:
+            _check_place(i, arguments[i], self._index)
+        copied = tuple(i for i in sorted(self.tiled) if not is_tiled(arguments[i]))
+        made = copied or self._pack(arguments)
+        if len(self._packed) >= _LIMIT:
+            self._packed.clear()
+        self._packed[key] = made
+        return made
+
+    def _pack(self, arguments: Sequence[Any]) -> Packed:
+        grid, blocks = self._grid(arguments[self._over].shape)
+        code = self._code
+        values = [_value(parameter, arguments, blocks) for parameter in code.parameters]
+        counters = [i for i, parameter in enumerate(code.parameters) if parameter.kind == "counter"]
+        return Packed(values, cuda.config(grid, code.threads, code.shared_bytes, code.cluster), counters)
+
+    def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
+        """Blocks of threads, and how many blocks of rows there are."""
+        batch, heads, length = over[:3]
+        blocks, cluster = -(-length // self._rows), self._code.cluster
+        if self._code.grid == "persistent":
+            whole = min(cuda.device(self._index).multiprocessors // cluster, -(-blocks * heads * batch // cluster))
+            return (max(1, whole) * cluster, 1, 1), blocks
+        if heads > _GRID_LIMIT or batch > _GRID_LIMIT:
+            raise UnsupportedError(
+                f"a batch of {batch} with {heads} heads does not fit into one launch on a GPU, whose limit is {_GRID_LIMIT} of each: "
+                "call it for parts of the batch"
+            )
+        return (blocks + -blocks % cluster, heads, batch), blocks
+
+
+def is_tiled(tensor: torch.Tensor) -> bool:
+    """Whether the copy engine can read the tensor: dense columns, other strides and the address multiples of 16 bytes, nothing repeated."""
+    size = tensor.element_size()
+    *strides, last = tensor.stride()[-4:]
+    *extents, columns = tensor.shape[-4:]
+    if (last != 1 and columns != 1) or tensor.data_ptr() % 16:
+        return False
+    return all(extent == 1 or (stride and stride * size % 16 == 0) for extent, stride in zip(extents, strides, strict=True))
+
+
+def tiled_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A new tensor that the copy engine can reach: its rows begin at multiples of 16 bytes."""
+    columns = shape[-1]
+    padded = columns + -columns % (16 // dtype.itemsize)
+    return torch.empty((*shape[:-1], padded), dtype=dtype, device=device)[..., :columns]
+
+
+def tiled_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that the copy engine can read."""
+    return tiled_empty(tensor.shape, tensor.dtype, tensor.device).copy_(tensor)
+
+
+def _check_place(position: int, tensor: torch.Tensor, index: int) -> None:
+    if not tensor.is_cuda or tensor.device.index != index:
+        raise ArgumentError(f"argument {position} of this kernel is on {tensor.device}, but the others are on cuda:{index}: move it there")
+    if not tensor.data_ptr() and tensor.numel():
+        raise ArgumentError(f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the GPU")
+
+
+def _value(parameter: Parameter, arguments: Sequence[Any], blocks: int) -> tuple[str, Any]:
+    """A parameter as its format and its value."""
+    given = arguments[parameter.argument]
+    form = _FORMATS.get(parameter.type, "")
+    match parameter.kind:
+        case "pointer":
+            return "Q", given.data_ptr()
+        case "counter":
+            return "Q", 0
+        case "descriptor":
+            return "map", _map(given, parameter)
+        case "blocks":
+            return form, blocks
+        case "size":
+            return form, _fitting(given.shape[parameter.dim], form)
+        case "stride":
+            return form, _fitting(given.stride(parameter.dim), form)
+    return form, _fitting(given, form)
+
+
+def _fitting(number: Any, form: str) -> Any:
+    """The number as the format takes it. Raises ArgumentError when it is too large."""
+    if form in "fd":
+        return float(number)
+    bits = 31 if form == "i" else 63
+    if not -(2**bits) <= number < 2**bits:
+        raise ArgumentError(f"the number {number} must fit into {bits + 1} bits: a captured integer or a stride of a tensor is too large")
+    return int(number)
+
+
+def _map(tensor: torch.Tensor, parameter: Parameter) -> bytes:
+    if tensor.dim() == 5:  # sums of all chunks in one slot
+        tensor = tensor[0]
+    key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+    found = _MAPS.get(key)
+    if found is None:
+        if len(_MAPS) >= 8 * _LIMIT:
+            _MAPS.clear()
+        found = _MAPS[key] = cuda.tensor_map(key[0], tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+    return found
+
+
+def _counter(index: int, stream: int) -> torch.Tensor:
+    """An int32 that is zero whenever a kernel starts on the stream. In a CUDA graph it is made, and set to zero, by the graph itself."""
+    if cuda.is_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=f"cuda:{index}")
+    found = _COUNTERS.get((index, stream))
+    if found is None:
+        found = _COUNTERS[(index, stream)] = torch.zeros(1, dtype=torch.int32, device=f"cuda:{index}")
+    return found

@@ -1,0 +1,159 @@
+"""Programs on an NVIDIA GPU: the kernels of a host function, compiled with nvcc at the first run, on torch tensors."""
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir.backends import disk_cache
+from attn_mlir.backends.host import Host, Step
+from attn_mlir.backends.memory import Memory, allocate, empty
+from attn_mlir.backends.nvidia import attributes, cuda, pipeline
+from attn_mlir.backends.nvidia.compile import Binary, compile_all
+from attn_mlir.backends.nvidia.launch import Launcher, tiled_empty
+from attn_mlir.backends.nvidia.units import Unit, describe, pack
+from attn_mlir.backends.program import HostProgram, Made, Plan, keep_kernels, stages_of
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.mlir import ir
+
+SUFFIX = "zip"
+_SLOT_BYTES = 1 << 30
+
+
+class NvidiaProgram(HostProgram):
+    """A function compiled for NVIDIA GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
+
+    def __init__(
+        self,
+        source: str,
+        prepare: str,
+        choices: attributes.Fields,
+        host: Host,
+        units: Mapping[str, Unit],
+        binaries: Mapping[str, Binary] | None = None,
+        key: str = "",
+    ) -> None:
+        """`key` is that under which the program is kept on disk once its kernels are compiled, where `binaries` are not given."""
+        super().__init__(host, {name: unit.kernel for name, unit in units.items()})
+        self.units = units
+        self._source = source
+        self._prepare = prepare
+        self._choices = choices
+        self._binaries = binaries
+        self._key = key
+        self._lock = threading.Lock()
+        self._launchers: dict[tuple[str, int], Launcher] = {}
+
+    def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        q = inputs[0]
+        if not isinstance(q, torch.Tensor) or not q.is_cuda:
+            raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {q.device}: move the tensors with .cuda()")
+        index = q.get_device()
+        if index == cuda.current_device():
+            return super().run(inputs, layout)
+        with torch.cuda.device(index):
+            return super().run(inputs, layout)
+
+    def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
+        # What the copy engine cannot read is copied where a kernel needs it.
+        return tensor.resolve_neg() if tensor.is_neg() else tensor
+
+    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+        unit = self.units[step.kernel]
+        over = operands[unit.kernel.over]
+        device, index = over.device, over.get_device()
+        launcher = self._launchers.get((step.kernel, index)) or self._load(step.kernel, index)
+        memory = []
+        for i, shape in enumerate(made.shapes):
+            transposed = made.heads[i] and layout == "bshd"
+            if len(operands) + i in launcher.tiled and shape[-1] * unit.dtypes[i].itemsize % 16:
+                memory.append(_padded(unit, i, shape, transposed, device))
+            elif unit.kernel.outputs[i] == "store":
+                tensor = empty(shape, unit.dtypes[i], transposed, device)
+                memory.append(Memory(tensor, tensor))
+            else:
+                memory.append(self._sums(unit, i, shape, transposed, over))
+        chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
+        launcher([*operands, *[each.seen for each in memory], *chunk])
+        return [each.result() for each in memory]
+
+    def _sums(self, unit: Unit, output: int, shape: torch.Size, transposed: bool, over: torch.Tensor) -> Memory:
+        """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
+        kernel = unit.kernel
+        batch, heads, length = over.shape[:3]
+        programs = (-(-length // kernel.block_q), batch, heads)
+        slots = (1, 1, 1)
+        if unit.schedule.get("sums") == "slots" or (kernel.outputs[output] == "scatter" and unit.schedule.get("deterministic")):
+            apart = kernel.disjoint[output] if kernel.outputs[output] == "scatter" else (False, True, True)
+            slots = (1 if apart[0] else programs[0], 1 if apart[2] else batch, 1 if apart[1] else heads)
+        dtype = unit.dtypes[output]
+        size = math.prod(slots) * math.prod(shape) * dtype.itemsize
+        if math.prod(slots) > 1 and size > _SLOT_BYTES:
+            raise UnsupportedError(
+                f"deterministic=True: the sums of {unit.code.name} in a fixed order would take {size / 2**30:.1f} GiB here; use shorter "
+                "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
+            )
+        return allocate(kernel.outputs[output], shape, dtype, over.device, transposed, slots, programs)
+
+    def _load(self, name: str, index: int) -> Launcher:
+        """The kernel on a device, compiled and loaded at its first use there."""
+        binaries = self.binaries()
+        with self._lock:
+            launcher = self._launchers.get((name, index))
+            if launcher is None:
+                unit = self.units[name]
+                launcher = self._launchers[(name, index)] = Launcher(unit.kernel, unit.code, binaries[name], index)
+            return launcher
+
+    def binaries(self) -> Mapping[str, Binary]:
+        """The compiled kernels; the first call runs nvcc for all of them at once. Raises CompileError, or UnsupportedError without nvcc."""
+        with self._lock:
+            if self._binaries is None:
+                made = compile_all([unit.code for unit in self.units.values()])
+                self._binaries = dict(zip(self.units, made, strict=True))
+                if self._key:
+                    disk_cache.save(self._key, SUFFIX, *pack(self.host, self.units, self._binaries))
+            return self._binaries
+
+    def stages(self) -> dict[str, str]:
+        """See `driver.Kernel.stages`; "cuda" is the last: the source of the kernels, after "tilelang" where they were made through it."""
+        stages = stages_of(self._source, self._prepare, lambda module: outlined(module, self.host, self._choices), pipeline.KERNEL)
+        programs = [unit.code.program for unit in self.units.values() if unit.code.program]
+        if programs:
+            stages["tilelang"] = "\n".join(programs)
+        return {**stages, "cuda": "\n".join(unit.code.source for unit in self.units.values())}
+
+    def explain(self) -> str:
+        """Each kernel in words: its schedule, and, once it is compiled, its registers and spills."""
+        binaries = self._binaries or {}
+        return "\n".join(describe(unit, binaries.get(name)) for name, unit in self.units.items())
+
+
+def _padded(unit: Unit, output: int, shape: torch.Size, transposed: bool, device: torch.device) -> Memory:
+    """Memory whose rows the copy engine can write; the result is a copy of its columns in order."""
+    kind, dtype = unit.kernel.outputs[output], unit.dtypes[output]
+    if kind != "store":
+        raise UnsupportedError(
+            f"{unit.code.name} adds to a tensor of {shape[-1]} columns through the copy engine, which takes multiples of 4"
+        )
+    return _Copied(tiled_empty(shape, dtype, device), empty(shape, dtype, transposed, device))
+
+
+class _Copied(Memory):
+    """An output that is copied to the place of its result."""
+
+    def __init__(self, seen: torch.Tensor, result: torch.Tensor) -> None:
+        super().__init__(result, seen)
+
+    def result(self) -> torch.Tensor:
+        return self.tensor.copy_(self.seen)
+
+
+def outlined(module: ir.Module, host: Host, choices: attributes.Fields) -> None:
+    """Leaves the kernels of `host`, and tells their schedules what is asked for."""
+    keep_kernels(module, host)
+    with module.context:
+        for view in module.body.operations:
+            view.operation.attributes[attributes.CHOICES] = attributes.write(choices)

@@ -1,0 +1,96 @@
+"""The kernels of a program as the driver keeps them: how they are launched, their code, and what nvcc made of it."""
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.host import Host, Kernel, from_json, read_kernel, to_json
+from attn_mlir.backends.nvidia import attributes, codegen
+from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.nvidia.compile import Binary
+from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.backends.program import DTYPES
+from attn_mlir.mlir import ir
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A kernel: its grid and outputs, its code, the schedule that the code follows, and the element types of its outputs in memory."""
+
+    kernel: Kernel
+    code: KernelCode
+    schedule: Fields
+    outputs: tuple[str, ...]
+
+    @cached_property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """Those of the outputs."""
+        return tuple(DTYPES[element] for element in self.outputs)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether every output is written once, so that it needs neither zeros nor slots."""
+        return all(kind == "store" for kind in self.kernel.outputs)
+
+
+def read_unit(function: ir.Operation, results: int) -> Unit:
+    """The unit of a scheduled kernel with that many outputs. Raises UnsupportedError where its emitter cannot make it."""
+    kernel = read_kernel(function, results)
+    arguments = [argument.type for argument in function.regions[0].blocks[0].arguments]
+    end = len(arguments) - (kernel.grid == "pairs")
+    elements = tuple(str(ir.MemRefType(type_).element_type) for type_ in arguments[end - results : end])
+    return Unit(kernel, codegen.emit(function), attributes.read(function, attributes.SCHEDULE), elements)
+
+
+def describe(unit: Unit, binary: Binary | None) -> str:
+    """One kernel in words: who made it, with which decisions, and what it takes of a multiprocessor."""
+    code, schedule = unit.code, dict(unit.schedule)
+    made = f"{schedule.pop('emitter', code.language)} for {schedule.pop('arch', code.arch)}"
+    lines = [f"{code.name}: {made}, {code.threads} threads, {code.shared_bytes} bytes of shared memory, grid: {code.grid}"]
+    if schedule:
+        lines.append("  schedule: " + ", ".join(f"{name} {value}" for name, value in schedule.items()))
+    if binary is not None:
+        spills = f"{binary.spills} bytes of spills" if binary.spills else "no spills"
+        lines.append(f"  compiled: {binary.registers} registers a thread, {spills}, {len(binary.code)} bytes of code")
+        lines += [f"  {warning}" for warning in binary.warnings]
+    return "\n".join(lines)
+
+
+def pack(host: Host, units: Mapping[str, Unit], binaries: Mapping[str, Binary]) -> tuple[bytes, dict[str, Any]]:
+    """A compiled program as one file and plain data."""
+    file = io.BytesIO()
+    fields = to_json(host, {name: unit.kernel for name, unit in units.items()})
+    fields["units"] = []
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, unit in units.items():
+            archive.writestr(f"{name}.cubin", binaries[name].code)
+            archive.writestr(f"{name}.cu", unit.code.source)
+            archive.writestr(f"{name}.py", unit.code.program)
+            code = unit.code.to_json()
+            fields["units"].append([name, code, unit.schedule, unit.outputs, binaries[name].facts()])
+    return file.getvalue(), fields
+
+
+def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit], dict[str, Binary]]:
+    """The inverse of `pack`. Raises LookupError, TypeError, ValueError or zipfile.BadZipFile for other data."""
+    host, kernels = from_json(fields)
+    units, binaries = {}, {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for name, code, schedule, outputs, facts in fields["units"]:
+            source, program = (archive.read(f"{name}.{suffix}").decode() for suffix in ("cu", "py"))
+            units[name] = Unit(kernels[name], KernelCode.from_json(code, source, program), schedule, tuple(outputs))
+            binaries[name] = Binary.of(archive.read(f"{name}.cubin"), facts)
+    return host, units, binaries
+
+
+def facts_of(units: Sequence[Unit], binaries: Mapping[str, Binary]) -> list[dict[str, Any]]:
+    """What is known of each kernel, as plain data, for reports and tests."""
+    return [
+        {"name": unit.code.name, "schedule": unit.schedule, "kernel": asdict(unit.kernel), **binaries[unit.code.name].facts()}
+        for unit in units
+    ]
