@@ -1,0 +1,37 @@
+"""CUDA C++ for Hopper: a producer warp that loads tiles by TMA, and warpgroups that multiply and compute."""
+
+from collections.abc import Mapping
+
+from attn_mlir.backends.nvidia import attributes
+from attn_mlir.backends.nvidia.attributes import SCHEDULE, Fields
+from attn_mlir.backends.nvidia.hopper.plan import plan_rows
+from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
+from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
+    """The schedule of a kernel with matrix products in 16 bits; None for other kernels and other chips."""
+    if not target.bulk_copies:
+        return None
+    match _grid(kernel):
+        case "rows":
+            return plan_rows(kernel, target, choices)
+    return None
+
+
+def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
+    """The source of a scheduled kernel. Raises UnsupportedError for what this emitter cannot do."""
+    schedule = attributes.read(kernel, SCHEDULE)
+    match _grid(kernel):
+        case "rows":
+            return RowsKernel(kernel, schedule).emit()
+        case grid:
+            raise UnsupportedError(f"hopper: no kernels over {grid}; use the emitter 'tilelang'")
+
+
+def _grid(kernel: ir.Operation) -> str:
+    sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+    return ir.StringAttr(sizes["grid"]).value if "grid" in sizes else "rows"

@@ -1,0 +1,97 @@
+"""The arguments of a kernel as parameters of its CUDA function, made when they are first used."""
+
+import re
+
+from attn_mlir.backends.nvidia.kernel import Parameter
+from attn_mlir.backends.nvidia.scalar_ops import c_type
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.tiling.frame import argument_names
+
+_RESERVED = {"row", "column", "lane", "warpgroup", "block", "head", "batch", "shared", "int", "float", "double", "bool", "auto", "new"}
+
+
+class Arguments:
+    """Parameters of a CUDA function, by the kernel's arguments.
+
+    `names` are the C++ names of the arguments: a tensor's is that of its pointer, sizes are `<name>_n<dim>`, strides `<name>_s<dim>`.
+    """
+
+    def __init__(self, kernel: ir.Operation) -> None:
+        block = kernel.regions[0].blocks[0]
+        self.values = list(block.arguments)
+        self.names: list[str] = []
+        for name in argument_names(block):
+            plain = re.sub(r"\W", "_", name)
+            plain = plain if plain[:1].isalpha() else f"arg_{plain}"
+            plain = f"{plain}_" if plain in _RESERVED or plain in self.names else plain
+            self.names.append(plain)
+        self._parameters: dict[str, tuple[Parameter, str]] = {}
+
+    def number(self, value: ir.Value) -> int:
+        """Which argument a value is. Raises UnsupportedError for other values."""
+        for number, argument in enumerate(self.values):
+            if argument == value:
+                return number
+        raise UnsupportedError(f"memory is read and written through the kernel's arguments, not through {value}")
+
+    def pointer(self, value: ir.Value) -> str:
+        """The address of a tensor, `const T *`, or `T *` of an output."""
+        number = self.number(value)
+        type_ = c_type(ir.MemRefType(value.type).element_type)
+        return self._add(self.names[number], Parameter("pointer", number), f"{type_} *__restrict__ {self.names[number]}")
+
+    def size(self, value: ir.Value, dim: int) -> str:
+        """Its size along `dim`, an int."""
+        number = self.number(value)
+        name = f"{self.names[number]}_n{dim}"
+        return self._add(name, Parameter("size", number, dim), f"int {name}")
+
+    def stride(self, value: ir.Value, dim: int) -> str:
+        """Its stride along `dim` in elements, a long long."""
+        number = self.number(value)
+        name = f"{self.names[number]}_s{dim}"
+        return self._add(name, Parameter("stride", number, dim, "long long"), f"long long {name}")
+
+    def scalar(self, value: ir.Value) -> str:
+        """A number: floats as they are, indices as int."""
+        number = self.number(value)
+        type_ = "int" if isinstance(value.type, ir.IndexType) else c_type(value.type)
+        return self._add(self.names[number], Parameter("scalar", number, -1, type_), f"{type_} {self.names[number]}")
+
+    def descriptor(self, value: ir.Value, columns: int, rows: int, swizzle: int = 128) -> str:
+        """The address of a TMA descriptor of a 4-D tensor, whose boxes have so many columns and rows."""
+        number = self.number(value)
+        name = f"{self.names[number]}_map_{columns}x{rows}"
+        parameter = Parameter("descriptor", number, -1, "", (columns, rows), swizzle)
+        self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
+        return f"&{name}"
+
+    def counter(self) -> str:
+        """The address of an int32 that is zero before and after the kernel."""
+        return self._add("counter", Parameter("counter"), "int *__restrict__ counter")
+
+    def blocks(self) -> str:
+        """How many blocks of rows the grid has."""
+        return self._add("blocks", Parameter("blocks"), "int blocks")
+
+    def element(self, value: ir.Value, indices: list[str]) -> str:
+        """An element in global memory."""
+        offsets = [f"{index} * {self.stride(value, dim)}" for dim, index in enumerate(indices)]
+        return f"{self.pointer(value)}[{' + '.join(offsets) or '0'}]"
+
+    def _add(self, name: str, parameter: Parameter, declaration: str) -> str:
+        self._parameters.setdefault(name, (parameter, declaration))
+        return name
+
+    def declarations(self) -> list[str]:
+        """Those of the function's parameters, descriptors first."""
+        return [declaration for _, declaration in self._sorted()]
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """How the driver makes them, in the same order."""
+        return tuple(parameter for parameter, _ in self._sorted())
+
+    def _sorted(self) -> list[tuple[Parameter, str]]:
+        order = ("descriptor", "pointer", "counter", "size", "stride", "scalar", "blocks")
+        return sorted(self._parameters.values(), key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))

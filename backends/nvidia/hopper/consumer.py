@@ -1,0 +1,209 @@
+"""What the consumer warpgroups of a kernel do: the ops of a tile function one after another, products waited for when their tiles are read."""
+
+from attn_mlir.backends.nvidia.hopper.changes import Changes
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.maps import Maps
+from attn_mlir.backends.nvidia.hopper.memory import Memory, Ring
+from attn_mlir.backends.nvidia.hopper.products import Products
+from attn_mlir.backends.nvidia.hopper.stores import Stores
+from attn_mlir.backends.nvidia.hopper.structure import body, is_tile, operations, partial_sums, yielded
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Shared, Tile, is_row
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+class Consumer:
+    """Prints blocks of a tile function for the consumers."""
+
+    def __init__(self, core: Core, memory: Memory, stores: Stores, changes: Changes, stages: int) -> None:
+        self.core, self.memory, self.stores, self.changes, self.stages = core, memory, stores, changes, stages
+        self.maps, self.products = Maps(core), Products(core)
+        self.flying: list[Fragment] = []
+
+    # ---- blocks
+
+    def block(self, block: ir.Block) -> None:
+        """Prints the ops of a block up to its terminator; frees the stages that were loaded in it."""
+        rings: list[Ring] = []
+        for op in operations(block):
+            if op.name in ("scf.yield", "func.return"):
+                break
+            self.operation(op, rings)
+        self.land()
+        for ring in rings:
+            self.memory.free(ring)
+            self.core.writer.line(f"++{ring.turn};")
+
+    def operation(self, op: ir.Operation, rings: list[Ring]) -> None:
+        """Prints one op; notes the ring that a load takes a stage of."""
+        match op.name:
+            case "tile.load":
+                if op.results[0] not in self.core.tiles:
+                    ring = self.memory.ring(op, self.stages)
+                    if ring in rings:
+                        raise UnsupportedError(f"hopper: a block loads two tiles of one tensor ({op.location})")
+                    rings.append(ring)
+                    self.core.tiles[op.results[0]] = self.memory.wait(ring)
+            case "tile.map":
+                self.map(op)
+            case "tile.fill":
+                type_ = ir.RankedTensorType(op.results[0].type)
+                start = self.core.value(op.operands[0])
+                make = self.core.row("total", start) if type_.rank == 1 else self.core.fragment("o", type_.shape[1], "f32", start)
+                self.core.tiles[op.results[0]] = make
+            case "tile.dot" | "tile.dot_add" | "tile.dot_rescale":
+                self.dot(op)
+            case "tile.store":
+                self.land()
+                self.stores.store(op)
+            case "scf.for":
+                self.loop(op, partial_sums([op]))
+            case "scf.if":
+                self.branch(op)
+            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name == "tile.program_id":
+                self.scalar(op)
+            case _:
+                raise UnsupportedError(f"hopper: '{op.name}' has no form in a kernel over rows ({op.location})")
+
+    def scalar(self, op: ir.Operation) -> None:
+        """Scalars of the function are printed where they stand, unless they are constants."""
+        if op.name != "arith.constant":
+            for result in op.results:
+                if list(result.uses):
+                    self.core.value(result)
+
+    # ---- tiles
+
+    def map(self, op: ir.Operation) -> None:
+        """Prints a map: over registers, or, for tiles that products read, over shared memory."""
+        sources = [inner.operands[0] for inner in operations(body(op)) if inner.name == "tensor.extract"]
+        if any(isinstance(self.core.tiles.get(source), Shared) for source in sources):
+            self.land()
+            self.changes.print(op)
+            return
+        if self.flying:
+            self.land()
+        self.maps.print(op)
+
+    def land(self) -> None:
+        """Waits for the products in flight."""
+        if self.flying:
+            self.products.wait(0, *dict.fromkeys(self.flying))
+            self.flying = []
+
+    def dot(self, op: ir.Operation) -> None:
+        """Starts a product; it is waited for when something reads it."""
+        core, products = self.core, self.products
+        transpose = ir.BoolAttr(op.attributes["transpose_b"]).value
+        *start, a, b = list(op.operands)
+        right = self.shared(b)
+        left = core.tiles[a]
+        if start:
+            target = self.fragment(start[0])
+            if target in self.flying and len(start) > 1:
+                self.land()
+            if len(start) > 1:
+                factor = core.tiles[start[1]]
+                if isinstance(factor, Row):
+                    products.rescale(target, factor, vote=True)
+        else:
+            target = core.fragment("s", core.columns(op.results[0].type))
+        operand, depth = (products.pack(left), left.columns) if isinstance(left, Fragment) else (products.left(self.shared(a)), right.depth)
+        if isinstance(left, Fragment) and depth % 16:
+            raise UnsupportedError(f"hopper: blocks of keys are multiples of 16, not {depth} ({op.location})")
+        products.begin()
+        products.start(target, operand, right, depth, transpose, not start, right.element)
+        products.commit()
+        self.flying.append(target)
+        core.tiles[op.results[0]] = target
+
+    def shared(self, value: ir.Value) -> Shared:
+        """The tile in shared memory that a value is. Raises UnsupportedError for others."""
+        tile = self.core.tiles.get(value)
+        if not isinstance(tile, Shared):
+            raise UnsupportedError(f"hopper: a product reads {value} from shared memory, but it is not there")
+        return tile
+
+    def fragment(self, value: ir.Value) -> Fragment:
+        """The tile in registers that a value is. Raises UnsupportedError for others."""
+        tile = self.core.tiles.get(value)
+        if not isinstance(tile, Fragment):
+            raise UnsupportedError(f"hopper: {value} is not in registers")
+        return tile
+
+    # ---- control
+
+    def loop(self, op: ir.Operation, partial: set[ir.Value]) -> None:
+        """A loop whose carried tiles are changed in place."""
+        core = self.core
+        self.maps.partial |= partial
+        arguments = list(body(op).arguments)
+        carried = [self.carry(argument, value) for argument, value in zip(arguments[1:], list(op.operands)[3:], strict=True)]
+        begin, end, step = (core.value(value) for value in list(op.operands)[:3])
+        index = core.names.fresh("kv")
+        with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
+            core.scalars.bind(arguments[0], index)
+            self.block(body(op))
+            self.assign(carried, yielded(body(op)))
+        for result, tile in zip(op.results, carried, strict=True):
+            core.tiles[result] = self.whole(tile)
+
+    def carry(self, argument: ir.Value, start: ir.Value) -> Tile:
+        """Where a carried tile is while a loop runs; it begins as `start`."""
+        core, tile = self.core, self.core.tiles[start]
+        if isinstance(tile, Row):
+            partial = argument in self.maps.partial
+            row = core.row(tile.name, partial=partial)
+            factor = f" * (lane % 4 == 0)" if partial else ""
+            for h in range(2):
+                value = f"lane % 4 == 0 ? {tile.name}[{h}] : 0.0f" if factor else f"{tile.name}[{h}]"
+                core.writer.line(f"{row.name}[{h}] = {value};")
+            tile = row
+        core.tiles[argument] = tile
+        return tile
+
+    def assign(self, carried: list[Tile], values: list[ir.Value]) -> None:
+        """Puts the values that a block yields where they are carried."""
+        core, writer = self.core, self.core.writer
+        news = [core.tiles[value] for value in values]
+        moved = {tile.name for tile in carried if isinstance(tile, (Row, Fragment))}
+        for old, new in zip(carried, news, strict=True):
+            if isinstance(old, Row) and isinstance(new, Row) and old.name != new.name:
+                if new.name in moved:
+                    raise UnsupportedError("hopper: a loop exchanges values that it carries")
+                writer.line(*(f"{old.name}[{h}] = {new.name}[{h}];" for h in range(2)))
+            elif isinstance(old, Fragment) and isinstance(new, Fragment) and old.name != new.name:
+                with writer.unrolled("c", old.registers):
+                    writer.line(f"{old.name}[c] = {new.name}[c];")
+
+    def whole(self, tile: Tile) -> Tile:
+        """Adds up the parts of a sum."""
+        if not isinstance(tile, Row) or not tile.partial:
+            return tile
+        row = self.core.row(tile.name)
+        self.core.writer.line(*(f"{row.name}[{h}] = attn::quad_sum({tile.name}[{h}]);" for h in range(2)))
+        return row
+
+    def branch(self, op: ir.Operation) -> None:
+        """A branch that all threads take together; its tiles are changed in place."""
+        core = self.core
+        self.land()
+        condition = core.value(op.operands[0])
+        first = yielded(body(op))
+        results: list[Tile | None] = []
+        for value, result in zip(first, op.results, strict=True):
+            if not is_tile(value):
+                raise UnsupportedError(f"hopper: a branch yields {result}, a scalar ({op.location})")
+            results.append(core.row("chosen", partial=result in self.maps.partial) if is_row(value.type) else None)
+        for number, region in enumerate(op.regions):
+            with core.scope(f"if ({condition})" if number == 0 else "else"):
+                self.block(region.blocks[0])
+                for position, value in enumerate(yielded(region.blocks[0])):
+                    tile, target = core.tiles[value], results[position]
+                    if isinstance(tile, Row) and isinstance(target, Row):
+                        core.writer.line(*(f"{target.name}[{h}] = {tile.name}[{h}];" for h in range(2)))
+                    elif target is None:
+                        results[position] = tile
+                    elif tile != target:
+                        raise UnsupportedError(f"hopper: the sides of a branch leave a tile in different places ({op.location})")
+        core.tiles.update({result: tile for result, tile in zip(op.results, results, strict=True) if tile is not None})

@@ -1,0 +1,219 @@
+"""Prints `tile.map` over tiles in registers."""
+
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
+from attn_mlir.backends.nvidia.scalars import dependence, frontier
+from attn_mlir.mlir import ir
+
+_I, _J = frozenset({0}), frozenset({1})
+_IDENTITY = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
+
+
+class Maps:
+    """Prints maps: what depends on nothing once, what depends on the row twice, on the column once for each, and the rest everywhere.
+
+    `partial` holds the row values that stay partial sums of each thread.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.partial: set[ir.Value] = set()
+
+    def print(self, op: ir.Operation) -> None:
+        """Prints a map whose results become tiles in registers."""
+        if len(list(op.operands)) == 1:
+            self._rows(op)
+        else:
+            _Elements(self, op).print()
+
+    def _rows(self, op: ir.Operation) -> None:
+        core, block = self.core, op.regions[0].blocks[0]
+        yielded = list(list(block.operations)[-1].operation.operands)
+        with core.scope(None):
+            for value in frontier(block, dependence(block), frozenset()):
+                core.scalars.emit(value)
+            results = [
+                core.row(_hint(value, "r"), partial=result in self.partial) for value, result in zip(yielded, op.results, strict=True)
+            ]
+            with core.unrolled("h", 2):
+                core.scalars.bind(block.arguments[0], "(row + 8 * h)")
+                for value, result in zip(yielded, results, strict=True):
+                    core.writer.line(f"{result.name}[h] = {core.scalars.emit(value)};")
+        core.tiles.update(zip(op.results, results, strict=True))
+
+
+class _Elements:
+    """One map over the elements of a tile."""
+
+    def __init__(self, maps: Maps, op: ir.Operation) -> None:
+        self.maps, self.core, self.op = maps, maps.core, op
+        self.block = op.regions[0].blocks[0]
+        self.depends = dependence(self.block)
+        operations = list(self.block.operations)
+        values = list(operations[-1].operation.operands)
+        self.results = list(op.results)
+        self.kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        self.stored = len(self.results) - len(self.kinds)
+        self.values = values
+        self.columns = self._columns()
+
+    def _columns(self) -> int:
+        """How many columns the registers have."""
+        for view in self.block.operations:
+            if view.operation.name == "tensor.extract":
+                tile = self.core.tiles.get(view.operation.operands[0])
+                if isinstance(tile, Fragment):
+                    return tile.columns
+        for result in self.results[: self.stored]:
+            return -(-self.core.columns(result.type) // 8) * 8
+        return self.core.width
+
+    def print(self) -> None:
+        core, writer = self.core, self.core.writer
+        limit = self._limit()
+        with core.scope(None):
+            if limit is not None:
+                limit = core.scalars.emit(limit)
+            for value in frontier(self.block, self.depends, frozenset()):
+                core.scalars.emit(value)
+            targets = self._targets(limit)
+            sums = []
+            for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
+                sums.append(
+                    core.row({"sum": "row_sum", "max": "row_max", "min": "row_min"}[kind], _IDENTITY[kind], result in self.maps.partial)
+                )
+            self._row_values()
+            if sums or any(target is not None for target in targets):
+                with core.unrolled("c", self.columns // 8), core.unrolled("e", 2):
+                    self._column(limit, targets, sums)
+            self._reduce(sums)
+        core.tiles.update(zip(self.results[self.stored :], sums, strict=True))
+
+    def _limit(self) -> ir.Value | None:
+        """The number of columns that exist, where it can be less than those in registers."""
+        extent = list(self.op.operands)[1]
+        if not isinstance(extent.owner, ir.Block) and extent.owner.operation.name == "arith.constant":
+            number = ir.IntegerAttr(extent.owner.operation.attributes["value"]).value
+            return None if number >= self.columns or not self.kinds else extent
+        return extent
+
+    def _targets(self, limit: str | None) -> list[Fragment | None]:
+        """Registers for the results; None for those that are another tile."""
+        core, targets = self.core, []
+        for value, result in zip(self.values[: self.stored], self.results, strict=False):
+            same = self._same(value)
+            element = element_name(result.type)
+            if same is not None and (limit is None or element == "f32"):
+                core.tiles[result] = same
+                targets.append(None)
+                continue
+            target = core.fragment(_hint(_widened(value), "s" if element == "f32" else "weights"), self.columns, element)
+            core.tiles[result] = target
+            targets.append(target)
+        return targets
+
+    def _same(self, value: ir.Value) -> Fragment | None:
+        if isinstance(value.owner, ir.Block) or value.owner.operation.name != "tensor.extract":
+            return None
+        tile = self.core.tiles.get(value.owner.operation.operands[0])
+        return tile if isinstance(tile, Fragment) else None
+
+    def _row_values(self) -> None:
+        """What depends on the row alone: two values for each."""
+        core = self.core
+        wanted = [value for value in frontier(self.block, self.depends, _I) if self._row_of(value) is None]
+        reciprocals = self._reciprocals()
+        arrays = {value: core.names.fresh(_hint(value, "of_row")) for value in wanted}
+        inverse = {value: core.names.fresh("inverse") for value in reciprocals}
+        for value, name in arrays.items():
+            core.writer.line(f"{core.scalars.type_of(value)} {name}[2];")
+        for name in inverse.values():
+            core.writer.line(f"float {name}[2];")
+        if arrays or inverse:
+            with core.unrolled("h", 2):
+                core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
+                for value, name in arrays.items():
+                    core.writer.line(f"{name}[h] = {core.scalars.emit(value)};")
+                for value, name in inverse.items():
+                    core.writer.line(f"{name}[h] = 1.0f / {core.scalars.emit(value)};")
+        for value, name in arrays.items():
+            core.scalars.bind(value, f"{name}[h]")
+        self._inverse = inverse
+
+    def _row_of(self, value: ir.Value) -> Row | None:
+        if isinstance(value.owner, ir.Block) or value.owner.operation.name != "tensor.extract":
+            return None
+        tile = self.core.tiles.get(value.owner.operation.operands[0])
+        return tile if isinstance(tile, Row) else None
+
+    def _reciprocals(self) -> list[ir.Value]:
+        """Divisors in f32 that are the same along the row: the division becomes a product."""
+        found = []
+        for view in self.block.operations:
+            op = view.operation
+            if op.name == "arith.divf" and isinstance(op.result.type, ir.F32Type) and 1 in self.depends[op.result]:
+                divisor = op.operands[1]
+                constant = not isinstance(divisor.owner, ir.Block) and divisor.owner.operation.name == "arith.constant"
+                if self.depends.get(divisor, frozenset()) == _I and not constant:
+                    found.append(divisor)
+        return list(dict.fromkeys(found))
+
+    def _column(self, limit: str | None, targets: list[Fragment | None], sums: list[Row]) -> None:
+        core, writer = self.core, self.core.writer
+        core.scalars.bind(self.block.arguments[1], "(column + 8 * c + e)")
+        if limit is not None:
+            writer.line(f"const bool inside = column + 8 * c + e < {limit};")
+        for value in frontier(self.block, self.depends, _J):
+            core.scalars.emit(value)
+        with core.unrolled("h", 2):
+            core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
+            self._divisions()
+            for value, target in zip(self.values, targets, strict=False):
+                if target is not None:
+                    text = self._number(value)
+                    kept = f"inside ? {text} : 0.0f" if limit is not None and target.element != "f32" else text
+                    writer.line(f"{target.name}[4 * c + 2 * h + e] = {kept};")
+            for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
+                text = core.scalars.emit(value)
+                text = text if limit is None else f"inside ? {text} : {_IDENTITY[kind]}"
+                writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
+
+    def _number(self, value: ir.Value) -> str:
+        """An element as f32, whatever it is rounded to later."""
+        wide = _widened(value)
+        text = self.core.scalars.emit(wide)
+        return {"f16": f"__half2float({text})", "bf16": f"__bfloat162float({text})"}.get(str(wide.type), text)
+
+    def _divisions(self) -> None:
+        for view in self.block.operations if self._inverse else []:
+            op = view.operation
+            if op.name == "arith.divf" and op.operands[1] in self._inverse and 1 in self.depends[op.result]:
+                self.core.scalars.bind(op.result, f"({self.core.scalars.emit(op.operands[0])} * {self._inverse[op.operands[1]]}[h])")
+
+    def _combined(self, kind: str, a: str, b: str) -> str:
+        return f"{a} + ({b})" if kind == "sum" and "?" in b else f"{a} + {b}" if kind == "sum" else f"{self.core.max_nan(kind)}({a}, {b})"
+
+    def _reduce(self, sums: list[Row]) -> None:
+        todo = [(kind, row) for kind, row in zip(self.kinds, sums, strict=True) if not row.partial]
+        if not todo:
+            return
+        with self.core.unrolled("h", 2):
+            for kind, row in todo:
+                for distance in (1, 2):
+                    other = f"__shfl_xor_sync(0xffffffffu, {row.name}[h], {distance})"
+                    self.core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', other)};")
+
+
+def _widened(value: ir.Value) -> ir.Value:
+    """The f32 value that is rounded to this one."""
+    if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.truncf":
+        return value.owner.operation.operands[0]
+    return value
+
+
+def _hint(value: ir.Value, otherwise: str) -> str:
+    """The user's name of a value."""
+    if isinstance(value.owner, ir.Block):
+        return otherwise
+    location = value.owner.operation.location
+    return location.name_str if isinstance(location, ir.NameLoc) else otherwise

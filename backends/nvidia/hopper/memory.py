@@ -1,0 +1,205 @@
+"""Shared memory of a Hopper kernel: tiles that stay, rings of stages that TMA fills, and their barriers."""
+
+from dataclasses import dataclass, field
+
+from attn_mlir.backends.nvidia.hopper.core import Core, check_element
+from attn_mlir.backends.nvidia.hopper.tiles import Shared, panels, round_up, tile_bytes
+from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+ALIGNMENT = 1024
+
+
+@dataclass
+class Layout:
+    """Hands out shared memory: tiles first, then barriers. Offsets are C++ constants of the kernel."""
+
+    tiles: int = 0
+    barriers: list[tuple[str, int, str]] = field(default_factory=list)
+    constants: list[tuple[str, int]] = field(default_factory=list)
+    words: int = 0
+
+    def tile(self, name: str, size: int) -> str:
+        """The constant that is the offset of `size` bytes."""
+        self.constants.append((name, self.tiles))
+        self.tiles += round_up(size, ALIGNMENT)
+        return name
+
+    def barrier(self, name: str, count: int, arrivals: int | str) -> str:
+        """The constant that is the offset of so many barriers, 8 bytes each."""
+        self.barriers.append((name, count, str(arrivals)))
+        return name
+
+    def bytes(self) -> int:
+        """All of it."""
+        return self.tiles + 8 * sum(count for _, count, _ in self.barriers) + 4 * self.words
+
+    def declarations(self) -> list[str]:
+        """The constants."""
+        constants, offset = list(self.constants), self.tiles
+        for name, count, _ in self.barriers:
+            constants.append((name, offset))
+            offset += 8 * count
+        constants.append(("kWords", offset))
+        return [f"constexpr uint32_t {name} = {value};" for name, value in constants if name != "kWords" or self.words]
+
+    def initialisation(self) -> list[str]:
+        """What one thread does before all others start."""
+        lines = []
+        for name, count, arrivals in self.barriers:
+            lines += [f"attn::barrier_init(shared + {name}{f' + {8 * n}' if n else ''}, {arrivals});" for n in range(count)]
+        return [*lines, "attn::barrier_init_fence();"]
+
+
+@dataclass
+class Ring:
+    """Stages of shared memory that the producer fills with tiles of one tensor, in turn, and that the consumers empty.
+
+    `rows` and `columns` of a tile. Both roles count in `turn` how many stages they have used.
+    """
+
+    name: str
+    source: ir.Value
+    rows: int
+    columns: int
+    element: str
+    stages: int
+    offset: str
+    full: str
+    free: str
+
+    @property
+    def turn(self) -> str:
+        return f"{self.name}_turn"
+
+    @property
+    def bytes(self) -> int:
+        return tile_bytes(self.rows, self.columns)
+
+    def _of_stage(self, base: str, size: int, turn: str) -> str:
+        return f"shared + {base}" if self.stages == 1 else f"shared + {base} + {turn} % {self.stages} * {size}"
+
+    def at(self, turn: str = "") -> str:
+        """The address of the stage of this turn."""
+        return self._of_stage(self.offset, self.bytes, turn or self.turn)
+
+    def barrier(self, which: str, turn: str = "") -> str:
+        """The address of the barrier `full` or `free` of the stage of this turn."""
+        return self._of_stage(self.full if which == "full" else self.free, 8, turn or self.turn)
+
+    def parity(self, turn: str = "") -> str:
+        """Which phase of the barriers this turn waits for."""
+        turn = turn or self.turn
+        return f"{turn} & 1" if self.stages == 1 else f"{turn} / {self.stages} & 1"
+
+
+class Memory:
+    """The shared memory of one kernel, and the statements that fill, await and free it."""
+
+    def __init__(self, core: Core, warps: int) -> None:
+        """`warps` of consumers free a stage together."""
+        self.core, self.warps = core, warps
+        self.layout = Layout()
+        self.rings: dict[tuple[int, int], Ring] = {}
+        self.residents: list[tuple[ir.Operation, Shared]] = []
+
+    # ---- what there is
+
+    def ring(self, load: ir.Operation, stages: int) -> Ring:
+        """The ring that a `tile.load` in a loop takes a stage of; loads of one tensor with as many rows share it."""
+        core, source = self.core, load.operands[0]
+        rows, columns = core.rows(load.results[0].type), core.columns(load.results[0].type)
+        key = (core.arguments.number(source), rows)
+        if key not in self.rings:
+            name = core.names.fresh(core.arguments.names[key[0]])
+            constant = f"k{name[0].upper()}{name[1:]}"
+            self.rings[key] = Ring(
+                name, source, rows, columns, check_element(load, source), stages,
+                self.layout.tile(constant, stages * tile_bytes(rows, columns)),
+                self.layout.barrier(f"{constant}Full", stages, 1),
+                self.layout.barrier(f"{constant}Free", stages, self.warps),
+            )  # fmt: skip
+            core.names.fresh(f"{name}_turn")
+        return self.rings[key]
+
+    def resident(self, load: ir.Operation) -> Shared:
+        """The place of a tile that a program loads once."""
+        core, source = self.core, load.operands[0]
+        for other, tile in self.residents:
+            if other == load:
+                return tile
+        rows, columns = core.rows(load.results[0].type), core.columns(load.results[0].type)
+        name = core.names.fresh(core.arguments.names[core.arguments.number(source)])
+        constant = self.layout.tile(f"k{name[0].upper()}{name[1:]}", tile_bytes(rows, columns))
+        if not self.residents:
+            self.layout.barrier("kResidentFull", 1, 1)
+            self.layout.barrier("kResidentFree", 1, self.warps)
+        tile = Shared(f"shared + {constant}", rows, columns, check_element(load, source))
+        self.residents.append((load, tile))
+        return tile
+
+    # ---- the producer
+
+    def load(self, load: ir.Operation, ring: Ring) -> None:
+        """Fills the next stage of the ring."""
+        _, batch, head, begin, _ = load.operands
+        place = [self.core.value(value) for value in (begin, head, batch)]
+        self.fill(ring, place)
+
+    def fill(self, ring: Ring, place: list[str]) -> None:
+        """Fills the next stage of the ring with the rows at `place`: first row, head, batch."""
+        writer = self.core.writer
+        writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
+        writer.line(f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
+        self._copy(ring.source, ring.rows, ring.columns, ring.at(), ring.barrier("full"), place)
+        writer.line(f"++{ring.turn};")
+
+    def load_residents(self, turn: str) -> None:
+        """Loads the tiles that stay, when those of the program before are not needed any more."""
+        if not self.residents:
+            return
+        writer = self.core.writer
+        total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.residents)
+        writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")
+        writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
+        for load, tile in self.residents:
+            source, batch, head, begin, _ = load.operands
+            place = [self.core.value(value) for value in (begin, head, batch)]
+            self._copy(source, tile.rows, tile.columns, tile.address, "shared + kResidentFull", place)
+
+    def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barrier: str, place: list[str]) -> None:
+        if rows > 256 or rows % 8:
+            raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
+        descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
+        begin, head, batch = place
+        for panel in range(panels(columns)):
+            address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
+            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {begin}, {head}, {batch});")
+
+    # ---- the consumers
+
+    def wait(self, ring: Ring, turn: str = "") -> Shared:
+        """Waits for the stage of this turn; the tile in it."""
+        self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn)}, {ring.parity(turn)});")
+        return Shared(ring.at(turn), ring.rows, ring.columns, ring.element)
+
+    def free(self, ring: Ring, turn: str = "") -> None:
+        """Gives the stage back; every warp does."""
+        self.core.writer.line(f"if (lane == 0) attn::barrier_arrive({ring.barrier('free', turn)});")
+
+    def wait_residents(self, turn: str) -> None:
+        """Waits for the tiles that stay."""
+        if self.residents:
+            self.core.writer.line(f"attn::barrier_wait(shared + kResidentFull, {turn} & 1);")
+        self.core.tiles.update({load.results[0]: tile for load, tile in self.residents})
+
+    def free_residents(self) -> None:
+        """They may be overwritten; every warp says so."""
+        if self.residents:
+            self.core.writer.line("if (lane == 0) attn::barrier_arrive(shared + kResidentFree);")
+
+    def turns(self) -> list[str]:
+        """Declarations of the counters of both roles."""
+        names = [ring.turn for ring in self.rings.values()]
+        return [f"uint32_t {' = 0, '.join(names)} = 0;"] if names else []

@@ -1,0 +1,239 @@
+"""The schedule of the main loop: while the weights of one block of keys are computed, the scores of this block and the sums of the one before
+are in flight on the tensor cores.
+
+It is for loops of the shape: scores = queries keys^T, maps, accumulator = accumulator * scale + weights values. Blocks are visited from the last
+to the first, those that may be partial before the whole ones; the first of all is peeled, and always handled as a partial one.
+"""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.hopper.consumer import Consumer
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import Memory, Ring
+from attn_mlir.backends.nvidia.hopper.structure import body, maker, operations, partial_sums, yielded
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+_TURNS = 1
+"""The first of the named barriers by which warpgroups take turns."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One loop of the chain: the two loads, the two products and what is between them."""
+
+    loop: ir.Operation
+    keys: ir.Operation
+    scores: ir.Operation
+    values: ir.Operation
+    sums: ir.Operation
+    rest: tuple[ir.Operation, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of its blocks are."""
+        return not ir.RankedTensorType(self.keys.results[0].type).is_dynamic_dim(0)
+
+
+def read_step(loop: ir.Operation) -> Step | None:
+    """The parts of a loop of that shape, or None."""
+    ops = operations(body(loop))[:-1]
+    loads = {op.results[0]: op for op in ops if op.name == "tile.load"}
+    dots = [op for op in ops if op.name == "tile.dot"]
+    sums = [op for op in ops if op.name in ("tile.dot_add", "tile.dot_rescale")]
+    known = ("tile.load", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map")
+    if not (len(dots) == len(sums) == 1 and len(loads) == 2) or any(
+        op.name.startswith(("tile.", "scf.")) and op.name not in known for op in ops
+    ):
+        return None
+    keys, values = loads.get(dots[0].operands[1]), loads.get(list(sums[0].operands)[-1])
+    weights = maker(list(sums[0].operands)[-2])
+    inside = body(loop)
+    if keys is None or values is None or keys == values or weights is None or weights.name != "tile.map":
+        return None
+    accumulator = sums[0].operands[0]
+    if accumulator not in list(inside.arguments) or sums[0].results[0] not in yielded(inside) or maker(dots[0].operands[0]) in ops:
+        return None
+    rest = tuple(op for op in ops if op not in (keys, values, dots[0], sums[0]))
+    return Step(loop, keys, dots[0], values, sums[0], rest)
+
+
+def read_chain(loops: list[ir.Operation]) -> list[Step] | None:
+    """The steps of a chain of loops of that shape over the same tensors, or None."""
+    steps = [read_step(loop) for loop in loops]
+    found = [step for step in steps if step is not None]
+    if len(found) != len(steps) or all(step.whole for step in found):
+        return None
+    first = found[0]
+    same = all(
+        (step.keys.operands[0], step.values.operands[0]) == (first.keys.operands[0], first.values.operands[0])
+        and list(step.loop.operands)[2] == list(first.loop.operands)[2]
+        for step in found
+    )
+    return found if same else None
+
+
+class Overlap:
+    """Prints a chain of loops with that schedule, for both roles."""
+
+    def __init__(self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool) -> None:
+        self.core, self.memory, self.steps = core, memory, steps
+        self.warpgroups, self.take_turns, self.vote = warpgroups, take_turns, vote
+        # The body with the most ops has the mask: it is right for all blocks.
+        partial = [step for step in steps if not step.whole]
+        self.general = max(partial, key=lambda step: sum(len(operations(body(op))) for op in step.rest if op.name == "tile.map"))
+        whole = [step for step in steps if step.whole]
+        self.inner = whole[0] if whole else None
+        self.order = [*reversed(partial), *reversed(whole)]
+        self.keys, self.values = memory.ring(self.general.keys, stages), memory.ring(self.general.values, stages)
+        if whole and (memory.ring(whole[0].keys, stages) != self.keys or memory.ring(whole[0].values, stages) != self.values):
+            raise UnsupportedError("hopper: whole blocks have another size than partial ones")
+
+    # ---- which blocks
+
+    def positions(self) -> None:
+        """Prints where blocks begin and end."""
+        core, writer = self.core, self.core.writer
+        size = self.keys.rows
+        limits = []
+        for number, step in enumerate(self.order):
+            begin, end = (core.value(value) for value in list(step.loop.operands)[:2])
+            count = core.names.fresh(f"blocks_{number}")
+            writer.line(f"const int {count} = max(0, ({end} - {begin} + {size - 1}) / {size});")
+            limits.append((begin, end, count))
+        partial = sum(not step.whole for step in self.order)
+        writer.line(f"const int partial_blocks = {' + '.join(count for *_, count in limits[:partial])};")
+        rest = " + ".join(["partial_blocks", *(count for *_, count in limits[partial:])])
+        writer.line(f"const int found_blocks = {rest}, key_blocks = max(1, found_blocks);")
+        for name, which in (("begin_of", 0), ("end_of", 1)):
+            with writer.block(f"const auto {name} = [&](int n)"):
+                for position, limit in enumerate(limits):
+                    value = f"{limit[0]} + ({limit[2]} - 1 - n) * {size}" if which == 0 else limit[1]
+                    if position == len(limits) - 1:
+                        writer.line(f"return {value};")
+                    else:
+                        writer.line(f"if (n < {limit[2]}) return {value};", f"n -= {limit[2]};")
+            writer.lines[-1] += ";"
+
+    def producer(self) -> None:
+        """Loads the blocks."""
+        core = self.core
+        self.positions()
+        with core.scope("for (int n = 0; n < key_blocks; ++n)"):
+            core.writer.line("const int kv = begin_of(n);")
+            for load, ring in ((self.general.keys, self.keys), (self.general.values, self.values)):
+                _, batch, head, _, _ = load.operands
+                self.memory.fill(ring, ["kv", core.value(head), core.value(batch)])
+
+    # ---- the consumers
+
+    def consumer(self, consumer: Consumer) -> None:
+        """Computes; afterwards the chain's results are known tiles."""
+        core, writer = self.core, self.core.writer
+        last = self.steps[-1].loop
+        partial = partial_sums([step.loop for step in self.steps])
+        consumer.maps.partial |= partial
+        starts = list(self.steps[0].loop.operands)[3:]
+        carried = [
+            consumer.carry(argument, value) for argument, value in zip(list(body(self.general.loop).arguments)[1:], starts, strict=True)
+        ]
+        for step in self.steps:
+            core.tiles.update(zip(list(body(step.loop).arguments)[1:], carried, strict=True))
+        accumulator = consumer.fragment(self.general.sums.operands[0])
+        self.positions()
+        packed = core.names.fresh("packed")
+        writer.line(f"uint32_t {packed}[{self.keys.rows // 4}];")
+        writer.line("// The first block: nothing is in flight yet.")
+        with core.scope(""):
+            writer.line("const int n = 0;")
+            scores = self.scores(consumer, self.general)
+            consumer.products.wait(0, scores)
+            self.free(self.keys)
+            self.softmax(consumer, self.general, pin=False)
+            consumer.products.pack(self.weights(self.general), packed)
+            core.tiles[self.general.sums.results[0]] = accumulator
+            consumer.assign(carried, yielded(body(self.general.loop)))
+        self.loop(consumer, self.general, "int n = 1; n < partial_blocks; ++n", packed, carried, accumulator)
+        if self.inner is not None:
+            self.loop(consumer, self.inner, "int n = max(1, partial_blocks); n < key_blocks; ++n", packed, carried, accumulator)
+        writer.line("// The sums of the last block.")
+        self.sums(consumer, self.general, packed, accumulator)
+        consumer.products.wait(0, accumulator)
+        self.free(self.values)
+        for result, tile in zip(last.results, carried, strict=True):
+            core.tiles[result] = consumer.whole(tile)
+
+    def loop(self, consumer: Consumer, step: Step, head: str, packed: str, carried: list, accumulator: Fragment) -> None:
+        """The steady state."""
+        core, writer, products = self.core, self.core.writer, consumer.products
+        mine = f"{_TURNS} + warpgroup"
+        following = f"{_TURNS} + (warpgroup + 1) % {self.warpgroups}"
+        with core.scope(f"for ({head})"):
+            scores = self.scores(consumer, step, f"attn::named_sync({mine}, 256);" if self.take_turns else "")
+            self.sums(consumer, step, packed, accumulator)
+            if self.take_turns:
+                writer.line(f"attn::named_arrive({following}, 256);")
+            products.wait(1, scores)
+            self.free(self.keys)
+            self.softmax(consumer, step, pin=True)
+            products.wait(0, accumulator)
+            self.free(self.values)
+            products.pack(self.weights(step), packed)
+            if step.sums.name == "tile.dot_rescale":
+                factor = core.tiles[step.sums.operands[1]]
+                if isinstance(factor, Row):
+                    products.rescale(accumulator, factor, self.vote)
+            core.tiles[step.sums.results[0]] = accumulator
+            consumer.assign(carried, yielded(body(step.loop)))
+
+    def scores(self, consumer: Consumer, step: Step, before: str = "") -> Fragment:
+        """Starts the product of queries and keys of block n."""
+        core, products = self.core, consumer.products
+        writer = core.writer
+        writer.line("const int kv = begin_of(n);")
+        core.scalars.bind(list(body(step.loop).arguments)[0], "kv")
+        if not step.whole:
+            writer.line(f"const int count = found_blocks == 0 ? 0 : min({self.keys.rows}, end_of(n) - kv);")
+            core.scalars.bind(list(step.keys.operands)[-1], "count")
+        core.tiles[step.keys.results[0]] = keys = self.memory.wait(self.keys)
+        if before:
+            writer.line(before)
+        scores = core.fragment("s", self.keys.rows)
+        products.begin()
+        products.start(scores, products.left(consumer.shared(step.scores.operands[0])), keys, keys.depth, True, True, keys.element)
+        products.commit()
+        core.tiles[step.scores.results[0]] = scores
+        return scores
+
+    def sums(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment) -> None:
+        """Starts the product of weights and values of the block before."""
+        products = consumer.products
+        values = self.memory.wait(self.values)
+        products.begin()
+        products.start(accumulator, packed, values, self.keys.rows, False, False, values.element)
+        products.commit()
+        self.core.tiles[step.sums.results[0]] = accumulator
+
+    def free(self, ring: Ring) -> None:
+        """Gives the stage back and counts."""
+        self.memory.free(ring)
+        self.core.writer.line(f"++{ring.turn};")
+
+    def weights(self, step: Step) -> Fragment:
+        """The weights of this block."""
+        tile = self.core.tiles[list(step.sums.operands)[-2]]
+        if not isinstance(tile, Fragment):
+            raise UnsupportedError("hopper: weights are in registers")
+        return tile
+
+    def softmax(self, consumer: Consumer, step: Step, pin: bool) -> None:
+        """The maps between the products. `pin`: the wait for the sums that are in flight must not move before the first row values."""
+        first: list[str] = []
+        for op in step.rest:
+            consumer.operation(op, [])
+            rows = [tile for tile in (self.core.tiles.get(result) for result in op.results) if isinstance(tile, Row) and not tile.partial]
+            if not first and rows:
+                first = [f"{rows[0].name}[{h}]" for h in range(2)]
+        if pin and first:
+            self.core.writer.line(f"attn::pin({' + '.join(first)});")

@@ -1,0 +1,74 @@
+"""Schedules of kernels over rows, and what they need of a multiprocessor."""
+
+from collections.abc import Mapping
+
+from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.nvidia.hopper.structure import operations
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, round_up, tile_bytes
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all, walk
+
+_REGISTERS = {1: (240, 40), 2: (240, 24), 3: (160, 32), 4: (112, 24)}
+"""By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
+
+
+def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
+    """The schedule of a kernel over rows: see docs/nvidia.md. None without matrix products in 16 bits.
+
+    Raises UnsupportedError for choices that the chip cannot run.
+    """
+    sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+    rows, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
+    dots = find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale")
+    if not dots or rows % ROWS or keys % 16 or not 1 <= rows // ROWS <= 4 or keys > 256:
+        return None
+    if any(str(ir.MemRefType(load.operands[0].type).element_type) not in ("f16", "bf16") for load in find_all(kernel, "tile.load")):
+        return None
+    masked = any(op.name == "scf.if" for op in walk(kernel)) or len(find_all(kernel, "scf.for")) > 2
+    warpgroups = rows // ROWS
+    consumer, producer = _REGISTERS[warpgroups]
+    fields: Fields = {
+        "stages": 2, "overlap": 1, "turns": 1, "vote": 1, "staging": "own", "order": "static", "group": 8, "reverse": 1,
+        "consumer_registers": consumer, "producer_registers": producer,
+    }  # fmt: skip
+    if masked or _partial(kernel):
+        fields["order"] = "dynamic"
+    fields.update({name: value for name, value in choices.items() if name in fields})
+    check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
+    return fields
+
+
+def _partial(kernel: ir.Operation) -> bool:
+    """Whether the bounds of the loops depend on the block of rows."""
+    for loop in find_all(kernel, "scf.for"):
+        if any(_depends(value) for value in list(loop.operands)[:2]):
+            return True
+    return False
+
+
+def _depends(value: ir.Value) -> bool:
+    if isinstance(value.owner, ir.Block):
+        return False
+    op = value.owner.operation
+    if op.name == "tile.program_id":
+        return ir.IntegerAttr(op.attributes["axis"]).value == 0
+    return any(_depends(operand) for operand in op.operands)
+
+
+def check_registers(warpgroups: int, consumer: int, producer: int, target: NvidiaTarget) -> None:
+    """Raises UnsupportedError if the roles ask for more registers than the launch gives: the kernel would wait for them for ever."""
+    threads = 128 * (warpgroups + 1)
+    launch = min(255, target.registers // threads) // 8 * 8
+    asked = 128 * (warpgroups * consumer + producer)
+    if asked > launch * threads:
+        raise UnsupportedError(
+            f"{warpgroups} consumer warpgroups with {consumer} registers a thread and a producer with {producer} need {asked} registers, "
+            f"but {threads} threads start with {launch} each, {launch * threads} in all: the kernel would hang; ask for fewer"
+        )
+    if any(count % 8 or not 24 <= count <= 240 for count in (consumer, producer)):
+        raise UnsupportedError(f"registers of a role are multiples of 8 from 24 to 240, not {consumer} and {producer}")
+
+
+__all__ = ["check_registers", "operations", "plan_rows", "round_up", "tile_bytes"]

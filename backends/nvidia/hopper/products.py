@@ -1,0 +1,63 @@
+"""Prints matrix products of tiles: `tile.dot`, `tile.dot_add`, `tile.dot_rescale`."""
+
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared
+from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES, SharedOperand, product
+from attn_mlir.errors import UnsupportedError
+
+
+class Products:
+    """Starts products on the tensor cores. A product is in flight until `wait`; then `hold` its accumulator."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def left(self, tile: Shared) -> SharedOperand:
+        """Operand A of this warpgroup: its own 64 rows of a tile whose columns run along K."""
+        address = tile.address if tile.rows == ROWS else f"{tile.address} + warpgroup * {ROWS * ROW_BYTES}"
+        return SharedOperand(address, tile.panel_bytes)
+
+    def start(
+        self, to: Fragment, a: SharedOperand | str, b: Shared, depth: int, transpose_b: bool, clear: bool | str, element: str
+    ) -> None:
+        """Starts to += a b (64 x columns); b's rows are columns of the result with `transpose_b`, else they run along K."""
+        core = self.core
+        if transpose_b and to.columns != b.rows:
+            raise UnsupportedError(f"hopper: a product has {b.rows} columns, its tile {to.columns}")
+        if to.columns > 256:
+            raise UnsupportedError(f"hopper: a product has up to 256 columns, not {to.columns}")
+        right = SharedOperand(b.address, b.panel_bytes, mn_major=not transpose_b)
+        left_form = "registers" if isinstance(a, str) else "shared"
+        transpose_a = not isinstance(a, str) and a.mn_major
+        core.uses("", to.columns, left_form, element, not transpose_b, transpose_a)
+        core.writer.all(product(to.name, to.columns, depth, a, right, element, clear))
+
+    def begin(self) -> None:
+        """Before the first product after registers were written."""
+        self.core.writer.line("attn::wgmma_begin();")
+
+    def commit(self) -> None:
+        """The products started since the last one are one group."""
+        self.core.writer.line("attn::wgmma_commit();")
+
+    def wait(self, pending: int, *tiles: Fragment) -> None:
+        """Waits until only `pending` groups are in flight; then these accumulators may be read."""
+        self.core.writer.line(f"attn::wgmma_wait<{pending}>();", *(f"attn::hold({tile.name});" for tile in tiles))
+
+    def pack(self, tile: Fragment, to: str | None = None) -> str:
+        """Rounds a tile to 16 bits for operand A: the name of `columns / 4` registers, new ones unless `to` names them."""
+        core = self.core
+        if to is None:
+            to = core.names.fresh("packed")
+            core.writer.line(f"uint32_t {to}[{tile.columns // 4}];")
+        with core.writer.unrolled("c", tile.columns // 4):
+            core.writer.line(f"{to}[c] = attn::{PANELS[tile.element]}({tile.name}[2 * c], {tile.name}[2 * c + 1]);")
+        return to
+
+    def rescale(self, tile: Fragment, by: Row, vote: bool) -> None:
+        """Multiplies the rows of an accumulator; with `vote` only where a warp has a factor other than 1."""
+        if vote:
+            self.core.writer.line(f"attn::rescale({tile.name}, {by.name}[0], {by.name}[1]);")
+            return
+        with self.core.writer.unrolled("c", tile.registers):
+            self.core.writer.line(f"{tile.name}[c] *= {by.name}[c / 2 % 2];")

@@ -1,0 +1,97 @@
+"""Which programs a block of threads runs: one, a fixed share of all, or whatever is left when it gets there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import Layout
+from attn_mlir.mlir import ir
+
+ORDERS = ("tiles", "static", "dynamic")
+
+
+@dataclass
+class Programs:
+    """The loop over programs of both roles, inside of which `block`, `head` and `batch` are known.
+
+    `order`: "tiles", a grid of them; "static", block of threads n of N runs the programs n, n + N...; "dynamic", each takes the next
+    one from a counter. `group` heads run together (so that their keys stay in the second level cache), the last blocks first where
+    `reverse`. `turn` counts the programs that a block of threads has run.
+    """
+
+    core: Core
+    over: ir.Value
+    order: str
+    group: int
+    reverse: bool
+    warps: int
+
+    turn = "round"
+
+    @property
+    def grid(self) -> str:
+        """For `KernelCode.grid`."""
+        return "tiles" if self.order == "tiles" else "persistent"
+
+    def allocate(self, layout: Layout) -> None:
+        """Reserves what the roles exchange."""
+        if self.order == "dynamic":
+            layout.barrier("kNextFull", 2, 1)
+            layout.barrier("kNextFree", 2, self.warps)
+            layout.words = 2
+
+    def declare(self) -> None:
+        """What the loop needs, before the roles part."""
+        if self.order == "tiles":
+            return
+        arguments = self.core.arguments
+        heads, batches = arguments.size(self.over, 1), arguments.size(self.over, 0)
+        self.core.writer.line(f"const int pairs = {heads} * {batches}, programs = {arguments.blocks()} * pairs;")
+
+    @contextmanager
+    def each(self, producer: bool) -> Iterator[None]:
+        """The loop; `uint32_t round` counts."""
+        core, writer = self.core, self.core.writer
+        if self.order == "tiles":
+            with core.scope(None):
+                block = "gridDim.x - 1 - blockIdx.x" if self.reverse else "blockIdx.x"
+                writer.line("constexpr uint32_t round = 0;", f"const int block = {block}, head = blockIdx.y, batch = blockIdx.z;")
+                yield
+            return
+        writer.line("uint32_t round = 0;")
+        if self.order == "static":
+            with core.scope("for (int program = blockIdx.x; program < programs; program += gridDim.x, ++round)"):
+                self._decode()
+                yield
+            return
+        if producer:
+            writer.line("int program = blockIdx.x;")
+        with core.scope("for (;; ++round)"):
+            self._exchange(producer)
+            self._decode()
+            yield
+            if producer:
+                writer.line("program = next;")
+
+    def _exchange(self, producer: bool) -> None:
+        writer = self.core.writer
+        slot = "shared + kWords + round % 2 * 4"
+        if producer:
+            writer.line("attn::barrier_wait(shared + kNextFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
+            writer.line(f"attn::store_shared_int({slot}, program);", "attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
+            writer.line("if (program >= programs) break;", "const int drawn = atomicAdd(counter, 1), next = gridDim.x + drawn;")
+            writer.line("if (drawn == programs - 1) *counter = 0;")
+            self.core.arguments.counter()
+            return
+        writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")
+        writer.line(f"const int program = attn::load_shared_int({slot});", "__syncwarp();")
+        writer.line("if (lane == 0) attn::barrier_arrive(shared + kNextFree + round % 2 * 8);", "if (program >= programs) break;")
+
+    def _decode(self) -> None:
+        writer, arguments = self.core.writer, self.core.arguments
+        heads, blocks = arguments.size(self.over, 1), arguments.blocks()
+        place = f"{blocks} - 1 - inside / width" if self.reverse else "inside / width"
+        writer.line(f"const int first = program / ({blocks} * {self.group}) * {self.group}, inside = program % ({blocks} * {self.group});")
+        writer.line(f"const int width = min({self.group}, pairs - first), pair = first + inside % width;")
+        writer.line(f"const int block = {place}, head = pair % {heads}, batch = pair / {heads};")

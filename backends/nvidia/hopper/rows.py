@@ -1,0 +1,176 @@
+"""Kernels over blocks of query rows: forward passes, tangents, further sums over a row."""
+
+from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.nvidia.hopper.changes import Changes
+from attn_mlir.backends.nvidia.hopper.consumer import Consumer
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.overlap import Overlap, read_chain
+from attn_mlir.backends.nvidia.hopper.programs import Programs
+from attn_mlir.backends.nvidia.hopper.source import function_source
+from attn_mlir.backends.nvidia.hopper.stores import Stores
+from attn_mlir.backends.nvidia.hopper.structure import body, chains, holds, operations
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS
+from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.mlir import ir
+
+
+class RowsKernel:
+    """Prints one kernel: a producer warp that loads, and `block_q / 64` warpgroups of consumers."""
+
+    def __init__(self, kernel: ir.Operation, schedule: Fields) -> None:
+        sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+        number = {item.name: item.attr.value for item in sizes if isinstance(item.attr, ir.IntegerAttr)}
+        self.kernel, self.schedule = kernel, schedule
+        self.warpgroups = number["block_q"] // ROWS
+        self.core = Core(kernel, number["block_kv"])
+        self.stages = int(schedule["stages"])
+        over = list(body(kernel).arguments)[number.get("over", 0)]
+        warps = 4 * self.warpgroups
+        self.memory = Memory(self.core, warps)
+        self.programs = Programs(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
+        self.stores = Stores(self.core, self.memory, number["block_q"])
+        self.overlaps: dict[ir.Operation, Overlap] = {}
+
+    def emit(self) -> KernelCode:
+        """The source and how to launch it."""
+        core, writer = self.core, self.core.writer
+        self._place()
+        threads = 128 * (self.warpgroups + 1)
+        writer.indent = "  "
+        self.programs.declare()
+        with core.scope(f"if (warpgroup == {self.warpgroups})"):
+            writer.line(f"attn::fewer_registers<{self.schedule['producer_registers']}>();")
+            with core.scope(f"if (threadIdx.x == {128 * self.warpgroups})"):
+                self._producer()
+        with core.scope("else"):
+            writer.line(f"attn::more_registers<{self.schedule['consumer_registers']}>();")
+            self._consumers()
+        source = function_source(core, self.memory.layout, threads)
+        return KernelCode(
+            name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
+            entry=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
+            source=source,
+            parameters=core.arguments.parameters(),
+            threads=threads,
+            shared_bytes=self.memory.layout.bytes(),
+            grid=self.programs.grid,
+        )
+
+    def _place(self) -> None:
+        """Decides where tiles are before either role is printed."""
+        for op in operations(body(self.kernel)):
+            if op.name == "tile.load":
+                self.memory.resident(op)
+        for chain in chains(body(self.kernel)) if self.schedule["overlap"] else []:
+            steps = read_chain(chain)
+            if steps is not None:
+                turns, vote = bool(self.schedule["turns"]) and self.warpgroups > 1, bool(self.schedule["vote"])
+                self.overlaps[chain[0]] = Overlap(self.core, self.memory, steps, self.stages, self.warpgroups, turns, vote)
+        self._rings(self.kernel)
+        self.programs.allocate(self.memory.layout)
+        if self.schedule["staging"] == "query":
+            self.stores.staging = self.memory.residents[0][1].address.removeprefix("shared + ")
+
+    def _rings(self, op: ir.Operation) -> None:
+        """Reserves the stages of all loads in loops."""
+        for block in (block for region in op.regions for block in region.blocks):
+            for inner in operations(block):
+                if inner.name == "tile.load" and op.name != "func.func":
+                    self.memory.ring(inner, self.stages)
+                self._rings(inner)
+
+    # ---- the producer
+
+    def _producer(self) -> None:
+        self.core.writer.all(self.memory.turns())
+        with self.programs.each(producer=True):
+            self.memory.load_residents(self.programs.turn)
+            self._loads(body(self.kernel))
+
+    def _loads(self, block: ir.Block) -> None:
+        """Replays the control flow of a block, loads only."""
+        core, members = self.core, self._members()
+        for op in operations(block):
+            if op in self.overlaps:
+                with core.scope(""):
+                    self.overlaps[op].producer()
+            elif op in members:
+                continue
+            elif op.name == "tile.load" and block != body(self.kernel):
+                self.memory.load(op, self.memory.ring(op, self.stages))
+            elif op.name == "scf.for" and holds(op, "tile.load"):
+                begin, end, step = (core.value(value) for value in list(op.operands)[:3])
+                index = core.names.fresh("kv")
+                with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
+                    core.scalars.bind(list(body(op).arguments)[0], index)
+                    self._loads(body(op))
+            elif op.name == "scf.if" and holds(op, "tile.load"):
+                condition = core.value(op.operands[0])
+                for number, region in enumerate(op.regions):
+                    with core.scope(f"if ({condition})" if number == 0 else "else"):
+                        self._loads(region.blocks[0])
+
+    def _members(self) -> list[ir.Operation]:
+        return [step.loop for overlap in self.overlaps.values() for step in overlap.steps]
+
+    # ---- the consumers
+
+    def _consumers(self) -> None:
+        core, writer, memory = self.core, self.core.writer, self.memory
+        writer.line("const int lane = threadIdx.x % 32;")
+        writer.line(f"const int row = warpgroup * {ROWS} + threadIdx.x / 32 % 4 * 16 + lane / 4, column = lane % 4 * 2;")
+        writer.all(memory.turns())
+        if any(overlap.take_turns for overlap in self.overlaps.values()):
+            writer.line(f"if (warpgroup == {self.warpgroups - 1}) attn::named_arrive(1, 256);")
+        consumer = Consumer(core, memory, self.stores, Changes(core, 128 * self.warpgroups), self.stages)
+        ops, members = operations(body(self.kernel)), self._members()
+        uses = [number for number, op in enumerate(ops) if self._reads_residents(op)]
+        with self.programs.each(producer=False):
+            waited = freed = False
+            for number, op in enumerate(ops[:-1]):
+                if not waited and number in uses:
+                    memory.wait_residents(self.programs.turn)
+                    waited = True
+                if op in self.overlaps:
+                    self.overlaps[op].consumer(consumer)
+                elif op not in members and not (op.name == "tile.load"):
+                    consumer.operation(op, [])
+                if waited and not freed and number >= uses[-1] and self.schedule["staging"] != "query":
+                    consumer.land()
+                    memory.free_residents()
+                    freed = True
+            if self.schedule["staging"] == "query":
+                self._wait_for_staging()
+                memory.free_residents()
+        self.stores.finish()
+
+    def _wait_for_staging(self) -> None:
+        self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", "attn::named_sync(8 + warpgroup, 128);")
+
+    def _reads_residents(self, op: ir.Operation) -> bool:
+        values = [load.results[0] for load, _ in self.memory.residents]
+        return _reads(op, values)
+
+
+def _reads(op: ir.Operation, values: list[ir.Value]) -> bool:
+    """Whether an op or something in it, or something made in place of the tiles, reads one of the values."""
+    made = [*values]
+    for value in values:
+        made += [use.owner.operation.results[0] for use in value.uses if use.owner.operation.name == "tile.map"]
+        for use in value.uses:
+            outer = use.owner.operation.parent
+            if outer is not None and outer.name == "tile.map":
+                made += list(outer.results)
+    inside = [op, *(inner for region in op.regions for block in region.blocks for inner in _all(block))]
+    return any(operand in made for inner in inside for operand in inner.operands)
+
+
+def _all(block: ir.Block) -> list[ir.Operation]:
+    found = []
+    for op in operations(block):
+        found.append(op)
+        for region in op.regions:
+            for inner in region.blocks:
+                found += _all(inner)
+    return found

@@ -1,0 +1,32 @@
+"""Puts the text of a kernel together."""
+
+from importlib.resources import files
+
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import Layout
+
+
+def header() -> str:
+    """The device helpers that every kernel includes."""
+    return (files(__package__) / "attn_hopper.cuh").read_text()
+
+
+def function_source(core: Core, layout: Layout, threads: int) -> str:
+    """A whole CUDA file: the header, the instructions and helpers used, and the function around the roles' text."""
+    name = core.kernel.attributes["sym_name"].value
+    lines = [
+        f'extern "C" __global__ void __launch_bounds__({threads}, 1) {name}(',
+        *(f"    {text}," for text in core.arguments.declarations()),
+    ]
+    lines[-1] = lines[-1][:-1] + ") {"
+    lines += [f"  {text}" for text in layout.declarations()]
+    lines += [
+        "  extern __shared__ __align__(1024) unsigned char memory[];",
+        "  const uint32_t shared = attn::shared_address(memory);",
+        "  const int warpgroup = attn::warpgroup_index();",
+        "  if (threadIdx.x == 0) {",
+        *(f"    {text}" for text in layout.initialisation()),
+        "  }",
+        "  __syncthreads();",
+    ]
+    return "\n".join([header(), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])

@@ -1,0 +1,108 @@
+"""Prints `tile.store`: tiles through shared memory and TMA, or element by element, and row values."""
+
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, panels, tile_bytes
+from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+_BARRIER = 8
+"""Named barriers of the warpgroups' stores: 8 + warpgroup."""
+
+
+class Stores:
+    """Prints stores of a kernel whose consumers hold `rows` rows.
+
+    `staging` is the constant that is the offset of the shared memory that tiles pass through, reserved when it is first needed, or one
+    that is given (that of the queries).
+    """
+
+    def __init__(self, core: Core, memory: Memory, rows: int, staging: str | None = None) -> None:
+        self.core, self.memory, self.rows = core, memory, rows
+        self.staging = staging
+
+    def reserve(self, columns: int) -> None:
+        """Makes room for tiles of so many columns."""
+        if self.staging is None:
+            self.staging = self.memory.layout.tile("kStaging", tile_bytes(self.rows, columns))
+
+    def store(self, op: ir.Operation) -> None:
+        """Writes the rows of a tile that exist."""
+        tile, target = self.core.tiles[op.operands[0]], op.operands[1]
+        if isinstance(tile, Row):
+            self._row(op, tile)
+        elif isinstance(tile, Fragment) and tile.element in PANELS and through_tma(target.type):
+            self._through(op, tile)
+        elif isinstance(tile, Fragment):
+            self._elements(op, tile)
+        else:
+            raise UnsupportedError(f"hopper: {op.operands[0]} is stored from shared memory ({op.location})")
+
+    def _place(self, op: ir.Operation) -> tuple[str, str, str, str]:
+        batch, head, begin, count = (self.core.value(value) for value in list(op.operands)[2:])
+        return batch, head, begin, count
+
+    def _row(self, op: ir.Operation, tile: Row) -> None:
+        batch, head, begin, count = self._place(op)
+        target = op.operands[1]
+        with self.core.unrolled("h", 2):
+            element = self.core.arguments.element(target, [batch, head, f"({begin} + row + 8 * h)"])
+            self.core.writer.line(f"if (column == 0 && row + 8 * h < {count}) {element} = {tile.name}[h];")
+
+    def _elements(self, op: ir.Operation, tile: Fragment) -> None:
+        core = self.core
+        batch, head, begin, count = self._place(op)
+        target = op.operands[1]
+        columns = ir.MemRefType(target.type).shape[3]
+        with core.unrolled("c", tile.columns // 8), core.unrolled("h", 2), core.unrolled("e", 2):
+            value = f"{tile.name}[4 * c + 2 * h + e]"
+            value = core.narrow(value, tile.element) if tile.element in PANELS else value
+            element = core.arguments.element(target, [batch, head, f"({begin} + row + 8 * h)", "(column + 8 * c + e)"])
+            inside = f" && column + 8 * c + e < {columns}" if columns != tile.columns else ""
+            core.writer.line(f"if (row + 8 * h < {count}{inside}) {element} = {value};")
+
+    def _through(self, op: ir.Operation, tile: Fragment) -> None:
+        """Registers, shared memory (each warpgroup its rows), TMA, which leaves out rows past the end of the tensor."""
+        core, writer = self.core, self.core.writer
+        batch, head, begin, _ = self._place(op)
+        self.reserve(tile.columns)
+        descriptor = core.arguments.descriptor(op.operands[1], COLUMNS, ROWS)
+        threads = f"attn::named_sync({_BARRIER} + warpgroup, 128);"
+        panel_bytes = self.rows * ROW_BYTES
+        with core.scope(""):
+            writer.line(f"const uint32_t staging = shared + {self.staging} + warpgroup * {ROWS * ROW_BYTES};")
+            writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", threads)
+            at = "(threadIdx.x / 32 % 4 * 16 + lane % 16) * 128 + lane / 16 * 16"
+            writer.line(f"const uint32_t place = {at};")
+            pack = f"attn::{PANELS[tile.element]}"
+            full, rest = divmod(tile.columns, 16)
+            with writer.unrolled("c", full):
+                words = [f"{pack}({tile.name}[8 * c + {i}], {tile.name}[8 * c + {i + 1}])" for i in (0, 2, 4, 6)]
+                address = f"staging + c / 4 * {panel_bytes} + attn::swizzle_128(place + c % 4 * 32)"
+                writer.line(
+                    f"attn::store_matrices({address},",
+                    *(f"                     {word}{',' if n < 3 else ');'}" for n, word in enumerate(words)),
+                )
+            if rest:
+                words = [f"{pack}({tile.name}[{8 * full + i}], {tile.name}[{8 * full + i + 1}])" for i in (0, 2)]
+                address = f"staging + {full // 4 * panel_bytes} + attn::swizzle_128(place + {full % 4 * 32})"
+                writer.line(f"attn::store_matrices({address}, {', '.join([*words, '0', '0'])});")
+            writer.line("attn::fence_proxy_async();", threads)
+            with writer.block("if (threadIdx.x % 128 == 0)"):
+                for panel in range(panels(tile.columns)):
+                    address = f"staging + {panel * panel_bytes}" if panel else "staging"
+                    row = f"{begin} + warpgroup * {ROWS}"
+                    writer.line(f"attn::tma_store({descriptor}, {address}, {panel * COLUMNS}, {row}, {head}, {batch});")
+                writer.line("attn::bulk_commit();")
+
+    def finish(self) -> None:
+        """Before the kernel ends: shared memory must stay until TMA has read it."""
+        if self.staging is not None:
+            self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait<0>();")
+
+
+def through_tma(type_: ir.Type) -> bool:
+    """Whether rows of a tensor start at multiples of 16 bytes when it is contiguous."""
+    memory = ir.MemRefType(type_)
+    return memory.rank == 4 and str(memory.element_type) in PANELS and memory.shape[3] % 8 == 0
