@@ -11,6 +11,8 @@ BACKEND = Backend(
         "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
         "nvidia-fold-scale": "passes.fold_scale:FoldScale",
         "nvidia-exp2": "passes.exp2:Exp2",
+        "nvidia-float-positions": "passes.float_positions:FloatPositions",
+        "nvidia-sink-factors": "passes.sink_factors:SinkFactors",
     },
     pipelines={"nvidia-kernel": pipeline.KERNEL},
     translations={

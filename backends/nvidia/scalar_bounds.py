@@ -1,7 +1,7 @@
 """Between which numbers an integer of a kernel lies, so that 32 bits are used where they suffice.
 
-Limits that the driver checks: fewer than 2^24 positions (queries or keys), at most 32767 batches and heads. Positions then are exact
-in f32, and so are their differences.
+Limits that the driver checks: at most 2^24 - 2^12 positions (queries or keys), 32767 batches and heads. Positions, also those that a
+block has past the end, then are exact in f32, and so are their differences.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from attn_mlir.mlir import ir
 
 Bounds = tuple[int, int]
-POSITIONS = 1 << 24
-"""Sequences are shorter than this."""
+POSITIONS = (1 << 24) - (1 << 12)
+"""The longest sequence."""
 HEADS = (1 << 15) - 1
 """The most heads, and the most batches, that a tensor may have."""
 _INT = (-(1 << 31), (1 << 31) - 1)
@@ -48,6 +48,8 @@ class Ranges:
             return self._argument(value)
         op = value.owner.operation
         rule = _RULES.get(op.name)
+        if op.name == "arith.minsi" and any(_is_map_index(operand) for operand in op.operands):
+            return (0, min(self.of(operand)[1] for operand in op.operands))  # a row that exists: there is at least one
         if rule is not None:
             return rule(*(self.of(operand) for operand in op.operands))
         match op.name:
@@ -74,9 +76,9 @@ class Ranges:
         argument = ir.BlockArgument(value)
         owner = argument.owner.owner.operation
         if owner.name in ("tile.map", "tile.scatter_add"):
-            return (0, min(POSITIONS, self.of(owner.operands[argument.arg_number - len(argument.owner.arguments)])[1]))
+            return (0, min(1 << 12, self.of(owner.operands[argument.arg_number - len(argument.owner.arguments)])[1]))
         if owner.name == "scf.for" and argument.arg_number == 0:
-            return (min(0, self.of(owner.operands[0])[0]), max(0, self.of(owner.operands[1])[1]))
+            return (0, max(0, min(POSITIONS, self.of(owner.operands[1])[1])))  # loops run over positions and heads
         kernel = owner.attributes["tile.kernel"] if owner.name == "func.func" and "tile.kernel" in owner.attributes else None
         last = argument.arg_number == len(argument.owner.arguments) - 1
         if kernel is not None and last and "grid" in kernel and ir.StringAttr(kernel["grid"]).value == "pairs":
@@ -95,8 +97,12 @@ class Ranges:
         shape = ir.MemRefType(op.operands[0].type)
         axis = self.of(op.operands[1])[0]
         if shape.rank == 4 and not shape.is_dynamic_dim(3):
-            return (0, POSITIONS - 1 if axis == 2 else HEADS)
+            return (0, POSITIONS if axis == 2 else HEADS)
         return (0, _INT[1])
+
+
+def _is_map_index(value: ir.Value) -> bool:
+    return isinstance(value.owner, ir.Block) and value.owner.owner.operation.name in ("tile.map", "tile.scatter_add")
 
 
 def _hull(*bounds: Bounds) -> Bounds:

@@ -1,0 +1,45 @@
+"""Exponentials and logarithms to base 2, which the hardware has."""
+
+import math
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.passes.scaling import Scaler, constant, float_maps, is_real, unnamed
+from attn_mlir.mlir import arith, ir
+from attn_mlir.mlir import math as math_ops
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all
+
+_LOG2_E, _LN_2 = 1.0 / math.log(2.0), math.log(2.0)
+
+
+@dataclass(frozen=True)
+class Exp2(Pass):
+    """Replaces exp by exp2 of the argument times log2(e), and log by log2 times log(2).
+
+    In maps over pairs the factor goes where it costs nothing for an element: exp(c s - m) becomes exp2(fma(s, c', m')) with
+    m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another.
+    """
+
+    name = "nvidia-exp2"
+
+    def run(self, module: ir.Operation) -> bool:
+        for map_ in list(float_maps(module)):
+            block = map_.regions[0].blocks[0]
+            for op in [op for op in find_all(map_, "math.exp", "math.log") if is_real(op.results[0])]:
+                with unnamed(op.location), ir.InsertionPoint(op):
+                    result = _exp(op, Scaler(block, bounded=True)) if op.name == "math.exp" else _log(op)
+                op.results[0].replace_all_uses_with(result)
+                op.erase()
+        return True
+
+
+def _exp(op: ir.Operation, scaler: Scaler) -> ir.Value:
+    x = op.operands[0]
+    if scaler.rank == 1:
+        return math_ops.exp2(arith.mulf(x, constant(_LOG2_E, x.type)), loc=op.location)
+    return math_ops.exp2(scaler.scaled(x, _LOG2_E), loc=op.location)
+
+
+def _log(op: ir.Operation) -> ir.Value:
+    x = op.operands[0]
+    return arith.mulf(math_ops.log2(x), constant(_LN_2, x.type), loc=op.location)

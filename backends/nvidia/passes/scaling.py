@@ -1,0 +1,240 @@
+"""Multiplies values of a map's region by constants where that costs nothing for an element.
+
+A value that does not depend on both indices is scaled once for a row or column; a product hands the factor to one of its factors, a
+sum to its terms, of which one may become the first factor of a multiply-add.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from attn_mlir.backends.nvidia.scalars import dependence
+from attn_mlir.mlir import arith, ir
+from attn_mlir.mlir import math as math_ops
+from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.simplification.folding import number
+
+_SUMS = ("arith.addf", "arith.subf")
+
+
+def float_maps(module: ir.Operation, rank: int | None = None) -> Iterator[ir.Operation]:
+    """The maps, all or those over `rank` indices."""
+    for op in find_all(module, "tile.map", "tile.scatter_add"):
+        if rank is None or len(op.regions[0].blocks[0].arguments) == rank:
+            yield op
+
+
+def is_real(value: ir.Value) -> bool:
+    """Whether it is an f32 or f64."""
+    return isinstance(value.type, (ir.F32Type, ir.F64Type))
+
+
+def maker(value: ir.Value, *names: str) -> ir.Operation | None:
+    """The op that makes `value`, if it has one of the names."""
+    owner = value.owner
+    return owner.operation if not isinstance(owner, ir.Block) and owner.operation.name in names else None
+
+
+def used_once(value: ir.Value) -> bool:
+    """Whether there is a single use."""
+    return sum(1 for _ in value.uses) == 1
+
+
+def unnamed(location: ir.Location) -> ir.Location:
+    """The place in the user's source without the name of a variable."""
+    return location.child_loc if isinstance(location, ir.NameLoc) else location
+
+
+def constant(value: float, type_: ir.Type) -> ir.Value:
+    """An `arith.constant` of a float type."""
+    return arith.ConstantOp(type_, ir.FloatAttr.get(type_, value)).result
+
+
+def factor(value: ir.Value) -> tuple[ir.Value, float] | None:
+    """(x, c) where `value` is x times a constant, or x by a constant; c is a normal number of the type."""
+    op = maker(value, "arith.mulf", "arith.divf")
+    if op is None:
+        return None
+    x, y = op.operands
+    c = number(y)
+    if c is None and op.name == "arith.mulf":
+        x, c = y, number(x)
+    if c is None:
+        return None
+    c = c if op.name == "arith.mulf" else 1.0 / c if c else math.inf
+    return (x, c) if is_normal(c, value.type) else None
+
+
+def is_normal(c: float, type_: ir.Type) -> bool:
+    """Whether a factor is neither 0, nor NaN or infinite, nor so small or large that a part of it is."""
+    limit = 1e37 if isinstance(type_, ir.F32Type) else 1e300
+    return math.isfinite(c) and 1.0 / limit < abs(c) < limit
+
+
+class Scaler:
+    """Scales values of one region; new ops go to the insertion point."""
+
+    def __init__(self, block: ir.Block, bounded: bool) -> None:
+        """`bounded`: terms of a sum stay finite where only the scaling makes them overflow.
+
+        The lowest finite number stands for the maximum over nothing: -inf less its multiple would be NaN.
+        """
+        self._depends, self._bounded = dependence(block), bounded
+        self.rank = len(block.arguments)
+        self._all = frozenset(range(self.rank))
+
+    def depends(self, value: ir.Value) -> frozenset[int]:
+        """The indices that a value of the region depends on."""
+        return self._depends.get(value, frozenset())
+
+    def cheap(self, value: ir.Value) -> bool:
+        """Whether it is computed once for a row, for a column or at all, not for every element."""
+        return self.depends(value) != self._all
+
+    def free(self, value: ir.Value) -> bool:
+        """Whether a multiple of `value` costs no more per element than `value`, which nothing but one op needs then."""
+        if self.cheap(value):
+            return True
+        op = maker(value, "arith.mulf", "arith.divf", "arith.negf", "arith.select", "math.fma", *_SUMS) if used_once(value) else None
+        if op is None:
+            return False
+        operands = [self.free(operand) for operand in op.operands]
+        match op.name:
+            case "arith.divf" | "arith.negf":
+                return operands[0]
+            case "arith.select":
+                return all(operands[1:])
+            case "math.fma":
+                return operands[2] and any(operands[:2])
+        return any(operands)
+
+    def scaled(self, value: ir.Value, c: float, root: bool = False) -> ir.Value:
+        """`c` times `value`, whatever it costs. `root`: `value` may be used elsewhere, too."""
+        if self.cheap(value):
+            known = number(value)
+            return arith.mulf(value, constant(c, value.type)) if known is None else _constant_multiple(known, c, value.type)
+        op = maker(value, "arith.mulf", "arith.divf", "arith.negf", "arith.select", "math.fma", *_SUMS)
+        if op is None or not (root or used_once(value)):
+            return arith.mulf(value, constant(c, value.type))
+        a, b, *rest = [*op.operands, value][:3]
+        match op.name:
+            case "arith.negf":
+                return self.scaled(a, -c)
+            case "arith.divf" if self.free(a):
+                return arith.divf(self.scaled(a, c), b)
+            case "arith.select" if self.free(b) and self.free(rest[0]):
+                return arith.select(a, self.scaled(b, c), self.scaled(rest[0], c))
+            case "arith.mulf":
+                return arith.mulf(*self.product(a, b, c))
+            case "arith.addf" | "arith.subf" | "math.fma":
+                return Sum(self, value, c).emit()
+        return arith.mulf(value, constant(c, value.type))
+
+    def product(self, a: ir.Value, b: ir.Value, c: float) -> tuple[ir.Value, ir.Value]:
+        """Factors of c a b: the constant goes to the one that takes it for free."""
+        if c == 1.0:
+            return a, b
+        first = self.cheap(a) or (self.free(a) and not self.cheap(b))
+        if first or not self.free(b):
+            return (self.scaled(a, c), b) if first else (arith.mulf(a, b), constant(c, a.type))
+        return a, self.scaled(b, c)
+
+    def bound(self, value: ir.Value, c: float) -> ir.Value:
+        """A sum of cheap terms that were scaled by up to `c`, kept finite."""
+        if not self._bounded or c <= 1.0 or number(value) is not None:
+            return value
+        return arith.minimumf(value, constant(_largest(value.type), value.type))
+
+
+class Sum:
+    """A sum of terms that are computed for every element, mostly products, and of cheap ones, collected by what they depend on."""
+
+    def __init__(self, scaler: Scaler, value: ir.Value, c: float) -> None:
+        """c times `value`."""
+        self._scaler, self._type = scaler, value.type
+        self._full: list[tuple[ir.Value, ir.Value]] = []
+        self._cheap: dict[frozenset[int], list[ir.Value]] = {}
+        self._largest = 0.0
+        self.distributed = False
+        """Whether a factor was multiplied into the terms of a sum."""
+        self._add(value, c, root=True)
+
+    def _add(self, value: ir.Value, c: float, root: bool = False) -> None:
+        scaler = self._scaler
+        if scaler.cheap(value):
+            self._largest = max(self._largest, abs(c))
+            scaled = value if c == 1.0 else arith.negf(value) if c == -1.0 else scaler.scaled(value, c)
+            self._cheap.setdefault(scaler.depends(value), []).append(scaled)
+            return
+        op = maker(value, "arith.mulf", "arith.negf", "math.fma", *_SUMS)
+        if op is None or not (root or used_once(value)):
+            self._full.append((value, constant(c, value.type)))
+            return
+        a, b = [*op.operands, value][:2]
+        match op.name:
+            case "arith.negf":
+                self._add(a, -c)
+            case "arith.mulf":
+                self._product(a, b, c)
+            case "math.fma":
+                self._product(a, b, c)
+                self._add(op.operands[2], c)
+            case _:
+                self._add(a, c)
+                self._add(b, -c if op.name == "arith.subf" else c)
+
+    def _product(self, a: ir.Value, b: ir.Value, c: float) -> None:
+        """Adds c a b; u (s + t) is taken apart where s and t are cheap, and u, too."""
+        scaler = self._scaler
+        for u, total in ((a, b), (b, a)):
+            op = maker(total, *_SUMS)
+            if op is None or not scaler.cheap(u) or scaler.cheap(total) or not used_once(total) or number(u) is not None:
+                continue
+            terms = [(op.operands[0], c), (op.operands[1], -c if op.name == "arith.subf" else c)]
+            if all(scaler.cheap(term) for term, _ in terms):
+                self.distributed = True
+                for term, sign in terms:
+                    on = scaler.depends(u) | scaler.depends(term)
+                    factors = scaler.product(u, term, sign)
+                    if on == scaler.depends(total):
+                        self._full.append(factors)
+                    else:
+                        self._cheap.setdefault(on, []).append(arith.mulf(*factors))
+                return
+        self._full.append(scaler.product(a, b, c))
+
+    def emit(self) -> ir.Value:
+        """The sum: one multiply-add for each term of the first kind, one addition between the kinds of cheap ones.
+
+        What depends on the row comes first, as there are fewer rows than columns in the hands of a thread.
+        """
+        groups = dict(sorted(self._cheap.items(), key=lambda item: sorted(item[0])))
+        uniform = groups.pop(frozenset(), [])
+        if uniform and groups:
+            next(iter(groups.values())).extend(uniform)
+        elif uniform:
+            groups[frozenset()] = uniform
+        total: ir.Value | None = None
+        for terms in groups.values():
+            group, lone = terms[0], maker(terms[0], "arith.mulf") if len(terms) == 1 and total is not None else None
+            if lone is not None:
+                total = math_ops.fma(*lone.operands, total)
+                continue
+            for term in terms[1:]:
+                group = arith.addf(group, term)
+            group = self._scaler.bound(group, self._largest)
+            total = group if total is None else arith.addf(total, group)
+        for x, y in self._full:
+            total = arith.mulf(x, y) if total is None else math_ops.fma(x, y, total)
+        return constant(0.0, self._type) if total is None else total
+
+
+def _largest(type_: ir.Type) -> float:
+    return float(np.finfo(np.float32 if isinstance(type_, ir.F32Type) else np.float64).max)
+
+
+def _constant_multiple(value: float, c: float, type_: ir.Type) -> ir.Value:
+    """A constant c times `value`, finite where `value` is."""
+    scaled = max(-_largest(type_), min(_largest(type_), value * c)) if math.isfinite(value) else value * c
+    return constant(scaled, type_)
