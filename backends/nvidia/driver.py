@@ -113,7 +113,7 @@ def current_target() -> NvidiaTarget:
     """The description of torch's current GPU; of an H100 on machines without one, where kernels can be looked at but not run."""
     if not torch.cuda.is_available():
         return target.HOPPER
-    return target_of(cuda.device(cuda.current_device()))
+    return target_of(cuda.device(torch.cuda.current_device()))
 
 
 def target_of(device: cuda.Device) -> NvidiaTarget:

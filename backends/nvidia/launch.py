@@ -19,7 +19,7 @@ from attn_mlir.backends.nvidia.kernel import KernelCode, Parameter
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _FORMATS = {"int": "i", "long long": "q", "float": "f", "double": "d"}
-_LIMIT = 256
+LIMIT = 256
 _GRID_LIMIT = 65535
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
@@ -56,10 +56,12 @@ class Packed:
 class Launcher:
     """A kernel, loaded on one device."""
 
-    def __init__(self, kernel: Kernel, code: KernelCode, binary: Binary, index: int) -> None:
+    def __init__(self, kernel: Kernel, code: KernelCode, binary: Binary, device: torch.device, index: int) -> None:
+        """`index` is the number of the device."""
         self._code = code
         self._over, self._rows = kernel.over, kernel.block_q
-        self._index = index
+        self.index = index
+        self._device = device
         self._function = cuda.load_function(binary.code, code.entry, code.shared_bytes, index)
         numbers = {p.argument for p in code.parameters if p.kind == "scalar"}
         self._numbers = tuple(sorted(numbers))
@@ -71,38 +73,43 @@ class Launcher:
 
     def __call__(self, arguments: Sequence[Any]) -> None:
         """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk."""
-        key: list[Any] = [arguments[i] for i in self._numbers]
+        seen: list[Any] = [arguments[i] for i in self._numbers]
         for i in self._tensors:
             tensor = arguments[i]
-            key += (tensor.data_ptr(), tensor.shape, tensor.stride())
-        key = tuple(key)  # type: ignore[assignment]
-        packed = self._packed.get(key) or self._remember(key, arguments)
+            seen += (tensor.data_ptr(), tensor.shape, tensor.stride())
+        key = tuple(seen)
+        packed = self._packed.get(key)
+        if packed is None:
+            packed = self._packed[key] = self.copied(arguments) or self.pack(arguments)
+            if len(self._packed) > LIMIT:
+                self._packed = {key: packed}
         if isinstance(packed, tuple):
             arguments = list(arguments)
             for i in packed:
                 arguments[i] = tiled_copy(arguments[i])
-            return self(arguments)
-        stream = cuda.current_stream(self._index)
-        counter = _counter(self._index, stream) if packed.counters else None
+            self(arguments)
+        else:
+            self.start(packed)
+
+    def start(self, packed: Packed) -> None:
+        """Launches with what `pack` made, on the current stream of the device."""
+        stream = cuda.current_stream(self.index)
+        counter = _counter(self.index, stream, self._device) if packed.counters else None
         with self._lock:
             packed.config.stream = stream
             if counter is not None:
                 for word in packed.counters:
                     word.value = counter.data_ptr()
-            cuda.launch(self._function, packed.config_address, packed.parameters, self._index)
-        return None
+            cuda.launch(self._function, packed.config_address, packed.parameters, self.index)
 
-    def _remember(self, key: Any, arguments: Sequence[Any]) -> Packed | tuple[int, ...]:
+    def copied(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        """The arguments that must be copied, as the copy engine cannot read them where they are. Raises ArgumentError for other devices."""
         for i in self._tensors:
-            _check_place(i, arguments[i], self._index)
-        copied = tuple(i for i in sorted(self.tiled) if not is_tiled(arguments[i]))
-        made = copied or self._pack(arguments)
-        if len(self._packed) >= _LIMIT:
-            self._packed.clear()
-        self._packed[key] = made
-        return made
+            _check_place(i, arguments[i], self.index)
+        return tuple(i for i in sorted(self.tiled) if not is_tiled(arguments[i]))
 
-    def _pack(self, arguments: Sequence[Any]) -> Packed:
+    def pack(self, arguments: Sequence[Any]) -> Packed:
+        """What a launch on these arguments needs; it keeps no tensor alive."""
         grid, blocks = self._grid(arguments[self._over].shape)
         code = self._code
         values = [_value(parameter, arguments, blocks) for parameter in code.parameters]
@@ -114,7 +121,7 @@ class Launcher:
         batch, heads, length = over[:3]
         blocks, cluster = -(-length // self._rows), self._code.cluster
         if self._code.grid == "persistent":
-            whole = min(cuda.device(self._index).multiprocessors // cluster, -(-blocks * heads * batch // cluster))
+            whole = min(cuda.device(self.index).multiprocessors // cluster, -(-blocks * heads * batch // cluster))
             return (max(1, whole) * cluster, 1, 1), blocks
         if heads > _GRID_LIMIT or batch > _GRID_LIMIT:
             raise UnsupportedError(
@@ -147,7 +154,7 @@ def tiled_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check_place(position: int, tensor: torch.Tensor, index: int) -> None:
-    if not tensor.is_cuda or tensor.device.index != index:
+    if cuda.index_of(tensor) != index:
         raise ArgumentError(f"argument {position} of this kernel is on {tensor.device}, but the others are on cuda:{index}: move it there")
     if not tensor.data_ptr() and tensor.numel():
         raise ArgumentError(f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the GPU")
@@ -189,17 +196,17 @@ def _map(tensor: torch.Tensor, parameter: Parameter) -> bytes:
     key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
     found = _MAPS.get(key)
     if found is None:
-        if len(_MAPS) >= 8 * _LIMIT:
+        if len(_MAPS) >= 8 * LIMIT:
             _MAPS.clear()
         found = _MAPS[key] = cuda.tensor_map(key[0], tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
     return found
 
 
-def _counter(index: int, stream: int) -> torch.Tensor:
+def _counter(index: int, stream: int, device: torch.device) -> torch.Tensor:
     """An int32 that is zero whenever a kernel starts on the stream. In a CUDA graph it is made, and set to zero, by the graph itself."""
     if cuda.is_capturing():
-        return torch.zeros(1, dtype=torch.int32, device=f"cuda:{index}")
+        return torch.zeros(1, dtype=torch.int32, device=device)
     found = _COUNTERS.get((index, stream))
     if found is None:
-        found = _COUNTERS[(index, stream)] = torch.zeros(1, dtype=torch.int32, device=f"cuda:{index}")
+        found = _COUNTERS[(index, stream)] = torch.zeros(1, dtype=torch.int32, device=device)
     return found

@@ -9,7 +9,7 @@ from attn_mlir.mlir import LOCK
 
 
 class Kernel(Protocol):
-    """A compiled program."""
+    """A compiled program, which gives the same bits in every run."""
 
     def run(self, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str = "bhsd") -> list[Any]:
         """Runs on tensors shaped [B, H, S, D] of any strides; returns o, [B, Hq, Sq, Dv], and the row outputs, [B, Hq, Sq].
@@ -67,12 +67,12 @@ def compile(module: str, device: str) -> Kernel:
         return compiler_for(device)(module)
 
 
-def compile_derivative(module: str, device: str, function: str, wrt: Sequence[str]) -> Program:
+def compile_derivative(module: str, device: str, function: str, wrt: Sequence[str], deterministic: bool = False) -> Program:
     """Compiles a derivative of a stage-0 (or online) module, given as text: "fwd", "bwd", "jvp" or "bwd2".
 
     "written-fwd" and "written-bwd" are those of a module that `attn-written-backward` takes; the first is `@attention` itself.
     `wrt` are the names of the arguments that it is for. Arguments and results are those that `attn-differentiate` describes.
-    Programs are cached by the text. Raises as `compile` does.
+    A `deterministic` program gives the same bits in every run; on a CPU, all do. Programs are cached by the text. Raises as `compile` does.
     """
     backend = backend_for(device)
     derive = backend.deriver() if backend is not None else None
@@ -80,4 +80,4 @@ def compile_derivative(module: str, device: str, function: str, wrt: Sequence[st
         compiler_for(device)
         raise UnsupportedError(f"device '{device}' has no derivatives yet: move the tensors to the CPU, or call it under torch.no_grad()")
     with LOCK:
-        return derive(module, function, tuple(wrt))
+        return derive(module, function, tuple(wrt), deterministic)

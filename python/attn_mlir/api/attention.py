@@ -46,24 +46,24 @@ class Attention:
     ) -> None:
         self._functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
         self._options = (scale, layout, return_lse, return_states, device_type(device))
-        self.deterministic = deterministic
+        self.deterministic = bool(deterministic)
         if not isinstance(layout, str) or layout not in LAYOUTS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
-        self._last = Inputs("f32", 64, 64)
+        self._last, self._device = Inputs("f32", 64, 64), device_type(device) or "cpu"
         self._entry(self._last)
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         """The output, shaped as q with v's head dimension; with it lse and row states where asked for."""
         if torch.compiler.is_dynamo_compiling():
             scale, layout, lse, states, _ = self._options
-            return attention_in_graph(q, k, v, self._functions, scale, layout, lse, states)
-        result, self._last = _execute(q, k, v, self._functions, *self._options)
+            return attention_in_graph(q, k, v, self._functions, scale, layout, lse, states, self.deterministic)
+        result, self._last, self._device = _execute(q, k, v, self._functions, *self._options, self.deterministic)
         return result
 
     def stages(self) -> dict[str, str]:
-        """The program as IR, "traced" and after each pass, for the dtype and head dimensions of the last call (at first: f32, 64)."""
+        """The program as IR, "traced" and after each pass, for device, dtype and head dimensions of the last call (at first: f32, 64)."""
         entry, _ = self._entry(self._last)
-        kernel = kernel_of(entry, self._options[4] or "cpu")
+        kernel = kernel_of(entry, self._device)
         with LOCK:
             return kernel.stages()
 
@@ -116,12 +116,13 @@ def attention(
     query_mod, key_mod, value_mod: elementwise changes of q, k, v: f(x) or f(x, b, h, idx, d).
     return_lse: also return the natural logarithm of the sum of exp(score), [B, Hq, Sq], or the row's own "lse".
     return_states: also return a dictionary of the row's states, each [B, Hq, Sq].
-    device: computes for another device than the tensors' own. deterministic: results and gradients always are.
+    device: the type of device that the tensors must be on. deterministic: gradients have the same bits in every run, as they have on a
+    CPU, and results everywhere; on a GPU this takes more time. `torch.use_deterministic_algorithms(True)` asks for it, too.
     """
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
     if torch.compiler.is_dynamo_compiling():
-        return attention_in_graph(q, k, v, functions, scale, layout, return_lse, return_states)
-    return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device)[0]
+        return attention_in_graph(q, k, v, functions, scale, layout, return_lse, return_states, bool(deterministic))
+    return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device, bool(deterministic))[0]
 
 
 def _execute(
@@ -134,7 +135,9 @@ def _execute(
     return_lse: bool,
     return_states: bool,
     device: str | torch.device | None,
-) -> tuple[Any, Inputs]:
+    deterministic: bool,
+) -> tuple[Any, Inputs, str]:
+    """The result, and the inputs and the device that it was computed for."""
     problem = check_inputs(q, k, v, layout)
     target = problem.device.type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
@@ -142,13 +145,13 @@ def _execute(
     captures = entry.captures(scan, factor)
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    results = execute(entry, problem, q, k, v, captures, layout, target)
+    results = execute(entry, problem, q, k, v, captures, layout, target, deterministic)
     o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
     if not (return_lse or return_states):
-        return o, problem.inputs
+        return o, problem.inputs, target
     states = dict(zip(entry.traced.outputs, results[1:], strict=True))
     wanted = (o, states["lse"]) if return_lse else (o,)
-    return ((*wanted, states) if return_states else wanted), problem.inputs
+    return ((*wanted, states) if return_states else wanted), problem.inputs, target
 
 
 def _find(

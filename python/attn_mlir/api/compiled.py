@@ -26,6 +26,7 @@ def attention_in_graph(
     layout: str,
     return_lse: bool,
     return_states: bool,
+    deterministic: bool,
 ) -> Any:
     """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row."""
     if layout not in ("bhsd", "bshd"):
@@ -36,20 +37,23 @@ def attention_in_graph(
         raise ArgumentError("row must be a function from a row of scores to its weights, got None")
 
     def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, tuple[str, ...]]:
+        def index(name: str) -> torch.Tensor:
+            return symbol(name, torch.int64, q.device)
+
         pieces, names = [], []
         for (name, position), mod in zip(_MODS, functions[:3], strict=True):
             if mod is not None:
-                made = _call(mod, [symbol(f"{name}.x", element)], [_index(f"{name}.{i}") for i in ("b", "h", position, "d")])
+                made = _call(mod, [symbol(f"{name}.x", element, q.device)], [index(f"{name}.{i}") for i in ("b", "h", position, "d")])
                 pieces.append(_tensor(made, element))
                 names.append(name)
         if score_mod is not None:
-            indices = [_index(f"score.{i}") for i in (*_POSITION, "kv_idx")]
-            pieces.append(_tensor(score_mod(symbol("score.score", element), *indices), element))
+            indices = [index(f"score.{i}") for i in (*_POSITION, "kv_idx")]
+            pieces.append(_tensor(score_mod(symbol("score.score", element, q.device), *indices), element))
             names.append("score")
         if mask_mod is not None:
-            pieces.append(_tensor(mask_mod(*[_index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
+            pieces.append(_tensor(mask_mod(*[index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
             names.append("mask")
-        weight = _call(row, [symbol("row.s", element)], [_index(f"row.{i}") for i in _POSITION])
+        weight = _call(row, [symbol("row.s", element, q.device)], [index(f"row.{i}") for i in _POSITION])
         states: dict[str, Any] = {}
         if isinstance(weight, tuple):
             weight, states = weight
@@ -59,7 +63,7 @@ def attention_in_graph(
         if return_lse and "lse" not in outputs:
             outputs.append("lse")
         lines = ["\n".join(words) for words in (names, states, outputs)]
-        results = traced(q, k, v, pieces, *lines, scale, layout, return_lse, return_states)
+        results = traced(q, k, v, pieces, *lines, scale, layout, return_lse, return_states, deterministic)
         return tuple(results), tuple(outputs)
 
     if layout == "bshd":
@@ -71,10 +75,6 @@ def attention_in_graph(
     states = dict(zip(outputs, results[1:], strict=True))
     wanted = (o, states["lse"]) if return_lse else (o,)
     return (*wanted, states) if return_states else wanted
-
-
-def _index(name: str) -> torch.Tensor:
-    return symbol(name, torch.int64)
 
 
 def _call(function: Callable[..., Any], first: Sequence[Any], indices: Sequence[Any]) -> Any:

@@ -43,6 +43,7 @@ class AttentionEngine:
 
     Gradients of q, k, v and the custom inputs come from `forward` and `backward` of online_func where it defines them, else
     they are derived. check=True compares the two in float64 on random scores, and so `combine`, and warns where they differ.
+    deterministic=True: gradients have the same bits in every run, which takes more time on a GPU.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class AttentionEngine:
         extern_block_mask: bool = False,
         kv_shared: bool = False,
         check: bool = False,
+        deterministic: bool = False,
     ) -> None:
         self._shapes = Shapes(qkv_meta)
         self._custom = custom_of(custom_fwd_inputs)
@@ -78,6 +80,7 @@ class AttentionEngine:
             raise ArgumentError(f'mask_value is "-inf" or "0", got {mask_value!r}')
         check_support(backend, tune, tune_bwd, kv_shared)
         self._device = device_of(device)
+        self._deterministic = bool(deterministic)
         self._mask = mask_of(mask_mod, block_mask, extern_block_mask)
         self._sizes = block_mask.sizes if isinstance(block_mask, BlockMask) else None
         self._functions = (query_mod, key_mod, value_mod, score_mod, self._mask, self._online.online_fwd, self._online.online_fwd_epilogue)
@@ -110,7 +113,7 @@ class AttentionEngine:
         if needing_gradient((q, k, v, *captures)):
             entry, captures = self._program(problem, named, backward=True)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        results = execute(entry, problem, q, k, v, captures, "bshd", problem.device.type)
+        results = execute(entry, problem, q, k, v, captures, "bshd", problem.device.type, self._deterministic)
         o = results[0].transpose(1, 2)
         return (o, dict(zip(self._outputs, results[1:], strict=True))) if return_rowscales else o
 
@@ -143,7 +146,7 @@ class AttentionEngine:
         """The name of the program, and where its captures come from: "custom" or "leaf", which one, their kind and argument."""
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             entry, _ = self._find(dtypes, torch.device(device), backward)
-        program = program_of(entry)
+        program = program_of(entry, self._deterministic)
         names, sources = list(self._custom.input_tensors), []
         reads = self._backward_accessors if backward else self._accessors
         for number, captured in enumerate(entry.traced.captures):
@@ -154,7 +157,7 @@ class AttentionEngine:
                     f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of custom_fwd_inputs"
                 )
             sources.append((kind, names.index(at) if kind == "custom" else int(at), captured.kind, program.argument(3 + number)))
-        return entry.name, tuple(sources)
+        return program.name, tuple(sources)
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""

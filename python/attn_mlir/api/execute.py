@@ -11,16 +11,17 @@ from torch.autograd import forward_ad
 
 from attn_mlir import driver
 from attn_mlir.api.inputs import Problem, may_carry_tangents
+from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime import programs
 
 
-def program_of(entry: Entry) -> programs.Program:
+def program_of(entry: Entry, deterministic: bool = False) -> programs.Program:
     """The program of a trace, which all equal traces share."""
-    if entry.program is None:
-        entry.name = programs.register(entry.traced)
-        entry.program = programs.find(entry.name)
-    return entry.program
+    program = entry.programs[deterministic]
+    if program is None:
+        program = entry.programs[deterministic] = programs.find(programs.register(entry.traced, deterministic))
+    return program
 
 
 def kernel_of(entry: Entry, device: str) -> driver.Kernel:
@@ -29,16 +30,29 @@ def kernel_of(entry: Entry, device: str) -> driver.Kernel:
 
 
 def execute(
-    entry: Entry, problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: list[Any], layout: str, device: str
+    entry: Entry,
+    problem: Problem,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    captures: list[Any],
+    layout: str,
+    device: str,
+    deterministic: bool = False,
 ) -> list[torch.Tensor]:
     """o and the row outputs, for q, k, v in [B, H, S, D]; `layout` is that of the memory of o, `device` where to compute."""
-    program = program_of(entry)
+    program = program_of(entry, deterministic)
+    if device != problem.device.type:
+        driver.compiler_for(device)
+        raise ArgumentError(f"q is on {problem.device}, but device={device!r} was asked for: move q, k and v with .to({device!r})")
     values = (q, k, v, *captures)
     if may_carry_tangents():
         if transforms().has_batch(values):
-            return transforms().for_each(lambda q, k, v, *rest: execute(entry, problem, q, k, v, list(rest), layout, device), values)
+            return transforms().for_each(
+                lambda q, k, v, *rest: execute(entry, problem, q, k, v, list(rest), layout, device, deterministic), values
+            )
         if any(forward_ad.unpack_dual(value).tangent is not None for value in values if _is_float(value)):
-            return _with_tangents(entry, problem, values, layout, device)
+            return _with_tangents(entry, problem, values, layout, device, deterministic)
     transformed = maybe_current_level() is not None
     wrt = "+".join(program.argument(i) for i in needing_gradient(values))
     if wrt or transformed:
@@ -46,10 +60,10 @@ def execute(
         captures = [value.clone() if getattr(value, "shares_numpy", False) else value for value in captures]
         tensors, floats, ints = program.split(captures)
         if transformed:
-            call = transforms().Call(entry.name, wrt, layout, tuple(floats), tuple(ints), len(tensors))
+            call = transforms().Call(program.name, wrt, layout, tuple(floats), tuple(ints), len(tensors))
             results = transforms().forward(call, q, k, v, tensors)
         else:
-            results = ops().forward(q, k, v, tensors, floats, ints, entry.name, wrt, layout)
+            results = ops().forward(q, k, v, tensors, floats, ints, program.name, wrt, layout)
         return results[: 1 + len(program.outputs)]
     if captures:
         program.check(captures, problem.sizes, problem.device)
@@ -86,9 +100,11 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _with_tangents(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str) -> list[torch.Tensor]:
+def _with_tangents(
+    entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool
+) -> list[torch.Tensor]:
     """The results as dual tensors; arguments without a tangent are constants."""
-    program = program_of(entry)
+    program = program_of(entry, deterministic)
     primals: list[Any] = []
     tangents: list[torch.Tensor] = []
     wrt = []
@@ -103,10 +119,10 @@ def _with_tangents(entry: Entry, problem: Problem, values: Sequence[Any], layout
     results: list[torch.Tensor] = []
     if sources:
         # The results have a gradient of their own; what has none is the tangents, and they say so when they are asked for it.
-        results = execute(entry, problem, primals[0], primals[1], primals[2], primals[3:], layout, device)
+        results = execute(entry, problem, primals[0], primals[1], primals[2], primals[3:], layout, device, deterministic)
         primals = [value.detach() if _is_float(value) else value for value in primals]
         tangents = [tangent.detach() for tangent in tangents]
-    made = ops().tangent(primals[:3], *program.split(primals[3:]), tangents, entry.name, "+".join(wrt), layout)
+    made = ops().tangent(primals[:3], *program.split(primals[3:]), tangents, program.name, "+".join(wrt), layout)
     rows = len(program.outputs)
     changes = [made[1], *made[2 + rows :]]
     if sources:

@@ -4,6 +4,7 @@ dynamo traced the functions into a graph on tensors of one element (see `api.com
 once, traced into a program as the functions themselves would be, and its inputs become the program's captures.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,26 +22,35 @@ __all__ = ["run_graph", "symbol", "traced"]
 
 _SIZES = ("kv_len", "q_len", "num_heads")
 _KEY = "attn_mlir"
+_LATEST = threading.local()
 
 
 @torch.library.custom_op("attn_mlir::symbol", mutates_args=())
-def symbol(name: str, dtype: torch.dtype) -> Tensor:
-    """Stands for an argument of one of the user's functions: "piece.argument".
+def symbol(name: str, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """Stands for an argument of one of the user's functions: "piece.argument"; on `device`, as what the functions capture.
 
     It has one element in one dimension, as an index without dimensions would be read; the scores of a row have several.
+    Without a device, as for the sizes that functions ask for themselves, that of the latest symbol is meant.
     """
-    return torch.zeros(2 if name == "row.s" else 1, dtype=dtype)
+    return torch.zeros(2 if name == "row.s" else 1, dtype=dtype, device=_device(device))
 
 
 @symbol.register_fake
-def _(name: str, dtype: torch.dtype) -> Tensor:
-    return torch.empty(2 if name == "row.s" else 1, dtype=dtype)
+def _(name: str, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    return torch.empty(2 if name == "row.s" else 1, dtype=dtype, device=_device(device))
+
+
+def _device(given: torch.device | None) -> torch.device:
+    """The given device, which is kept for what comes without one."""
+    if given is not None:
+        _LATEST.device = given
+    return getattr(_LATEST, "device", torch.device("cpu"))
 
 
 @torch.library.custom_op("attn_mlir::traced", mutates_args=())
 def traced(
     q: Tensor, k: Tensor, v: Tensor, pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
-    layout: str, lse: bool, return_states: bool,
+    layout: str, lse: bool, return_states: bool, deterministic: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weight.
 
@@ -89,7 +99,7 @@ def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[
 
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
     """The name of the program, and where its captures come from: inputs of the graph, or numbers."""
-    _, _, _, pieces, names, states, _, scale, _, lse, return_states = call
+    _, _, _, pieces, names, states, _, scale, _, lse, return_states, deterministic = call
     stand_ins = {node: _stand_in(value) for node, value in inputs.items()}
     functions: dict[str, Any] = {}
     for position, name in enumerate(names.splitlines()):
@@ -110,7 +120,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     for captured in made.captures:
         value = factor if captured.source[0] == "scale" else captured.constant
         captures.append(by_stand_in.get(id(value), value))
-    return programs.register(made), captures
+    return programs.register(made, deterministic), captures
 
 
 def _given(value: Any) -> Any:

@@ -15,11 +15,11 @@ _LIMIT = 512
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Entry:
-    """A traced program, and, once it ran, what was registered of it under a name (see `runtime.programs`)."""
+    """A traced program, and, once it ran, what was registered of it (see `runtime.programs`)."""
 
     traced: Traced
-    program: Any = None
-    name: str = ""
+    programs: list[Any] = dataclasses.field(default_factory=lambda: [None, None])
+    """The second one is deterministic."""
 
     def holds(self, scan: Scan) -> bool:
         """Whether what the trace was specialised on still has the same value."""

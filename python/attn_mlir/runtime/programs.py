@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import threading
+import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from attn_mlir.mlir import LOCK
 from attn_mlir.runtime.capture_bounds import make_plan
 
 _LIMIT = 512
+_Problem = tuple[int, int, int, int, int, int, int]
 _TABLE: dict[str, "Program"] = {}
 _INPUTS = ("q", "k", "v")
 _WRITTEN = {"fwd": "written-fwd", "bwd": "written-bwd"}
@@ -43,8 +45,12 @@ class Program:
     """Sizes that captured tensors need."""
     written: tuple[str, str] = ("", "")
     """The module, without and with locations, with the backward pass that its user wrote; empty where it is derived."""
+    deterministic: bool = False
+    """Whether gradients must have the same bits in every run."""
+    name: str = ""
+    """That by which `find` finds it."""
     kernels: dict[str, driver.Kernel] = dataclasses.field(default_factory=dict)
-    derivatives: dict[tuple[str, str, str], driver.Program] = dataclasses.field(default_factory=dict)
+    derivatives: dict[tuple[str, str, str, bool], driver.Program] = dataclasses.field(default_factory=dict)
 
     def kernel(self, device: str) -> driver.Kernel:
         """The kernel for a device that computes o and the row outputs, compiled at its first use."""
@@ -59,8 +65,12 @@ class Program:
         return kernel
 
     def derivative(self, device: str, function: str, wrt: str) -> driver.Program:
-        """The derivative "fwd", "bwd", "jvp" or "bwd2" for a device, compiled at its first use; `wrt` joins names by "+"."""
-        key = (device, function, wrt)
+        """The derivative "fwd", "bwd", "jvp" or "bwd2" for a device, compiled at its first use; `wrt` joins names by "+".
+
+        `torch.use_deterministic_algorithms` asks for deterministic programs, too.
+        """
+        deterministic = self.deterministic or torch.are_deterministic_algorithms_enabled()
+        key = (device, function, wrt, deterministic)
         found = self.derivatives.get(key)
         if found is None:
             text, located = self.text, self.located
@@ -70,9 +80,9 @@ class Program:
                 text, located = (text, located) if function == "jvp" else self.written
                 function = _WRITTEN.get(function, function)
             try:
-                found = driver.compile_derivative(text, device, function, wrt.split("+"))
+                found = driver.compile_derivative(text, device, function, wrt.split("+"), deterministic)
             except CompileError:
-                found = driver.compile_derivative(located, device, function, self._named(wrt))
+                found = driver.compile_derivative(located, device, function, self._named(wrt), deterministic)
             self.derivatives[key] = found
         return found
 
@@ -133,7 +143,7 @@ class Program:
             row.fill_(-math.inf if name == "lse" else 0.0)
 
 
-def register(traced: Traced) -> str:
+def register(traced: Traced, deterministic: bool = False) -> str:
     """The name of a traced program; the same for equal ones. It tells the whole program, so that any process can run it."""
     positions = {captured.source: i for i, captured in enumerate(traced.captures)}
     form = {
@@ -144,10 +154,11 @@ def register(traced: Traced) -> str:
         "outputs": list(traced.outputs),
         "nonzero": sorted(positions[source] for source in traced.nonzero if source in positions),
         "extents": [(positions[e.source], e.dim, e.index, e.size) for e in traced.extents if e.source in positions],
+        "deterministic": deterministic,
     }
     name = json.dumps(form)
     if name not in _TABLE:
-        _TABLE[name] = _read(form, traced.located, traced.written[1])
+        _TABLE[name] = _read(form, name, traced.located, traced.written[1])
     return name
 
 
@@ -156,14 +167,15 @@ def find(name: str) -> Program:
     program = _TABLE.get(name)
     if program is None:
         form = json.loads(name)
-        program = _TABLE[name] = _read(form, form["text"], form["written"])
+        program = _TABLE[name] = _read(form, name, form["text"], form["written"])
     return program
 
 
-def _read(form: dict[str, Any], located: str, located_written: str) -> Program:
+def _read(form: dict[str, Any], name: str, located: str, located_written: str) -> Program:
     names, kinds, outputs, nonzero = (tuple(form[key]) for key in ("names", "kinds", "outputs", "nonzero"))
     extents = tuple((p, Extent(("leaf", p), d, i, s)) for p, d, i, s in form["extents"])
-    return Program(form["text"], located, names, kinds, outputs, nonzero, extents, (form["written"], located_written))
+    written = (form["written"], located_written)
+    return Program(form["text"], located, names, kinds, outputs, nonzero, extents, written, form["deterministic"], name)
 
 
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
@@ -179,6 +191,7 @@ class _Reads:
         with LOCK:
             self._plan = make_plan(text, names)
         self._passed: set[Hashable] = set()
+        self._seen: dict[Hashable, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
         self._lock = threading.Lock()
 
     def check(self, sizes: dict[str, int], captures: Sequence[Any]) -> None:
@@ -197,7 +210,33 @@ class _Reads:
                     self._passed.clear()
                 self._passed.add(key)
         if self._plan.has_data_checks:
+            self._check_data(problem, key, captures)
+
+    def _check_data(self, problem: _Problem, key: Hashable, captures: Sequence[Any]) -> None:
+        """Checks what elements of tensors say; those on a GPU, which has to be waited for, once for each tensor until torch changes it.
+
+        Nothing is checked while a CUDA graph is captured, where waiting is not allowed.
+        """
+        watched = [value for value in captures if isinstance(value, torch.Tensor) and not value.is_floating_point()]
+        if not any(tensor.is_cuda for tensor in watched):
             self._plan.check_data(*problem, captures)
+            return
+        if torch.cuda.is_current_stream_capturing():
+            return
+        seen = self._seen.get(key, ())
+        same = [ref() is tensor and version == _version(tensor) for (ref, version), tensor in zip(seen, watched, strict=False)]
+        if len(seen) == len(watched) and all(same):
+            return
+        self._plan.check_data(*problem, captures)
+        with self._lock:
+            if len(self._seen) >= _LIMIT:
+                self._seen.clear()
+            self._seen[key] = [(weakref.ref(tensor), _version(tensor)) for tensor in watched]
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """A number that changes when torch changes the elements; inference tensors do not count changes."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 @functools.lru_cache(maxsize=_LIMIT)

@@ -1,0 +1,46 @@
+"""The short way through a program that is one kernel: what a run needs is found by the addresses of its inputs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.nvidia import cuda
+from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
+
+
+class Call:
+    """A program of one kernel, on inputs of known addresses, shapes and strides that it reads where they are."""
+
+    __slots__ = ("_device", "_forms", "_packed", "launcher")
+
+    def __init__(self, launcher: Launcher, results: Sequence[torch.Tensor]) -> None:
+        """`results` are those of an earlier run; the kernel writes every element of them."""
+        self.launcher = launcher
+        self._forms = [(result.size(), result.stride(), result.dtype) for result in results]
+        self._device = results[0].device
+        self._packed: dict[tuple[int, ...], Packed] = {}
+
+    def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """The results; the device of the launcher must be the current one."""
+        results = [cuda.empty(size, strides, dtype, self._device) for size, strides, dtype in self._forms]
+        addresses = tuple([result.data_ptr() for result in results])
+        packed = self._packed.get(addresses)
+        if packed is None:
+            packed = self.launcher.pack([*inputs, *results])
+            if len(self._packed) >= LIMIT:
+                self._packed.clear()
+            self._packed[addresses] = packed
+        self.launcher.start(packed)
+        return results
+
+
+def key_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...]:
+    """What decides how a program runs: addresses, shapes, strides and types of tensors, and numbers."""
+    key: list[Any] = [layout]
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            key += (value.data_ptr(), value.shape, value.stride(), value.dtype, value.is_neg())
+        else:
+            key.append(value)
+    return tuple(key)
