@@ -158,7 +158,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """The whole report."""
-    table, report = table_cases(args.quick), {"machine": describe(args.device)}
+    table = table_cases(args.quick)
+    report: dict[str, Any] = {"machine": describe(args.device)}
     table = [table[number] for number in rows_of(args.rows, len(table))]
     for direction in ("forward", "backward"):
         if direction in args.parts:

@@ -35,17 +35,17 @@ print(json.dumps({"forward_s": forward, "both_s": time.perf_counter() - start}))
 
 def describe(device: str) -> dict[str, Any]:
     """Date, commit, versions, card, clocks and power limit."""
-    known = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "commit": _commit(), "torch": torch.__version__}
+    known: dict[str, Any] = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "commit": _commit(), "torch": torch.__version__}
     if device == "cpu":
         return {**known, "gpu": "none"}
     query = "name,driver_version,clocks.sm,clocks.max.sm,power.limit,temperature.gpu"
     try:
         command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
         told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip().splitlines()[0]
-        card = dict(zip(query.split(","), (part.strip() for part in told.split(",")), strict=False))
+        card: dict[str, Any] = dict(zip(query.split(","), (part.strip() for part in told.split(",")), strict=False))
     except (OSError, subprocess.SubprocessError, IndexError):
         card = {"name": torch.cuda.get_device_name()}
-    versions = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    versions: dict[str, Any] = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     return {**known, **versions, "gpu": card.pop("name"), **card, "matmul_tflops": _matmul_tflops(), "copy_gbps": _copy_gbps()}
 
 

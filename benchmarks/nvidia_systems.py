@@ -24,7 +24,7 @@ NAMES = {
 OURS = ("attn_mlir", "attn_mlir_tilelang")
 
 
-def ours(problem: Problem, **options: Any) -> Forward:
+def ours(problem: Problem, **options: Any) -> attn_mlir.Attention:
     """attn-mlir; `options` go to `attn_mlir.Attention`."""
     kind = problem.kind
     return attn_mlir.Attention(row=kind.row, score_mod=kind.score, mask_mod=kind.mask, layout="bshd", **options)
@@ -34,16 +34,11 @@ def through_tilelang(problem: Problem) -> Forward | str:
     """attn-mlir, its kernels made by the portable generator."""
     try:
         importlib.import_module("tilelang")
-        tuning = importlib.import_module("attn_mlir.backends.nvidia.tuning.overrides")
     except ImportError as error:
         return f"not installed: {error}"
-    compute = ours(problem)
+    from attn_mlir.backends.nvidia.tuning.overrides import overridden
 
-    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        with tuning.overridden({"emitter": "tilelang"}):
-            return compute(q, k, v)
-
-    return forward
+    return overridden(ours(problem), {"emitter": "tilelang"})
 
 
 def sdpa(problem: Problem, backend: SDPBackend) -> Forward | str:

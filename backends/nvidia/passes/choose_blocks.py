@@ -1,8 +1,9 @@
-"""Block sizes by the facts of each kernel."""
+"""Block sizes, and what else is chosen before tiling, by the facts of each kernel."""
 
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia import attributes, blocks
+from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -10,21 +11,32 @@ from attn_mlir.passes.regions import find_all
 
 @dataclass(frozen=True)
 class ChooseBlocks(Pass):
-    """Gives each function that becomes a kernel its `tile.blocks`; `block_q` and `block_kv` in its `tile.choices` come first."""
+    """Gives each function that becomes a kernel its `tile.blocks` and the `tile.choices` that its schedule follows.
+
+    What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
+    """
 
     name = "nvidia-choose-blocks"
 
     def run(self, module: ir.Operation) -> bool:
+        try:
+            tuned = choices_in(module)
+        except ValueError as error:
+            module.location.emit_error(f"{self.name}: {error}")
+            return False
         for function in find_all(module, "func.func"):
             facts = blocks.facts_of(function)
             if facts is None:
                 continue
-            choices = attributes.read(function, attributes.CHOICES)
+            choices = choices_for(function, tuned)
             sizes = [
                 choices.get(name, default) for name, default in zip(("block_q", "block_kv"), blocks.default_blocks(facts), strict=True)
             ]
             if not all(isinstance(size, int) and size > 0 for size in sizes):
                 function.location.emit_error(f"{self.name}: block sizes must be positive numbers, got {sizes[0]} and {sizes[1]}")
                 return False
+            if choices:
+                with module.context:
+                    function.attributes[attributes.CHOICES] = attributes.write(choices)
             function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([int(size) for size in sizes], function.context)
         return True

@@ -1,0 +1,72 @@
+"""Choices for the kernels of a program, kept in its module: `nvidia.tuned = {kernel = {block_q = 128, ...}, ...}`.
+
+So a tuned program is its text: whoever compiles it, in this or in another process, gets the tuned kernels.
+"""
+
+import re
+from collections.abc import Mapping
+
+from attn_mlir.backends.nvidia import attributes
+from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.backends.nvidia.tuning import space
+from attn_mlir.backends.nvidia.tuning.facts import facts_of
+from attn_mlir.mlir import ir
+
+TUNED = "nvidia.tuned"
+EVERY = "every kernel"
+"""The name under which choices for all kernels stand; those for one come first."""
+_MODULE = re.compile(r"^module( attributes \{nvidia\.tuned = .*\})? \{$", re.MULTILINE)
+
+
+def with_choices(text: str, choices: Mapping[str, Fields]) -> str:
+    """The text of a module with choices for its kernels, by their names, in place of those that it has.
+
+    Raises ValueError where the text has other attributes of its own.
+    """
+    told = ", ".join(f'"{name}" = {{{_fields(fields)}}}' for name, fields in sorted(choices.items()) if fields)
+    head = f"module attributes {{{TUNED} = {{{told}}}}} {{" if told else "module {"
+    changed, count = _MODULE.subn(lambda _: head, text, count=1)
+    if not count:
+        raise ValueError("the text holds no module without attributes")
+    return changed
+
+
+def choices_in(module: ir.Operation) -> dict[str, Fields]:
+    """The choices that a module keeps, by the names of kernels. Raises ValueError for other things than numbers and words."""
+    if TUNED not in module.attributes:
+        return {}
+    found = {}
+    for item in ir.DictAttr(module.attributes[TUNED]):
+        holder = {attributes.CHOICES: ir.DictAttr(item.attr)}
+        found[item.name] = _read(holder[attributes.CHOICES])
+    return found
+
+
+def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
+    """What is chosen for a function before tiling: its own `tile.choices` first, then tuned ones, then the best untuned schedule."""
+    own = attributes.read(function, attributes.CHOICES)
+    name = ir.StringAttr(function.attributes["sym_name"]).value
+    known = {**tuned.get(EVERY, {}), **tuned.get(name, {}), **own}
+    if "block_q" in known and "block_kv" in known:
+        return known
+    facts = facts_of(function)
+    target = TARGETS.get(str(known.get("arch", "sm_90a")))
+    untuned = space.best(facts, target) if facts is not None and target is not None else {}
+    return {**untuned, **known}
+
+
+def _fields(fields: Fields) -> str:
+    return ", ".join(f"{name} = {value if isinstance(value, int) else chr(34) + value + chr(34)}" for name, value in sorted(fields.items()))
+
+
+def _read(held: ir.DictAttr) -> Fields:
+    fields: Fields = {}
+    for item in held:
+        if isinstance(item.attr, ir.IntegerAttr):
+            fields[item.name] = item.attr.value
+        elif isinstance(item.attr, ir.StringAttr):
+            fields[item.name] = item.attr.value
+        else:
+            raise ValueError(f"'{TUNED}' holds numbers and words, got {item.name} = {item.attr}")
+    return fields

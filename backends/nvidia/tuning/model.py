@@ -1,0 +1,180 @@
+"""What a schedule needs (shared memory, registers) and about how many cycles it takes: prunes and ranks candidates, measures nothing.
+
+Cycles follow one block of keys (or queries) on one multiprocessor: matrix FLOPs, exponentials, other instructions and bytes each have a
+rate; what overlaps how well was fitted to measurements on an H200 (docs/performance.md). The result ranks schedules; as a prediction it
+is good to about 15 %.
+"""
+
+import math
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
+
+_EXPONENTIALS = 16
+"""Per cycle and multiprocessor."""
+_LANES = 128
+"""Instructions of threads per cycle and multiprocessor: four warps."""
+_L2_BYTES = 40
+"""From the L2 cache, per cycle and multiprocessor, with all of them reading."""
+_OVERLAP = {1: (0.65, 0.8), 2: (0.3, 0.6), 3: (0.3, 0.3)}
+"""The part of the shorter of matrix and vector work that is not hidden behind the longer one, by consumer warpgroups: where matrix work
+is longer, and where vector work is."""
+_OVERLAP_PAIRS = 0.9
+"""The same in kernels of pairs, whose products depend on each other."""
+_BLOCK = {"rows": 40.0, "pairs": 700.0}
+"""Cycles of barriers and latencies for each block: five dependent products take longer than two."""
+_TILE = 1000.0
+"""Cycles of prologue and epilogue for each tile of rows."""
+_OTHER_REGISTERS = 28
+"""Registers of a thread for addresses, counters and states of rows."""
+_BARRIERS = 1024
+_SPILLED = 0.02
+"""How much longer a kernel takes for each register that is missing."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The problem a kernel is to be fast on: queries, keys, and how many programs' worth of heads and batches."""
+
+    queries: int = 4096
+    keys: int = 4096
+    heads: int = 64
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a schedule needs; `problem` says why it cannot run, or is empty."""
+
+    shared: int
+    registers: int
+    occupancy: int
+    cycles: float
+    problem: str = ""
+
+
+def number(choices: Fields, name: str, default: int) -> int:
+    """A choice that is a number. Raises ValueError for a word."""
+    value = choices.get(name, default)
+    if not isinstance(value, int):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return value
+
+
+def launch_registers(threads: int, target: NvidiaTarget) -> int:
+    """Registers of a thread at launch, where one block of threads takes all that a multiprocessor has."""
+    return min(target.registers // threads // 8 * 8, 248)
+
+
+def register_problem(consumers: int, consumer: int, producer: int, target: NvidiaTarget) -> str:
+    """Why warpgroups cannot take these registers (the kernel would wait for ever), or ""."""
+    threads = 128 * (consumers + 1)
+    available = launch_registers(threads, target) * threads
+    wanted = 128 * (consumers * consumer + producer)
+    if wanted > available:
+        return f"{consumers} x 128 x {consumer} + 128 x {producer} registers = {wanted}, but a launch of {threads} threads has {available}"
+    return ""
+
+
+def role_registers(consumers: int) -> tuple[int, int]:
+    """Registers of a consumer's and of the producer's thread, by consumer warpgroups."""
+    return {1: (240, 40), 2: (240, 24), 3: (160, 32)}.get(consumers, (112, 24))
+
+
+def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work) -> Cost:
+    """What a kernel needs with these choices, and about how many cycles it takes. `choices` have block_q and block_kv."""
+    if facts.grid not in ("rows", "pairs"):
+        return Cost(0, 32, 8, 0.0)
+    block_q, block_kv, stages = number(choices, "block_q", 128), number(choices, "block_kv", 128), number(choices, "stages", 2)
+    roles = choices.get("emitter", "hopper") == "hopper" and target.bulk_copies
+    groups = max(block_q // 64, 1) if roles else max(number(choices, "threads", 128) // 128, 1)
+    shared = _shared(facts, block_q, block_kv, stages, choices.get("staging") != "query")
+    needed = _registers(facts, block_kv, max(block_q / 64 / groups, 1.0 if roles else 0.5))
+    usual = role_registers(groups)
+    consumer, producer = number(choices, "consumer_registers", usual[0]), number(choices, "producer_registers", usual[1])
+    available = consumer if roles else min(target.registers // (128 * groups), 255)
+    problem = register_problem(groups, consumer, producer, target) if roles else ""
+    if shared > target.shared_bytes:
+        problem = f"{shared} bytes of shared memory, but a block of threads can have {target.shared_bytes}"
+    elif block_q % 64 or block_kv % 16:
+        problem = f"blocks of {block_q} x {block_kv}: rows must be a multiple of 64, columns of 16"
+    elif roles and groups > 4:
+        problem = f"{block_q} rows: there are at most 4 consumer warpgroups of 64"
+    elif needed > 1.25 * available:
+        problem = f"about {needed} registers a thread, {available} available"
+    threads = 128 * (groups + (1 if roles else 0))
+    occupancy = max(min(target.shared_bytes // max(shared, 1), 2048 // threads, 1 if roles else target.registers // (threads * needed)), 1)
+    cycles = _cycles(facts, choices, target, work, groups, occupancy)
+    return Cost(shared, needed, occupancy, cycles * (1 + _SPILLED * max(needed - available, 0)), problem)
+
+
+def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, own_output: bool) -> int:
+    """Bytes of shared memory; columns are padded to panels of 128 bytes."""
+    width = facts.element_bytes
+    panel = 128 // width
+
+    def bytes_of(rows: int, columns: tuple[int, ...]) -> int:
+        return sum(rows * -(-c // panel) * panel * width for c in columns)
+
+    if facts.grid == "rows":
+        streamed = stages * (bytes_of(block_kv, facts.scores) + bytes_of(block_kv, facts.sums))
+        own = bytes_of(block_q, facts.scores)
+        output = bytes_of(block_q, facts.sums)
+        return streamed + (own + output if own_output else max(own, output)) + _BARRIERS
+    streamed = stages * (bytes_of(block_kv, facts.scores) + 4 * 4 * block_kv)
+    weights = block_q * block_kv * width
+    spread = sum(block_kv * columns * 4 for columns in facts.spread)
+    return streamed + bytes_of(block_q, facts.scores) + weights + spread + _BARRIERS
+
+
+def _registers(facts: KernelFacts, block_kv: int, rows: float) -> int:
+    """Registers of a consumer's thread: accumulators, scores in 32 bits, weights in 16 (partly in place).
+
+    A tile of 64 x n takes n / 2 registers of a warpgroup's thread; `rows` is how many times 64 rows a warpgroup has.
+    """
+    sums = sum(facts.sums) / 2
+    tiles = len(facts.scores) * block_kv / 2
+    weights = block_kv / (4 if facts.grid == "rows" else 8)
+    return math.ceil(rows * (sums + tiles + weights)) + _OTHER_REGISTERS
+
+
+def _cycles(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work, groups: int, occupancy: int) -> float:
+    block_q, block_kv = number(choices, "block_q", 128), number(choices, "block_kv", 128)
+    over, along = (work.queries, work.keys) if facts.grid == "rows" else (work.keys, work.queries)
+    block = _block_cycles(facts, target, block_q, block_kv, groups, occupancy)
+    blocks = math.ceil(along / block_kv)
+    tiles = math.ceil(over / block_q)
+    if not facts.masked or work.queries == 1:
+        per_head = tiles * (blocks * block + _TILE)
+        heaviest = blocks * block + _TILE
+    else:
+        # As if the mask were causal: the diagonal is computed whole, with more instructions.
+        diagonal = math.ceil(block_q / block_kv)
+        seen = sum(min(math.ceil((tile + 1) * block_q / block_kv), blocks) for tile in range(tiles))
+        per_head = seen * block + tiles * (_TILE + 0.3 * diagonal * block)
+        heaviest = blocks * block + _TILE
+    total = per_head * work.heads
+    count = tiles * work.heads
+    slots = target.multiprocessors * occupancy
+    order = choices.get("order", "dynamic" if facts.masked else "static")
+    if facts.masked and order == "dynamic":
+        return max(total / target.multiprocessors + 0.5 * heaviest / tiles, heaviest)
+    waves = math.ceil(count / slots) / (count / slots)
+    ragged = 1.0 if not facts.masked else 1.12 if order == "static" else 1.05
+    return max(total / target.multiprocessors * (waves if not facts.masked else 1.0) * ragged, heaviest)
+
+
+def _block_cycles(facts: KernelFacts, target: NvidiaTarget, block_q: int, block_kv: int, groups: int, occupancy: int) -> float:
+    """Cycles of one block of pairs on one multiprocessor."""
+    pairs = block_q * block_kv
+    matrix = 2.0 * pairs * facts.columns / target.tensor_flops * (1.0 if facts.element_bytes <= 2 else 2.0)
+    special = pairs * facts.exponentials / _EXPONENTIALS
+    converted = 0.5 * (len(facts.sums) + len(facts.spread))
+    issued = pairs * (facts.instructions + converted + 1.0) / _LANES
+    rescaled = block_q * sum(facts.sums) / _LANES if facts.grid == "rows" else 0.0
+    vector = max(special, issued + rescaled) + 0.5 * min(special, issued + rescaled)
+    moved = block_kv * (sum(facts.scores) + (sum(facts.sums) if facts.grid == "rows" else 0)) * facts.element_bytes
+    moved += sum(block_kv * columns * 4 * 2 for columns in facts.spread)
+    left = _OVERLAP[min(groups * occupancy, 3)][vector > matrix] if facts.grid == "rows" else _OVERLAP_PAIRS
+    return max(max(matrix, vector) + left * min(matrix, vector), moved / _L2_BYTES) + _BLOCK[facts.grid]

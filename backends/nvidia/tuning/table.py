@@ -1,0 +1,60 @@
+"""Schedules that were measured best for common shapes: used where nothing was tuned.
+
+The first entry that fits gives the choices; where none does, the model's best candidate is taken (`space.best`). Every number here
+comes from a run of `benchmarks/nvidia_attention.py` or of the tuner on an H200; see docs/performance.md.
+"""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Choices for the kernels of a `grid` with at most `scores` products of queries and keys, and heads of at most `columns` columns.
+
+    `masked`: with or without skipped blocks; None: both.
+    """
+
+    grid: str
+    scores: int
+    columns: int
+    masked: bool | None
+    choices: Fields
+    arch: str = "sm_90a"
+
+    def fits(self, facts: KernelFacts, arch: str) -> bool:
+        """Whether the choices are for such a kernel."""
+        wide = max((*facts.scores, *facts.sums, *facts.spread), default=0)
+        return (
+            (self.arch, self.grid) == (arch, facts.grid)
+            and len(facts.scores) <= self.scores
+            and wide <= self.columns
+            and facts.element_bytes == 2
+            and self.masked in (None, facts.masked)
+        )
+
+
+_ANY = 99
+
+TABLE = (
+    # Forward, softmax and its like.
+    Entry("rows", 1, 64, None, {"block_q": 192, "block_kv": 128}),
+    Entry("rows", 1, 128, None, {"block_q": 128, "block_kv": 128}),
+    Entry("rows", 1, 192, None, {"block_q": 128, "block_kv": 80}),
+    Entry("rows", 1, 256, None, {"block_q": 128, "block_kv": 64}),
+    # Tangents and sweeps over the keys of second derivatives.
+    Entry("rows", _ANY, 128, None, {"block_q": 128, "block_kv": 64}),
+    Entry("rows", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
+    # Backward.
+    Entry("pairs", 2, 64, None, {"block_q": 128, "block_kv": 128}),
+    Entry("pairs", 2, 128, None, {"block_q": 128, "block_kv": 64}),
+    Entry("pairs", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
+)
+"""The first that fits counts."""
+
+
+def lookup(facts: KernelFacts, arch: str) -> Fields | None:
+    """The measured choices for a kernel, or None."""
+    return next((dict(entry.choices) for entry in TABLE if entry.fits(facts, arch)), None)

@@ -1,0 +1,53 @@
+"""A process that compiles programs for a tuner: reads a line of JSON for each from stdin, answers with a line on stdout.
+
+What it compiles goes to the disk cache, where the tuner's process finds it. It is a program of its own, rather than a child made by
+`multiprocessing`, so that the user's script is not run again.
+"""
+
+import contextlib
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Job:
+    """Which function of a module is compiled: `@attention` itself (`function` ""), or a derivative of it, as `driver.compile_derivative`
+    names them."""
+
+    function: str = ""
+    wrt: tuple[str, ...] = ()
+    deterministic: bool = False
+
+    def compile(self, text: str) -> Any:
+        """The program, lowered; its machine code is made or loaded when it is needed."""
+        from attn_mlir.backends.nvidia import driver
+
+        if self.function:
+            return driver.compile_derivative(text, self.function, self.wrt, self.deterministic)
+        return driver.compile_module(text).program
+
+
+def compile_program(text: str, job: Job) -> str:
+    """Compiles a program down to machine code. Returns what is wrong with it, in one line, or ""."""
+    try:
+        job.compile(text).binaries()
+    except Exception as error:  # whatever is wrong with one candidate, the others are compiled
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
+    return ""
+
+
+def main() -> None:
+    answers = sys.stdout
+    for line in sys.stdin:
+        given = json.loads(line)
+        job = Job(given["function"], tuple(given["wrt"]), given["deterministic"])
+        with contextlib.redirect_stdout(sys.stderr):
+            problem = compile_program(given["text"], job)
+        print(json.dumps(problem), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

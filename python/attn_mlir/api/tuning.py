@@ -1,0 +1,107 @@
+"""`tune=True`: programs whose kernels were measured on the tensors of the first call, or taken from a tune file."""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir import driver
+from attn_mlir.api.execute import needing_gradient, program_of
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.program import Traced
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """What is to be tuned. `forward`, `backward`: measure what the tune file at `file`, `file_backward` does not hold."""
+
+    forward: bool = False
+    file: str = ""
+    backward: bool = False
+    file_backward: str = ""
+
+
+class Tuning:
+    """The tuned programs of one attention: one for each program, device and bucket of lengths (a power of two)."""
+
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
+        self._tuned: dict[Any, Entry] = {}
+        self._latest: dict[tuple[str, str], Entry] = {}
+        self._lock = threading.RLock()
+
+    def entry(self, entry: Entry, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str, device: str, deterministic: bool) -> Entry:
+        """The program to run in place of `entry` on these tensors, [B, H, S, D]: the tuned one, tuned now if this is the first such call.
+
+        Raises UnsupportedError where tuning is asked for on a device whose backend has no tuner.
+        """
+        tuner = driver.tuner_for(device)
+        if tuner is None:
+            if self._wish.forward or self._wish.backward:
+                raise UnsupportedError(f"tune=True: there is no tuner for device '{device}'; leave it out, and sizes are chosen by rule")
+            return entry
+        values = [q, k, v, *captures]
+        if not all(size for value in (q, k) for size in value.shape):
+            return entry
+        program = program_of(entry, deterministic)
+        wrt = tuple(program.argument(i) for i in needing_gradient(values))
+        lengths = tuple((value.shape[2] - 1).bit_length() for value in (q, k))
+        key = (entry.traced.text, wrt, device, lengths, q.dtype, deterministic)
+        with self._lock:
+            if key not in self._tuned:
+                job = _Job(tuner, wrt, [_plain(value) for value in values], layout, device, deterministic)
+                with torch.no_grad():
+                    self._tuned[key] = self._tune(entry, job)
+            self._latest[(entry.traced.text, device)] = self._tuned[key]
+            return self._tuned[key]
+
+    def latest(self, entry: Entry, device: str) -> Entry:
+        """The program that the last call ran in place of `entry`, or itself: inside torch.compile nothing is measured."""
+        return self._latest.get((entry.traced.text, device), entry)
+
+    def _tune(self, entry: Entry, job: "_Job") -> Entry:
+        wish = self._wish
+        if not job.wrt:
+            return job.tuned(entry, "", job.values, wish.file, wish.forward)
+        entry = job.tuned(entry, "fwd", job.values, wish.file, wish.forward)
+        program = program_of(entry, job.deterministic)
+        results = program.derivative(job.device, "fwd", "+".join(job.wrt)).run(job.values, job.layout)
+        gradients = [torch.randn_like(result) for result in results[: 1 + len(program.outputs)]]
+        return job.tuned(entry, "bwd", [*job.values, *results, *gradients], wish.file_backward or wish.file, wish.backward)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What tuning one program needs to know of the call."""
+
+    tuner: Callable[..., Any]
+    wrt: tuple[str, ...]
+    values: list[Any]
+    layout: str
+    device: str
+    deterministic: bool
+
+    def tuned(self, entry: Entry, function: str, inputs: list[Any], file: str, measure: bool) -> Entry:
+        """The entry with the best kernels of one function."""
+        traced = entry.traced
+        is_written = bool(traced.written[0]) and function != ""
+        texts = traced.written if is_written else (traced.text, traced.located)
+        name = f"written-{function}" if is_written else function
+        made = self.tuner(texts, name, self.wrt, self.deterministic, inputs, self.layout, file, measure)
+        if made == texts:
+            return entry
+        changed = {"written": made} if is_written else {"text": made[0], "located": made[1]}
+        return Entry(dataclasses.replace(traced, **changed))
+
+
+def with_texts(traced: Traced, change: Callable[[str], str]) -> Traced:
+    """The same program with its modules changed."""
+    text, located, first, second = (change(each) if each else each for each in (traced.text, traced.located, *traced.written))
+    return dataclasses.replace(traced, text=text, located=located, written=(first, second))
+
+
+def _plain(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,394 @@
+"""The tuner for NVIDIA GPUs: the model, the space, the table, tune files, and tuning with made-up times. No GPU is needed."""
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from attn_mlir.api.attention import Attention
+from attn_mlir.api.masks import causal
+from attn_mlir.backends.nvidia import attributes, driver
+from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.nvidia.passes.choose_blocks import ChooseBlocks
+from attn_mlir.backends.nvidia.target import AMPERE, HOPPER
+from attn_mlir.backends.nvidia.tuning import space, table
+from attn_mlir.backends.nvidia.tuning.choices import EVERY, choices_for, choices_in, with_choices
+from attn_mlir.backends.nvidia.tuning.facts import KernelFacts, facts_of
+from attn_mlir.backends.nvidia.tuning.model import Work, cost, launch_registers, register_problem, role_registers
+from attn_mlir.backends.nvidia.tuning.program import tunables, tune_module, versions
+from attn_mlir.backends.nvidia.tuning.store import Key, TuneFile, bucket
+from attn_mlir.backends.nvidia.tuning.worker import Job, compile_program
+from attn_mlir.dialects import load_all
+from attn_mlir.frontend.emit import Inputs
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+
+FORWARD = KernelFacts("rows", "f16", (128,), (128,), (), 1.0, 5.0, False)
+NARROW = KernelFacts("rows", "f16", (64,), (64,), (), 1.0, 5.0, False)
+BACKWARD = KernelFacts("pairs", "f16", (128, 128), (128, 128), (128,), 1.0, 8.0, True)
+KEY = Key("0" * 64, "sm_90a", "f16", (128, 128), 4096, (("torch", "2.11"),))
+
+
+def traced(element: str = "f16", columns: int = 128) -> str:
+    """A causal softmax."""
+    attention = Attention(mask_mod=causal())
+    return attention._entry(Inputs(element, columns, columns))[0].traced.text
+
+
+def cycles(facts: KernelFacts, work: Work, **choices: int | str) -> float:
+    return cost(facts, choices, HOPPER, work).cycles
+
+
+class FakeBench:
+    """Times from a function of the choices; programs are texts, results their choices."""
+
+    def __init__(self, time: Callable[[Fields], float], problem: Callable[[Fields], str] = lambda _: "") -> None:
+        self._time, self._problem = time, problem
+        self.compiled: list[Fields] = []
+        self.timed = 0
+
+    def compile(self, texts: Sequence[str], done: Callable[[], None]) -> list[str]:
+        for text in texts:
+            self.compiled.append(self._choices(text))
+            done()
+        return [self._problem(self._choices(text)) for text in texts]
+
+    def prepare(self, text: str) -> Callable[[], Any]:
+        return lambda: self._choices(text)
+
+    def agree(self, results: Any, reference: Any) -> bool:
+        return results.get("stages") != 3
+
+    def time(self, call: Callable[[], Any], repeats: int) -> float:
+        self.timed += 1
+        return self._time(call())
+
+    @staticmethod
+    def _choices(text: str) -> Fields:
+        with ir.Context() as context:
+            load_all(context)
+            return choices_in(ir.Module.parse(text).operation)["attention"]
+
+
+def tuned(bench: FakeBench, path: str = "", measure: bool = True, text: str = "") -> dict[str, Fields]:
+    import torch
+
+    tensor = torch.empty(4, 16, 4096, 128, dtype=torch.float16, device="meta")
+    return tune_module(text or traced(), Job(), [tensor, tensor, tensor], path=path, measure=measure, bench=bench)
+
+
+# ---- facts
+
+
+def test_facts_of_forward_and_backward() -> None:
+    sizes = ((4, 16, 4096, 128),) * 2
+    _, forward = tunables(traced(), Job(), sizes, HOPPER)
+    _, backward = tunables(traced(), Job("bwd", ("q", "k", "v")), sizes, HOPPER)
+    assert [kernel.name for kernel in forward] == ["attention"]
+    facts = forward[0].facts
+    assert (facts.grid, facts.scores, facts.sums, facts.spread, facts.masked) == ("rows", (128,), (128,), (), True)
+    assert facts.exponentials == 1
+    assert forward[0].work == Work(4096, 4096, 64)
+    (pairs,) = backward
+    assert (pairs.facts.grid, pairs.facts.scores, pairs.facts.sums, pairs.facts.spread) == ("pairs", (128, 128), (128, 128), (128,))
+    assert pairs.facts.columns == 640
+
+
+def test_facts_count_what_runs_for_every_pair_only() -> None:
+    text = """
+    func.func @f(%q: tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf16> {
+      return %q : tensor<?x?x?x64xf16>
+    }"""
+    with ir.Context() as context:
+        load_all(context)
+        (function,) = find_all(ir.Module.parse(text).operation, "func.func")
+        assert facts_of(function) is None
+    (kernel,) = tunables(traced(), Job(), ((1, 1, 64, 128),) * 2, HOPPER)[1]
+    # scale, max, subtraction, exponential, sum: the state of a row is updated once a block.
+    assert kernel.facts.instructions == 5
+
+
+# ---- model
+
+
+@pytest.mark.parametrize("consumers", [1, 2, 3, 4])
+def test_usual_registers_fit_the_launch(consumers: int) -> None:
+    consumer, producer = role_registers(consumers)
+    threads = 128 * (consumers + 1)
+    assert 128 * (consumers * consumer + producer) <= launch_registers(threads, HOPPER) * threads
+    assert not register_problem(consumers, consumer, producer, HOPPER)
+
+
+def test_registers_that_would_hang_are_refused() -> None:
+    # Four warpgroups with 120 registers: 64512 of the 61440 that a launch of 640 threads has.
+    assert "64512" in register_problem(4, 120, 24, HOPPER)
+    assert "61440" in register_problem(4, 120, 24, HOPPER)
+    refused = cost(NARROW, {"block_q": 256, "block_kv": 64, "consumer_registers": 120, "producer_registers": 24}, HOPPER, Work())
+    assert "registers" in refused.problem
+    assert not cost(NARROW, {"block_q": 256, "block_kv": 64}, HOPPER, Work()).problem
+
+
+def test_shared_memory_of_a_known_schedule() -> None:
+    # q and o 32 KiB each, two stages of k and v 32 KiB each.
+    found = cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 2}, HOPPER, Work())
+    assert found.shared == 192 * 1024 + 1024
+    assert not found.problem
+    assert cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 2, "staging": "query"}, HOPPER, Work()).shared == 160 * 1024 + 1024
+    assert "shared memory" in cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 3}, HOPPER, Work()).problem
+
+
+def test_head_dims_are_padded_to_panels() -> None:
+    odd = KernelFacts("rows", "f16", (80,), (80,), (), 1.0, 5.0, False)
+    assert (
+        cost(odd, {"block_q": 128, "block_kv": 64}, HOPPER, Work()).shared
+        == cost(FORWARD, {"block_q": 128, "block_kv": 64}, HOPPER, Work()).shared
+    )
+
+
+def test_cycles_are_near_what_was_measured() -> None:
+    # docs/performance.md: million cycles of whole launches on an H200.
+    assert cycles(FORWARD, Work(4096, 4096, 64), block_q=128, block_kv=128) == pytest.approx(1.28e6, rel=0.1)
+    assert cycles(NARROW, Work(4096, 4096, 128), block_q=192, block_kv=128) == pytest.approx(1.88e6, rel=0.1)
+
+
+def test_the_last_wave_counts() -> None:
+    one, two = (cycles(FORWARD, Work(128 * tiles, 4096, 1), block_q=128, block_kv=128) for tiles in (132, 133))
+    assert two > 1.9 * one
+
+
+def test_what_is_known_of_measurements_is_ranked_so() -> None:
+    work = Work(4096, 4096, 128)
+    # D = 64: three warpgroups hide the exponentials, two do not; D = 128: three have no registers.
+    assert cycles(NARROW, work, block_q=192, block_kv=128) < cycles(NARROW, work, block_q=128, block_kv=128)
+    assert cycles(FORWARD, work, block_q=128, block_kv=128) < cycles(FORWARD, work, block_q=192, block_kv=128)
+    assert cycles(FORWARD, work, block_q=128, block_kv=128) < cycles(FORWARD, work, block_q=64, block_kv=128)
+
+
+def test_words_where_numbers_belong() -> None:
+    with pytest.raises(ValueError, match="block_q must be a number"):
+        cost(FORWARD, {"block_q": "many"}, HOPPER, Work())
+
+
+# ---- space and table
+
+
+@pytest.mark.parametrize("facts", [FORWARD, NARROW, BACKWARD])
+@pytest.mark.parametrize("emitter", ["hopper", "tilelang"])
+def test_every_ranked_schedule_fits(facts: KernelFacts, emitter: str) -> None:
+    ranked = space.ranked(facts, HOPPER, Work(), emitter)
+    assert ranked
+    assert all(candidate.cost.shared <= HOPPER.shared_bytes and not candidate.cost.problem for candidate in ranked)
+    assert [c.cost.cycles for c in ranked] == sorted(c.cost.cycles for c in ranked)
+
+
+def test_other_chips_get_the_portable_schedules() -> None:
+    assert {choices["emitter"] for choices in space.space(FORWARD, AMPERE)} == {"tilelang"}
+    assert space.space(KernelFacts("elements"), HOPPER) == []
+    assert space.best(KernelFacts("elements"), HOPPER) == {}
+
+
+@pytest.mark.parametrize("columns", [16, 64, 80, 96, 128, 192, 256])
+@pytest.mark.parametrize("grid", ["rows", "pairs"])
+def test_every_head_dim_has_a_schedule(grid: str, columns: int) -> None:
+    if grid == "rows":
+        facts = KernelFacts("rows", "bf16", (columns,), (columns,), (), 1.0, 6.0, True)
+    else:
+        facts = KernelFacts("pairs", "bf16", (columns,) * 2, (columns,) * 2, (columns,), 1.0, 9.0, True)
+    for target in (HOPPER, AMPERE) if grid == "rows" or columns < 256 else (HOPPER,):
+        chosen = space.best(facts, target)
+        assert chosen["block_q"] and chosen["block_kv"]
+
+
+def test_entries_of_the_table_fit_the_chip() -> None:
+    for entry in table.TABLE:
+        columns, scores = (entry.columns,), min(entry.scores, 3)
+        if entry.grid == "rows":
+            facts = KernelFacts("rows", "f16", columns * scores, columns, (), 1.0, 5.0, bool(entry.masked))
+        else:
+            facts = KernelFacts("pairs", "f16", columns * scores, columns * 2, columns, 1.0, 8.0, bool(entry.masked))
+        assert table.lookup(facts, entry.arch) == entry.choices
+        assert "rows must" not in cost(facts, entry.choices, HOPPER, Work()).problem
+
+
+def test_what_is_measured_begins_with_the_untuned_schedule() -> None:
+    measured = space.to_measure(FORWARD, HOPPER, Work(), 8)
+    assert measured[0] == space.best(FORWARD, HOPPER)
+    assert 2 < len(measured) <= 9
+    assert len({json.dumps(each, sort_keys=True) for each in measured}) == len(measured)
+    for refined in space.refined(FORWARD, HOPPER, Work(), measured[1]):
+        assert sum(refined.get(name) != measured[1].get(name) for name in refined) == 1
+
+
+# ---- choices in a module
+
+
+def test_choices_travel_with_the_text() -> None:
+    text = traced()
+    chosen: dict[str, Fields] = {"attention": {"block_q": 64, "emitter": "tilelang"}}
+    changed = with_choices(text, chosen)
+    assert with_choices(changed, {}) == text
+    assert with_choices(with_choices(text, {"other": {"a": 1}}), chosen) == changed
+    with ir.Context() as context:
+        load_all(context)
+        assert choices_in(ir.Module.parse(changed).operation) == chosen
+
+
+def test_choices_reach_the_blocks() -> None:
+    text = with_choices(traced(), {"attention": {"block_q": 64, "block_kv": 80, "stages": 1}, EVERY: {"block_q": 192, "turns": 0}})
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(text)
+        Pipeline.parse("attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows", registry()).run(module)
+        (function,) = find_all(module.operation, "func.func")
+        assert choices_for(function, choices_in(module.operation)) == {"block_q": 64, "block_kv": 80, "stages": 1, "turns": 0}
+        assert ChooseBlocks().run(module.operation)
+        assert list(ir.DenseI64ArrayAttr(function.attributes["tile.blocks"])) == [64, 80]
+        assert attributes.read(function, attributes.CHOICES)["stages"] == 1
+
+
+def test_a_text_without_a_plain_module_is_refused() -> None:
+    with pytest.raises(ValueError, match="no module"):
+        with_choices("func.func @f() { return }", {"f": {"a": 1}})
+
+
+# ---- tune files
+
+
+def test_a_tune_file_keeps_what_was_found(tmp_path: Any) -> None:
+    path = tmp_path / "folder" / "tune.json"
+    TuneFile(path).add(KEY, {"block_q": 128, "order": "dynamic"}, kernel="attention", ms=0.9)
+    assert TuneFile(path).find(KEY) == {"block_q": 128, "order": "dynamic"}
+    other = Key(KEY.ir, KEY.arch, KEY.element, KEY.head_dims, 8192, KEY.versions)
+    assert TuneFile(path).find(other) is None
+    (entry,) = json.loads(path.read_text())["entries"].values()
+    assert entry["kernel"] == "attention" and entry["length"] == 4096 and entry["versions"] == {"torch": "2.11"}
+
+
+def test_two_writers_keep_each_others_entries(tmp_path: Any) -> None:
+    path = tmp_path / "tune.json"
+    first, second = TuneFile(path), TuneFile(path)
+    other = Key("1" * 64, KEY.arch, KEY.element, KEY.head_dims, KEY.length, KEY.versions)
+    first.add(KEY, {"block_q": 128})
+    second.add(other, {"block_q": 64})
+    assert TuneFile(path).find(KEY) and TuneFile(path).find(other)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{not json", "is not JSON"),
+        ("[1, 2]", "is not a tune file"),
+        ('{"best": {}}', "is not a tune file"),
+        ('{"format": "attn-mlir tuning", "version": 99, "entries": {}}', "has version 99"),
+        ('{"format": "attn-mlir tuning", "version": 1}', "has no entries"),
+    ],
+)
+def test_a_foreign_file_is_left_alone(tmp_path: Any, content: str, told: str) -> None:
+    path = tmp_path / "tune.json"
+    path.write_text(content)
+    with pytest.warns(UserWarning, match=told):
+        file = TuneFile(path)
+    file.add(KEY, {"block_q": 128})
+    assert file.find(KEY) == {"block_q": 128}
+    assert path.read_text() == content
+
+
+def test_damaged_entries_are_left_out(tmp_path: Any) -> None:
+    path = tmp_path / "tune.json"
+    TuneFile(path).add(KEY, {"block_q": 128})
+    form = json.loads(path.read_text())
+    form["entries"] |= {"x": {"choices": {"a": [1]}}, "y": 3}
+    path.write_text(json.dumps(form))
+    with pytest.warns(UserWarning, match="2 damaged entries"):
+        assert TuneFile(path).find(KEY) == {"block_q": 128}
+
+
+def test_an_empty_or_missing_file_is_no_mistake(tmp_path: Any) -> None:
+    (tmp_path / "empty.json").write_text("")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert TuneFile(tmp_path / "empty.json").find(KEY) is None
+        assert TuneFile(tmp_path / "missing.json").find(KEY) is None
+
+
+def test_a_folder_in_place_of_a_file(tmp_path: Any) -> None:
+    with pytest.warns(UserWarning, match="cannot be read"):
+        TuneFile(tmp_path).add(KEY, {"block_q": 128})
+
+
+@pytest.mark.parametrize(("length", "expected"), [(0, 1), (1, 1), (2, 2), (1000, 1024), (1024, 1024), (1025, 2048)])
+def test_buckets(length: int, expected: int) -> None:
+    assert bucket(length) == expected
+
+
+# ---- tuning
+
+
+def by_columns(choices: Fields) -> float:
+    """Fastest with 96 columns and turns off."""
+    return abs(int(choices["block_kv"]) - 96) / 100 + 1.0 - 0.1 * (choices.get("turns") == 0)
+
+
+def test_the_fastest_candidate_wins_and_is_kept(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path, bench = str(tmp_path / "tune.json"), FakeBench(by_columns)
+    found = tuned(bench, path)["attention"]
+    assert (found["block_kv"], found["turns"]) == (96, 0)
+    again = FakeBench(by_columns)
+    assert tuned(again, path)["attention"] == found
+    assert not again.compiled and not again.timed
+    told = capsys.readouterr().err
+    assert "compiling" in told and "measuring" in told and "attention:" in told
+
+
+def test_candidates_that_fail_or_err_are_counted(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = FakeBench(by_columns, lambda choices: "nvcc rejects it" if choices["block_kv"] == 96 else "")
+    found = tuned(bench, str(tmp_path / "tune.json"))["attention"]
+    assert found["block_kv"] != 96
+    assert found.get("stages") != 3  # gave wrong results
+    (entry,) = json.loads((tmp_path / "tune.json").read_text())["entries"].values()
+    assert entry["failed"] > 0
+    assert "nvcc rejects it" in capsys.readouterr().err
+
+
+def test_nothing_runs_nothing_is_chosen(tmp_path: Any) -> None:
+    bench = FakeBench(by_columns, lambda _: "nvcc is missing")
+    assert tuned(bench, str(tmp_path / "tune.json")) == {}
+    assert not (tmp_path / "tune.json").exists()
+
+
+def test_a_small_gain_does_not_replace_the_untuned_schedule() -> None:
+    untuned = space.best(KernelFacts("rows", "f16", (128,), (128,), (), 1.0, 5.0, True), HOPPER)
+    found = tuned(FakeBench(lambda choices: 1.0 if all(choices.get(n) == v for n, v in untuned.items()) else 0.995))
+    assert found["attention"] == untuned
+
+
+def test_without_measuring_only_the_file_counts(tmp_path: Any) -> None:
+    path, bench = str(tmp_path / "tune.json"), FakeBench(by_columns)
+    assert tuned(bench, path, measure=False) == {}
+    assert not bench.compiled
+    found = tuned(FakeBench(by_columns), path)
+    assert tuned(bench, path, measure=False) == found
+
+
+def test_another_kernel_length_or_version_is_tuned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys(text: str, length: int) -> str:
+        (kernel,) = tunables(text, Job(), ((1, 2, length, 128),) * 2, HOPPER)[1]
+        return kernel.key.digest
+
+    same = keys(traced(), 1000)
+    assert same == keys(traced(), 1024) == keys(with_choices(traced(), {"attention": {"block_q": 64}}), 600)
+    assert same != keys(traced(), 1025)
+    assert same != keys(traced("bf16"), 1024)
+    assert {name for name, _ in versions()} == {"attn_mlir", "nvcc", "tilelang", "torch"}
+
+
+# ---- compiling in other processes
+
+
+def test_a_worker_tells_what_is_wrong() -> None:
+    assert "CompileError" in compile_program("module { nonsense }", Job())
+    assert driver.current_target().arch.startswith("sm_")
