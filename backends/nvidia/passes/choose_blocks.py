@@ -35,8 +35,10 @@ class ChooseBlocks(Pass):
             if not all(isinstance(size, int) and size > 0 for size in sizes):
                 function.location.emit_error(f"{self.name}: block sizes must be positive numbers, got {sizes[0]} and {sizes[1]}")
                 return False
-            if choices:
+            own = attributes.read(function, attributes.CHOICES)
+            kept = {name: value for name, value in choices.items() if name in own or name not in ("block_q", "block_kv")}
+            if kept != own:
                 with module.context:
-                    function.attributes[attributes.CHOICES] = attributes.write(choices)
+                    function.attributes[attributes.CHOICES] = attributes.write(kept)
             function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([int(size) for size in sizes], function.context)
         return True

@@ -46,3 +46,28 @@ func.func @word(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.choices = {block_
   }) {outputs = []} : (!t, !t, !t) -> !t
   return %o : !t
 }
+
+// -----
+
+// What a tuner found stands in the module, by the names of kernels.
+
+!t = tensor<?x?x?x64xf16>
+
+module attributes {nvidia.tuned = {"attention" = {block_kv = 96, block_q = 128, stages = 3}}} {
+  // CHECK-LABEL: func.func @attention({{.*}} attributes {tile.blocks = array<i64: 128, 96>, tile.choices = {stages = 3 : i64}}
+  func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
+    %o = "attn.attention"(%q, %k, %v) ({
+      "attn.row"() ({
+      ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+        "attn.yield"(%s) : (f32) -> ()
+      }) : () -> ()
+    }) {outputs = []} : (!t, !t, !t) -> !t
+    return %o : !t
+  }
+}
+
+// -----
+
+// expected-error@+1 {{nvidia-choose-blocks: 'nvidia.tuned' holds numbers and words, got block_q = [64]}}
+module attributes {nvidia.tuned = {"f" = {block_q = [64]}}} {
+}
