@@ -8,6 +8,7 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import walk
 from attn_mlir.passes.simplification.folding import number
+from attn_mlir.passes.tiling.scalars import identity
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def _fold(map_: ir.Operation) -> None:
             plain = _without(value, found)
         for p in positions:
             terminator.operands[p] = plain
-            _scale_reads(map_.results[p], found)
+            _scale_reads(map_.results[p], found, kinds[p - tiles] if p >= tiles else None)
 
 
 def _positive_factor(value: ir.Value) -> float | None:
@@ -82,12 +83,16 @@ def _is_only_read(result: ir.Value) -> bool:
     return all(use.owner.operation.name == "tensor.extract" for use in result.uses)
 
 
-def _scale_reads(result: ir.Value, c: float) -> None:
+def _scale_reads(result: ir.Value, c: float, kind: str | None) -> None:
+    """Multiplies what is read of a tile, or of a reduction of this kind, whose value over nothing stays: later ops may ask for it."""
     for op in [use.owner.operation for use in result.uses]:
         read = op.results[0]
         uses = list(read.uses)
         with op.location, ir.InsertionPoint.after(op):
             scaled = arith.mulf(read, constant(c, read.type))
+            if kind is not None:
+                nothing = constant(identity(kind, read.type), read.type)
+                scaled = arith.select(arith.cmpf(arith.CmpFPredicate.OEQ, read, nothing), nothing, scaled)
         for use in uses:
             use.owner.operation.operands[use.operand_number] = scaled
 
