@@ -1,0 +1,96 @@
+"""Running maxima that move only when they have to."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.passes.degrees import Degrees, Mismatch
+from attn_mlir.backends.nvidia.passes.scaling import unnamed
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all
+
+_LIMIT = 8.0 * math.log(2.0)
+
+
+@dataclass(frozen=True)
+class KeepMax(Pass):
+    """Keeps a running maximum while it would grow by no more than log(256): accumulators then need no rescaling.
+
+    Any number may take the maximum's place when everything that is stored is the same for all of them: weights, sums and accumulators have
+    a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are.
+    """
+
+    name = "nvidia-keep-max"
+
+    def run(self, module: ir.Operation) -> bool:
+        for kernel in [op for op in find_all(module, "func.func") if "tile.kernel" in op.attributes]:
+            block = kernel.regions[0].blocks[0]
+            loops = [view.operation for view in block.operations if view.operation.name == "scf.for"]
+            for number in range(len(list(loops[0].operands)) - 3) if loops else []:
+                maxima = [_maximum(loop, number) for loop in loops]
+                if all(op is not None for op in maxima) and _free(block, loops, number, [op for op in maxima if op is not None]):
+                    for op in maxima:
+                        if op is not None:
+                            _keep(op)
+        return True
+
+
+def _maximum(loop: ir.Operation, number: int) -> ir.Operation | None:
+    """The op that makes the new value of a carried number, if it is the larger one of the old value and another."""
+    body = loop.regions[0].blocks[0]
+    if number + 1 >= len(list(body.arguments)):
+        return None
+    argument = list(body.arguments)[number + 1]
+    value = list(list(body.operations)[-1].operation.operands)[number]
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "tile.map":
+        return None
+    map_ = value.owner.operation
+    region = map_.regions[0].blocks[0]
+    yielded = list(list(region.operations)[-1].operation.operands)[ir.OpResult(value).result_number]
+    if len(list(region.arguments)) != 1 or isinstance(yielded.owner, ir.Block) or yielded.owner.operation.name != "arith.maximumf":
+        return None
+    op = yielded.owner.operation
+    if not isinstance(op.result.type, ir.F32Type) or not _reads(op.operands[0], argument):
+        return None
+    return op
+
+
+def _reads(value: ir.Value, tile: ir.Value) -> bool:
+    return (
+        not isinstance(value.owner, ir.Block)
+        and value.owner.operation.name == "tensor.extract"
+        and value.owner.operation.operands[0] == tile
+    )
+
+
+def _free(block: ir.Block, loops: list[ir.Operation], number: int, maxima: list[ir.Operation]) -> bool:
+    """Whether nothing that is stored depends on which number is carried as the maximum."""
+    carried = len(list(loops[0].operands)) - 3
+    for later, before in zip(loops[1:], loops, strict=False):
+        if list(later.operands)[3:] != list(before.results):
+            return False
+    for guess in itertools.product((-1.0, 0.0), repeat=carried - 1):
+        powers = [*guess[:number], 1.0, *guess[number:]]
+        try:
+            for loop, maximum in zip(loops, maxima, strict=True):
+                Degrees(number, powers, maximum).loop(loop)
+            Degrees(number, powers, None).rest(block, loops)
+        except Mismatch:
+            continue
+        return True
+    return False
+
+
+def _keep(op: ir.Operation) -> None:
+    """Takes the old value where the new one is not much larger."""
+    old, new = op.operands[0], op.result
+    with ir.InsertionPoint.after(op), unnamed(op.location):
+        limit = arith.ConstantOp(new.type, ir.FloatAttr.get(new.type, _LIMIT)).result
+        growth = arith.SubFOp(new, old).result
+        near = arith.CmpFOp(ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 5), growth, limit).result
+        kept = arith.SelectOp(near, old, new, loc=op.location)
+    for use in list(new.uses):
+        user = use.owner.operation
+        if user not in (kept.operation, growth.owner.operation):
+            user.operands[use.operand_number] = kept.result
