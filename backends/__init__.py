@@ -18,8 +18,8 @@ class Backend:
     `device_types` are the torch device types (and names given as `device=`) that it serves. `passes` maps pass names, and
     `translations` the formats of `attn-translate`, to "module:attribute" inside the package; a translation takes an
     `ir.Module` and returns text or bytes. `pipelines` are named textual pipelines. `schedule` (a function that
-    annotates one kernel), `compile` (from IR text to a `driver.Kernel`) and `derive` (from IR text, the derivative's name and
-    its arguments to a `driver.Program`) are references of the same form.
+    annotates one kernel), `compile` (from IR text to a `driver.Kernel`), `derive` (from IR text, the derivative's name and
+    its arguments to a `driver.Program`) and `tune` (see `driver.tuner_for`) are references of the same form.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Backend:
     schedule: str | None = None
     compile: str | None = None
     derive: str | None = None
+    tune: str | None = None
 
     def load(self, reference: str) -> Any:
         """Imports "module:attribute" from the backend's package."""
@@ -44,6 +45,10 @@ class Backend:
     def deriver(self) -> Callable[..., Any] | None:
         """The driver's function for derivatives, or None when the backend has none yet."""
         return None if self.derive is None else self.load(self.derive)
+
+    def tuner(self) -> Callable[..., Any] | None:
+        """The function that chooses kernels by measuring, or None when the backend has none."""
+        return None if self.tune is None else self.load(self.tune)
 
 
 @cache

@@ -9,6 +9,7 @@ BACKEND = Backend(
     device_types=("cuda",),
     passes={
         "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "nvidia-keep-max": "passes.keep_max:KeepMax",
         "nvidia-fold-scale": "passes.fold_scale:FoldScale",
         "nvidia-exp2": "passes.exp2:Exp2",
         "nvidia-float-positions": "passes.float_positions:FloatPositions",
@@ -21,4 +22,5 @@ BACKEND = Backend(
         "cuda": "translate:to_cuda",
     },
     schedule="passes.schedule:schedule",
+    tune="tuning.program:tune_texts",
 )

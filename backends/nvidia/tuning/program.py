@@ -11,7 +11,7 @@ import torch
 import attn_mlir
 from attn_mlir.backends.host import read_host
 from attn_mlir.backends.nvidia import compile as nvcc
-from attn_mlir.backends.nvidia import driver, pipeline
+from attn_mlir.backends.nvidia import cuda, driver, pipeline
 from attn_mlir.backends.nvidia.attributes import Fields
 from attn_mlir.backends.nvidia.program import outlined
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -106,5 +106,7 @@ def tune_texts(
     measure: bool,
 ) -> tuple[str, str]:
     """What `Backend.tune` refers to: both texts of a module, without and with locations, with the best choices in them."""
+    # While a CUDA graph is captured, nothing can be measured.
+    measure = measure and not cuda.is_capturing()
     choices = tune_module(texts[0], Job(function, tuple(wrt), deterministic), inputs, layout, path, measure)
     return with_choices(texts[0], choices), with_choices(texts[1], choices)

@@ -9,6 +9,7 @@ from attn_mlir.api.compiled import attention_in_graph
 from attn_mlir.api.execute import execute, kernel_of
 from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
 from attn_mlir.api.rows import softmax
+from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import program
@@ -26,7 +27,10 @@ class Attention:
     """Attention with everything but its inputs fixed: `Attention(row=f, mask_mod=g)(q, k, v)`.
 
     The functions are traced when the object is made, so mistakes in them show at once; kernels are compiled at the
-    first call for each dtype and head dimension. The arguments are those of `attention`.
+    first call for each dtype and head dimension. The arguments are those of `attention`, and:
+
+    tune: the first call of each kind (with or without gradients, per power of two of the lengths) measures kernels and keeps the
+    fastest, on devices whose backend has a tuner. tune_file: where that is kept; what the file holds is used, also without `tune`.
     """
 
     def __init__(
@@ -43,10 +47,13 @@ class Attention:
         device: str | torch.device | None = None,
         deterministic: bool = False,
         return_states: bool = False,
+        tune: bool = False,
+        tune_file: str = "",
     ) -> None:
         self._functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
         self._options = (scale, layout, return_lse, return_states, device_type(device))
         self.deterministic = bool(deterministic)
+        self._tuning = tuning_of(Wish(tune, tune_file, tune, tune_file), self._options[4])
         if not isinstance(layout, str) or layout not in LAYOUTS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
         self._last, self._device = Inputs("f32", 64, 64), device_type(device) or "cpu"
@@ -57,13 +64,13 @@ class Attention:
         if torch.compiler.is_dynamo_compiling():
             scale, layout, lse, states, _ = self._options
             return attention_in_graph(q, k, v, self._functions, scale, layout, lse, states, self.deterministic)
-        result, self._last, self._device = _execute(q, k, v, self._functions, *self._options, self.deterministic)
+        result, self._last, self._device = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning)
         return result
 
     def stages(self) -> dict[str, str]:
         """The program as IR, "traced" and after each pass, for device, dtype and head dimensions of the last call (at first: f32, 64)."""
         entry, _ = self._entry(self._last)
-        kernel = kernel_of(entry, self._device)
+        kernel = kernel_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
         with LOCK:
             return kernel.stages()
 
@@ -136,6 +143,7 @@ def _execute(
     return_states: bool,
     device: str | torch.device | None,
     deterministic: bool,
+    tuning: Tuning | None = None,
 ) -> tuple[Any, Inputs, str]:
     """The result, and the inputs and the device that it was computed for."""
     problem = check_inputs(q, k, v, layout)
@@ -145,6 +153,8 @@ def _execute(
     captures = entry.captures(scan, factor)
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    if tuning is not None:
+        entry = tuning.entry(entry, q, k, v, captures, layout, target, deterministic)
     results = execute(entry, problem, q, k, v, captures, layout, target, deterministic)
     o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
     if not (return_lse or return_states):

@@ -17,6 +17,7 @@ from attn_mlir.api.inputs import Problem, check_inputs, problem_of
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
 from attn_mlir.api.online_rows import Identity
+from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
@@ -44,6 +45,10 @@ class AttentionEngine:
     Gradients of q, k, v and the custom inputs come from `forward` and `backward` of online_func where it defines them, else
     they are derived. check=True compares the two in float64 on random scores, and so `combine`, and warns where they differ.
     deterministic=True: gradients have the same bits in every run, which takes more time on a GPU.
+
+    tune, tune_bwd: the first call of each kind measures kernels of the forward and of the backward pass, on devices whose backend has a
+    tuner. tune_file, tune_file_bwd: where that is kept; what these files hold is used in any case. Lengths share a result up to the next
+    power of two. Inside torch.compile nothing is measured: what the last call outside of it found is used.
     """
 
     def __init__(
@@ -78,8 +83,9 @@ class AttentionEngine:
         check_external(self._online, self._custom)
         if mask_value not in ("-inf", "0"):
             raise ArgumentError(f'mask_value is "-inf" or "0", got {mask_value!r}')
-        check_support(backend, tune, tune_bwd, kv_shared)
+        check_support(backend, kv_shared)
         self._device = device_of(device)
+        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune_bwd), tune_file_bwd), self._device)
         self._deterministic = bool(deterministic)
         self._mask = mask_of(mask_mod, block_mask, extern_block_mask)
         self._sizes = block_mask.sizes if isinstance(block_mask, BlockMask) else None
@@ -113,6 +119,8 @@ class AttentionEngine:
         if needing_gradient((q, k, v, *captures)):
             entry, captures = self._program(problem, named, backward=True)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if self._tuning is not None:
+            entry = self._tuning.entry(entry, q, k, v, captures, "bshd", problem.device.type, self._deterministic)
         results = execute(entry, problem, q, k, v, captures, "bshd", problem.device.type, self._deterministic)
         o = results[0].transpose(1, 2)
         return (o, dict(zip(self._outputs, results[1:], strict=True))) if return_rowscales else o
@@ -146,7 +154,7 @@ class AttentionEngine:
         """The name of the program, and where its captures come from: "custom" or "leaf", which one, their kind and argument."""
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             entry, _ = self._find(dtypes, torch.device(device), backward)
-        program = program_of(entry, self._deterministic)
+        program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device), self._deterministic)
         names, sources = list(self._custom.input_tensors), []
         reads = self._backward_accessors if backward else self._accessors
         for number, captured in enumerate(entry.traced.captures):

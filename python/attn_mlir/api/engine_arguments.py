@@ -56,13 +56,10 @@ def check_external(online_func: OnlineFunc, custom: CustomIO) -> None:
             )
 
 
-def check_support(backend: Any, tune: Any, tune_bwd: Any, kv_shared: Any) -> None:
+def check_support(backend: Any, kv_shared: Any) -> None:
     """Refuses what is not there yet."""
     if backend not in (None, "tl"):
         raise UnsupportedError(f"backend={backend!r} is not there yet: leave it out, and the backend of the tensors' device is used")
-    for name, value in (("tune", tune), ("tune_bwd", tune_bwd)):
-        if value:
-            raise UnsupportedError(f"{name}=True: there is no tuner yet; leave it out, and sizes are chosen by rule")
     if kv_shared:
         raise UnsupportedError("kv_shared=True is not there yet: pass k and v as two tensors; they may be views of the same memory")
 

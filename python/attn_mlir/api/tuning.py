@@ -1,15 +1,17 @@
 """`tune=True`: programs whose kernels were measured on the tensors of the first call, or taken from a tune file."""
 
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._C._functorch import maybe_current_level
 
 from attn_mlir import driver
 from attn_mlir.api.execute import needing_gradient, program_of
-from attn_mlir.errors import UnsupportedError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.program import Traced
 
@@ -22,6 +24,26 @@ class Wish:
     file: str = ""
     backward: bool = False
     file_backward: str = ""
+
+
+def tuning_of(wish: Wish, device: str | None) -> "Tuning | None":
+    """The tuning of an attention, None where nothing is wished.
+
+    Raises UnsupportedError where measuring is wished for a device, the GPU if there is one for None, whose backend has no tuner, and
+    ArgumentError for files that are no paths.
+    """
+    for name, file in (("tune_file", wish.file), ("tune_file_bwd", wish.file_backward)):
+        if not isinstance(file, (str, os.PathLike)):
+            raise ArgumentError(f"{name} is a path, got {file!r}")
+    if wish.forward or wish.backward:
+        _check(wish, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return Tuning(wish) if wish.forward or wish.backward or wish.file or wish.file_backward else None
+
+
+def _check(wish: Wish, device: str) -> None:
+    if driver.tuner_for(device) is None:
+        name = "tune" if wish.forward else "tune_bwd"
+        raise UnsupportedError(f"{name}=True: there is no tuner for device '{device}'; leave it out, and sizes are chosen by rule")
 
 
 class Tuning:
@@ -41,11 +63,11 @@ class Tuning:
         tuner = driver.tuner_for(device)
         if tuner is None:
             if self._wish.forward or self._wish.backward:
-                raise UnsupportedError(f"tune=True: there is no tuner for device '{device}'; leave it out, and sizes are chosen by rule")
+                _check(self._wish, device)
             return entry
         values = [q, k, v, *captures]
-        if not all(size for value in (q, k) for size in value.shape):
-            return entry
+        if maybe_current_level() is not None or not all(size for value in (q, k) for size in value.shape):
+            return self.latest(entry, device)
         program = program_of(entry, deterministic)
         wrt = tuple(program.argument(i) for i in needing_gradient(values))
         lengths = tuple((value.shape[2] - 1).bit_length() for value in (q, k))

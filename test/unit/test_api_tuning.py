@@ -1,0 +1,103 @@
+"""`tune=True` and `tune_file` on the way from the API to a backend's tuner. The tuner here writes down what it is asked, on the CPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from attn_mlir import driver, masks
+from attn_mlir.api.attention import Attention
+from attn_mlir.api.engine import AttentionEngine
+from attn_mlir.api.meta import meta_tensor
+from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
+from attn_mlir.backends.nvidia.tuning.overrides import overridden
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from engine_helpers import OnlineSoftmax
+
+Asked = list[dict[str, Any]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What the tuner was asked."""
+    calls: Asked = []
+
+    def tune(texts: Any, function: str, wrt: Any, deterministic: bool, inputs: Any, layout: str, file: str, measure: bool) -> Any:
+        calls.append({"function": function, "wrt": wrt, "inputs": len(inputs), "layout": layout, "file": file, "measure": measure})
+        return tuple(with_choices(text, {f"{function} kernel": {"block_q": 64}}) for text in texts)
+
+    found: Callable[[str], Any] = lambda device: tune  # noqa: E731
+    monkeypatch.setattr(driver, "tuner_for", found)
+    return calls
+
+
+def qkv(length: int = 40, gradients: bool = False) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 2, length, 16, generator=generator).requires_grad_(gradients) for _ in range(3)]
+
+
+def check(made: torch.Tensor, given: list[torch.Tensor]) -> None:
+    torch.testing.assert_close(made, scaled_dot_product_attention(*given, is_causal=True), atol=1e-5, rtol=1e-5)
+
+
+def test_the_first_call_of_a_bucket_tunes(asked: Asked) -> None:
+    attention = Attention(mask_mod=masks.causal(), tune=True, tune_file="found.json")
+    for length in (40, 64, 33, 65):
+        check(attention(*qkv(length)), qkv(length))
+    assert [call["function"] for call in asked] == ["", ""]  # up to 64, up to 128
+    assert asked[0] == {"function": "", "wrt": (), "inputs": 3, "layout": "bhsd", "file": "found.json", "measure": True}
+    assert "nvidia.tuned" not in attention.ir("traced")
+
+
+def test_gradients_tune_forward_and_backward(asked: Asked) -> None:
+    given, again = qkv(gradients=True), qkv(gradients=True)
+    made = Attention(mask_mod=masks.causal(), tune=True)(*given)
+    made.square().sum().backward()
+    scaled_dot_product_attention(*again, is_causal=True).square().sum().backward()
+    for tensor, wanted in zip(given, again, strict=True):
+        torch.testing.assert_close(tensor.grad, wanted.grad, atol=1e-4, rtol=1e-4)
+    assert [call["function"] for call in asked] == ["fwd", "bwd"]
+    assert asked[1]["wrt"] == ("q", "k", "v")
+    assert asked[1]["inputs"] > asked[0]["inputs"]
+
+
+def test_a_tune_file_alone_measures_nothing(asked: Asked) -> None:
+    Attention(mask_mod=masks.causal(), tune_file="found.json")(*qkv())
+    assert [call["measure"] for call in asked] == [False]
+
+
+def engine(**options: Any) -> AttentionEngine:
+    meta = tuple(meta_tensor(1, 2, "S", 16, dtype=torch.float32) for _ in range(3))
+    mods: dict[str, Any] = {"mask_mod": masks.causal(), "score_mod": lambda s, io, b, h, i, j: s / 4.0}
+    return AttentionEngine(meta, online_func=OnlineSoftmax(), **mods, **options)
+        meta, mask_mod=masks.causal(), score_mod=lambda s, io, b, h, i, j: s / 4.0, online_func=OnlineSoftmax(), **options
+    )
+
+
+def test_an_engine_has_files_for_both_passes(asked: Asked) -> None:
+    given = [tensor.transpose(1, 2) for tensor in qkv(gradients=True)]
+    made = engine(tune=True, tune_file="fwd.json", tune_file_bwd="bwd.json")(*given)
+    check(made.transpose(1, 2).detach(), qkv())
+    assert [(call["function"].removeprefix("written-"), call["file"], call["measure"]) for call in asked] == [
+        ("fwd", "fwd.json", True),
+        ("bwd", "bwd.json", False),
+    ]
+
+
+@pytest.mark.parametrize("option", ["tune", "tune_bwd"])
+def test_a_device_without_a_tuner_says_so(option: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{option}=True: there is no tuner for device 'cpu'"):
+        engine(device="cpu", **{option: True})
+
+
+def test_files_are_paths() -> None:
+    with pytest.raises(ArgumentError, match="tune_file is a path, got 3"):
+        Attention(tune_file=3)  # type: ignore[arg-type]
+
+
+def test_choices_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = overridden(Attention(mask_mod=masks.causal()), {"emitter": "tilelang"})
+    check(attention(*qkv()), qkv())
+    assert f'"{EVERY}" = {{emitter = "tilelang"}}' in attention.stages()["traced"]
