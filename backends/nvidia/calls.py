@@ -17,7 +17,7 @@ class Call:
     def __init__(self, launcher: Launcher, results: Sequence[torch.Tensor]) -> None:
         """`results` are those of an earlier run; the kernel writes every element of them."""
         self.launcher = launcher
-        self._forms = [(result.size(), result.stride(), result.dtype) for result in results]
+        self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._device = results[0].device
         self._packed: dict[tuple[int, ...], Packed] = {}
 

@@ -108,7 +108,7 @@ def current_stream(index: int) -> int:
     return torch._C._cuda_getCurrentRawStream(index)
 
 
-def empty(size: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def empty(size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """`torch.empty_strided` on the current device, by a shorter way where torch has one."""
     if device.type == "cuda" and _EMPTY is not None:
         return _EMPTY(size, strides, dtype)
