@@ -61,10 +61,11 @@ extern "C" __global__ void attention(const __grid_constant__ Map k_map, const __
 
 
 def naive(kernel: ir.Operation) -> KernelCode:
-    """Code for `@attention` of test/Inputs/causal-softmax.mlir in f16: arguments q, k, v, o, lse."""
+    """Code for `@attention` of test/Inputs/causal-softmax.mlir in f16: arguments q, k, v, and at the end o and lse."""
+    o = len(kernel.regions[0].blocks[0].arguments) - 2
     sizes = [Parameter("size", 0, 2), Parameter("size", 1, 2), Parameter("size", 0, 1), Parameter("size", 1, 1)]
-    strides = [Parameter("stride", tensor, dim, "long long") for tensor in (0, 2, 3) for dim in range(3)]
-    pointers = [Parameter("pointer", tensor) for tensor in (0, 2, 3, 4)]
+    strides = [Parameter("stride", tensor, dim, "long long") for tensor in (0, 2, o) for dim in range(3)]
+    pointers = [Parameter("pointer", tensor) for tensor in (0, 2, o, o + 1)]
     parameters = (Parameter("descriptor", 1, box=(64, KEYS), swizzle=0), *pointers, *sizes, *strides)
     return KernelCode("attention", "attention", _SOURCE, parameters, ROWS, 0, flags=())
 
