@@ -72,8 +72,6 @@ def engine(**options: Any) -> AttentionEngine:
     meta = tuple(meta_tensor(1, 2, "S", 16, dtype=torch.float32) for _ in range(3))
     mods: dict[str, Any] = {"mask_mod": masks.causal(), "score_mod": lambda s, io, b, h, i, j: s / 4.0}
     return AttentionEngine(meta, online_func=OnlineSoftmax(), **mods, **options)
-        meta, mask_mod=masks.causal(), score_mod=lambda s, io, b, h, i, j: s / 4.0, online_func=OnlineSoftmax(), **options
-    )
 
 
 def test_an_engine_has_files_for_both_passes(asked: Asked) -> None:
