@@ -68,10 +68,7 @@ class Ring:
     offset: str
     full: str
     free: str
-
-    @property
-    def turn(self) -> str:
-        return f"{self.name}_turn"
+    turn: str = ""
 
     @property
     def bytes(self) -> int:
@@ -120,7 +117,7 @@ class Memory:
                 self.layout.barrier(f"{constant}Full", stages, 1),
                 self.layout.barrier(f"{constant}Free", stages, self.warps),
             )  # fmt: skip
-            core.names.fresh(f"{name}_turn")
+            self.rings[key].turn = core.names.fresh(f"{name}_turn")
         return self.rings[key]
 
     def resident(self, load: ir.Operation) -> Shared:
@@ -146,14 +143,15 @@ class Memory:
         _, batch, head, begin, _ = load.operands
         place = [self.core.value(value) for value in (begin, head, batch)]
         self.fill(ring, place)
+        self.core.writer.line(f"++{ring.turn};")
 
     def fill(self, ring: Ring, place: list[str]) -> None:
-        """Fills the next stage of the ring with the rows at `place`: first row, head, batch."""
+        """Fills the next stage of the ring with the rows at `place`: first row, head, batch. The caller counts the turn."""
         writer = self.core.writer
         writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
-        writer.line(f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
-        self._copy(ring.source, ring.rows, ring.columns, ring.at(), ring.barrier("full"), place)
-        writer.line(f"++{ring.turn};")
+        with writer.block("if (attn::elect_one())"):
+            writer.line(f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
+            self._copy(ring.source, ring.rows, ring.columns, ring.at(), ring.barrier("full"), place)
 
     def load_residents(self, turn: str) -> None:
         """Loads the tiles that stay, when those of the program before are not needed any more."""
@@ -162,11 +160,11 @@ class Memory:
         writer = self.core.writer
         total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.residents)
         writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")
-        writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
-        for load, tile in self.residents:
-            source, batch, head, begin, _ = load.operands
-            place = [self.core.value(value) for value in (begin, head, batch)]
-            self._copy(source, tile.rows, tile.columns, tile.address, "shared + kResidentFull", place)
+        places = [[self.core.value(value) for value in (load.operands[3], load.operands[2], load.operands[1])] for load, _ in self.residents]
+        with writer.block("if (attn::elect_one())"):
+            writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
+            for (load, tile), place in zip(self.residents, places, strict=True):
+                self._copy(load.operands[0], tile.rows, tile.columns, tile.address, "shared + kResidentFull", place)
 
     def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barrier: str, place: list[str]) -> None:
         if rows > 256 or rows % 8:
@@ -186,7 +184,7 @@ class Memory:
 
     def free(self, ring: Ring, turn: str = "") -> None:
         """Gives the stage back; every warp does."""
-        self.core.writer.line(f"if (lane == 0) attn::barrier_arrive({ring.barrier('free', turn)});")
+        self.core.writer.line(f"if (attn::elect_one()) attn::barrier_arrive({ring.barrier('free', turn)});")
 
     def wait_residents(self, turn: str) -> None:
         """Waits for the tiles that stay."""
@@ -197,9 +195,9 @@ class Memory:
     def free_residents(self) -> None:
         """They may be overwritten; every warp says so."""
         if self.residents:
-            self.core.writer.line("if (lane == 0) attn::barrier_arrive(shared + kResidentFree);")
+            self.core.writer.line("if (attn::elect_one()) attn::barrier_arrive(shared + kResidentFree);")
 
     def turns(self) -> list[str]:
         """Declarations of the counters of both roles."""
-        names = [ring.turn for ring in self.rings.values()]
+        names = list(dict.fromkeys(ring.turn for ring in self.rings.values()))
         return [f"uint32_t {' = 0, '.join(names)} = 0;"] if names else []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Memory, Ring
+from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.structure import body, maker, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.errors import UnsupportedError
@@ -90,6 +90,10 @@ class Overlap:
         if whole and (memory.ring(whole[0].keys, stages) != self.keys or memory.ring(whole[0].values, stages) != self.values):
             raise UnsupportedError("hopper: whole blocks have another size than partial ones")
 
+    def share_turns(self) -> None:
+        """Counts blocks once for keys and values, where no other loop takes stages of their rings."""
+        self.values.turn = self.keys.turn = self.core.names.fresh("turn")
+
     # ---- which blocks
 
     def positions(self) -> None:
@@ -125,6 +129,7 @@ class Overlap:
             for load, ring in ((self.general.keys, self.keys), (self.general.values, self.values)):
                 _, batch, head, _, _ = load.operands
                 self.memory.fill(ring, ["kv", core.value(head), core.value(batch)])
+            self.count()
 
     # ---- the consumers
 
@@ -149,18 +154,19 @@ class Overlap:
             writer.line("const int n = 0;")
             scores = self.scores(consumer, self.general)
             consumer.products.wait(0, scores)
-            self.free(self.keys)
+            self.memory.free(self.keys)
             self.softmax(consumer, self.general, pin=False)
             consumer.products.pack(self.weights(self.general), packed)
             core.tiles[self.general.sums.results[0]] = accumulator
             consumer.assign(carried, yielded(body(self.general.loop)))
+            self.count()
         self.loop(consumer, self.general, "int n = 1; n < partial_blocks; ++n", packed, carried, accumulator)
         if self.inner is not None:
             self.loop(consumer, self.inner, "int n = max(1, partial_blocks); n < key_blocks; ++n", packed, carried, accumulator)
         writer.line("// The sums of the last block.")
         self.sums(consumer, self.general, packed, accumulator)
         consumer.products.wait(0, accumulator)
-        self.free(self.values)
+        self.memory.free(self.values, self.before)
         for result, tile in zip(last.results, carried, strict=True):
             core.tiles[result] = consumer.whole(tile)
 
@@ -175,10 +181,11 @@ class Overlap:
             if self.take_turns:
                 writer.line(f"attn::named_arrive({following}, 256);")
             products.wait(1, scores)
-            self.free(self.keys)
+            self.memory.free(self.keys)
             self.softmax(consumer, step, pin=True)
             products.wait(0, accumulator)
-            self.free(self.values)
+            self.memory.free(self.values, self.before)
+            self.count()
             products.pack(self.weights(step), packed)
             if step.sums.name == "tile.dot_rescale":
                 factor = core.tiles[step.sums.operands[1]]
@@ -209,16 +216,20 @@ class Overlap:
     def sums(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment) -> None:
         """Starts the product of weights and values of the block before."""
         products = consumer.products
-        values = self.memory.wait(self.values)
+        values = self.memory.wait(self.values, self.before)
         products.begin()
         products.start(accumulator, packed, values, self.keys.rows, False, False, values.element)
         products.commit()
         self.core.tiles[step.sums.results[0]] = accumulator
 
-    def free(self, ring: Ring) -> None:
-        """Gives the stage back and counts."""
-        self.memory.free(ring)
-        self.core.writer.line(f"++{ring.turn};")
+    @property
+    def before(self) -> str:
+        """The turn of the block before, whose values are summed now."""
+        return f"({self.values.turn} - 1)"
+
+    def count(self) -> None:
+        """The next block."""
+        self.core.writer.line(*(f"++{turn};" for turn in dict.fromkeys((self.keys.turn, self.values.turn))))
 
     def weights(self, step: Step) -> Fragment:
         """The weights of this block."""

@@ -72,20 +72,23 @@ class Programs:
             self._decode()
             yield
             if producer:
-                writer.line("program = next;")
+                writer.line("program = __shfl_sync(0xffffffffu, next, 0);")
 
     def _exchange(self, producer: bool) -> None:
         writer = self.core.writer
         slot = "shared + kWords + round % 2 * 4"
         if producer:
             writer.line("attn::barrier_wait(shared + kNextFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
-            writer.line(f"attn::store_shared_int({slot}, program);", "attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
-            writer.line("if (program >= programs) break;", "const int drawn = atomicAdd(counter, 1), next = gridDim.x + drawn;")
-            writer.line("if (drawn == programs - 1) *counter = 0;")
+            with writer.block("if (lane == 0)"):
+                writer.line(f"attn::store_shared_int({slot}, program);", "attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
+            writer.line("if (program >= programs) break;", "int next = 0;")
+            with writer.block("if (lane == 0)"):
+                writer.line("const int drawn = atomicAdd(counter, 1);", "next = gridDim.x + drawn;")
+                writer.line("if (drawn == programs - 1) *counter = 0;")
             self.core.arguments.counter()
             return
         writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")
-        writer.line(f"const int program = attn::load_shared_int({slot});", "__syncwarp();")
+        writer.line(f"const int program = __shfl_sync(0xffffffffu, attn::load_shared_int({slot}), 0);")
         writer.line("if (lane == 0) attn::barrier_arrive(shared + kNextFree + round % 2 * 8);", "if (program >= programs) break;")
 
     def _decode(self) -> None:

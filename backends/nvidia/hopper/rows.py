@@ -41,7 +41,8 @@ class RowsKernel:
         self.programs.declare()
         with core.scope(f"if (warpgroup == {self.warpgroups})"):
             writer.line(f"attn::fewer_registers<{self.schedule['producer_registers']}>();")
-            with core.scope(f"if (threadIdx.x == {128 * self.warpgroups})"):
+            writer.line("const int lane = threadIdx.x % 32;")
+            with core.scope(f"if (attn::warp_index() == {4 * self.warpgroups})"):
                 self._producer()
         with core.scope("else"):
             writer.line(f"attn::more_registers<{self.schedule['consumer_registers']}>();")
@@ -68,6 +69,8 @@ class RowsKernel:
                 turns, vote = bool(self.schedule["turns"]) and self.warpgroups > 1, bool(self.schedule["vote"])
                 self.overlaps[chain[0]] = Overlap(self.core, self.memory, steps, self.stages, self.warpgroups, turns, vote)
         self._rings(self.kernel)
+        if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
+            next(iter(self.overlaps.values())).share_turns()
         self.programs.allocate(self.memory.layout)
         if self.schedule["staging"] == "query":
             self.stores.staging = self.memory.residents[0][1].address.removeprefix("shared + ")
