@@ -39,7 +39,7 @@ def qkv(length: int = 40, gradients: bool = False) -> list[torch.Tensor]:
 
 
 def check(made: torch.Tensor, given: list[torch.Tensor]) -> None:
-    torch.testing.assert_close(made, scaled_dot_product_attention(*given, is_causal=True), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(made, scaled_dot_product_attention(given[0], given[1], given[2], is_causal=True), atol=1e-5, rtol=1e-5)
 
 
 def test_the_first_call_of_a_bucket_tunes(asked: Asked) -> None:
@@ -55,7 +55,7 @@ def test_gradients_tune_forward_and_backward(asked: Asked) -> None:
     given, again = qkv(gradients=True), qkv(gradients=True)
     made = Attention(mask_mod=masks.causal(), tune=True)(*given)
     made.square().sum().backward()
-    scaled_dot_product_attention(*again, is_causal=True).square().sum().backward()
+    scaled_dot_product_attention(again[0], again[1], again[2], is_causal=True).square().sum().backward()
     for tensor, wanted in zip(given, again, strict=True):
         torch.testing.assert_close(tensor.grad, wanted.grad, atol=1e-4, rtol=1e-4)
     assert [call["function"] for call in asked] == ["fwd", "bwd"]
