@@ -104,7 +104,8 @@ def run_case(case: Case, args: argparse.Namespace, backward: bool) -> dict[str, 
         found[name] |= {"ms": middle, "tflops": 1e-9 * case.flops(backward) / middle, "samples_ms": samples}
     described = {"case": case.name, "kind": case.kind, "direction": "backward" if backward else "forward"}
     shape = {"batch": case.batch, "heads": case.heads, "kv_heads": case.kv_heads, "length": case.length, "dim": case.dim}
-    return {**described, **shape, "flops": case.flops(backward), "bytes": case.bytes(backward), "systems": found}
+    work = {"flops": case.flops(backward), "bytes": case.bytes(backward), "exponentials": case.exponentials}
+    return {**described, **shape, **work, "systems": found}
 
 
 def run_cases(cases: Sequence[Case], args: argparse.Namespace, backward: bool) -> list[dict[str, Any]]:

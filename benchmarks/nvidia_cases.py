@@ -14,6 +14,8 @@ VARIANTS = ("window1024", "softcap30", "alibi", "sigmoid", "relu", "retention", 
 """Attentions other than softmax over full and causal rows; all of them causal."""
 WITHOUT_PEERS = VARIANTS[3:]
 """Rows that no other system computes: they are compared with softmax, causal, at the same shape."""
+_SPECIAL = {"softcap30": 2, "sigmoid": 2, "relu": 0, "retention": 0, "relu_normalized": 0}
+"""Results of the special function unit for each pair; 1 where nothing is said."""
 _BACKWARD = 2.5
 """Five products of matrices in the backward, two in the forward pass."""
 
@@ -48,6 +50,11 @@ class Case:
     def flops(self, backward: bool = False) -> float:
         """Of the matrix products over present pairs, as the tables count them: 4 D for a pair, 2.5 times that backward."""
         return 4.0 * self.dim * self.pairs * self.batch * self.heads * (_BACKWARD if backward else 1.0)
+
+    @property
+    def exponentials(self) -> float:
+        """How many exponentials, hyperbolic tangents and reciprocals of pairs a pass needs."""
+        return float(_SPECIAL.get(self.kind, 1) * self.pairs * self.batch * self.heads)
 
     def bytes(self, backward: bool = False) -> float:
         """What has to be read and written at least: q, k, v, o, and lse; backward also do, dq, dk, dv."""

@@ -8,14 +8,15 @@ from nvidia_cases import WITHOUT_PEERS
 from nvidia_systems import NAMES, OURS
 
 Json = dict[str, Any]
-_TENSOR_FLOPS, _MULTIPROCESSORS, _CLOCK, _BANDWIDTH = 4096.0, 132, 1.83e9, 4.8e12
-"""Of an H200: 16-bit matrix FLOPs per cycle and multiprocessor, multiprocessors, the data sheet's clock, bytes per second."""
+_TENSOR_FLOPS, _EXPONENTIALS, _MULTIPROCESSORS, _CLOCK, _BANDWIDTH = 4096.0, 16.0, 132, 1.83e9, 4.8e12
+"""Of an H200: 16-bit matrix FLOPs and exponentials a cycle and multiprocessor, multiprocessors, the data sheet's clock, bytes a second."""
 _SHORT = {"attn_mlir_tilelang": "TileLang", "flash": "FA2", "flex": "Flex"}
 
 
-def floor_ms(flops: float, moved: float) -> float:
-    """The least time that a shape can take: the larger of its matrix FLOPs and its bytes."""
-    return 1e3 * max(flops / (_TENSOR_FLOPS * _MULTIPROCESSORS * _CLOCK), moved / _BANDWIDTH)
+def floor_ms(flops: float, exponentials: float, moved: float) -> float:
+    """The least time that a shape can take: the largest of its matrix FLOPs, its exponentials and its bytes."""
+    cycles = max(flops / _TENSOR_FLOPS, exponentials / _EXPONENTIALS) / _MULTIPROCESSORS
+    return 1e3 * max(cycles / _CLOCK, moved / _BANDWIDTH)
 
 
 def compare(report: Json, reference: Json) -> None:
@@ -25,7 +26,7 @@ def compare(report: Json, reference: Json) -> None:
         for result in report.get(part, []):
             systems, direction = result["systems"], result["direction"]
             ours = systems.get("attn_mlir", {}).get("tflops")
-            result["floor_ms"] = floor_ms(result["flops"], result["bytes"])
+            result["floor_ms"] = floor_ms(result["flops"], result["exponentials"], result["bytes"])
             if part == "variants" and result["kind"] == "causal" and ours:
                 softmax[direction] = ours
             if ours is None:
