@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.nvidia import attributes
 from attn_mlir.backends.nvidia.attributes import SCHEDULE, Fields
+from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
 from attn_mlir.backends.nvidia.kernel import KernelCode
@@ -19,6 +20,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     match _grid(kernel):
         case "rows":
             return plan_rows(kernel, target, choices)
+        case "pairs":
+            return plan_pairs(kernel, target, choices)
     return None
 
 
@@ -28,6 +31,8 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
     match _grid(kernel):
         case "rows":
             return RowsKernel(kernel, schedule).emit()
+        case "pairs":
+            return emit_pairs(kernel, target, schedule)
         case grid:
             raise UnsupportedError(f"hopper: no kernels over {grid}; use the emitter 'tilelang'")
 

@@ -33,6 +33,12 @@ ATTN_DEVICE bool elect_one() {
 ATTN_DEVICE int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 7, 0); }
 ATTN_DEVICE int warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 5, 0); }
 
+// `value`; the compiler does not know that it is, so it computes anew what depends on it instead of keeping it in registers.
+ATTN_DEVICE int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // ---- registers of a warpgroup ----------------------------------------------------------------------------------------------------------
 // The sum over threads of the registers asked for must not exceed registers at launch x threads: otherwise the kernel hangs.
 
@@ -215,6 +221,9 @@ ATTN_DEVICE float2 load_shared2(uint32_t address) {
   return value;
 }
 ATTN_DEVICE void store_shared(uint32_t address, float value) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory"); }
+ATTN_DEVICE void store_shared2(uint32_t address, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+}
 ATTN_DEVICE int load_shared_int(uint32_t address) {
   int value;
   asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");

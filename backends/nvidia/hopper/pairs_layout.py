@@ -1,0 +1,152 @@
+"""Shared memory, registers and warpgroups of a kernel of pairs."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, round_up, tile_bytes
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+REGISTERS = {1: (0, 0), 2: (240, 24), 3: (160, 32)}
+"""Registers of the threads of consumers and of the producer, by the number of consumer warpgroups; 0: as at launch."""
+_SPARE = {1: 250, 2: 236, 3: 156}
+ADDED_COLUMNS = 32
+"""Columns of f32 in a panel of shared memory from which TMA adds to global memory: 128 bytes."""
+_ADDRESSES = 20
+"""Registers that a thread needs besides tiles, about."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tile in shared memory, `copies` times: `offset` from the start, `bytes` of one copy."""
+
+    name: str
+    offset: int
+    bytes: int
+    rows: int
+    columns: int
+    copies: int = 1
+
+
+class Layout:
+    """Where everything is.
+
+    `keys`, `queries`: buffers by the tensor they are read from; `exchange`: weights that all warpgroups need; `adds`: by tensor, sums
+    over keys on their way to memory, a part for each warpgroup; `columns`: values of query rows, 4 bytes each, `column_slots` of them
+    for a query. Barriers (8 bytes) follow: one for the keys, then for each tensor of queries, and for the values of rows if there are
+    any, one "full" and one "free" for each stage.
+    """
+
+    def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, column_slots: int, staged_adds: bool) -> None:
+        self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
+        self.warpgroups = kernel.keys // ROWS
+        self._size = 0
+        self.keys: dict[ir.Value, Buffer] = {}
+        self.queries: dict[ir.Value, Buffer] = {}
+        for memory in kernel.memory(kernel.key_loads):
+            self.keys[memory] = self._buffer(kernel.keys, memory, 1)
+        for memory in kernel.memory(kernel.step_ops("tile.load")):
+            self.queries[memory] = self._buffer(kernel.queries, memory, stages)
+        exchanged = len({op.operands[0] for op in kernel.step_ops("tile.accumulate")})
+        size = tile_bytes(kernel.keys, kernel.queries)
+        self.exchange = [self._take("weights", kernel.keys, kernel.queries, size, exchanges) for _ in range(exchanged)]
+        self.adds: dict[ir.Value, Buffer] = {}
+        for op in kernel.step_ops("tile.accumulate"):
+            target = op.operands[2]
+            split = split_rows(kernel.queries, head_columns(target), self.warpgroups)
+            if staged_adds and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
+                part = split.blocks * split.columns * ROWS * 4
+                self.adds[target] = self._take("added", ROWS, split.columns, part, self.warpgroups)
+        self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, stages)
+        self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
+        self.barriers = self._size
+        self.pipes = len(self.queries) + (column_slots > 0)
+        self.bytes = self._size + 8 * (1 + 2 * stages * self.pipes)
+
+    def _buffer(self, rows: int, memory: ir.Value, copies: int) -> Buffer:
+        columns = head_columns(memory)
+        return self._take("tile", rows, columns, tile_bytes(rows, columns), copies)
+
+    def _take(self, name: str, rows: int, columns: int, size: int, copies: int) -> Buffer:
+        buffer = Buffer(name, self._size, size, rows, columns, copies)
+        self._size += size * copies
+        return buffer
+
+    @property
+    def threads(self) -> int:
+        return 128 * (self.warpgroups + 1)
+
+    def full(self, pipe: int) -> int:
+        """Offset of the first of the "full" barriers of a pipe; one for each stage follows."""
+        return self.barriers + 8 * (1 + 2 * self.stages * pipe)
+
+    def free(self, pipe: int) -> int:
+        """Offset of the first "free" barrier."""
+        return self.full(pipe) + 8 * self.stages
+
+
+def head_columns(memory: ir.Value) -> int:
+    """The head dimension of a tensor in memory."""
+    return ir.MemRefType(memory.type).shape[-1]
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the warpgroups share a product [queries, columns] that sums over keys.
+
+    Each has `blocks` blocks of 64 queries (number `warpgroup + warpgroups * n` if `by_rows`, else all) and `columns` columns, the first
+    one `columns * warpgroup` unless `by_rows`.
+    """
+
+    blocks: int
+    columns: int
+    by_rows: bool
+
+
+def split_rows(queries: int, columns: int, warpgroups: int) -> Split:
+    """Shares by rows where there are enough, else by columns. Raises UnsupportedError where neither works."""
+    if queries % ROWS:
+        raise UnsupportedError(f"hopper: blocks of pairs have a multiple of {ROWS} queries, not {queries}")
+    blocks = queries // ROWS
+    if blocks % warpgroups == 0:
+        return Split(blocks // warpgroups, round_up(columns, ADDED_COLUMNS), True)
+    padded = round_up(columns, 16) if columns <= 64 else 64 * panels(columns)
+    part = padded // warpgroups
+    if padded % warpgroups or part % 8 or (part > 64 and part % 64) or 64 % min(part, 64):
+        raise UnsupportedError(f"hopper: {columns} columns are not shared by {warpgroups} warpgroups")
+    return Split(blocks, part, False)
+
+
+def registers(kernel: PairsKernel, warpgroups: int) -> int:
+    """About how many registers a thread of a consumer needs."""
+    half, sums = kernel.queries // 2, 0
+    for fill in kernel.fills:
+        sums += round_up(ir.RankedTensorType(fill.results[0].type).shape[1], 8) // 2
+    products = half * len(kernel.step_ops("tile.dot"))
+    tiles = [r for op in kernel.step_ops("tile.map") for r in op.results if ir.RankedTensorType(r.type).rank == 2]
+    weights = sum(half if str(ir.RankedTensorType(r.type).element_type) == "f32" else half // 2 for r in tiles)
+    added = 0
+    for op in {op.operands[2]: op for op in kernel.step_ops("tile.accumulate")}.values():
+        part = split_rows(kernel.queries, head_columns(op.operands[2]), warpgroups)
+        added = added + part.blocks * part.columns // 2
+    return sums + max(products, weights + added) + _ADDRESSES
+
+
+def plan_layout(kernel: PairsKernel, target: NvidiaTarget, column_slots: int, stages: int | None = None) -> Layout:
+    """The layout with as many stages as fit. Raises UnsupportedError when nothing fits."""
+    if kernel.keys % ROWS or kernel.keys // ROWS not in REGISTERS:
+        raise UnsupportedError(f"hopper: blocks of pairs have 64, 128 or 192 keys, not {kernel.keys}")
+    warpgroups = kernel.keys // ROWS
+    for memory in (*kernel.memory(kernel.key_loads), *kernel.memory(kernel.step_ops("tile.load"))):
+        if head_columns(memory) % 8:
+            raise UnsupportedError(f"hopper: head dimensions are multiples of 8, got {head_columns(memory)}")
+    needed = registers(kernel, warpgroups)
+    if needed > _SPARE[warpgroups]:
+        raise UnsupportedError(f"hopper: the tiles of pairs need about {needed} registers, there are {_SPARE[warpgroups]}")
+    for count, exchanges, staged_adds in ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False)):
+        if stages is None or stages == count:
+            layout = Layout(kernel, count, exchanges, column_slots, staged_adds)
+            if layout.bytes <= target.shared_bytes:
+                return layout
+    raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")

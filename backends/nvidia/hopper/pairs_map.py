@@ -1,0 +1,259 @@
+"""Prints the maps of pairs: weights from products, the values of query rows read from shared memory."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
+from attn_mlir.backends.nvidia.scalars import dependence, frontier
+from attn_mlir.mlir import ir
+
+_I, _J = frozenset({0}), frozenset({1})
+_IDENTITY = {"sum": "0.0f", "max": "-3.40282347e+38f"}
+_COSTLY = ("memref.load", "arith.divf", "math.")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A tile of 16-bit weights in registers, `uint32_t name[columns / 4]`: operand A of products as it is."""
+
+    name: str
+    columns: int
+    element: str
+
+
+def body_of(op: ir.Operation) -> ir.Block:
+    """The region of a map."""
+    return op.regions[0].blocks[0]
+
+
+def yielded(block: ir.Block) -> list[ir.Value]:
+    """What the region's terminator hands on."""
+    return list(list(block.operations)[-1].operation.operands)
+
+
+def maker(value: ir.Value) -> ir.Operation | None:
+    """The op that makes a value."""
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def slice_of(values: Iterable[ir.Value], block: ir.Block, stop: ir.Value | None = None) -> set[ir.Value]:
+    """Everything in the block that the values need, and they; nothing behind `stop`."""
+    found: set[ir.Value] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if value in found:
+            continue
+        found.add(value)
+        op = maker(value)
+        if op is not None and op.block == block and (stop is None or value != stop):
+            todo += list(op.operands)
+    return found
+
+
+def column_values(op: ir.Operation, type_of: Callable[[ir.Value], str]) -> list[ir.Value]:
+    """The values of a map that depend on the query alone and cost something: they are computed once and kept in shared memory."""
+    block = body_of(op)
+    found = []
+    if len(list(block.arguments)) == 2:
+        for value in frontier(block, dependence(block), _J):
+            costly = any(_is_costly(v) for v in slice_of([value], block))
+            if costly and type_of(value) in ("float", "int"):
+                found.append(value)
+    return found
+
+
+def _is_costly(value: ir.Value) -> bool:
+    op = maker(value)
+    return op is not None and op.name.startswith(_COSTLY)
+
+
+def early_value(block: ir.Block, product: ir.Value) -> ir.Value | None:
+    """The last value through which alone the elements of `product` matter: it can be computed before the other products are there."""
+    operations = [view.operation for view in block.operations]
+    of_product = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] == product)
+    mixed = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] != product)
+    for op in reversed(operations[:-1]):
+        value = op.results[0] if len(list(op.results)) else None
+        if value is None or value not in of_product or value in mixed or not isinstance(value.type, ir.F32Type):
+            continue
+        if op.name == "tensor.extract":
+            return None
+        inside = slice_of([value], block)
+        users = [use.owner.operation for v in inside & of_product if v != value for use in v.uses]
+        if all(any(result in inside for result in user.results) for user in users):
+            return value
+    return None
+
+
+def _reached(operations: list[ir.Operation], starts: Callable[[ir.Operation], bool]) -> set[ir.Value]:
+    found: set[ir.Value] = set()
+    for op in operations:
+        if starts(op) or any(operand in found for operand in op.operands):
+            found.update(op.results)
+    return found
+
+
+class PairMap:
+    """One map over [keys, queries]."""
+
+    def __init__(self, core: Core, op: ir.Operation, slots: dict[ir.Value, int], packed: dict[ir.Value, Packed]) -> None:
+        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`."""
+        self.core, self.op, self.slots, self.packed = core, op, slots, packed
+        self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
+        self.kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        self.stored = len(self.results) - len(self.kinds)
+        self.depends = dependence(self.block)
+
+    def print(self, queries: int, limit: str | None, products: list[ir.Value], rest: Callable[[], None]) -> None:
+        """Prints the map; `rest` waits for all products but the first of `products`. `limit`: how many queries there are, if not all."""
+        core = self.core
+        targets, sums = self._targets(queries)
+        fragment = core.tiles.get(products[0]) if products else None
+        early = early_value(self.block, products[0]) if len(products) > 1 and isinstance(fragment, Fragment) else None
+        for value in frontier(self.block, self.depends, frozenset()):
+            core.scalars.emit(value)
+        self._row_values()
+        if early is not None and isinstance(fragment, Fragment):
+            element = f"{fragment.name}[4 * c + 2 * h + e]"
+            with core.unrolled("c", queries // 8):
+                loads = self._column_loads(slice_of([early], self.block))
+                with core.unrolled("e", 2):
+                    self._column(loads, limit)
+                    with core.unrolled("h", 2):
+                        self._bind_row()
+                        core.writer.line(f"{element} = {core.scalars.emit(early)};")
+        rest()
+        with core.unrolled("c", queries // 8):
+            loads = self._column_loads(slice_of(self.values, self.block, early))
+            parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed}
+            if parts:
+                core.writer.line(f"float {', '.join(f'{part}[4]' for part in parts.values())};")
+            with core.unrolled("e", 2):
+                self._column(loads, limit)
+                with core.unrolled("h", 2):
+                    self._bind_row()
+                    if early is not None and isinstance(fragment, Fragment):
+                        core.scalars.bind(early, core.names.fresh("early"))
+                        core.writer.line(f"const float {core.scalars.emit(early)} = {fragment.name}[4 * c + 2 * h + e];")
+                    self._elements(targets, parts, sums, limit)
+            for (name, _), result in zip(targets, self.results, strict=False):
+                if name in parts:
+                    pack = PANELS[element_name(result.type)]
+                    with core.unrolled("h", 2):
+                        core.writer.line(f"{name}[2 * c + h] = attn::{pack}({parts[name]}[2 * h], {parts[name]}[2 * h + 1]);")
+        self._reduce(sums)
+
+    def _targets(self, queries: int) -> tuple[list[tuple[str, bool]], list[Row]]:
+        """Names of the results, and whether they are packed; the sums."""
+        core, targets = self.core, []
+        for value, result in zip(self.values[: self.stored], self.results, strict=False):
+            element = element_name(result.type)
+            if element in PANELS:
+                name = core.names.fresh(_hint(_widened(value), "weights"))
+                core.writer.line(f"uint32_t {name}[{queries // 4}];")
+                self.packed[result] = Packed(name, queries, element)
+                targets.append((name, True))
+            else:
+                fragment = core.fragment(_hint(value, "weights"), queries)
+                core.tiles[result] = fragment
+                targets.append((fragment.name, False))
+        sums = []
+        for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
+            row = core.row({"sum": "key_sum", "max": "key_max"}[kind], _IDENTITY[kind])
+            core.tiles[result] = row
+            sums.append(row)
+        return targets, sums
+
+    def _row_values(self) -> None:
+        """What depends on the key alone: two values for each."""
+        core = self.core
+        arrays: dict[ir.Value, str] = {}
+        for value in frontier(self.block, self.depends, _I):
+            op = maker(value)
+            if op is None or op.name != "tensor.extract":
+                arrays[value] = core.names.fresh(_hint(value, "of_key"))
+        for value, name in arrays.items():
+            core.writer.line(f"{core.scalars.type_of(value)} {name}[2];")
+        if arrays:
+            with core.unrolled("h", 2):
+                self._bind_row()
+                for value, name in arrays.items():
+                    core.writer.line(f"{name}[h] = {core.scalars.emit(value)};")
+        for value, name in arrays.items():
+            core.scalars.bind(value, f"{name}[h]")
+
+    def _bind_row(self) -> None:
+        self.core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
+
+    def _column_loads(self, needed: set[ir.Value]) -> dict[ir.Value, str]:
+        """Reads the staged values of two queries each."""
+        core, names = self.core, {}
+        stride = 4 * core.width
+        for value, slot in self.slots.items():
+            if value in needed:
+                names[value] = core.names.fresh(_hint(value, "of_query"))
+                core.writer.line(f"const float2 {names[value]} = attn::load_shared2(columns + {slot * stride} + 32 * c);")
+        return names
+
+    def _column(self, loads: dict[ir.Value, str], limit: str | None) -> None:
+        core = self.core
+        position = "column + 8 * c + e"
+        core.scalars.bind(self.block.arguments[1], f"({position})")
+        if limit is not None:
+            core.writer.line(f"const bool inside = {position} < {limit};", f"const int query = min({position}, {limit} - 1);")
+            core.scalars.bind(self.block.arguments[1], "query")
+        else:
+            for value in self._positions():
+                core.scalars.bind(value, "(column_float + (float)(8 * c + e))")
+        for value, name in loads.items():
+            text = f"(e ? {name}.y : {name}.x)"
+            core.scalars.bind(value, f"__float_as_int{text}" if core.scalars.type_of(value) == "int" else text)
+
+    def _positions(self) -> list[ir.Value]:
+        """Where the index of the query is taken as a float."""
+        found = []
+        for view in self.block.operations:
+            cast = maker(view.operation.operands[0]) if view.operation.name == "arith.sitofp" else None
+            if cast is not None and cast.name == "arith.index_cast" and cast.operands[0] == self.block.arguments[1]:
+                found.append(view.operation.results[0])
+        return [value for value in found if isinstance(value.type, ir.F32Type)]
+
+    def _elements(self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[Row], limit: str | None) -> None:
+        core = self.core
+        for (name, packed), value in zip(targets, self.values, strict=False):
+            text = core.scalars.emit(_widened(value))
+            place = f"{parts[name]}[2 * h + e]" if packed else f"{name}[4 * c + 2 * h + e]"
+            core.writer.line(f"{place} = {text if limit is None else f'inside ? {text} : 0.0f'};")
+        for row, kind, value in zip(sums, self.kinds, self.values[self.stored :], strict=True):
+            text = core.scalars.emit(value)
+            text = text if limit is None else f"(inside ? {text} : {_IDENTITY[kind]})"
+            core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
+
+    def _combined(self, kind: str, a: str, b: str) -> str:
+        return f"{a} + {b}" if kind == "sum" else f"{self.core.max_nan(kind)}({a}, {b})"
+
+    def _reduce(self, sums: list[Row]) -> None:
+        if not sums:
+            return
+        with self.core.unrolled("h", 2):
+            for row, kind in zip(sums, self.kinds, strict=True):
+                for distance in (1, 2):
+                    other = f"__shfl_xor_sync(0xffffffffu, {row.name}[h], {distance})"
+                    self.core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', other)};")
+
+
+def _widened(value: ir.Value) -> ir.Value:
+    """The f32 value that is rounded to this one."""
+    op = maker(value)
+    return op.operands[0] if op is not None and op.name == "arith.truncf" else value
+
+
+def _hint(value: ir.Value, otherwise: str) -> str:
+    """The user's name of a value."""
+    op = maker(value)
+    if op is None:
+        return otherwise
+    location = op.location
+    return location.name_str if isinstance(location, ir.NameLoc) else otherwise

@@ -1,0 +1,238 @@
+"""What the consumer warpgroups do with one block of queries: products, weights, sums over queries and sums over keys."""
+
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, PairMap, body_of, column_values, early_value
+from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, round_up
+from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+class Consumers(Sweep):
+    """The warpgroups that compute."""
+
+    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, element: str) -> None:
+        super().__init__(core, kernel, layout)
+        self.element = element
+        self.packed: dict[ir.Value, Packed] = {}
+        self.sums = QuerySums(core, kernel, layout, element)
+
+    # ---- carried tiles
+
+    def enter(self, carried: list[ir.Value], initial: list[ir.Value]) -> None:
+        for name, value in zip(carried, initial, strict=True):
+            self.core.tiles[name] = self.core.tiles[value]
+
+    def leave(self, results: list[ir.Value], values: list[ir.Value]) -> None:
+        for result, value in zip(results, values, strict=False):
+            self.core.tiles[result] = self.core.tiles[value]
+
+    def before_heads(self, block: ir.Block) -> None:
+        for op in ops_of(block, "tile.fill"):
+            self.core.tiles[op.results[0]] = self.core.row("state", self.core.value(op.operands[0]))
+
+    def after_heads(self, block: ir.Block) -> None:
+        for op in ops_of(block, "tile.scatter_add"):
+            self.sums.scatter_keys(op)
+
+    def _copy(self, op: ir.Operation, block: ir.Block) -> None:
+        values = list(list(block.operations)[-1].operation.operands)
+        for result, value in zip(op.results, values, strict=True):
+            tile = self.core.tiles[value]
+            if result not in self.core.tiles:
+                self.core.tiles[result] = tile
+            elif self.core.tiles[result] != tile:
+                raise UnsupportedError("hopper: a branch carries other tiles than the one beside it")
+
+    def accumulators(self) -> None:
+        """Declares the sums over queries."""
+        core = self.core
+        for op in self.kernel.fills:
+            columns = ir.RankedTensorType(op.results[0].type).shape[1]
+            core.tiles[op.results[0]] = core.fragment("sum", columns, "f32", core.value(op.operands[0]))
+
+    # ---- one step
+
+    def step(self, block: ir.Block) -> None:
+        core = self.core
+        dots = ops_of(block, "tile.dot")
+        maps = [op for op in ops_of(block, "tile.map") if len(list(op.operands)) == 2]
+        limit = step_limit(list(maps[0].operands)[1]) if maps else None
+        self._waited: set[ir.Value] = set()
+        self._memory = {op.results[0]: op.operands[0] for op in (*self.kernel.key_loads, *ops_of(block, "tile.load"))}
+        if dots and maps:
+            dots = self._order(dots, maps[0])
+        for op in dots:
+            self._dot(op)
+        with core.scope(None):
+            text = None if limit is None else as_int(core, limit)
+            self._maps(block, maps, dots, text)
+            self._products(block, text)
+            for op in ops_of(block, "tile.scatter_add"):
+                self.sums.scatter_pairs(op, text)
+            for op in ops_of(block, "tile.map"):
+                if op not in maps:
+                    self._carry(op)
+
+    def _order(self, dots: list[ir.Operation], first_map: ir.Operation) -> list[ir.Operation]:
+        """The product whose elements something can be done with alone comes first."""
+        for op in dots:
+            if early_value(body_of(first_map), op.results[0]) is not None:
+                return [op, *(other for other in dots if other != op)]
+        return dots
+
+    def _wait(self, memory: ir.Value) -> None:
+        """Waits for the tile of a tensor of queries."""
+        if memory not in self._waited:
+            self._waited.add(memory)
+            pipe = list(self.layout.queries).index(memory)
+            self.core.writer.line(f"attn::barrier_wait({self._full(pipe)}, {PARITY});")
+
+    def _full(self, pipe: int) -> str:
+        return f"barriers + {self.layout.full(pipe) - self.layout.barriers} + 8 * {STAGE}"
+
+    def _release(self, pipe: int) -> None:
+        free = f"barriers + {self.layout.free(pipe) - self.layout.barriers} + 8 * {STAGE}"
+        self.core.writer.line(f"if (lane == 0) attn::barrier_arrive({free});")
+
+    def _query_operand(self, memory: ir.Value, mn_major: bool) -> SharedOperand:
+        buffer = self.layout.queries[memory]
+        address = f"shared + {buffer.offset} + {buffer.bytes} * {STAGE}"
+        return SharedOperand(address, buffer.rows * 128, mn_major)
+
+    def _dot(self, op: ir.Operation) -> None:
+        core, queries = self.core, self.kernel.queries
+        if not ir.BoolAttr(op.attributes["transpose_b"]).value:
+            raise UnsupportedError("hopper: weights of pairs come from products of keys and queries")
+        key, query = (self._memory[value] for value in op.operands)
+        self._wait(query)
+        keys = self.layout.keys[key]
+        a = SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup", keys.rows * 128)
+        fragment = core.fragment("product", queries)
+        core.tiles[op.results[0]] = fragment
+        core.uses("", queries, "shared", self.element)
+        core.writer.line("attn::wgmma_begin();")
+        depth = round_up(keys.columns, DEPTH)
+        core.writer.all(product(fragment.name, queries, depth, a, self._query_operand(query, False), self.element, clear=True))
+        core.writer.line("attn::wgmma_commit();")
+
+    def _maps(self, block: ir.Block, maps: list[ir.Operation], dots: list[ir.Operation], limit: str | None) -> None:
+        core, layout = self.core, self.layout
+        if layout.column_slots:
+            pipe = layout.pipes - 1
+            core.writer.line(f"attn::barrier_wait({self._full(pipe)}, {PARITY});")
+            core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE} + 4 * column;")
+        fragments = [core.tiles[op.results[0]] for op in dots]
+
+        def land(pending: int, some: list[object]) -> None:
+            if some:
+                core.writer.line(f"attn::wgmma_wait<{pending}>();")
+                core.writer.all(f"attn::hold({tile.name});" for tile in some if isinstance(tile, Fragment))
+
+        slots = {value: slot for slot, value in enumerate(staged_values(core, block))}
+        products = [op.results[0] for op in dots]
+        early = bool(maps) and len(dots) > 1 and early_value(body_of(maps[0]), products[0]) is not None
+        if early:
+            land(len(dots) - 1, [*fragments[:1]])
+        for number, op in enumerate(maps):
+            own = {value: slots[value] for value in column_values(op, core.scalars.type_of)}
+            first = number == 0
+
+            def rest(first: bool = first) -> None:
+                if first:
+                    land(0, [*fragments[1:]] if early else [*fragments])
+
+            PairMap(core, op, own, self.packed).print(self.kernel.queries, limit, products if early and first else [], rest)
+        if layout.column_slots:
+            core.writer.line("__syncwarp();")
+            self._release(layout.pipes - 1)
+
+    def _products(self, block: ir.Block, limit: str | None) -> None:
+        """Sums over queries and over keys; the first sum over queries runs while weights go to shared memory."""
+        core, layout = self.core, self.layout
+        sums, adds = ops_of(block, "tile.dot_add"), ops_of(block, "tile.accumulate")
+        groups = [sums[:1], adds, sums[1:]] if adds else [sums]
+        self.sums.clear_missing_keys([self.packed[value] for value in dict.fromkeys(op.operands[0] for op in adds)])
+        last = {self._memory[op.operands[2]]: n for n, group in enumerate(groups) for op in group if op.name == "tile.dot_add"}
+        for number, group in enumerate(groups):
+            if group and number == 1 and adds:
+                self.sums.exchange(adds, self.packed)
+            if group:
+                core.writer.line("attn::wgmma_begin();")
+                for op in group:
+                    if op.name == "tile.dot_add":
+                        self._dot_add(op)
+                if number == 1 and adds:
+                    self.sums.multiply(adds, self._memory)
+                core.writer.line("attn::wgmma_commit();")
+        pipes = {memory: pipe for pipe, memory in enumerate(layout.queries)}
+        released: set[ir.Value] = set()
+        after = [sum(bool(group) for group in groups[n + 1 :]) for n in range(len(groups))]
+        if adds:
+            done = [memory for memory in pipes if last.get(memory, -1) <= 0]
+            if sums[:1]:
+                core.writer.line(f"attn::wgmma_wait<{after[0]}>();")
+                for memory in done:
+                    self._release(pipes[memory])
+                released.update(done)
+            core.writer.line(f"attn::wgmma_wait<{after[1]}>();")
+            self.sums.add(adds, limit)
+        core.writer.line("attn::wgmma_wait<0>();")
+        for fill in self.kernel.fills:
+            tile = core.tiles[fill.results[0]]
+            if isinstance(tile, Fragment):
+                core.writer.line(f"attn::hold({tile.name});")
+        for memory, pipe in pipes.items():
+            if memory not in released:
+                self._release(pipe)
+
+    def _dot_add(self, op: ir.Operation) -> None:
+        core = self.core
+        accumulator, weights, query = op.operands
+        tile, packed = core.tiles[accumulator], self.packed.get(weights)
+        if not isinstance(tile, Fragment) or packed is None:
+            raise UnsupportedError("hopper: sums over queries multiply weights of 16 bits")
+        self._wait(self._memory[query])
+        operand = self._query_operand(self._memory[query], True)
+        core.uses("", tile.columns, "registers", self.element, True)
+        core.writer.all(product(tile.name, tile.columns, self.kernel.queries, packed.name, operand, self.element))
+        core.tiles[op.results[0]] = tile
+
+    def _carry(self, op: ir.Operation) -> None:
+        """A map over keys that updates carried values in place."""
+        core, block = self.core, body_of(op)
+        yielded = list(list(block.operations)[-1].operation.operands)
+        users = [use.owner.operation for result in op.results for use in result.uses]
+        arguments = list(op.block.arguments)[1:]
+        terminator = list(op.block.operations)[-1].operation
+        if any(user != terminator for user in users):
+            raise UnsupportedError("hopper: values of keys are only carried on")
+        with core.unrolled("h", 2):
+            core.scalars.bind(block.arguments[0], "(row + 8 * h)")
+            texts = [core.scalars.emit(value) for value in yielded]
+            for text, result in zip(texts, op.results, strict=True):
+                tile = core.tiles[self._carried(result, terminator, arguments)]
+                if not isinstance(tile, Row):
+                    raise UnsupportedError("hopper: values of keys are carried as such")
+                core.writer.line(f"{tile.name}[h] = {text};")
+                core.tiles[result] = tile
+
+    def _carried(self, result: ir.Value, terminator: ir.Operation, arguments: list[ir.Value]) -> ir.Value:
+        """The carried value that a yielded one replaces."""
+        place = list(terminator.operands).index(result)
+        if arguments:
+            return arguments[place]
+        return list(terminator.parent.parent.regions[0].blocks[0].arguments)[1 + place]
+
+
+def accumulated(kernel: PairsKernel) -> dict[ir.Value, int]:
+    """The tensors that sums over keys are added to, and their columns."""
+    return {op.operands[2]: head_columns(op.operands[2]) for op in kernel.step_ops("tile.accumulate")}
+
+
+__all__ = ["Consumers", "accumulated", "split_rows"]

@@ -1,0 +1,242 @@
+"""Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
+
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
+from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, Layout, Split, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, body_of
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, as_int
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment
+from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+class QuerySums:
+    """Prints `tile.accumulate`, `tile.scatter_add` and `tile.store`."""
+
+    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, element: str) -> None:
+        self.core, self.kernel, self.layout, self.element = core, kernel, layout, element
+        self._exchanged: dict[ir.Value, str] = {}
+        self._parts: dict[ir.Value, list[Fragment]] = {}
+
+    def _key_count(self) -> str:
+        return as_int(self.core, list(self.kernel.key_loads[0].operands)[4])
+
+    def clear_missing_keys(self, tiles: list[Packed]) -> None:
+        """Rows behind the last key do not count in sums over keys."""
+        if not tiles:
+            return
+        core = self.core
+        count = self._key_count()
+        with core.scope(f"if ({count} < {self.kernel.keys})"), core.unrolled("c", self.kernel.queries // 8), core.unrolled("h", 2):
+            for tile in tiles:
+                core.writer.line(f"if (row + 8 * h >= {count}) {tile.name}[2 * c + h] = 0;")
+
+    def exchange(self, adds: list[ir.Operation], packed: dict[ir.Value, Packed]) -> None:
+        """Writes weights to shared memory as rows of keys, and waits for all warpgroups."""
+        core, layout = self.core, self.layout
+        writer, keys = core.writer, self.kernel.keys
+        copies = layout.exchange[0].copies
+        consumers = 128 * layout.warpgroups
+        if copies == 1:
+            writer.line(f"attn::named_sync(2, {consumers});")
+        for number, value in enumerate(dict.fromkeys(op.operands[0] for op in adds)):
+            buffer, tile = layout.exchange[number], packed[value]
+            address = f"shared + {buffer.offset}" + (f" + {buffer.bytes} * ({STEP} % {copies})" if copies > 1 else "")
+            name = core.names.fresh("exchange")
+            writer.line(f"const uint32_t {name} = {address};")
+            self._exchanged[value] = name
+            with core.unrolled("k", self.kernel.queries // 16):
+                writer.line("const int chunk = 2 * k + lane / 16;")
+                place = f"chunk / 8 * {keys * 128} + store_row * 128 + (chunk % 8 ^ store_row % 8) * 16"
+                registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
+                writer.line(f"attn::store_matrices({name} + {place}, {registers});")
+        writer.line("attn::fence_proxy_async();")
+        self.free_staging()
+        writer.line(f"attn::named_sync(1, {consumers});")
+
+    def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value]) -> None:
+        """Starts the products of all weights with their keys."""
+        core, keys = self.core, self.kernel.keys
+        self._parts = {}
+        for op in adds:
+            weights, tile, target = list(op.operands)[:3]
+            split = self._split(target)
+            first = target not in self._parts
+            if first:
+                self._parts[target] = [core.fragment("query_sum", split.columns) for _ in range(split.blocks)]
+            buffer = self.layout.keys[memory[tile]]
+            core.uses("", split.columns, "shared", self.element, True, True)
+            for number, fragment in enumerate(self._parts[target]):
+                block = self._block(split, number)
+                a = SharedOperand(f"{self._exchanged[weights]} + {keys * 128} * {block}", keys * 128, True)
+                offset = "" if split.by_rows else f" + {self._column_bytes(split)} * warpgroup"
+                b = SharedOperand(f"shared + {buffer.offset}{offset}", buffer.rows * 128, True)
+                core.writer.all(product(fragment.name, split.columns, keys, a, b, self.element, clear=first))
+
+    def _split(self, target: ir.Value) -> Split:
+        return split_rows(self.kernel.queries, head_columns(target), self.layout.warpgroups)
+
+    def _column_bytes(self, split: Split) -> int:
+        """From the first column of a warpgroup to that of the next one."""
+        return split.columns * 2 if split.columns < 64 else split.columns // 64 * self.kernel.keys * 128
+
+    def free_staging(self) -> None:
+        """Waits until the sums of the step before have been read, in the thread that had them added."""
+        if self.layout.adds:
+            self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
+
+    def add(self, adds: list[ir.Operation], limit: str | None) -> None:
+        """Adds the sums to global memory, without those of queries from `limit` on."""
+        staged = [op for op in {op.operands[2]: op for op in adds}.values() if op.operands[2] in self.layout.adds]
+        for op in {op.operands[2]: op for op in adds}.values():
+            for fragment in self._parts[op.operands[2]]:
+                self.core.writer.line(f"attn::hold({fragment.name});")
+        for op in {op.operands[2]: op for op in adds}.values():
+            if op in staged:
+                self._stage(op)
+            else:
+                self._add_directly(op, limit)
+        if staged:
+            self.core.writer.line("attn::fence_proxy_async();", "attn::named_sync(3 + warpgroup, 128);")
+            with self.core.scope("if (threadIdx.x % 128 == 0)"):
+                for op in staged:
+                    self._add_staged(op)
+                self.core.writer.line("attn::bulk_commit();")
+
+    def _block(self, split: Split, number: int) -> str:
+        """Which block of 64 queries a warpgroup's part `number` is."""
+        return f"(warpgroup + {self.layout.warpgroups * number})" if split.by_rows else str(number)
+
+    def _stage(self, op: ir.Operation) -> None:
+        """Writes sums to shared memory; two pairs of columns change places in odd rows, so that rows do not share banks."""
+        core, target = self.core, op.operands[2]
+        buffer, split = self.layout.adds[target], self._split(target)
+        for number, fragment in enumerate(self._parts[target]):
+            name = fragment.name
+            with core.scope(""):
+                offset = buffer.offset + number * split.columns * 256
+                core.writer.line(f"const uint32_t to = shared + {offset} + {buffer.bytes} * warpgroup + add_row;")
+                with core.unrolled("c", split.columns // 16), core.unrolled("h", 2):
+                    core.writer.line(
+                        "const int first = 4 * (4 * (c / 2) + c % 2) + 2 * h, second = first + 8;",
+                        "const uint32_t at = to + c / 2 * 8192 + h * 1024, chunk = c % 2 * 32;",
+                        f"attn::store_shared2(at + (add_chunk ^ chunk), odd_row ? {name}[second] : {name}[first], "
+                        f"odd_row ? {name}[second + 1] : {name}[first + 1]);",
+                        f"attn::store_shared2(at + (add_chunk ^ chunk ^ 64), odd_row ? {name}[first] : {name}[second], "
+                        f"odd_row ? {name}[first + 1] : {name}[second + 1]);",
+                    )
+
+    def _add_staged(self, op: ir.Operation) -> None:
+        core = self.core
+        _, _, target, _, batch, head, row, _ = list(op.operands)
+        buffer, split = self.layout.adds[target], self._split(target)
+        place = [core.value(value) for value in (row, head, batch)]
+        map_ = core.arguments.descriptor(target, ADDED_COLUMNS, ROWS)
+        for number in range(split.blocks):
+            for panel in range(split.columns // ADDED_COLUMNS):
+                offset = buffer.offset + number * split.columns * 256 + panel * 8192
+                column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * warpgroup")
+                query = f"{place[0]} + 64 * {self._block(split, number)}"
+                core.writer.line(
+                    f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * warpgroup, {column}, {query}, {place[1]}, {place[2]});"
+                )
+
+    def _add_directly(self, op: ir.Operation, limit: str | None) -> None:
+        core = self.core
+        _, _, target, slot, batch, head, row, _ = list(op.operands)
+        split, columns = self._split(target), head_columns(target)
+        place = [core.value(value) for value in (slot, batch, head)]
+        first = core.value(row)
+        for number, fragment in enumerate(self._parts[target]):
+            with core.scope(""):
+                start = "column" if split.by_rows else f"{split.columns} * warpgroup + column"
+                core.writer.line(f"const int query = 64 * {self._block(split, number)} + tile_row, first_column = {start};")
+                to = core.arguments.element(target, [*place, f"({first} + query)", "first_column"])
+                core.writer.line(f"float *to = &{to};")
+                with core.unrolled("h", 2):
+                    check = f"if (query + 8 * h < {limit}) " if limit is not None else ""
+                    core.writer.line("#pragma unroll")
+                    with core.writer.block(f"{check}for (int c = 0; c < {split.columns // 8}; ++c)"):
+                        pair = f"{fragment.name}[4 * c + 2 * h], {fragment.name}[4 * c + 2 * h + 1]"
+                        covered = split.columns * (1 if split.by_rows else self.layout.warpgroups) == columns
+                        inside = "" if covered else f"if (first_column + 8 * c < {columns}) "
+                        step = core.arguments.stride(target, 3)
+                        core.writer.line(f"{inside}attn::add_global(to + 8 * h * {step} + 8 * c, {pair});")
+
+    # ---- scatters
+
+    def scatter_pairs(self, op: ir.Operation, limit: str | None) -> None:
+        """Adds an element of each pair at its place."""
+        core, block = self.core, body_of(op)
+        count = self._key_count()
+        with core.unrolled("c", self.kernel.queries // 8), core.unrolled("e", 2):
+            core.writer.line("const int query = column + 8 * c + e;")
+            with core.unrolled("h", 2), core.scope(f"if (row + 8 * h < {count}{'' if limit is None else f' && query < {limit}'})"):
+                core.scalars.bind(block.arguments[0], "(row + 8 * h)")
+                core.scalars.bind(block.arguments[1], "query")
+                self._scatter(op, block)
+
+    def _scatter(self, op: ir.Operation, block: ir.Block) -> None:
+        core = self.core
+        value, present, *indices = list(list(block.operations)[-1].operation.operands)
+        condition = core.scalars.emit(present)
+        with core.scope(f"if ({condition})"):
+            place = core.arguments.element(op.operands[0], [core.value(index) for index in indices])
+            core.writer.line(f"attn::add_global(&{place}, {core.scalars.emit(value)});")
+
+    def scatter_keys(self, op: ir.Operation) -> None:
+        """Adds a value of each key at its place, in the order of the keys, by one thread."""
+        core, block, layout = self.core, body_of(op), self.layout
+        if len(list(block.arguments)) != 1:
+            raise UnsupportedError("hopper: what is scattered behind the loop over queries has one value for each key")
+        keys, consumers = self.kernel.keys, 128 * layout.warpgroups
+        table = f"shared + {layout.scatter.offset}"
+        count = self._key_count()
+        writer = core.writer
+        value, present, *indices = list(list(block.operations)[-1].operation.operands)
+        with core.unrolled("h", 2):
+            core.scalars.bind(block.arguments[0], "(row + 8 * h)")
+            writer.line("long long place = -1;")
+            with core.scope(f"if (lane % 4 == 0 && row + 8 * h < {count})"):
+                condition = core.scalars.emit(present)
+                with core.scope(f"if ({condition})"):
+                    texts = [core.value(index) for index in indices]
+                    offsets = [f"{text} * {core.arguments.stride(op.operands[0], dim)}" for dim, text in enumerate(texts)]
+                    writer.line(f"place = {' + '.join(offsets)};")
+            text = core.scalars.emit(value)
+            writer.line(
+                f"if (lane % 4 == 0) *reinterpret_cast<long long *>(memory + {layout.scatter.offset} + 8 * (row + 8 * h)) = place;",
+                f"if (lane % 4 == 0) attn::store_shared({table} + {8 * keys} + 4 * (row + 8 * h), {text});",
+            )
+        writer.line(f"attn::named_sync(2, {consumers});")
+        with core.scope("if (threadIdx.x == 0)"), core.scope(f"for (int key = 0; key < {keys}; ++key)"):
+            writer.line(f"const long long place = *reinterpret_cast<long long *>(memory + {layout.scatter.offset} + 8 * key);")
+            added = f"attn::load_shared({table} + {8 * keys} + 4 * key)"
+            writer.line(f"if (place >= 0) attn::add_global({core.arguments.pointer(op.operands[0])} + place, {added});")
+        writer.line(f"attn::named_sync(2, {consumers});")
+
+    # ---- results
+
+    def store(self, op: ir.Operation) -> None:
+        """Writes a sum over queries."""
+        core = self.core
+        value, target, batch, head, row, _ = list(op.operands)
+        tile, columns = core.tiles[value], head_columns(target)
+        if not isinstance(tile, Fragment):
+            raise UnsupportedError("hopper: sums over queries are stored as tiles")
+        element = str(ir.MemRefType(target.type).element_type)
+        count = self._key_count()
+        with core.unrolled("h", 2), core.scope(f"if (row + 8 * h < {count})"):
+            texts = [core.value(batch), core.value(head), f"({core.value(row)} + row + 8 * h)", "column"]
+            core.writer.line(f"auto *to = &{core.arguments.element(target, texts)};")
+            core.writer.line("#pragma unroll")
+            with core.writer.block(f"for (int c = 0; c < {tile.columns // 8}; ++c)"):
+                low, high = f"{tile.name}[4 * c + 2 * h]", f"{tile.name}[4 * c + 2 * h + 1]"
+                inside = "" if columns == tile.columns else f"if (column + 8 * c < {columns}) "
+                if element == "f32":
+                    core.writer.line(f"{inside}*reinterpret_cast<float2 *>(to + 8 * c) = make_float2({low}, {high});")
+                elif element in ("f16", "bf16"):
+                    core.writer.line(f"{inside}*reinterpret_cast<uint32_t *>(to + 8 * c) = attn::pack_{element}({low}, {high});")
+                else:
+                    raise UnsupportedError(f"hopper: sums are stored as f32, f16 or bf16, not {element}")

@@ -1,0 +1,199 @@
+"""Walks the loops over queries of a kernel of pairs, once for each role: the thread that loads tiles, the warp of row values, consumers."""
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
+from attn_mlir.backends.nvidia.hopper.pairs_map import column_values, maker
+from attn_mlir.backends.nvidia.hopper.tiles import element_name, panels
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+STEP, STAGE, PARITY = "step", "stage", "parity"
+
+
+class Sweep(ABC):
+    """Prints `for` and `if` around the steps of one role."""
+
+    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout) -> None:
+        self.core, self.kernel, self.layout = core, kernel, layout
+
+    @abstractmethod
+    def step(self, block: ir.Block) -> None:
+        """Prints the work on one block of queries."""
+
+    def enter(self, carried: list[ir.Value], initial: list[ir.Value]) -> None:
+        """The block's names of carried tiles."""
+        return
+
+    def leave(self, results: list[ir.Value], values: list[ir.Value]) -> None:
+        """The names behind a loop or branch of what it carried."""
+        return
+
+    def before_heads(self, block: ir.Block) -> None:
+        """Prints what stands before the loops over queries of one head."""
+        return
+
+    def after_heads(self, block: ir.Block) -> None:
+        """Prints what follows the loops over queries of one head."""
+        return
+
+    def print(self) -> None:
+        """Prints the loop over the heads of a group and all in it. The variable of steps counts on."""
+        core, loop = self.core, self.kernel.heads
+        core.writer.line(f"int {STEP} = 0;")
+        carried = list(self.kernel.sweep.arguments)
+        with self._for(loop):
+            self.enter(carried[1:], list(loop.operands)[3:])
+            self.before_heads(self.kernel.sweep)
+            self._walk(self.kernel.sweep)
+            self.after_heads(self.kernel.sweep)
+        self.leave(list(loop.results), list(loop.operands)[3:])
+
+    def _walk(self, block: ir.Block) -> None:
+        for op in ops_of(block, "scf.for", "scf.if"):
+            if op.name == "scf.if":
+                self._branch(op)
+                continue
+            inner = op.regions[0].blocks[0]
+            with self._for(op):
+                self.enter(list(inner.arguments)[1:], list(op.operands)[3:])
+                self._block(inner)
+            self.leave(list(op.results), list(op.operands)[3:])
+
+    def _for(self, op: ir.Operation) -> AbstractContextManager[None]:
+        core = self.core
+        begin, end, step = (core.value(value) for value in list(op.operands)[:3])
+        variable = op.regions[0].blocks[0].arguments[0]
+        name = core.names.fresh("member" if op == self.kernel.heads else "query0")
+        type_ = core.scalars.type_of(variable)
+        core.writer.line("#pragma unroll 1")
+        context = core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})")
+        core.scalars.bind(variable, name)
+        return context
+
+    def _block(self, block: ir.Block) -> None:
+        if ops_of(block, "tile.load", "tile.dot", "tile.map"):
+            stages = self.layout.stages
+            stage = "0" if stages == 1 else f"{STEP} % {stages}"
+            parity = f"{STEP} & 1" if stages == 1 else f"{STEP} / {stages} & 1"
+            self.core.writer.line(f"const int {STAGE} = {stage}, {PARITY} = {parity};")
+            self.step(block)
+            self.core.writer.line(f"++{STEP};")
+        else:
+            self._walk(block)
+
+    def _branch(self, op: ir.Operation) -> None:
+        core = self.core
+        condition = core.value(op.operands[0])
+        then, otherwise = (list(region.blocks) for region in op.regions)
+        with core.scope(f"if ({condition})"):
+            self._block(then[0])
+            self._copy(op, then[0])
+        if otherwise and len(list(otherwise[0].operations)) > 1:
+            with core.scope("else"):
+                self._block(otherwise[0])
+                self._copy(op, otherwise[0])
+        self.leave(list(op.results), [])
+
+    def _copy(self, op: ir.Operation, block: ir.Block) -> None:
+        """Tiles that the branch made anew become the ones that are carried."""
+        return
+
+
+def staged_values(core: Core, block: ir.Block) -> list[ir.Value]:
+    """The values of query rows that the maps of a step read from shared memory."""
+    return [value for op in ops_of(block, "tile.map") if len(list(op.operands)) == 2 for value in column_values(op, core.scalars.type_of)]
+
+
+class Loader(Sweep):
+    """The thread that loads the tiles of queries by TMA."""
+
+    def step(self, block: ir.Block) -> None:
+        core, layout = self.core, self.layout
+        loads = {op.operands[0]: op for op in ops_of(block, "tile.load")}
+        for pipe, (memory, buffer) in enumerate(layout.queries.items()):
+            if memory not in loads:
+                raise UnsupportedError("hopper: every step loads the same tensors of queries")
+            _, batch, head, row, _ = list(loads[memory].operands)
+            full = f"barriers + {layout.full(pipe) - layout.barriers} + 8 * {STAGE}"
+            free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * {STAGE}"
+            place = [core.value(value) for value in (row, head, batch)]
+            map_ = core.arguments.descriptor(memory, 64, buffer.rows)
+            core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);", f"attn::barrier_arrive_expect({full}, {buffer.bytes});")
+            for panel in range(panels(buffer.columns)):
+                to = f"shared + {buffer.offset + panel * buffer.rows * 128} + {buffer.bytes} * {STAGE}"
+                core.writer.line(f"attn::tma_load({to}, {map_}, {full}, {64 * panel}, {', '.join(place)});")
+
+
+class ColumnWriter(Sweep):
+    """The warp that computes the values of query rows."""
+
+    def step(self, block: ir.Block) -> None:
+        core, layout = self.core, self.layout
+        pipe, queries = layout.pipes - 1, self.kernel.queries
+        full = f"barriers + {layout.full(pipe) - layout.barriers} + 8 * {STAGE}"
+        free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * {STAGE}"
+        core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")
+        values = staged_values(core, block)
+        if values:
+            core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE};")
+            limit = self._limit(block)
+            core.writer.line("#pragma unroll 1")
+            with core.scope(f"for (int query = lane; query < {queries}; query += 32)"):
+                name = "query"
+                if limit is not None:
+                    name = core.names.fresh("present")
+                    core.writer.line(f"const int {name} = min(query, {as_int(core, limit)} - 1);")
+                for op in ops_of(block, "tile.map"):
+                    arguments = list(op.regions[0].blocks[0].arguments)
+                    if len(arguments) == 2:
+                        core.scalars.bind(arguments[1], name)
+                for op in ops_of(core.kernel.regions[0].blocks[0], "tile.program_id"):
+                    own = core.names.fresh("own")
+                    core.writer.line(f"const int {own} = attn::opaque({core.value(op.results[0])});")
+                    core.scalars.bind(op.results[0], own)
+                for slot, value in enumerate(values):
+                    integer = core.scalars.type_of(value) == "int"
+                    store = "store_shared_int" if integer else "store_shared"
+                    text = core.scalars.emit(value)
+                    core.writer.line(f"attn::{store}(columns + {4 * slot * queries} + 4 * query, {text});")
+        core.writer.line(f"attn::barrier_arrive({full});")
+
+    def _limit(self, block: ir.Block) -> ir.Value | None:
+        count = list(next(op for op in ops_of(block, "tile.map") if len(list(op.operands)) == 2).operands)[1]
+        return step_limit(count)
+
+
+def step_limit(count: ir.Value) -> ir.Value | None:
+    """The number of queries of a step, None if it is all of them."""
+    op = maker(count)
+    return None if op is not None and op.name == "arith.constant" else count
+
+
+def as_int(core: Core, value: ir.Value) -> str:
+    """A number of rows as an int, whatever it was computed in."""
+    text = core.value(value)
+    return text if core.scalars.type_of(value) == "int" else f"(int){text}"
+
+
+def load_keys(core: Core, kernel: PairsKernel, layout: Layout) -> None:
+    """Prints the loads of the tiles of keys, behind the first barrier."""
+    core.writer.line(f"attn::barrier_arrive_expect(barriers, {sum(buffer.bytes for buffer in layout.keys.values())});")
+    loads = {op.operands[0]: op for op in kernel.key_loads}
+    for memory, buffer in layout.keys.items():
+        _, batch, head, row, _ = list(loads[memory].operands)
+        place = [core.value(value) for value in (row, head, batch)]
+        map_ = core.arguments.descriptor(memory, 64, buffer.rows)
+        for panel in range(panels(buffer.columns)):
+            to = f"shared + {buffer.offset + panel * buffer.rows * 128}"
+            core.writer.line(f"attn::tma_load({to}, {map_}, barriers, {64 * panel}, {', '.join(place)});")
+
+
+def check_steps(kernel: PairsKernel) -> None:
+    """Raises UnsupportedError for steps that differ in what they load and multiply."""
+    shapes = {tuple(op.name + element_name(op.results[0].type) for op in ops_of(step, "tile.dot", "tile.load")) for step in kernel.steps}
+    if len(shapes) > 1:
+        raise UnsupportedError("hopper: all steps of a kernel of pairs multiply the same tensors")
