@@ -80,6 +80,11 @@ class Scalars:
         inner._outer, inner._context = self, self._context
         return inner
 
+    def helper(self, name: str) -> str:
+        """The name in C++ of a function of `scalar_ops.HELPERS` ("max_nan", "min_nan", ...), whose definition is asked for."""
+        self._context.helpers.add(name)
+        return scalar_ops.CALLED.get(name, name)
+
     def helper_source(self) -> str:
         """The definitions of the functions that the code printed so far calls, of nested scopes, too."""
         return scalar_ops.helper_source(self._context.helpers)
@@ -119,7 +124,8 @@ class Scalars:
             raise UnsupportedError(f"nvidia: no expression stands for {value}; this is a bug of the code generator")
         op = value.owner.operation
         text = self._print(op)
-        inline = _is_constant(value) or (len(text) <= _INLINE and _used_once(value) and _own_name(op) is None and op.name != "memref.load")
+        named = re.fullmatch(r"[A-Za-z_]\w*", text) is not None and op.name not in ("memref.load", "tensor.extract")
+        inline = named or _is_constant(value) or (len(text) <= _INLINE and _used_once(value) and _own_name(op) is None and op.name != "memref.load")
         if inline:
             self._known[value] = text
             return text

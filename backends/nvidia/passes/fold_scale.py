@@ -46,7 +46,7 @@ def _fold(map_: ir.Operation) -> None:
             plain = _without(value, found)
         for p in positions:
             terminator.operands[p] = plain
-            _scale_reads(map_.results[p], found, kinds[p - tiles] if p >= tiles else None)
+            _scale_reads(map_.results[p], found, kinds[p - tiles] if p >= tiles and _may_be_empty(map_, value) else None)
 
 
 def _positive_factor(value: ir.Value) -> float | None:
@@ -77,6 +77,11 @@ def _without(value: ir.Value, c: float) -> ir.Value:
     if found is None:
         return value  # what is chosen otherwise: 0 or infinite
     return _without(found[0], c) if _positive_factor(found[0]) is not None else found[0]
+
+
+def _may_be_empty(map_: ir.Operation, value: ir.Value) -> bool:
+    """Whether the reduction may run over nothing that counts."""
+    return maker(map_.operands[1], "arith.constant") is None or maker(value, "arith.select") is not None
 
 
 def _is_only_read(result: ir.Value) -> bool:

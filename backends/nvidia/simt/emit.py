@@ -1,0 +1,162 @@
+"""Prints kernels over rows as plain CUDA."""
+
+import contextlib
+
+from attn_mlir.backends.nvidia import attributes
+from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.backends.nvidia.scalar_ops import c_type
+from attn_mlir.backends.nvidia.scalars import dependence
+from attn_mlir.backends.nvidia.simt.source import source
+from attn_mlir.backends.nvidia.simt.values import Printer
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import block_of
+
+
+def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
+    """The source of a scheduled kernel. Raises UnsupportedError for scalar ops without a CUDA form."""
+    return _Kernel(kernel, attributes.read(kernel, attributes.SCHEDULE)).emit(target)
+
+
+class _Kernel:
+    """One kernel: a loop over the rows of a block, in which stores and sums ask for values."""
+
+    def __init__(self, kernel: ir.Operation, schedule: attributes.Fields) -> None:
+        self.kernel = kernel
+        self.threads, self.ordered = int(schedule["threads"]), bool(schedule["deterministic"])
+        self.rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
+        self.print = Printer(kernel, int(schedule["lanes"]), int(schedule["vector"]))
+        actions = [view.operation for view in block_of(kernel).operations]
+        self.stores = [op for op in actions if op.name == "tile.store"]
+        scatters = [op for op in actions if op.name == "tile.scatter_add"]
+        self.sums = {op: self.print.names.fresh("sum") for op in scatters if _is_one_place(op)}
+        self.scatters = [op for op in scatters if op not in self.sums]
+
+    def emit(self, target: NvidiaTarget) -> KernelCode:
+        """The code of the kernel."""
+        p = self.print
+        self.ordered = self.ordered and bool(self.sums or self.scatters)
+        for op, name in self.sums.items():
+            type_ = c_type(ir.MemRefType(op.operands[0].type).element_type)
+            p.line(f"{type_} {name} = 0;")
+        with p.scope("for (int block = 0; block < gridDim.x; ++block)") if self.ordered else contextlib.nullcontext():
+            self._block()
+        for op, name in self.sums.items():
+            self._add(op, name)
+        return source(self.kernel, self.print, self.threads, self.ordered, target)
+
+    def _block(self) -> None:
+        """The rows of one block."""
+        p = self.print
+        for op in self.stores:
+            for value in list(op.operands)[2:]:
+                p.scalars.emit(value)
+        for op in [*self.scatters, *self.sums]:
+            p.scalars.emit(op.operands[1])
+        step, trips = self.threads // p.lanes, -(-self.rows * p.lanes // self.threads)
+        row = f"(int)threadIdx.x / {p.lanes}" if p.lanes > 1 else "threadIdx.x"
+        if trips > 1:
+            p.line(f"#pragma unroll {min(trips, 4)}")
+        with p.scope(f"for (int i0 = 0; i0 < {self.rows}; i0 += {step})" if trips > 1 else ""):
+            p.line(f"const int i = {'i0 + ' if trips > 1 else ''}{row};")
+            for op in self.stores:
+                self._store(op)
+            for op in [] if self.ordered else self.scatters:
+                self._scatter(op)
+            for op, name in self.sums.items():
+                self._sum(op, name)
+        if self.ordered and self.scatters:
+            p.serial = True
+            with p.scope("if (threadIdx.x == 0)"), p.scope(f"for (int i = 0; i < {p.scalars.emit(self.scatters[0].operands[1])}; ++i)"):
+                for op in self.scatters:
+                    self._scatter(op)
+            p.serial = False
+
+    def _exists(self, count: ir.Value, one_lane: bool) -> str:
+        """The condition that row i exists, and that this thread speaks for it."""
+        p = self.print
+        lane = "lane == 0 && " if one_lane and p.lanes > 1 and not p.serial else ""
+        return f"{lane}i < {p.scalars.emit(count)}"
+
+    def _store(self, op: ir.Operation) -> None:
+        p, (tile, memory, b, h, row, count) = self.print, op.operands
+        if ir.RankedTensorType(tile.type).rank == 1:
+            value = p.row_value(tile)
+            place = [p.scalars.emit(b), p.scalars.emit(h), f"({p.scalars.emit(row)} + i)"]
+            p.line(f"if ({self._exists(count, True)}) {p.arguments.element(memory, place)} = {value};")
+            return
+        address, pack = p.row_address(memory, [b, h, row, count], clamp=False), p.names.fresh("result")
+        stride = p.arguments.stride(memory, 3)
+
+        def before() -> None:
+            p.line(f"{p.pack_type(memory)} {pack};")
+
+        def write() -> None:
+            p.line(f"if ({self._exists(count, False)}) store_pack<Aligned>({address} + c * {p.vector} * {stride}, {pack}, {stride});")
+
+        def body() -> None:
+            p.line(f"{pack}.x[e] = {p.element(tile)};")
+
+        p.columns(_extent(tile), [tile], body, before, write)
+
+    def _scatter(self, op: ir.Operation) -> None:
+        p, (memory, *extents) = self.print, op.operands
+        value, present, *place = list(block_of(op).operations)[-1].operation.operands
+
+        def body() -> None:
+            shown, condition, *indices = (p.scalars.emit(v) for v in (value, present, *place))
+            wanted = "" if condition == "true" else f" && {condition}"
+            p.line(
+                f"if ({self._exists(extents[0], len(extents) == 1)}{wanted}) atomicAdd(&{p.arguments.element(memory, indices)}, {shown});"
+            )
+
+        if len(extents) == 1:
+            body()
+        else:
+            p.columns(extents[1], [value, present, *place], body)
+
+    def _sum(self, op: ir.Operation, name: str) -> None:
+        """Adds what row i contributes to a single place to the sum of this thread."""
+        p, extents = self.print, list(op.operands)[1:]
+        value, present, *_ = list(block_of(op).operations)[-1].operation.operands
+
+        def body() -> None:
+            shown, condition = p.scalars.emit(value), p.scalars.emit(present)
+            wanted = "" if condition == "true" else f" && {condition}"
+            p.line(f"if ({self._exists(extents[0], len(extents) == 1)}{wanted}) {name} += {shown};")
+
+        if len(extents) == 1:
+            body()
+        else:
+            p.columns(extents[1], [value, present], body)
+
+    def _add(self, op: ir.Operation, name: str) -> None:
+        """Adds the sums of all threads in a fixed order, and one of them to memory."""
+        p, memory = self.print, op.operands[0]
+        place = list(list(block_of(op).operations)[-1].operation.operands)[2:]
+        indices = [p.scalars.emit(value) for value in place]
+        p.line(f"{name} = block_sum<{self.threads}>({name});")
+        p.line(f"if (threadIdx.x == 0) atomicAdd(&{p.arguments.element(memory, indices)}, {name});")
+
+
+def _extent(tile: ir.Value) -> ir.Value:
+    """How many columns a tile of two dimensions has."""
+    op = tile.owner.operation
+    return op.operands[1]
+
+
+def _is_one_place(op: ir.Operation) -> bool:
+    """Whether a scatter adds everything at one place, the same for all blocks of a head."""
+    block = block_of(op)
+    depends = dependence(block)
+    _, _, *place = list(block.operations)[-1].operation.operands
+    return not any(depends.get(value) or _depends_on_block(value) for value in place)
+
+
+def _depends_on_block(value: ir.Value) -> bool:
+    if isinstance(value.owner, ir.Block):
+        return False
+    op = value.owner.operation
+    if op.name == "tile.program_id":
+        return ir.IntegerAttr(op.attributes["axis"]).value == 0
+    return any(_depends_on_block(operand) for operand in op.operands)

@@ -1,0 +1,204 @@
+"""Values of one row and of its elements, printed on demand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from attn_mlir.backends.nvidia.hopper.arguments import Arguments
+from attn_mlir.backends.nvidia.scalar_ops import c_type
+from attn_mlir.backends.nvidia.scalars import Names, Scalars, dependence, float_literal, frontier
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import block_of, find_all
+from attn_mlir.passes.tiling.scalars import identity
+
+_TAKEN = ("block", "head", "batch", "lane", "i", "i0", "j", "c", "e", "Aligned", "Pack", "load_pack", "store_pack", "aligned", "threads")
+
+
+class Printer:
+    """Prints statements for row `i` of a block, which `lanes` threads share, each of them with `vector` columns at a time."""
+
+    def __init__(self, kernel: ir.Operation, lanes: int, vector: int) -> None:
+        self.kernel, self.lanes, self.vector = kernel, lanes, vector
+        self.arguments = Arguments(kernel)
+        self.lines: list[str] = []
+        self.names = Names([*_TAKEN, *self.arguments.names])
+        self.indent = "  "
+        self.scalars = Scalars(self.lines, self.names, self._load, self._extract, self.indent, other=self._other)
+        self.packed: dict[ir.Value, int] = {}
+        """Memory that is read or written in packs, and their bytes."""
+        self._packs: dict[ir.Value, str] = {}
+        self._reduced: dict[ir.Operation, list[str]] = {}
+        self.serial = False
+        """Whether one thread does everything, column by column."""
+        for value in self.arguments.values:
+            if not isinstance(value.type, ir.MemRefType):
+                self.scalars.bind(value, self.arguments.scalar(value))
+        for op in find_all(kernel, "tile.map", "tile.scatter_add"):
+            for argument, name in zip(block_of(op).arguments, ("i", "j"), strict=False):
+                self.scalars.bind(argument, name)
+
+    # ---- printing
+
+    def line(self, text: str) -> None:
+        """Prints a line."""
+        self.lines.append(f"{self.indent}{text}")
+
+    @contextmanager
+    def scope(self, head: str) -> Iterator[None]:
+        """A C++ block; what is printed inside is forgotten at its end."""
+        outer, packs, reduced = self.scalars, dict(self._packs), dict(self._reduced)
+        self.line(f"{head} {{" if head else "{")
+        self.indent += "  "
+        self.scalars = outer.nested(self.lines, self.indent)
+        yield
+        self.scalars, self._packs, self._reduced, self.indent = outer, packs, reduced, self.indent[:-2]
+        self.line("}")
+
+    # ---- memory
+
+    def _other(self, op: ir.Operation, args: list[str]) -> str:
+        if op.name == "tile.program_id":
+            return ("block", "head", "batch")[ir.IntegerAttr(op.attributes["axis"]).value]
+        if op.name == "memref.dim":
+            return self.arguments.size(op.operands[0], int(args[0]))
+        raise UnsupportedError(f"simt: '{op.name}' cannot stand in scalar code ({op.location})")
+
+    def _load(self, op: ir.Operation, indices: list[str]) -> str:
+        return self.arguments.element(op.operands[0], indices)
+
+    def row_address(self, memory: ir.Value, place: Sequence[ir.Value], clamp: bool) -> str:
+        """Prints the address of row i at (batch, head, first row, count); `clamp`: of the last one that exists, if i does not."""
+        b, h, row, count = (self.scalars.emit(value) for value in place)
+        i = f"min(i, {count} - 1)" if clamp else "i"
+        offset = " + ".join(f"{index} * {self.arguments.stride(memory, dim)}" for dim, index in enumerate((b, h, f"({row} + {i})")))
+        name = self.names.fresh(f"{self.arguments.pointer(memory)}_row")
+        self.line(f"{c_type(ir.MemRefType(memory.type).element_type)} *{name} = {self.arguments.pointer(memory)} + {offset};")
+        return name
+
+    def pack_type(self, memory: ir.Value) -> str:
+        """The type of a pack of elements, which is read or written at once where all such memory is aligned to it."""
+        element = ir.MemRefType(memory.type).element_type
+        self.packed[memory] = min(16, self.vector * element.width // 8)
+        return f"Pack<{c_type(element)}, {self.vector}>"
+
+    # ---- values
+
+    def _extract(self, op: ir.Operation, indices: list[str]) -> str:
+        return self.row_value(op.operands[0]) if len(indices) == 1 else self.element(op.operands[0])
+
+    def row_value(self, tile: ir.Value) -> str:
+        """Element i of a tile of one dimension."""
+        op = tile.owner.operation
+        if op.name == "tile.fill":
+            return self.scalars.emit(op.operands[0])
+        position = list(op.results).index(tile)
+        if len(block_of(op).arguments) == 1:
+            return self.scalars.emit(_yielded(op)[position])
+        if op not in self._reduced:
+            self._reduced[op] = self._reduce(op)
+        return self._reduced[op][position]
+
+    def element(self, tile: ir.Value) -> str:
+        """Element (i, j) of a tile, inside of `columns`."""
+        op = tile.owner.operation
+        if op.name == "tile.load":
+            return self._packs[tile] if self.serial else f"{self._packs[tile]}.x[e]"
+        return self.scalars.emit(op.operands[0] if op.name == "tile.fill" else _yielded(op)[list(op.results).index(tile)])
+
+    def columns(
+        self,
+        extent: ir.Value,
+        wanted: Sequence[ir.Value],
+        body: Callable[[], None],
+        before: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """A loop over the columns of row i: `body` for each of them, `before` and `after` for each pack. They use `wanted` values.
+
+        What does not depend on the column is printed before it.
+        """
+        loads, maps = _sources(wanted)
+        rows = {load: self.row_address(load.owner.operation.operands[0], list(load.owner.operation.operands)[1:5], True) for load in loads}
+        for op in maps:
+            depends = dependence(block_of(op))
+            for value in [*frontier(block_of(op), depends, frozenset()), *frontier(block_of(op), depends, frozenset({0}))]:
+                self.scalars.emit(value)
+        number = self.scalars.emit(extent)
+        if self.serial:
+            with self.scope(f"for (int j = 0; j < {number}; ++j)"):
+                for load, row in rows.items():
+                    memory = load.owner.operation.operands[0]
+                    self._packs[load] = f"{row}[j * {self.arguments.stride(memory, 3)}]"
+                body()
+            return
+        chunks = str(int(number) // self.vector) if number.isdigit() else number
+        with self.scope(f"for (int c = {'lane' if self.lanes > 1 else '0'}; c < {chunks}; c += {self.lanes})"):
+            for load, row in rows.items():
+                memory = load.owner.operation.operands[0]
+                pack = self._packs[load] = self.names.fresh(f"{self.arguments.pointer(memory)}_pack")
+                stride = self.arguments.stride(memory, 3)
+                self.line(f"{self.pack_type(memory)} {pack};")
+                self.line(f"load_pack<Aligned>({pack}, {row} + c * {self.vector} * {stride}, {stride});")
+            if before is not None:
+                before()
+            self.line("#pragma unroll")
+            with self.scope(f"for (int e = 0; e < {self.vector}; ++e)"):
+                self.line(f"const int j = c * {self.vector} + e;")
+                body()
+            if after is not None:
+                after()
+
+    def _reduce(self, map_: ir.Operation) -> list[str]:
+        """Prints all reductions of a map along row i; names by position, "" for its tiles."""
+        kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(map_.attributes["reductions"])]
+        tiles = len(map_.results) - len(kinds)
+        values = _yielded(map_)[tiles:]
+        names = [self.names.fresh({"sum": "total", "max": "most", "min": "least"}[kind]) for kind in kinds]
+        for name, kind, value in zip(names, kinds, values, strict=True):
+            self.line(f"{c_type(value.type)} {name} = {float_literal(identity(kind, value.type), str(value.type))};")
+
+        def add() -> None:
+            for name, kind, value in zip(names, kinds, values, strict=True):
+                self.line(f"{name} = {self._combine(kind, name, self.scalars.emit(value))};")
+
+        self.columns(map_.operands[1], values, add)
+        for name, kind in [] if self.serial or self.lanes == 1 else zip(names, kinds, strict=True):
+            self.line("#pragma unroll")
+            other = f"__shfl_xor_sync(0xffffffffu, {name}, step)"
+            self.line(f"for (int step = {self.lanes // 2}; step > 0; step /= 2) {name} = {self._combine(kind, name, other)};")
+        return [*[""] * tiles, *names]
+
+    def _combine(self, kind: str, a: str, b: str) -> str:
+        if kind == "sum":
+            return f"{a} + {b}"
+        return f"{self.scalars.helper(f'{kind}_nan')}({a}, {b})"
+
+
+def _yielded(op: ir.Operation) -> list[ir.Value]:
+    """What the region of a map, or of a scatter, ends in."""
+    return list(list(block_of(op).operations)[-1].operation.operands)
+
+
+def _sources(values: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Operation]]:
+    """The loaded tiles that values of regions read at (i, j), through other maps, too, and the maps and scatters with these regions."""
+    loads: dict[ir.Value, None] = {}
+    maps: dict[ir.Operation, None] = {}
+    pending, seen = list(values), set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        if value in seen or isinstance(value.owner, ir.Block):
+            continue
+        seen.add(value)
+        op = value.owner.operation
+        if op.name == "tile.load":
+            loads[value] = None
+            continue
+        if op.name == "tile.map":
+            if len(block_of(op).arguments) == 2 and value.type.rank == 2:
+                pending.append(_yielded(op)[list(op.results).index(value)])
+            continue
+        parent = op.parent
+        if parent is not None and parent.name in ("tile.map", "tile.scatter_add") and len(block_of(parent).arguments) == 2:
+            maps[parent] = None
+        pending += [v for v in op.operands if not isinstance(v.type, ir.RankedTensorType) or v.type.rank == 2]
+    return list(loads), list(maps)
