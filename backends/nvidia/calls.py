@@ -24,19 +24,32 @@ class Call:
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The results; the device of the launcher must be the current one."""
         results = [cuda.empty(size, strides, dtype, self._device) for size, strides, dtype in self._forms]
-        addresses = tuple([result.data_ptr() for result in results])
-        packed = self._packed.get(addresses)
+        launcher = self.launcher
+        if launcher.counts and cuda.is_capturing():
+            launcher([*inputs, *results])
+            return results
+        stream = cuda.current_stream(launcher.index)
+        key = (stream, *[result.data_ptr() for result in results])
+        packed = self._packed.get(key)
         if packed is None:
-            packed = self.launcher.pack([*inputs, *results])
+            packed = launcher.pack([*inputs, *results], stream)
             if len(self._packed) >= LIMIT:
                 self._packed.clear()
-            self._packed[addresses] = packed
-        self.launcher.start(packed)
+            self._packed[key] = packed
+        launcher.start(packed)
         return results
 
 
 def key_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...]:
     """What decides how a program runs: addresses, shapes, strides and types of tensors, and numbers."""
+    if len(inputs) == 3:
+        q, k, v = inputs
+        return (
+            layout,
+            q.data_ptr(), q.shape, q.stride(), q.dtype, q.is_neg(),
+            k.data_ptr(), k.shape, k.stride(), k.dtype, k.is_neg(),
+            v.data_ptr(), v.shape, v.stride(), v.dtype, v.is_neg(),
+        )  # fmt: skip
     key: list[Any] = [layout]
     for value in inputs:
         if isinstance(value, torch.Tensor):

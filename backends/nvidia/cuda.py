@@ -61,7 +61,7 @@ class _Attribute(ctypes.Structure):
 
 
 class Config(ctypes.Structure):
-    """`CUlaunchConfig`. Made by `config`; `stream` is set before each launch."""
+    """`CUlaunchConfig`, made by `config`."""
 
     _fields_ = (
         ("grid", _Dim), ("block", _Dim), ("shared_bytes", ctypes.c_uint),
@@ -187,9 +187,9 @@ def load_function(binary: bytes, entry: str, shared_bytes: int, index: int) -> i
     return function.value or 0
 
 
-def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, cluster: int = 1) -> Config:
+def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, stream: int, cluster: int = 1) -> Config:
     """How to launch a kernel: blocks of threads along x, y and z, clusters of `cluster` of them along x."""
-    made = Config(_Dim(*grid), _Dim(threads, 1, 1), shared_bytes)
+    made = Config(_Dim(*grid), _Dim(threads, 1, 1), shared_bytes, stream)
     if cluster > 1:
         value = _AttributeValue(cluster=_Dim(cluster, 1, 1))
         made.keep = (_Attribute * 1)(_Attribute(_CLUSTER, b"", value))
@@ -197,23 +197,21 @@ def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, cluster:
     return made
 
 
-def launch(function: int, config_address: int, parameters: int, index: int) -> None:
-    """Starts a kernel; `parameters` is the address of the array of pointers to its parameters."""
-    start = _launcher()
-    result = start(config_address, function, parameters, None)
-    if result == _INVALID_CONTEXT:  # a thread that has not used CUDA yet
-        enter_context(index)
-        result = start(config_address, function, parameters, None)
-    if result:
-        check(result, "launching a kernel")
-
-
 @cache
-def _launcher() -> Any:
+def launcher() -> Any:
+    """`cuLaunchKernelEx` of the addresses of a `Config` and of an array of pointers to parameters, the function between them."""
     start = library().cuLaunchKernelEx
     start.argtypes = [ctypes.c_void_p] * 4
     start.restype = ctypes.c_int
     return start
+
+
+def launch_again(result: int, config: int, function: int, parameters: int, index: int) -> None:
+    """After a launch that gave `result`: launches once more in a thread that had not used CUDA yet. Raises CudaError otherwise."""
+    if result == _INVALID_CONTEXT:
+        enter_context(index)
+        result = launcher()(config, function, parameters, None)
+    check(result, "launching a kernel")
 
 
 _SCRATCH = threading.local()

@@ -6,7 +6,6 @@ shapes and strides, and found again: torch's allocator gives the same addresses 
 
 import ctypes
 import struct
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,10 +27,10 @@ _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 class Packed:
     """The configuration and the parameters of one launch, in memory of their own."""
 
-    __slots__ = ("_buffer", "_pointers", "config", "config_address", "counters", "parameters")
+    __slots__ = ("_buffer", "_config", "_pointers", "config", "parameters")
 
-    def __init__(self, values: Sequence[tuple[str, Any]], config: cuda.Config, counters: Sequence[int]) -> None:
-        """`values` are formats of `struct` with numbers, or "map" with its bytes; `counters` are numbers of those set at each launch."""
+    def __init__(self, values: Sequence[tuple[str, Any]], config: cuda.Config) -> None:
+        """`values` are formats of `struct` with numbers, or "map" with its bytes."""
         offsets, end = [], 0
         for form, _ in values:
             size = cuda.MAP_BYTES if form == "map" else struct.calcsize(form)
@@ -47,10 +46,9 @@ class Packed:
             else:
                 struct.pack_into(form, self._buffer, shift + offset, value)
         self._pointers = (ctypes.c_void_p * max(1, len(values)))(*[start + shift + offset for offset in offsets])
+        self._config = config
         self.parameters = ctypes.addressof(self._pointers)
-        self.config = config
-        self.config_address = ctypes.addressof(config)
-        self.counters = [ctypes.c_uint64.from_buffer(self._buffer, shift + offsets[i]) for i in counters]
+        self.config = ctypes.addressof(config)
 
 
 class Launcher:
@@ -63,44 +61,47 @@ class Launcher:
         self.index = index
         self._device = device
         self._function = cuda.load_function(binary.code, code.entry, code.shared_bytes, index)
+        self._launch = cuda.launcher()
         numbers = {p.argument for p in code.parameters if p.kind == "scalar"}
         self._numbers = tuple(sorted(numbers))
         self._tensors = tuple(sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over}))
         self.tiled = frozenset(p.argument for p in code.parameters if p.kind == "descriptor")
         """The arguments that the copy engine reads or writes."""
+        self.counts = any(p.kind == "counter" for p in code.parameters)
+        """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
         self._packed: dict[Any, Packed | tuple[int, ...]] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, arguments: Sequence[Any]) -> None:
         """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk."""
-        seen: list[Any] = [arguments[i] for i in self._numbers]
+        stream = cuda.current_stream(self.index)
+        if self.counts and cuda.is_capturing():
+            self._capture(arguments, stream)
+            return
+        seen: list[Any] = [stream, *[arguments[i] for i in self._numbers]]
         for i in self._tensors:
             tensor = arguments[i]
             seen += (tensor.data_ptr(), tensor.shape, tensor.stride())
         key = tuple(seen)
         packed = self._packed.get(key)
         if packed is None:
-            packed = self._packed[key] = self.copied(arguments) or self.pack(arguments)
+            packed = self._packed[key] = self.copied(arguments) or self.pack(arguments, stream)
             if len(self._packed) > LIMIT:
                 self._packed = {key: packed}
         if isinstance(packed, tuple):
-            arguments = list(arguments)
-            for i in packed:
-                arguments[i] = tiled_copy(arguments[i])
-            self(arguments)
+            self(_copies(arguments, packed))
         else:
             self.start(packed)
 
     def start(self, packed: Packed) -> None:
-        """Launches with what `pack` made, on the current stream of the device."""
-        stream = cuda.current_stream(self.index)
-        counter = _counter(self.index, stream, self._device) if packed.counters else None
-        with self._lock:
-            packed.config.stream = stream
-            if counter is not None:
-                for word in packed.counters:
-                    word.value = counter.data_ptr()
-            cuda.launch(self._function, packed.config_address, packed.parameters, self.index)
+        """Launches with what `pack` made."""
+        result = self._launch(packed.config, self._function, packed.parameters, None)
+        if result:
+            cuda.launch_again(result, packed.config, self._function, packed.parameters, self.index)
+
+    def _capture(self, arguments: Sequence[Any], stream: int) -> None:
+        """Launches in a CUDA graph with a counter that the graph itself makes, and sets to zero."""
+        arguments = _copies(arguments, self.copied(arguments))
+        self.start(self.pack(arguments, stream, torch.zeros(1, dtype=torch.int32, device=self._device)))
 
     def copied(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """The arguments that must be copied, as the copy engine cannot read them where they are. Raises ArgumentError for other devices."""
@@ -108,13 +109,14 @@ class Launcher:
             _check_place(i, arguments[i], self.index)
         return tuple(i for i in sorted(self.tiled) if not is_tiled(arguments[i]))
 
-    def pack(self, arguments: Sequence[Any]) -> Packed:
-        """What a launch on these arguments needs; it keeps no tensor alive."""
+    def pack(self, arguments: Sequence[Any], stream: int, counter: torch.Tensor | None = None) -> Packed:
+        """What a launch on these arguments and this stream needs; it keeps no tensor alive but the stream's counter."""
         grid, blocks = self._grid(arguments[self._over].shape)
         code = self._code
-        values = [_value(parameter, arguments, blocks) for parameter in code.parameters]
-        counters = [i for i, parameter in enumerate(code.parameters) if parameter.kind == "counter"]
-        return Packed(values, cuda.config(grid, code.threads, code.shared_bytes, code.cluster), counters)
+        if self.counts and counter is None:
+            counter = _counter(self.index, stream, self._device)
+        values = [_value(parameter, arguments, blocks, counter) for parameter in code.parameters]
+        return Packed(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
 
     def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
         """Blocks of threads, and how many blocks of rows there are."""
@@ -132,13 +134,13 @@ class Launcher:
 
 
 def is_tiled(tensor: torch.Tensor) -> bool:
-    """Whether the copy engine can read the tensor: dense columns, other strides and the address multiples of 16 bytes, nothing repeated."""
+    """Whether the copy engine can read the tensor: dense columns; the address and the other strides are multiples of 16 bytes."""
     size = tensor.element_size()
     *strides, last = tensor.stride()[-4:]
     *extents, columns = tensor.shape[-4:]
     if (last != 1 and columns != 1) or tensor.data_ptr() % 16:
         return False
-    return all(extent == 1 or (stride and stride * size % 16 == 0) for extent, stride in zip(extents, strides, strict=True))
+    return all(extent == 1 or stride * size % 16 == 0 for extent, stride in zip(extents, strides, strict=True))
 
 
 def tiled_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -160,7 +162,7 @@ def _check_place(position: int, tensor: torch.Tensor, index: int) -> None:
         raise ArgumentError(f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the GPU")
 
 
-def _value(parameter: Parameter, arguments: Sequence[Any], blocks: int) -> tuple[str, Any]:
+def _value(parameter: Parameter, arguments: Sequence[Any], blocks: int, counter: torch.Tensor | None) -> tuple[str, Any]:
     """A parameter as its format and its value."""
     given = arguments[parameter.argument]
     form = _FORMATS.get(parameter.type, "")
@@ -168,7 +170,7 @@ def _value(parameter: Parameter, arguments: Sequence[Any], blocks: int) -> tuple
         case "pointer":
             return "Q", given.data_ptr()
         case "counter":
-            return "Q", 0
+            return "Q", 0 if counter is None else counter.data_ptr()
         case "descriptor":
             return "map", _map(given, parameter)
         case "blocks":
@@ -202,10 +204,12 @@ def _map(tensor: torch.Tensor, parameter: Parameter) -> bytes:
     return found
 
 
+def _copies(arguments: Sequence[Any], which: Sequence[int]) -> list[Any]:
+    return [tiled_copy(argument) if i in which else argument for i, argument in enumerate(arguments)]
+
+
 def _counter(index: int, stream: int, device: torch.device) -> torch.Tensor:
-    """An int32 that is zero whenever a kernel starts on the stream. In a CUDA graph it is made, and set to zero, by the graph itself."""
-    if cuda.is_capturing():
-        return torch.zeros(1, dtype=torch.int32, device=device)
+    """An int32 that is zero whenever a kernel starts on the stream."""
     found = _COUNTERS.get((index, stream))
     if found is None:
         found = _COUNTERS[(index, stream)] = torch.zeros(1, dtype=torch.int32, device=device)

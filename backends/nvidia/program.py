@@ -187,4 +187,5 @@ def outlined(module: ir.Module, host: Host, choices: attributes.Fields) -> None:
     keep_kernels(module, host)
     with module.context:
         for view in module.body.operations:
-            view.operation.attributes[attributes.CHOICES] = attributes.write(choices)
+            given = attributes.read(view.operation, attributes.CHOICES)
+            view.operation.attributes[attributes.CHOICES] = attributes.write({**choices, **given})

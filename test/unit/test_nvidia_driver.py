@@ -113,11 +113,10 @@ def test_sums_of_all_chunks_are_described_as_one_tensor(gpu: FakeCuda) -> None:
         lambda: heads(2, 3, 8, 128)[..., ::2],
         lambda: heads(2 * 3 * 8 * 64 + 1)[1:].view(2, 3, 8, 64),
         lambda: heads(2, 3, 8, 67)[..., :64],
-        lambda: heads(2, 1, 8, 64).expand(2, 3, 8, 64),
         lambda: heads(1, 1, 1, 1).expand(2, 3, 8, 64),
         lambda: heads(2, 3, 8, 100),
     ],
-    ids=["columns apart", "misaligned", "rows of odd length", "a head repeated", "one number", "columns no multiple of 8"],
+    ids=["columns apart", "misaligned", "rows of odd length", "one number", "columns no multiple of 8"],
 )
 def test_what_the_copy_engine_cannot_read_is_copied(gpu: FakeCuda, view: Any) -> None:
     x = view()
@@ -170,8 +169,9 @@ def test_a_counter_for_each_stream(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatc
         used.append(parameter(gpu.named("cuLaunchKernelEx")[-1], 0, ctypes.c_uint64))
     assert used[0] == used[2] != used[1] and [counter.item() for counter in launch._COUNTERS.values()] == [0, 0]
     monkeypatch.setattr(cuda, "is_capturing", lambda: True)
+    monkeypatch.setattr(launch, "_counter", lambda *_: pytest.fail("a graph has a counter of its own"))
     run([x])
-    assert parameter(gpu.named("cuLaunchKernelEx")[-1], 0, ctypes.c_uint64) != used[0] and len(launch._COUNTERS) == 2
+    assert len(gpu.named("cuLaunchKernelEx")) == 4
 
 
 def test_numbers_that_do_not_fit(gpu: FakeCuda) -> None:

@@ -147,7 +147,7 @@ def _execute(
 ) -> tuple[Any, Inputs, str]:
     """The result, and the inputs and the device that it was computed for."""
     problem = check_inputs(q, k, v, layout)
-    target = problem.device.type if device is None else device_type(device) or ""
+    target = problem.device_type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device)
     captures = entry.captures(scan, factor)

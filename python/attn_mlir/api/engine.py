@@ -112,7 +112,7 @@ class AttentionEngine:
         self._shapes.check(problem, q.dtype)
         self._check_mask(block_mask, problem)
         named = check_custom(self._custom.input_tensors, custom, problem)
-        if self._device not in (None, problem.device.type):
+        if self._device not in (None, problem.device_type):
             raise ArgumentError(f"q is on {problem.device}, but this AttentionEngine was made with device={self._device!r}")
         self._dtypes = tuple(tensor.dtype for tensor in custom)
         entry, captures = self._program(problem, named)
@@ -120,8 +120,8 @@ class AttentionEngine:
             entry, captures = self._program(problem, named, backward=True)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if self._tuning is not None:
-            entry = self._tuning.entry(entry, q, k, v, captures, "bshd", problem.device.type, self._deterministic)
-        results = execute(entry, problem, q, k, v, captures, "bshd", problem.device.type, self._deterministic)
+            entry = self._tuning.entry(entry, q, k, v, captures, "bshd", problem.device_type, self._deterministic)
+        results = execute(entry, problem, q, k, v, captures, "bshd", problem.device_type, self._deterministic)
         o = results[0].transpose(1, 2)
         return (o, dict(zip(self._outputs, results[1:], strict=True))) if return_rowscales else o
 

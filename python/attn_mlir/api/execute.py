@@ -42,7 +42,7 @@ def execute(
 ) -> list[torch.Tensor]:
     """o and the row outputs, for q, k, v in [B, H, S, D]; `layout` is that of the memory of o, `device` where to compute."""
     program = program_of(entry, deterministic)
-    if device != problem.device.type:
+    if device != problem.device_type:
         driver.compiler_for(device)
         raise ArgumentError(f"q is on {problem.device}, but device={device!r} was asked for: move q, k and v with .to({device!r})")
     values = (q, k, v, *captures)

@@ -26,11 +26,9 @@ class Problem:
     device: torch.device
     sizes: dict[str, int]
     """B, Hq, Hkv, Sq, Skv, D and Dv."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to compute: no output, or no key for any row."""
-        return 0 in (self.sizes["B"], self.sizes["Hq"], self.sizes["Sq"], self.sizes["Skv"])
+    device_type: str
+    is_empty: bool
+    """Whether there is nothing to compute: no output, or no key for any row."""
 
 
 _checked: dict[Any, Problem] = {}
@@ -167,4 +165,4 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
             raise ArgumentError(f"{name} has head dimension {size}; it must be 1 to {MAX_HEAD_DIM}")
     sizes = {"B": b, "Hq": heads, "Hkv": kv_heads, "Sq": length, "Skv": keys, "D": dim, "Dv": value_dim}
     q = named["q"]
-    return Problem(Inputs(ELEMENTS[q.dtype], dim, value_dim), q.device, sizes)
+    return Problem(Inputs(ELEMENTS[q.dtype], dim, value_dim), q.device, sizes, q.device.type, 0 in (b, heads, length, keys))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -47,10 +48,35 @@ class TraceCache:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Hashable, list[Entry]] = OrderedDict()
+        self._latest: dict[Hashable, tuple[list[weakref.ref[Any]], Entry, Scan]] = {}
         self._lock = threading.Lock()
 
     def find(self, functions: Sequence[Any], form: Hashable, trace: Callable[[], Traced]) -> tuple[Entry, Scan]:
         """The entry for `functions` traced in the form `form` (everything else that shapes the trace), traced now if new."""
+        same = (form, *map(id, functions))
+        latest = self._latest.get(same)
+        if latest is not None and latest[2].watch.holds(functions):  # type: ignore[union-attr]
+            return latest[1:]
+        entry, scan = self._scan(functions, form, trace)
+        if scan.reusable and scan.watch is not None and not entry.traced.specialised:
+            self._remember(same, functions, entry, scan)
+        return entry, scan
+
+    def _remember(self, same: Hashable, functions: Sequence[Any], entry: Entry, scan: Scan) -> None:
+        """Keeps what the same functions find again, for as long as they live."""
+
+        def forget(_: Any, table: dict[Hashable, Any] = self._latest) -> None:
+            table.pop(same, None)
+
+        try:
+            alive = [weakref.ref(function, forget) for function in functions if function is not None]
+        except TypeError:  # a builtin function
+            return
+        if len(self._latest) >= _LIMIT:
+            self._latest.clear()
+        self._latest[same] = (alive, entry, scan.let_go())
+
+    def _scan(self, functions: Sequence[Any], form: Hashable, trace: Callable[[], Traced]) -> tuple[Entry, Scan]:
         scan = Scan(functions)
         key = (form, tuple(scan.key)) if scan.reusable else None
         entries = self._entries.get(key, ()) if key is not None else ()

@@ -44,16 +44,54 @@ _CONTAINER_LIMIT = 64
 _OBJECT_LIMIT = 256
 
 
+class Watch:
+    """What a scan read, where it can be compared with what is there now: variables of functions, by identity.
+
+    It holds none of the functions that were given, so that it can be forgotten when they are; those are known by their numbers.
+    """
+
+    __slots__ = ("cells", "functions", "globals", "tensors")
+
+    def __init__(self) -> None:
+        self.functions: list[tuple[int | FunctionType, Any, Any]] = []
+        self.cells: list[tuple[Any, Any]] = []
+        self.globals: list[tuple[int | FunctionType, str, Any]] = []
+        self.tensors: list[tuple[torch.Tensor, torch.dtype, int]] = []
+
+    def holds(self, given: Sequence[Any]) -> bool:
+        """Whether every variable still holds the same object, where `given` are the functions of the scan."""
+        for which, code, defaults in self.functions:
+            function = given[which] if isinstance(which, int) else which
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
+        try:
+            for cell, content in self.cells:
+                if cell.cell_contents is not content:
+                    return False
+        except ValueError:  # emptied
+            return False
+        for which, variable, content in self.globals:
+            function = given[which] if isinstance(which, int) else which
+            if function.__globals__.get(variable, _MISSING) is not content:
+                return False
+        return all(tensor.dtype is dtype and tensor.dim() == dims for tensor, dtype, dims in self.tensors)
+
+
 class Scan:
     """The key and leaves of some functions. `detailed` also records names and places: for tracing, not for every call."""
 
-    __slots__ = ("_attributes", "_detailed", "_keep", "_objects", "_seen", "_tensors", "key", "leaf_of", "leaves", "names", "reusable")
+    __slots__ = (
+        "_attributes", "_detailed", "_given", "_keep", "_objects", "_seen", "_tensors", "key", "leaf_of", "leaves", "names", "reusable",
+        "watch",
+    )  # fmt: skip
 
     def __init__(self, functions: Sequence[Any], detailed: bool = False) -> None:
         self.key: list[Hashable] = []
         self.leaves: list[Any] = []
         self.reusable = True
         """False where something was found whose changes the key would not show."""
+        self.watch: Watch | None = Watch()
+        """Tells whether another scan would find the same; None where that takes another scan."""
         self.names: list[str] = []
         """The variable of each leaf; only if `detailed`."""
         self.leaf_of: dict[tuple[int, str], int] = {}
@@ -64,10 +102,17 @@ class Scan:
         self._seen: dict[tuple[int, bool], int] = {}
         self._keep: list[Any] = []
         self._tensors: dict[int, int] = {}
+        self._given = {id(function): number for number, function in enumerate(functions)}
         for function in functions:
             self._value(function, "captured", True)
         if self._objects:
+            self.watch = None
             self._scan_objects()
+
+    def let_go(self) -> "Scan":
+        """Itself, done with scanning: it keeps the leaves and the watch, but not the functions."""
+        self._keep.clear()
+        return self
 
     def _value(self, x: Any, name: str, rebindable: bool) -> None:
         """`rebindable`: `rebind` will replace scalars found here by traced ones."""
@@ -81,9 +126,11 @@ class Scan:
         elif _is_number(x):
             self._scalar(x, name, rebindable)
         elif isinstance(x, (int, float)):  # a class of the user's, which may compute in its own way
+            self.watch = None
             self.key.append((kind, repr(float(x)), int(x) if isinstance(x, int) else 0))
             self._instance(x)
         elif isinstance(x, np.ndarray):
+            self.watch = None
             self._tensor(x, (x.dtype, x.ndim), name)
         elif isinstance(x, _BY_IDENTITY):
             self._builtin(x, name)
@@ -93,13 +140,18 @@ class Scan:
             self._value(x.__func__, name, rebindable)
             self._value(x.__self__, name, False)
         elif isinstance(x, functools.partial):
+            self.watch = None
             self._sequence((x.func, *x.args), name, rebindable)
             self._mapping(x.keywords, rebindable)
         elif isinstance(x, (tuple, list)):
+            if kind is not tuple:
+                self.watch = None
             self._sequence(x, name, rebindable and kind in (tuple, list))
         elif isinstance(x, dict):
+            self.watch = None
             self._mapping(x, rebindable and kind is dict)
         elif hasattr(kind, "scan_key"):  # an object that tells itself what of it shapes a trace
+            self.watch = None
             self.key.append((kind, x.scan_key()))
         else:
             self._instance(x)
@@ -110,12 +162,19 @@ class Scan:
         code = function.__code__
         used = names_of(code)
         self.key.append(used)
+        watch = self.watch
+        if watch is not None:
+            watch.functions.append((self._given.get(id(function), function), code, function.__defaults__))
+        if function.__kwdefaults__:
+            self.watch = None
         if code.co_freevars:
             for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
                 try:
                     content = cell.cell_contents
                 except ValueError:
-                    content = None
+                    content = self.watch = None
+                if watch is not None:
+                    watch.cells.append((cell, content))
                 self._variable(function, variable, content, rebindable)
         if function.__defaults__:
             first = code.co_argcount - len(function.__defaults__)
@@ -133,6 +192,8 @@ class Scan:
         scope = function.__globals__
         for variable in used.globals:
             content = scope.get(variable, _MISSING)
+            if watch is not None:
+                watch.globals.append((self._given.get(id(function), function), variable, content))
             if content is not _MISSING:
                 self._variable(function, variable, content, rebindable)
             elif not is_builtin(variable):
@@ -180,8 +241,11 @@ class Scan:
             return
         self.key.append(kind)
         self._leaf(x, name)
-        if isinstance(x, torch.Tensor) and x.__dict__:
-            self._objects.append((x, set()))
+        if isinstance(x, torch.Tensor):
+            if self.watch is not None:
+                self.watch.tensors.append((x, x.dtype, x.dim()))
+            if x.__dict__:
+                self._objects.append((x, set()))
 
     def _leaf(self, x: Any, name: str) -> None:
         self.leaves.append(x)
@@ -222,6 +286,7 @@ class Scan:
         return True
 
     def _instance(self, x: Any) -> None:
+        self.watch = None
         if self._again(x, False):
             return
         kind: type = type(x)
