@@ -67,6 +67,7 @@ class Launcher:
         self._tensors = tuple(sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over}))
         self.tiled = frozenset(p.argument for p in code.parameters if p.kind == "descriptor")
         """The arguments that the copy engine reads or writes."""
+        self._aligned = {p.argument: p.align for p in code.parameters if p.kind == "pointer" and p.align}
         self.counts = any(p.kind == "counter" for p in code.parameters)
         """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
         self._packed: dict[Any, Packed | tuple[int, ...]] = {}
@@ -104,10 +105,12 @@ class Launcher:
         self.start(self.pack(arguments, stream, torch.zeros(1, dtype=torch.int32, device=self._device)))
 
     def copied(self, arguments: Sequence[Any]) -> tuple[int, ...]:
-        """The arguments that must be copied, as the copy engine cannot read them where they are. Raises ArgumentError for other devices."""
+        """The arguments that must be copied, as the kernel cannot read them where they are. Raises ArgumentError for other devices."""
         for i in self._tensors:
             _check_place(i, arguments[i], self.index)
-        return tuple(i for i in sorted(self.tiled) if not is_tiled(arguments[i]))
+        unread = {i for i in self.tiled if not is_tiled(arguments[i])}
+        unread |= {i for i, elements in self._aligned.items() if not is_aligned(arguments[i], elements)}
+        return tuple(sorted(unread))
 
     def pack(self, arguments: Sequence[Any], stream: int, counter: torch.Tensor | None = None) -> Packed:
         """What a launch on these arguments and this stream needs; it keeps no tensor alive but the stream's counter."""
@@ -135,12 +138,16 @@ class Launcher:
 
 def is_tiled(tensor: torch.Tensor) -> bool:
     """Whether the copy engine can read the tensor: dense columns; the address and the other strides are multiples of 16 bytes."""
-    size = tensor.element_size()
-    *strides, last = tensor.stride()[-4:]
-    *extents, columns = tensor.shape[-4:]
-    if (last != 1 and columns != 1) or tensor.data_ptr() % 16:
+    return is_aligned(tensor, 16 // tensor.element_size())
+
+
+def is_aligned(tensor: torch.Tensor, elements: int) -> bool:
+    """Whether columns are dense, and the address and the other strides multiples of so many elements."""
+    *strides, last = tensor.stride()
+    *extents, columns = tensor.shape
+    if (last != 1 and columns != 1) or tensor.data_ptr() % (elements * tensor.element_size()):
         return False
-    return all(extent == 1 or stride * size % 16 == 0 for extent, stride in zip(extents, strides, strict=True))
+    return all(extent == 1 or stride % elements == 0 for extent, stride in zip(extents, strides, strict=True))
 
 
 def tiled_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

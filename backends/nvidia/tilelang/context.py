@@ -1,0 +1,86 @@
+"""What the printers of a TileLang program share: the lines so far, and where each value of the kernel is."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attn_mlir.backends.nvidia.scalar_bounds import Ranges
+from attn_mlir.backends.nvidia.tilelang.expressions import Expressions
+from attn_mlir.backends.nvidia.tilelang.memory import Memory
+from attn_mlir.backends.nvidia.tilelang.names import Names
+from attn_mlir.backends.nvidia.tilelang.tiles import Tile, Tiles
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+INDENT = "    "
+
+
+class Context:
+    """State while a kernel is printed.
+
+    `where` has the tile that each value is in, `copies` a copy in shared memory of what is in a fragment; `homes` the tile that a value
+    has to be made in. `later` are maps that are computed where their results are stored.
+    """
+
+    def __init__(self, kernel: ir.Operation, threads: int) -> None:
+        self.names, self.ranges = Names(), Ranges()
+        self.memory = Memory(kernel, self.names)
+        self.tiles = Tiles(self.names)
+        self.threads = threads
+        self.lines: list[str] = []
+        self.where: dict[ir.Value, Tile] = {}
+        self.copies: dict[ir.Value, Tile] = {}
+        self.homes: dict[ir.Value, Tile] = {}
+        self.later: list[ir.Operation] = []
+        self._loaded: list[list[ir.Operation]] = [[]]
+        self.depth = 2
+        self.scalars = self._scalars()
+
+    def _scalars(self) -> Expressions:
+        return Expressions(self.ranges, self.names, self.read, self.lines, INDENT * self.depth, variables=True)
+
+    def line(self, text: str, deeper: int = 0) -> None:
+        """Adds a line at the current depth."""
+        self.lines.append(INDENT * (self.depth + deeper) + text)
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """What is printed inside is a block of its own; its scalars and tiles are not known outside."""
+        outer = self.scalars
+        self.depth += 1
+        self.scalars = outer.inside(self.read, self.lines, INDENT * self.depth, variables=True)
+        self.tiles.enter()
+        self._loaded.append([])
+        yield
+        self._loaded.pop()
+        self.tiles.leave()
+        self.depth -= 1
+        self.scalars = outer
+
+    def loaded(self) -> list[ir.Operation]:
+        """The loads of the block that is open."""
+        return self._loaded[-1]
+
+    def read(self, op: ir.Operation, indices: list[str]) -> str:
+        """The text of a `memref.load`."""
+        if op.name != "memref.load":
+            raise UnsupportedError(f"tilelang: '{op.name}' outside of a map ({op.location})")
+        return f"{self.memory.name(op.operands[0])}[{', '.join(indices) or '0'}]"
+
+    def text(self, value: ir.Value) -> str:
+        """The expression of a scalar."""
+        return self.scalars.emit(value)
+
+    def tile(self, value: ir.Value) -> Tile:
+        """Where a tile is."""
+        return self.where[value]
+
+    def shared(self, value: ir.Value) -> Tile:
+        """Where a tile is in shared memory."""
+        return self.copies.get(value) or self.where[value]
+
+
+def constant(value: ir.Value) -> int | None:
+    """The number that an index is, if it is a constant."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "arith.constant":
+        return None
+    return ir.IntegerAttr(value.owner.operation.attributes["value"]).value

@@ -1,0 +1,198 @@
+"""`tile.map` as loops over elements and reductions of fragments."""
+
+from collections.abc import Sequence
+
+from attn_mlir.backends.nvidia.tilelang.context import Context
+from attn_mlir.backends.nvidia.tilelang.elements import Loop, column_values, reads_fragment
+from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
+from attn_mlir.backends.nvidia.tilelang.memory import memory_type
+from attn_mlir.backends.nvidia.tilelang.names import hint
+from attn_mlir.backends.nvidia.tilelang.tiles import Tile, bound, exact
+from attn_mlir.mlir import ir
+from attn_mlir.passes.tiling.scalars import identity
+
+_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate")
+
+
+def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
+    """The products that take a tile, and as which factor: "a" or "b"."""
+    found = []
+    for use in value.uses:
+        op = use.owner.operation
+        if op.name in _DOTS:
+            first = {"tile.dot_add": 1, "tile.dot_rescale": 2}.get(op.name, 0)
+            if use.operand_number >= first:
+                found.append((op, "ab"[use.operand_number - first]))
+    return found
+
+
+def in_registers(value: ir.Value) -> bool:
+    """Whether some product can take a tile out of registers: the first factor of a sum in 16 bits."""
+    if ir.RankedTensorType(value.type).element_type.width != 16:
+        return False
+    return any(op.name in ("tile.dot_add", "tile.dot_rescale") and factor == "a" for op, factor in dot_uses(value))
+
+
+def in_shared(value: ir.Value) -> bool:
+    """Whether some product needs a tile in shared memory."""
+    narrow = ir.RankedTensorType(value.type).element_type.width == 16
+    return any(not narrow or factor == "b" or op.name in ("tile.dot", "tile.accumulate") for op, factor in dot_uses(value))
+
+
+def put_off(op: ir.Operation) -> bool:
+    """Whether all that a map makes is stored, right after it and nowhere else: then the stores compute it."""
+    if not len(list(op.results)) or len(list(ir.ArrayAttr(op.attributes["reductions"]))):
+        return False
+    users = [use.owner.operation for result in op.results for use in result.uses]
+    if not users or any(user.name != "tile.store" or user.block != op.block for user in users):
+        return False
+    following = [view.operation for view in op.block.operations]
+    position = following.index(op)
+    for later in following[position + 1 :]:
+        if later in users:
+            users.remove(later)
+        if not users:
+            return True
+        if later.regions and later.name != "tile.map":
+            return False
+    return False
+
+
+class Map:
+    """Prints one `tile.map`."""
+
+    def __init__(self, context: Context, op: ir.Operation) -> None:
+        self._context, self._op = context, op
+        self._block = op.regions[0].blocks[0]
+        yielded = list(list(self._block.operations)[-1].operation.operands)
+        results, self._kinds = list(op.results), [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        count = len(results) - len(self._kinds)
+        self._tiles = list(zip(results[:count], yielded[:count], strict=True))
+        self._rows = list(zip(results[count:], yielded[count:], self._kinds, strict=True))
+
+    def print(self) -> None:
+        """Prints the loop, the reductions, and copies to shared memory."""
+        context, op, block = self._context, self._op, self._block
+        staged = self._stage() if len(block.arguments) == 2 and reads_fragment(context, block) else {}
+        loop = Loop(context, list(op.operands), block)
+        targets = [self._target(result, loop.bounds) for result, _ in self._tiles]
+        sums = [self._contribution(value, kind, targets, loop) for _, value, kind in self._rows]
+        body = loop.open()
+        for value, tile in staged.items():
+            body.bind(value, tile.at("j"))
+        # What is overwritten is read first.
+        for view in block.operations:
+            inner = view.operation
+            if inner.name == "tensor.extract" and context.tile(inner.operands[0]) in targets:
+                body.name(inner.results[0])
+        texts = [(target, self._limited(result, body.emit(value), loop)) for (result, value), target in zip(self._tiles, targets, strict=True)]
+        for (_, value, kind), tile in zip(self._rows, sums, strict=True):
+            if tile not in targets:
+                texts.append((tile, self._present(loop, body.emit(value), kind, value.type)))
+        indices = ("i", "j")[: len(block.arguments)]
+        for tile, text in texts:
+            loop.line(f"{tile.at(*indices)} = {strip(text)}")
+        self._reduce(sums)
+        for (result, _), target in zip(self._tiles, targets, strict=True):
+            context.where[result] = target
+            if target.scope == "fragment" and in_shared(result):
+                copy = context.tiles.new(f"{hint_of(result)}_shared", "shared", target.shape, target.dtype)
+                context.line(f"T.copy({target.name}, {copy.name})")
+                context.copies[result] = copy
+
+    def _stage(self) -> dict[ir.Value, Tile]:
+        """Values of columns that are read from memory, once for all rows, in shared memory."""
+        context, values = self._context, column_values(self._block)
+        if not values:
+            return {}
+        loop = Loop(context, list(self._op.operands), self._block)
+        tiles = {
+            value: context.tiles.new(hint(value) or "staged", "shared", loop.bounds[1:], context.scalars.dtype(value.type, value))
+            for value in values
+        }
+        body = loop.open([1])
+        texts = [(tile, body.emit(value)) for value, tile in tiles.items()]
+        for tile, text in texts:
+            loop.line(f"{tile.at('j')} = {strip(text)}")
+        return tiles
+
+    def _target(self, result: ir.Value, bounds: Sequence[int]) -> Tile:
+        context = self._context
+        if result in context.homes:
+            return context.homes[result]
+        dtype = memory_type(ir.RankedTensorType(result.type).element_type)
+        direct = len(bounds) == 2 and in_shared(result) and not in_registers(result) and not reads_fragment(context, self._block)
+        return context.tiles.new(hint_of(result), "shared" if direct else "fragment", bounds, dtype)
+
+    def _contribution(self, value: ir.Value, kind: str, targets: list[Tile], loop: Loop) -> Tile:
+        """The fragment that is reduced: a tile of the map where it holds just that, else one of its own."""
+        for (result, yielded), target in zip(self._tiles, targets, strict=True):
+            if yielded == value and target.scope == "fragment" and target.dtype == "float32":
+                if loop.guard(1) is None or kind == "sum" or not dot_uses(result):
+                    return target
+        return self._context.tiles.new("terms", "fragment", loop.bounds, "float32")
+
+    def _limited(self, result: ir.Value, text: str, loop: Loop) -> str:
+        """The text of an element, neutral where it does not exist: 0 for products, else what reductions of it ignore."""
+        element = ir.RankedTensorType(result.type).element_type
+        if len(self._block.arguments) == 1:
+            return text
+        uses = dot_uses(result)
+        if uses:
+            guards = loop.guards
+            for op, factor in uses:
+                if op.name == "tile.accumulate" and factor == "a":
+                    guards += self._missing_rows(op)
+            return self._keep(list(dict.fromkeys(guards)), text, 0.0, element)
+        reduced = [kind for _, value, kind in self._rows if value == self._value(result)]
+        return self._present(loop, text, reduced[0], element) if reduced else text
+
+    def _present(self, loop: Loop, text: str, kind: str, type_: ir.Type) -> str:
+        """The text of what is reduced, neutral for columns that do not exist."""
+        guard = loop.guard(1)
+        return text if guard is None else self._keep([guard], text, identity(kind, type_), type_)
+
+    def _value(self, result: ir.Value) -> ir.Value:
+        return next(value for made, value in self._tiles if made == result)
+
+    def _missing_rows(self, op: ir.Operation) -> list[str]:
+        """The condition that a row is one of those that a sum over rows takes."""
+        factor = op.operands[1]
+        if isinstance(factor.owner, ir.Block) or factor.owner.operation.name != "tile.load":
+            return []
+        count = factor.owner.operation.operands[4]
+        return [] if exact(count) and bound(count) == bound(self._op.operands[0]) else [f"i < {self._context.text(count)}"]
+
+    def _keep(self, guards: list[str], text: str, otherwise: float, type_: ir.Type) -> str:
+        if not guards:
+            return text
+        return f"T.if_then_else({' and '.join(guards)}, {strip(text)}, {number(otherwise, type_)})"
+
+    def _reduce(self, sums: list[Tile]) -> None:
+        context = self._context
+        for (result, value, kind), source in zip(self._rows, sums, strict=True):
+            row = context.homes.get(result) or context.tiles.new(hint_of(result), "fragment", source.shape[:1], "float32")
+            context.where[result] = row
+            if kind == "sum":
+                context.line(f"T.reduce_sum({source.name}, {row.name}, dim=1)")
+            else:
+                # Over no keys the lowest or highest finite number, not infinity.
+                context.line(f"T.fill({row.name}, {number(identity(kind, value.type), value.type)})")
+                context.line(f"T.reduce_{kind}({source.name}, {row.name}, dim=1, clear=False)")
+
+
+def hint_of(result: ir.Value) -> str:
+    """A name for what a map makes, after the value that it yields."""
+    op = result.owner.operation
+    position = ir.OpResult(result).result_number
+    yielded = list(op.regions[0].blocks[0].operations)[-1].operation.operands[position]
+    kinds = list(ir.ArrayAttr(op.attributes["reductions"]))
+    number_of_tiles = len(list(op.results)) - len(kinds)
+    if position >= number_of_tiles:
+        return f"row_{ir.StringAttr(kinds[position - number_of_tiles]).value}"
+    while not isinstance(yielded.owner, ir.Block) and yielded.owner.operation.name in ("arith.truncf", "arith.select"):
+        named = hint(yielded)
+        if named is not None:
+            return named
+        yielded = yielded.owner.operation.operands[0 if yielded.owner.operation.name == "arith.truncf" else 1]
+    return hint(yielded) or "tile"

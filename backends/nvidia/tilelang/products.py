@@ -1,0 +1,157 @@
+"""Loads, matrix products and sums in global memory."""
+
+from attn_mlir.backends.nvidia.tilelang.context import Context
+from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
+from attn_mlir.backends.nvidia.tilelang.memory import memory_type
+from attn_mlir.backends.nvidia.tilelang.tiles import Tile, bound, exact, padded
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+_DYNAMIC = ir.ShapedType.get_dynamic_size()
+
+
+def load_shape(op: ir.Operation) -> tuple[int, int, int, int]:
+    """Rows and columns of a loaded tile, and those of its buffer."""
+    rows, columns = ir.RankedTensorType(op.results[0].type).shape
+    limit = bound(op.operands[4]) if rows == _DYNAMIC else rows
+    if limit is None:
+        raise UnsupportedError("tilelang: a tile has no known number of rows")
+    return limit, columns, padded(limit), padded(columns)
+
+
+def loads_whole(op: ir.Operation) -> bool:
+    """Whether all rows of a loaded tile exist, always."""
+    return exact(op.operands[4]) and bound(op.operands[4]) == load_shape(op)[2]
+
+
+def source_region(context: Context, op: ir.Operation, row: str) -> str:
+    """What a whole tile is a copy of."""
+    source, b, h = list(op.operands)[:3]
+    _, _, rows, columns = load_shape(op)
+    return f"{context.memory.name(source)}[{context.text(b)}, {context.text(h)}, {row} : {row} + {rows}, 0:{columns}]"
+
+
+def new_tile(context: Context, op: ir.Operation, stages: int = 1) -> Tile:
+    """Shared memory for a loaded tile, `stages` times."""
+    shape = load_shape(op)[2:]
+    name = f"{context.memory.name(op.operands[0])}_tile"
+    dtype = memory_type(ir.RankedTensorType(op.results[0].type).element_type)
+    return context.tiles.new(name, "shared", shape if stages == 1 else (stages, *shape), dtype)
+
+
+def print_load(context: Context, op: ir.Operation) -> None:
+    """`tile.load` into shared memory; rows and columns that do not exist are 0."""
+    source, b, h, row, count = op.operands
+    for other in context.loaded():
+        if [*other.operands] == [*op.operands]:
+            context.where[op.results[0]] = context.where[other.results[0]]
+            return
+    context.loaded().append(op)
+    tile = context.where[op.results[0]] = new_tile(context, op)
+    first = context.text(row)
+    if loads_whole(op):
+        context.line(f"T.copy({source_region(context, op, first)}, {tile.whole()})")
+        return
+    limit, columns, rows, width = load_shape(op)
+    guards = [f"i < {context.text(count)}", *([f"j < {columns}"] if columns != width else [])]
+    element = f"{context.memory.name(source)}[{context.text(b)}, {context.text(h)}, {first} + i, j]"
+    zero = number(0.0, ir.RankedTensorType(op.results[0].type).element_type)
+    context.line(f"for i, j in T.Parallel({rows}, {width}):")
+    context.line(f"{tile.at('i', 'j')} = T.if_then_else({' and '.join(guards)}, {element}, {zero})", 1)
+
+
+def _policy(context: Context, rows: int) -> str:
+    """Every warp has rows of its own where there are enough, so that rows of all tiles lie alike."""
+    return f"policy=T.GemmWarpPolicy.{'FullRow' if rows % (context.threads // 2) == 0 else 'FullCol'}"
+
+
+def print_dot(context: Context, op: ir.Operation) -> None:
+    """`tile.dot` into a fragment."""
+    a, b = (context.shared(operand) for operand in op.operands)
+    transposed = ir.BoolAttr(op.attributes["transpose_b"]).value
+    shape = (a.shape[0], b.shape[0 if transposed else 1])
+    tile = context.homes.get(op.results[0]) or context.tiles.new("products", "fragment", shape, "float32")
+    context.where[op.results[0]] = tile
+    turned = "transpose_B=True, " if transposed else ""
+    context.line(f"T.gemm({a.whole()}, {b.whole()}, {tile.name}, {turned}{_policy(context, shape[0])}, clear_accum=True)")
+
+
+def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
+    """`tile.dot_add` and `tile.dot_rescale`, in place where nothing else needs the old sums."""
+    c, *scale, a, b = op.operands
+    total = context.where[op.results[0]] = _accumulator(context, op, c)
+    if scale:
+        rows, columns = total.shape
+        context.line(f"for i, j in T.Parallel({rows}, {columns}):")
+        context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {context.tile(scale[0]).at('i')}", 1)
+    if ir.BoolAttr(op.attributes["transpose_b"]).value:
+        raise UnsupportedError(f"tilelang: sums of products with a transposed tile ({op.location})")
+    narrow = ir.RankedTensorType(a.type).element_type.width == 16
+    factor = context.tile(a) if narrow else context.shared(a)
+    context.line(f"T.gemm({factor.whole()}, {context.shared(b).whole()}, {total.name}, {_policy(context, total.shape[0])})")
+
+
+def _accumulator(context: Context, op: ir.Operation, c: ir.Value) -> Tile:
+    old = context.tile(c)
+    wanted = context.homes.get(op.results[0])
+    if wanted == old or (wanted is None and len(list(c.uses)) == 1):
+        return old
+    new = wanted or context.tiles.new(old.name, "fragment", old.shape, old.dtype)
+    context.line(f"T.copy({old.name}, {new.name})")
+    return new
+
+
+def print_range(context: Context, op: ir.Operation) -> None:
+    """`attn.range`: the lanes of each warp look at the elements of a box, and tell each other the least and the largest."""
+    source, *box = op.operands
+    rank = len(box) // 2
+    begins, ends = ([strip(context.text(value)) for value in part] for part in (box[:rank], box[rank:]))
+    dtype = context.scalars.dtype(op.results[0].type, op.results[0])
+    low, high = (context.names.new(name) for name in ("least", "largest"))
+    limit = 2**63 - 1 if dtype == "int64" else 2**31 - 1
+    context.line(f'{low} = T.alloc_var("{dtype}", init=T.{dtype}({limit}))')
+    context.line(f'{high} = T.alloc_var("{dtype}", init=T.{dtype}({-limit - 1}))')
+    indices = [context.names.new(f"at{dim}") for dim in range(rank)]
+    for dim, index in enumerate(indices):
+        last = dim == rank - 1
+        bounds = f"{begins[dim]} + T.get_lane_idx(), {ends[dim]}, 32" if last else f"{begins[dim]}, {ends[dim]}"
+        context.line(f"for {index} in T.serial({bounds}):", dim)
+    element = f"{context.memory.name(source)}[{', '.join(indices) or '0'}]"
+    stored = memory_type(ir.MemRefType(source.type).element_type)
+    number_read = element if dtype == stored else f'T.cast({element}, "{dtype}")'
+    context.line(f"{low} = T.min({low}, {number_read})", rank)
+    context.line(f"{high} = T.max({high}, {number_read})", rank)
+    for name, kind, result in ((low, "min", op.results[0]), (high, "max", op.results[1])):
+        if rank:
+            context.line(f"{name} = T.warp_reduce_{kind}({name})")
+        context.scalars.bind(result, name)
+
+
+def print_fill(context: Context, op: ir.Operation) -> None:
+    """`tile.fill` of a fragment."""
+    type_ = ir.RankedTensorType(op.results[0].type)
+    shape = [padded(size) for size in type_.shape]
+    name = "sums" if type_.rank == 2 else "row_sums"
+    tile = context.homes.get(op.results[0]) or context.tiles.new(name, "fragment", shape, memory_type(type_.element_type))
+    context.where[op.results[0]] = tile
+    context.line(f"T.fill({tile.name}, {strip(context.text(op.operands[0]))})")
+
+
+def print_accumulate(context: Context, op: ir.Operation) -> None:
+    """`tile.accumulate`: a product with the transposed tile, added to memory by atomic operations."""
+    a, b, target, slot, batch, head, row, count = op.operands
+    left, right = context.shared(a), context.shared(b)
+    rows, columns = left.shape[1], right.shape[1]
+    product = context.tiles.new(f"{context.memory.name(target)}_products", "fragment", (rows, columns), "float32")
+    policy = _policy(context, rows)
+    context.line(f"T.gemm({left.whole()}, {right.whole()}, {product.name}, transpose_A=True, {policy}, clear_accum=True)")
+    width = ir.MemRefType(target.type).shape[4]
+    whole = exact(count) and bound(count) == rows
+    guards = [*([] if whole else [f"i < {context.text(count)}"]), *([] if width == columns else [f"j < {width}"])]
+    place = ", ".join([*(context.text(v) for v in (slot, batch, head)), f"{context.text(row)} + i", "j"])
+    context.line(f"for i, j in T.Parallel({rows}, {columns}):")
+    if guards:
+        context.line(f"if {' and '.join(guards)}:", 1)
+    context.line(f"T.atomic_add({context.memory.name(target)}[{place}], {product.at('i', 'j')})", 2 if guards else 1)
+
+

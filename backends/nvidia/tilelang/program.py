@@ -1,0 +1,175 @@
+"""From a scheduled kernel in the `tile` dialect to a TileLang program: one `prim_func`, as Python that can be read, saved and run."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.kernel import Parameter
+from attn_mlir.backends.nvidia.tilelang import products
+from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context
+from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store
+from attn_mlir.backends.nvidia.tilelang.expressions import ACCURATE
+from attn_mlir.backends.nvidia.tilelang.maps import Map, put_off
+from attn_mlir.backends.nvidia.tilelang.structure import print_for, print_if
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+
+_RULES = {
+    "tile.load": products.print_load,
+    "tile.dot": products.print_dot,
+    "tile.dot_add": products.print_dot_accumulate,
+    "tile.dot_rescale": products.print_dot_accumulate,
+    "tile.fill": products.print_fill,
+    "attn.range": products.print_range,
+    "tile.accumulate": products.print_accumulate,
+    "tile.scatter_add": print_scatter,
+    "tile.store": print_store,
+}
+
+_HEAD = '''"""{title}
+
+Made by attn-mlir. `python FILE [sm_90a|sm_80]` prints the CUDA that TileLang makes of it; `build()` compiles it for the GPU at hand: the
+result is called with tensors for pointers, and numbers for the rest.
+"""
+
+import sys
+
+import tilelang
+import tilelang.language as T
+from tvm.target import Target
+
+# No TMA and no roles of warps: the CUDA function then takes pointers and numbers only. Accesses are guarded where they have to be.
+PASSES = {{
+    "tl.disable_tma_lower": True,
+    "tl.disable_warp_specialized": True,
+    "tl.disable_safe_memory_legalize": True,
+}}
+
+
+@T.prim_func
+def {name}(
+'''
+
+_TAIL = '''
+
+def lower(arch: str = "sm_90a"):
+    """The program for a chip; its `kernel_source` is CUDA C++."""
+    target = Target({{"kind": "cuda", "arch": arch}})
+    with target, tilelang.transform.PassContext(config=PASSES):
+        return tilelang.lower({name}, target=target)
+
+
+def build():
+    """The kernel, compiled for the GPU at hand."""
+    return tilelang.compile({name}, target="cuda", pass_configs=PASSES)
+
+
+if __name__ == "__main__":
+    print(lower(*sys.argv[1:]).kernel_source)
+'''
+
+
+@dataclass(frozen=True)
+class Program:
+    """A printed program. `parameters` are those that its CUDA function may have, by their names there; it leaves out what it does not use."""
+
+    name: str
+    text: str
+    parameters: dict[str, Parameter]
+    threads: int
+    shared_bytes: int
+    accurate: bool
+    """Whether it calls functions whose fast approximations are too coarse."""
+
+
+def print_program(kernel: ir.Operation, threads: int, stages: int = 1) -> Program:
+    """Prints a tiled kernel. Raises UnsupportedError where TileLang, or this printer, cannot do something."""
+    context = Context(kernel, threads)
+    name = context.names.new(ir.StringAttr(kernel.attributes["sym_name"]).value)
+    facts = ir.DictAttr(kernel.attributes["tile.kernel"])
+    grid = ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
+    printer = _Printer(context, kernel, grid, stages)
+    launch = printer.launch()
+    printer.print_block(kernel.regions[0].blocks[0])
+    memory = context.memory
+    body = [
+        *[f"{INDENT}{tensor}" for tensor in memory.tensors],
+        f"{INDENT}with T.Kernel({launch}, threads={threads}) as (block, head, batch):",
+        *[f"{INDENT * 2}{line}" for line in context.tiles.lines],
+        *context.lines,
+    ]
+    title = f"{name}: one program for each block of {'keys' if grid == 'pairs' else 'rows'}, head and batch."
+    parameters = [f"{INDENT}{declared}," for declared in memory.signature()]
+    text = _HEAD.format(title=title, name=name) + "\n".join([*parameters, "):", *body]) + "\n" + _TAIL.format(name=name)
+    return Program(name, text, memory.parameters, threads, context.tiles.most_shared, bool(find_all(kernel, *ACCURATE)))
+
+
+class _Printer:
+    """Walks over the ops of a kernel."""
+
+    def __init__(self, context: Context, kernel: ir.Operation, grid: str, stages: int) -> None:
+        self._context, self._kernel, self._grid, self._stages = context, kernel, grid, stages
+        facts = ir.DictAttr(kernel.attributes["tile.kernel"])
+        over = ir.IntegerAttr(facts["over"]).value if "over" in facts else 0
+        self._over = kernel.regions[0].blocks[0].arguments[over]
+        self._rows = ir.IntegerAttr(facts["block_q"]).value
+        for argument in kernel.regions[0].blocks[0].arguments:
+            if not isinstance(argument.type, ir.MemRefType):
+                context.scalars.bind(argument, context.memory.name(argument))
+        for wanted in ("block", "head", "batch"):
+            context.names.new(wanted)
+
+    def launch(self) -> str:
+        """The extents of the grid."""
+        memory = self._context.memory
+        arguments = list(self._kernel.regions[0].blocks[0].arguments)
+        size = memory.name(arguments[-1]) if self._grid == "pairs" else str(self._rows)
+        batch, heads, rows = (memory.size(self._over, dim) for dim in range(3))
+        return f"T.ceildiv({rows}, {size}), {heads}, {batch}"
+
+    def print_block(self, block: ir.Block) -> None:
+        """Prints every op of a block but its terminator."""
+        for view in list(block.operations)[:-1]:
+            self._print(view.operation)
+
+    def _print(self, op: ir.Operation) -> None:
+        context = self._context
+        if op.name in _RULES:
+            _RULES[op.name](context, op)
+            return
+        match op.name:
+            case "tile.map":
+                if put_off(op):
+                    context.later.append(op)
+                else:
+                    Map(context, op).print()
+            case "tile.program_id":
+                context.scalars.bind(op.results[0], self._program_id(op))
+            case "memref.dim":
+                self._dim(op)
+            case "scf.for":
+                print_for(context, op, self.print_block)
+            case "scf.if":
+                print_if(context, op, self.print_block)
+            case "arith.constant":
+                pass
+            case name if name.startswith(("arith.", "math.", "memref.load")):
+                context.text(op.results[0])
+            case _:
+                raise UnsupportedError(f"tilelang: '{op.name}' ({op.location})")
+
+    def _program_id(self, op: ir.Operation) -> str:
+        """Under a causal mask the last rows take longest: they come first."""
+        axis = ir.IntegerAttr(op.attributes["axis"]).value
+        name = ("block", "head", "batch")[axis]
+        if axis == 0 and self._grid == "rows":
+            rows = self._context.memory.size(self._over, 2)
+            return f"(T.ceildiv({rows}, {self._rows}) - 1 - block)"
+        return name
+
+    def _dim(self, op: ir.Operation) -> None:
+        argument, dim = op.operands
+        owner = dim.owner.operation
+        if owner.name != "arith.constant":
+            raise UnsupportedError(f"tilelang: the size of a dimension that is computed ({op.location})")
+        size = self._context.memory.size(argument, ir.IntegerAttr(owner.attributes["value"]).value)
+        self._context.scalars.bind(op.results[0], size)

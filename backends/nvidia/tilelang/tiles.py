@@ -1,0 +1,101 @@
+"""Where the tiles of a kernel live in a TileLang program: in shared memory, or in fragments, which threads hold in registers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.tilelang.names import Names
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "int64": 8, "bool": 1, "int8": 1, "int16": 2}
+_STEP = 16
+"""What rows and columns of tiles are padded to: matrix instructions take 16 at a time."""
+
+
+def padded(size: int) -> int:
+    """The least multiple of 16 that holds `size`."""
+    return -(-size // _STEP) * _STEP
+
+
+def bound(value: ir.Value) -> int | None:
+    """What an index never exceeds, as far as constants and minima tell."""
+    if isinstance(value.owner, ir.Block):
+        return None
+    op = value.owner.operation
+    if op.name == "arith.constant":
+        return ir.IntegerAttr(op.attributes["value"]).value
+    if op.name == "arith.minsi":
+        limits = [limit for limit in map(bound, op.operands) if limit is not None]
+        return min(limits, default=None)
+    return None
+
+
+def exact(value: ir.Value) -> bool:
+    """Whether an index is a constant."""
+    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A buffer of a program. `scope` is "shared" or "fragment"; `stage` selects one of several copies of it."""
+
+    name: str
+    scope: str
+    shape: tuple[int, ...]
+    dtype: str
+    stage: str = ""
+
+    def at(self, *indices: str) -> str:
+        """One element."""
+        return f"{self.name}[{', '.join([*([self.stage] if self.stage else []), *indices])}]"
+
+    def whole(self) -> str:
+        """All of it, as an operand of a tile operation."""
+        return f"{self.name}[{self.stage}, :, :]" if self.stage else self.name
+
+
+class Tiles:
+    """Allocates tiles; a tile that a finished block held serves its siblings again, under the same name and shape."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self.lines: list[str] = []
+        self._open: list[list[tuple[str, Tile]]] = [[]]
+        self._free: dict[tuple[str, str, tuple[int, ...], str], list[Tile]] = {}
+        self._shared = 0
+        self.most_shared = 0
+        """An upper bound of the bytes of shared memory in use at a time; TileLang may find that less is needed."""
+
+    def new(self, wanted: str, scope: str, shape: Sequence[int], dtype: str) -> Tile:
+        """A tile for the block that is open."""
+        key = (wanted, scope, tuple(shape), dtype)
+        free = self._free.get(key)
+        if free:
+            tile = free.pop(0)
+        else:
+            if dtype not in _BYTES:
+                raise UnsupportedError(f"tilelang: no tiles of {dtype}; use f16, bf16 or f32 inputs")
+            tile = Tile(self._names.new(wanted), scope, tuple(shape), dtype)
+            sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+            self.lines.append(f'{tile.name} = T.alloc_{scope}(({sizes}), "{dtype}")')
+        self._open[-1].append((wanted, tile))
+        self._shared += _bytes(tile)
+        self.most_shared = max(self.most_shared, self._shared)
+        return tile
+
+    def enter(self) -> None:
+        """Opens a block."""
+        self._open.append([])
+
+    def leave(self) -> None:
+        """Closes it: nothing reads its tiles any more."""
+        for wanted, tile in self._open.pop():
+            self._free.setdefault((wanted, tile.scope, tile.shape, tile.dtype), []).append(tile)
+            self._shared -= _bytes(tile)
+
+
+def _bytes(tile: Tile) -> int:
+    size = _BYTES[tile.dtype] if tile.scope == "shared" else 0
+    for extent in tile.shape:
+        size *= extent
+    return size
