@@ -1,0 +1,44 @@
+// exp becomes exp2, whose factor log2(e) costs an element nothing: c s - m feeds it by one multiply-add, with -m log2(e) made once a row.
+// RUN: attn-opt %s -p 'nvidia-exp2,canonicalize' | FileCheck %s
+
+// CHECK-LABEL: func.func @weights(
+// CHECK-DAG:     %[[C:.*]] = arith.constant 0.180336878 : f32
+// CHECK-DAG:     %[[MINUS_LOG2E:.*]] = arith.constant -1.44269502 : f32
+// CHECK-DAG:     %[[LARGEST:.*]] = arith.constant 3.40282347E+38 : f32
+// CHECK:           %[[S:.*]] = tensor.extract %{{.*}}[%{{.*}}, %{{.*}}]
+// CHECK:           %[[M:.*]] = tensor.extract %{{.*}} : tensor<128xf32>
+// CHECK-NEXT:      %[[SCALED:.*]] = arith.mulf %[[M]], %[[MINUS_LOG2E]]
+// The maximum over nothing is the lowest finite number; -inf less a multiple of it must not be NaN.
+// CHECK-NEXT:      %[[FINITE:.*]] = arith.minimumf %[[SCALED]], %[[LARGEST]]
+// CHECK-NEXT:      %[[X:.*]] = math.fma %[[S]], %[[C]], %[[FINITE]]
+// CHECK-NEXT:      math.exp2 %[[X]]
+// CHECK-NOT:       math.exp{{ }}
+// A difference of two row values is scaled as a whole.
+// CHECK:           %[[D:.*]] = arith.subf
+// CHECK-NEXT:      %[[E:.*]] = arith.mulf %[[D]], %{{.*}}
+// CHECK-NEXT:      math.exp2 %[[E]]
+// CHECK:           %[[L:.*]] = math.log2
+// CHECK-NEXT:      arith.mulf %[[L]], %{{.*}}
+func.func @weights(%s: tensor<128x64xf32>, %m: tensor<128xf32>, %old: tensor<128xf32>, %rows: index, %columns: index)
+    -> (tensor<128x64xf32>, tensor<128xf32>, tensor<128xf32>) {
+  %c = arith.constant 0.125 : f32
+  %p = "tile.map"(%rows, %columns) ({
+  ^bb0(%i: index, %j: index):
+    %x = tensor.extract %s[%i, %j] : tensor<128x64xf32>
+    %scaled = arith.mulf %x, %c : f32
+    %max = tensor.extract %m[%i] : tensor<128xf32>
+    %d = arith.subf %scaled, %max : f32
+    %e = math.exp %d : f32
+    "tile.yield"(%e) {operandSegmentSizes = array<i32: 1, 0>} : (f32) -> ()
+  }) {reductions = [], resultSegmentSizes = array<i32: 1, 0>} : (index, index) -> tensor<128x64xf32>
+  %r:2 = "tile.map"(%rows) ({
+  ^bb0(%i: index):
+    %before = tensor.extract %old[%i] : tensor<128xf32>
+    %max = tensor.extract %m[%i] : tensor<128xf32>
+    %d = arith.subf %before, %max : f32
+    %e = math.exp %d : f32
+    %l = math.log %before : f32
+    "tile.yield"(%e, %l) {operandSegmentSizes = array<i32: 2, 0>} : (f32, f32) -> ()
+  }) {reductions = [], resultSegmentSizes = array<i32: 2, 0>} : (index) -> (tensor<128xf32>, tensor<128xf32>)
+  return %p, %r#0, %r#1 : tensor<128x64xf32>, tensor<128xf32>, tensor<128xf32>
+}
