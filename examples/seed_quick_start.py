@@ -1,6 +1,6 @@
-"""Causal softmax attention written as an OnlineFunc, with its backward, compiled for the CPU and compared with PyTorch.
+"""Causal softmax attention written as an OnlineFunc, with its backward, compiled and compared with PyTorch.
 
-The program is AttentionEngine's quick start; sizes are such that it takes seconds on a CPU.
+The program is AttentionEngine's quick start. It runs on the GPU where there is one; sizes are such that it takes seconds on a CPU.
 """
 
 import argparse
@@ -77,12 +77,19 @@ def make_engine(B: int, H: int, S: int, dtype: torch.dtype) -> AttentionEngine:
     return AttentionEngine(qkv_meta, custom_fwd_inputs, score_mod=score_mod, block_mask=causal_mask, online_func=OnlineSoftmax())
 
 
+def finish() -> None:
+    """Waits for what a GPU computes."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def seconds(run: Callable[[], Any], repeats: int = 3) -> float:
     """The shortest time of a few runs."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
         run()
+        finish()
         times.append(time.perf_counter() - start)
     return min(times)
 
@@ -91,16 +98,19 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--length", type=int, default=2048)
-    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], help="default: float16 on a GPU, else float32")
     options = parser.parse_args(argv)
-    B, H, S, dtype = 1, options.heads, options.length, getattr(torch, options.dtype)
+    device, name = options.device, options.dtype or ("float32" if options.device == "cpu" else "float16")
+    B, H, S, dtype = 1, options.heads, options.length, getattr(torch, name)
 
     torch.manual_seed(0)
-    q, k, v = (torch.randn(B, S, H, D, dtype=dtype, requires_grad=True) for _ in "qkv")
+    q, k, v = (torch.randn(B, S, H, D, dtype=dtype, device=device, requires_grad=True) for _ in "qkv")
     mod = make_engine(B, H, S, dtype)
     start = time.perf_counter()
     out = mod(q, k, v)
     out.backward(torch.ones_like(out))
+    finish()
     first = time.perf_counter() - start
 
     def reference(dtype: torch.dtype) -> list[torch.Tensor]:
@@ -118,7 +128,8 @@ def main(argv: list[str] | None = None) -> None:
         return torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
 
     exact, theirs = reference(torch.float64), reference(dtype)
-    print(f"causal softmax attention, B={B} H={H} S={S} D={D} {options.dtype}, {torch.get_num_threads()} threads")
+    where = f"{torch.get_num_threads()} threads" if device == "cpu" else torch.cuda.get_device_name(device)
+    print(f"causal softmax attention, B={B} H={H} S={S} D={D} {name}, {where}")
     print(f"  first call and its backward, with compiling: {first:.2f} s")
     print(f"  time: forward {seconds(forward) * 1e3:.1f} ms, forward and backward {seconds(forward_and_backward) * 1e3:.1f} ms")
     print(f"  scaled_dot_product_attention, forward and backward: {seconds(lambda: reference(dtype)) * 1e3:.1f} ms")

@@ -22,5 +22,7 @@ BACKEND = Backend(
         "cuda": "translate:to_cuda",
     },
     schedule="passes.schedule:schedule",
+    compile="driver:compile_module",
+    derive="driver:compile_derivative",
     tune="tuning.program:tune_texts",
 )

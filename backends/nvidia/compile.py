@@ -21,7 +21,7 @@ from attn_mlir.errors import CompileError, UnsupportedError
 
 _SUFFIX = "cubin"
 _HOPPER = Path(__file__).parent / "hopper"
-_LANGUAGE = ("-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Xptxas", "-v")
+_LANGUAGE = ("-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Xptxas", "-v", "-diag-suppress=177")
 _LINES = 40
 _LOCK = threading.Lock()
 _POOL: list[ThreadPoolExecutor] = []
@@ -165,7 +165,7 @@ def parse_log(code: bytes, log: str) -> Binary:
     def number(pattern: str) -> int:
         return max(map(int, re.findall(pattern, log)), default=0)
 
-    warnings = [line.strip() for line in log.splitlines() if "warning" in line.lower() or "ignored" in line]
+    warnings = [line.strip() for line in log.splitlines() if line.startswith("ptxas") and ("warning" in line or "ignored" in line)]
     return Binary(
         code,
         number(r"Used (\d+) registers"),

@@ -101,7 +101,7 @@ def test_what_cannot_be_compiled() -> None:
     with pytest.raises(CompileError, match="holds no function @other"):
         cpu.compile_program(SOFTMAX, "other")
     with pytest.raises(UnsupportedError, match="generates no kernels yet"):
-        driver.compile_derivative(SOFTMAX, "cuda", "bwd", ("q",))
+        driver.compile_derivative(SOFTMAX, "hip", "bwd", ("q",))
 
 
 def scatter(*disjoint: bool) -> Kernel:
