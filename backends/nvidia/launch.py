@@ -104,6 +104,10 @@ class Launcher:
         arguments = _copies(arguments, self.copied(arguments))
         self.start(self.pack(arguments, stream, torch.zeros(1, dtype=torch.int32, device=self._device)))
 
+    def alignment(self, argument: int, element: torch.dtype) -> int:
+        """Of how many elements the address and the strides of an argument must be multiples."""
+        return 16 // element.itemsize if argument in self.tiled else self._aligned.get(argument, 1)
+
     def copied(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """The arguments that must be copied, as the kernel cannot read them where they are. Raises ArgumentError for other devices."""
         for i in self._tensors:
