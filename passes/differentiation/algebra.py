@@ -115,7 +115,7 @@ class Algebra:
                     inner = g.node(n.op, x.args[kept], y.args[kept])
                     chosen = (g.const(0.0), inner) if zero == 1 else (inner, g.const(0.0))
                     return g.select(x.args[0], *chosen)
-        left, right = (_factors(a) for a in n.args)
+        left, right = (factors_of(a) for a in n.args)
         shared = []
         for f in left:
             if f in right and self.is_pair(f):
@@ -165,7 +165,7 @@ class Algebra:
 
     def _product(self, x: Node, y: Node) -> Node:
         """Products in one order, so that equal ones are one node."""
-        factors = sorted([*_factors(x), *_factors(y)], key=lambda n: n.id)
+        factors = sorted([*factors_of(x), *factors_of(y)], key=lambda n: n.id)
         total = self.graph.const(1.0)
         for f in factors:
             total = self.graph.mul(total, f)
@@ -251,9 +251,10 @@ class Algebra:
         return None if any(p < 0 and a not in divided for a, p in quotient.powers) else (quotient, c / d)
 
 
-def _factors(n: Node) -> list[Node]:
+def factors_of(n: Node) -> list[Node]:
+    """The factors of a product."""
     if n.is_const and n.attr == 1.0:
         return []
     if n.op == "arith.mulf":
-        return [*_factors(n.args[0]), *_factors(n.args[1])]
+        return [*factors_of(n.args[0]), *factors_of(n.args[1])]
     return [n]

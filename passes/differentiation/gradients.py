@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves, nodes
+from attn_mlir.passes.differentiation.absorb import Absorber
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, Host, scatter_to_read
 from attn_mlir.passes.differentiation.model import Program, Scatter, Sum, largest
@@ -26,11 +27,14 @@ class Gradients:
 
     def __post_init__(self) -> None:
         self._algebra = Algebra(self.program.graph, self.program.is_pair)
+        self._absorbed: dict[Node, Node] = {}
 
     def write(self) -> tuple[list[ir.Value], list[ir.Value], list[ir.Value]]:
         """The sums, the scatters and the row values."""
         pair_weights = [self._prepared(w) for s in self.sums for w, _ in s.terms]
         pair_weights += [self._prepared(s.weight) for s in self.scatters if self.program.is_pair(s.weight)]
+        self._absorbed = dict(zip(pair_weights, Absorber(self.program, self._algebra).all(pair_weights), strict=True))
+        pair_weights = [self._absorbed[w] for w in pair_weights]
         row_weights = [self._guarded(s.weight) for s in self.scatters if not self.program.is_pair(s.weight)]
         rows_wanted = [self._guarded(n) for n in self.rows_wanted]
         self._row_values([*pair_weights, *row_weights, *rows_wanted])
@@ -148,7 +152,7 @@ class Gradients:
         names = {}
         for s in self.sums:
             for weight, source in s.terms:
-                names.setdefault(self._prepared(weight), f"for_{s.name}_{source}")
+                names.setdefault(self._absorbed[self._prepared(weight)], f"for_{s.name}_{source}")
         return [names.get(w, "for_captured") for w in weights]
 
     def _sum(self, s: Sum, of: ir.Value | None, order: list[Node], weights: Sequence[Node]) -> ir.Value:

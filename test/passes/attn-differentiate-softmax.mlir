@@ -1,4 +1,5 @@
-// Softmax: sum_j dp_j p_j is <do, o>, so no sweep is needed; the adjoint of the maximum is zero and dropped.
+// Softmax: sum_j dp_j p_j is <do, o>, so no sweep is needed; the adjoint of the maximum is zero and dropped;
+// the weight exp(s - m) / l is exp(s - (m + log l)).
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd only=true},canonicalize,cse' | FileCheck %s
 
 // CHECK-LABEL: @attention_bwd(
@@ -7,16 +8,17 @@
 // CHECK:         %[[DELTA:[a-z0-9_]+]] = "attn.row_dot"(%do, %o)
 // CHECK:         "attn.elements"
 // CHECK:           %[[L:[a-z0-9_]+]] = tensor.extract %saved_sum
-// CHECK-NEXT:      %[[INVERSE:[a-z0-9_]+]] = arith.divf %{{.*}}, %[[L]] : f32
-// CHECK-NEXT:      %[[D:[a-z0-9_]+]] = tensor.extract %[[DELTA]]
-// CHECK-NEXT:      %[[NEGATIVE:[a-z0-9_]+]] = arith.negf %[[INVERSE]] : f32
-// CHECK-NEXT:      %[[DL:[a-z0-9_]+]] = arith.mulf %[[D]], %[[NEGATIVE]] : f32
-// CHECK-NEXT:      "attn.yield"(%[[INVERSE]], %[[DL]])
+// CHECK-NEXT:      %[[LOG:[a-z0-9_]+]] = math.log %[[L]] : f32
+// CHECK-NEXT:      %[[LSE:[a-z0-9_]+]] = arith.addf %{{.*}}, %[[LOG]] : f32
+// CHECK-NEXT:      "attn.yield"(%[[LSE]])
 // CHECK:         "attn.product"(%q, %k)
 // CHECK-NEXT:    "attn.product"(%do, %v)
 // CHECK:         "attn.pair"() ({
 // CHECK-NOT:       cmpf
-// CHECK:           %[[E:[a-z0-9_]+]] = math.exp
+// CHECK:           %[[P:[a-z0-9_]+]] = math.exp
+// CHECK:           %[[D:[a-z0-9_]+]] = tensor.extract %[[DELTA]]
+// CHECK-NEXT:      %[[CENTRED:[a-z0-9_]+]] = arith.subf %do_v, %[[D]]
+// CHECK-NEXT:      arith.mulf %[[P]], %[[CENTRED]]
 // CHECK-NOT:       math.exp
 // CHECK-NOT:       arith.divf
 // CHECK:         }) : () -> none

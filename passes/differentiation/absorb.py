@@ -1,0 +1,93 @@
+"""Factors of a row become part of an exponential's argument: exp(s - m) / l is exp(s - (m + log l)), which costs nothing for each pair."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from attn_mlir.passes.derivation.expr import Node, nodes
+from attn_mlir.passes.derivation.signs import Signs
+from attn_mlir.passes.differentiation.algebra import Algebra, factors_of
+from attn_mlir.passes.differentiation.model import Program
+
+_LOGARITHMS = {"math.exp": "math.log", "math.exp2": "math.log2"}
+_SUMS = ("arith.addf", "arith.subf")
+
+
+@dataclass(eq=False)
+class Absorber:
+    """Rewrites weights of pairs. A factor is absorbed if it is positive for all rows that have keys."""
+
+    program: Program
+    algebra: Algebra
+    signs: Signs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.signs = Signs(self.program)  # type: ignore[arg-type]
+
+    def all(self, weights: Sequence[Node]) -> list[Node]:
+        """The weights with what can be absorbed; as they are if that would mean more exponentials."""
+        new = [self._of(weight) for weight in weights]
+        return new if len(self._exponentials(new)) <= len(self._exponentials(weights)) else list(weights)
+
+    def _exponentials(self, weights: Sequence[Node]) -> set[Node]:
+        return {n for n in nodes(*weights) if n.op in _LOGARITHMS and self.program.is_pair(n)}
+
+    def _of(self, n: Node) -> Node:
+        if not self.program.is_pair(n):
+            return n
+        g = self.program.graph
+        if n.op in _SUMS:
+            a, b = (self._of(x) for x in n.args)
+            return n if (a, b) == n.args else g.add(a, b) if n.op == "arith.addf" else g.sub(a, b)
+        return self._product(n) if n.op == "arith.mulf" else n
+
+    def _product(self, n: Node) -> Node:
+        g, found = self.program.graph, factors_of(n)
+        exponential = next((f for f in found if f.op in _LOGARITHMS and self.program.is_pair(f)), None)
+        if exponential is None:
+            return n
+        absorbed, rest = [], []
+        for f in found:
+            if f is exponential:
+                continue
+            if not self.program.is_pair(f) and not f.is_const and self.signs.positive(f):
+                absorbed.append(f)
+                continue
+            row, inner = self._pulled(f) if f.op in _SUMS and not absorbed else (None, f)
+            rest.append(inner)
+            if row is not None:
+                absorbed.append(row)
+        if not absorbed:
+            return n
+        total = self._shifted(exponential, absorbed)
+        for f in rest:
+            total = g.mul(total, f)
+        return total
+
+    def _pulled(self, n: Node) -> tuple[Node | None, Node]:
+        """A positive factor of all terms of a sum that is the same for the whole row, and what is left."""
+        g, parts = self.program.graph, self.algebra.split(n)
+        for row, _ in parts:
+            if row.is_const or not self.signs.positive(row):
+                continue
+            ratios = [self.algebra.ratio(c, row) for c, _ in parts]
+            total = g.const(0.0)
+            for ratio, (_, pair) in zip(ratios, parts, strict=True):
+                if ratio is None:
+                    break
+                total = g.add(total, ratio if pair.is_const and pair.attr == 1.0 else g.mul(ratio, pair))
+            else:
+                return row, total
+        return None, n
+
+    def _shifted(self, exponential: Node, factors: Sequence[Node]) -> Node:
+        g, (argument,) = self.program.graph, exponential.args
+        logarithm = _LOGARITHMS[exponential.op]
+        shift = g.const(0.0)
+        for f in factors:
+            if f.op == "arith.divf" and f.args[0].is_const and f.args[0].attr == 1.0:
+                shift = g.add(shift, g.unary(logarithm, f.args[1]))
+            else:
+                shift = g.sub(shift, g.unary(logarithm, f))
+        if argument.op == "arith.subf" and not self.program.is_pair(argument.args[1]):
+            return g.unary(exponential.op, g.sub(argument.args[0], g.add(argument.args[1], shift)))
+        return g.unary(exponential.op, g.sub(argument, shift))
