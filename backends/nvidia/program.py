@@ -87,7 +87,7 @@ class NvidiaProgram(HostProgram):
         memory = []
         for i, shape in enumerate(made.shapes):
             transposed = made.heads[i] and layout == "bshd"
-            if len(operands) + i in launcher.tiled and shape[-1] * unit.dtypes[i].itemsize % 16:
+            if shape and shape[-1] % launcher.alignment(len(operands) + i, unit.dtypes[i]):
                 memory.append(_padded(unit, i, shape, transposed, device))
             elif unit.kernel.outputs[i] == "store":
                 tensor = empty(shape, unit.dtypes[i], transposed, device)
@@ -151,7 +151,7 @@ class NvidiaProgram(HostProgram):
 
 
 def _padded(unit: Unit, output: int, shape: torch.Size, transposed: bool, device: torch.device) -> Memory:
-    """Memory whose rows the copy engine can write; the result is a copy of its columns in order."""
+    """Memory whose rows are aligned as the kernel needs them; the result is a copy of its columns in order."""
     kind, dtype = unit.kernel.outputs[output], unit.dtypes[output]
     if kind != "store":
         raise UnsupportedError(
