@@ -8,7 +8,10 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.frame import argument_names
 
-_RESERVED = {"row", "column", "lane", "warpgroup", "block", "head", "batch", "shared", "int", "float", "double", "bool", "auto", "new"}
+_RESERVED = {
+    "row", "column", "lane", "warpgroup", "block", "head", "batch", "shared", "int", "float", "double", "bool", "auto", "new", "do", "if",
+    "for", "case", "char", "long", "this", "else", "half",
+}  # fmt: skip
 
 
 class Arguments:
@@ -53,10 +56,10 @@ class Arguments:
         name = f"{self.names[number]}_s{dim}"
         return self._add(name, Parameter("stride", number, dim, "long long"), f"long long {name}")
 
-    def scalar(self, value: ir.Value) -> str:
-        """A number: floats as they are, indices as int."""
+    def scalar(self, value: ir.Value, type_: str = "") -> str:
+        """A number, as a C++ `type_`; without one, floats as they are and indices as int."""
         number = self.number(value)
-        type_ = "int" if isinstance(value.type, ir.IndexType) else c_type(value.type)
+        type_ = type_ or ("int" if isinstance(value.type, ir.IndexType) else c_type(value.type))
         return self._add(self.names[number], Parameter("scalar", number, -1, type_), f"{type_} {self.names[number]}")
 
     def descriptor(self, value: ir.Value, columns: int, rows: int, swizzle: int = 128) -> str:

@@ -1,4 +1,4 @@
-"""What the consumer warpgroups of a kernel do: the ops of a tile function one after another, products waited for when their tiles are read."""
+"""What the consumer warpgroups of a kernel do: one op after another, products waited for when their tiles are read."""
 
 from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -154,9 +154,8 @@ class Consumer:
         if isinstance(tile, Row):
             partial = argument in self.maps.partial
             row = core.row(tile.name, partial=partial)
-            factor = f" * (lane % 4 == 0)" if partial else ""
             for h in range(2):
-                value = f"lane % 4 == 0 ? {tile.name}[{h}] : 0.0f" if factor else f"{tile.name}[{h}]"
+                value = f"lane % 4 == 0 ? {tile.name}[{h}] : 0.0f" if partial else f"{tile.name}[{h}]"
                 core.writer.line(f"{row.name}[{h}] = {value};")
             tile = row
         core.tiles[argument] = tile

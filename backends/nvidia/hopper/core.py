@@ -34,8 +34,8 @@ class Core:
         self._products: dict[str, str] = {}
         self.scalars = Scalars(self.writer.lines, self.names, self.load, self.extract, "", other=self._other)
         for value in self.arguments.values:
-            if not isinstance(value.type, ir.MemRefType):
-                self.scalars.bind(value, self.arguments.names[self.arguments.number(value)])
+            if not isinstance(value.type, ir.MemRefType) and list(value.uses):
+                self.scalars.bind(value, self.arguments.scalar(value, self.scalars.type_of(value)))
 
     # ---- scalars
 
@@ -61,13 +61,7 @@ class Core:
 
     def value(self, value: ir.Value) -> str:
         """The C++ expression of a scalar; prints what it needs here."""
-        self._used_scalar(value)
         return self.scalars.emit(value)
-
-    def _used_scalar(self, value: ir.Value) -> None:
-        owner = value.owner
-        if isinstance(owner, ir.Block) and owner.owner.operation.name == "func.func" and not isinstance(value.type, ir.MemRefType):
-            self.arguments.scalar(value)
 
     def _other(self, op: ir.Operation, operands: list[str]) -> str:
         if op.name == "memref.dim":

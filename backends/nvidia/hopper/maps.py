@@ -18,6 +18,8 @@ class Maps:
     def __init__(self, core: Core) -> None:
         self.core = core
         self.partial: set[ir.Value] = set()
+        self.targets: dict[ir.Value, Fragment] = {}
+        """Registers that a result is to be put into, for results that have a place already."""
 
     def print(self, op: ir.Operation) -> None:
         """Prints a map whose results become tiles in registers."""
@@ -69,7 +71,7 @@ class _Elements:
         return self.core.width
 
     def print(self) -> None:
-        core, writer = self.core, self.core.writer
+        core = self.core
         limit = self._limit()
         with core.scope(None):
             if limit is not None:
@@ -83,10 +85,13 @@ class _Elements:
                     core.row({"sum": "row_sum", "max": "row_max", "min": "row_min"}[kind], _IDENTITY[kind], result in self.maps.partial)
                 )
             self._row_values()
-            if sums or any(target is not None for target in targets):
+            tops = self._largest(limit, targets, sums)
+            if len(tops) < len(sums) or any(target is not None for target in targets):
                 with core.unrolled("c", self.columns // 8), core.unrolled("e", 2):
-                    self._column(limit, targets, sums)
-            self._reduce(sums)
+                    self._column(limit, targets, [None if row in tops else row for row in sums])
+            for row, fragment in tops.items():
+                core.writer.line(f"attn::largest_in_rows({fragment.name}, {row.name});")
+            self._reduce([None if row in tops else row for row in sums])
         core.tiles.update(zip(self.results[self.stored :], sums, strict=True))
 
     def _limit(self) -> ir.Value | None:
@@ -107,7 +112,9 @@ class _Elements:
                 core.tiles[result] = same
                 targets.append(None)
                 continue
-            target = core.fragment(_hint(_widened(value), "s" if element == "f32" else "weights"), self.columns, element)
+            target = self.maps.targets.get(result)
+            if target is None:
+                target = core.fragment(_hint(_widened(value), "s" if element == "f32" else "weights"), self.columns, element)
             core.tiles[result] = target
             targets.append(target)
         return targets
@@ -158,7 +165,18 @@ class _Elements:
                     found.append(divisor)
         return list(dict.fromkeys(found))
 
-    def _column(self, limit: str | None, targets: list[Fragment | None], sums: list[Row]) -> None:
+    def _largest(self, limit: str | None, targets: list[Fragment | None], sums: list[Row]) -> dict[Row, Fragment]:
+        """Maxima of whole blocks whose elements are in registers anyway: these are searched afterwards, with integer instructions."""
+        found: dict[Row, Fragment] = {}
+        for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
+            same = self._same(value)
+            for other, target in zip(self.values[: self.stored], targets, strict=True):
+                same = target if other == value and target is not None and target.element == "f32" else same
+            if kind == "max" and limit is None and same is not None and same.columns == self.columns:
+                found[row] = same
+        return found
+
+    def _column(self, limit: str | None, targets: list[Fragment | None], sums: list[Row | None]) -> None:
         core, writer = self.core, self.core.writer
         core.scalars.bind(self.block.arguments[1], "(column + 8 * c + e)")
         if limit is not None:
@@ -174,6 +192,8 @@ class _Elements:
                     kept = f"inside ? {text} : 0.0f" if limit is not None and target.element != "f32" else text
                     writer.line(f"{target.name}[4 * c + 2 * h + e] = {kept};")
             for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
+                if row is None:
+                    continue
                 text = core.scalars.emit(value)
                 text = text if limit is None else f"inside ? {text} : {_IDENTITY[kind]}"
                 writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
@@ -193,8 +213,8 @@ class _Elements:
     def _combined(self, kind: str, a: str, b: str) -> str:
         return f"{a} + ({b})" if kind == "sum" and "?" in b else f"{a} + {b}" if kind == "sum" else f"{self.core.max_nan(kind)}({a}, {b})"
 
-    def _reduce(self, sums: list[Row]) -> None:
-        todo = [(kind, row) for kind, row in zip(self.kinds, sums, strict=True) if not row.partial]
+    def _reduce(self, sums: list[Row | None]) -> None:
+        todo = [(kind, row) for kind, row in zip(self.kinds, sums, strict=True) if row is not None and not row.partial]
         if not todo:
             return
         with self.core.unrolled("h", 2):

@@ -18,7 +18,7 @@ class Layout:
     tiles: int = 0
     barriers: list[tuple[str, int, str]] = field(default_factory=list)
     constants: list[tuple[str, int]] = field(default_factory=list)
-    words: int = 0
+    slots: list[tuple[str, int]] = field(default_factory=list)
 
     def tile(self, name: str, size: int) -> str:
         """The constant that is the offset of `size` bytes."""
@@ -31,9 +31,17 @@ class Layout:
         self.barriers.append((name, count, str(arrivals)))
         return name
 
+    def slot(self, name: str, size: int) -> str:
+        """The constant that is the offset of `size` bytes for numbers that roles exchange, at a multiple of 16."""
+        self.slots.append((name, round_up(size, 16)))
+        return name
+
     def bytes(self) -> int:
         """All of it."""
-        return self.tiles + 8 * sum(count for _, count, _ in self.barriers) + 4 * self.words
+        return self.tiles + self._barrier_bytes() + sum(size for _, size in self.slots)
+
+    def _barrier_bytes(self) -> int:
+        return round_up(8 * sum(count for _, count, _ in self.barriers), 16)
 
     def declarations(self) -> list[str]:
         """The constants."""
@@ -41,8 +49,11 @@ class Layout:
         for name, count, _ in self.barriers:
             constants.append((name, offset))
             offset += 8 * count
-        constants.append(("kWords", offset))
-        return [f"constexpr uint32_t {name} = {value};" for name, value in constants if name != "kWords" or self.words]
+        offset = self.tiles + self._barrier_bytes()
+        for name, size in self.slots:
+            constants.append((name, offset))
+            offset += size
+        return [f"constexpr uint32_t {name} = {value};" for name, value in constants]
 
     def initialisation(self) -> list[str]:
         """What one thread does before all others start."""
@@ -150,8 +161,12 @@ class Memory:
         writer = self.core.writer
         writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
         with writer.block("if (attn::elect_one())"):
-            writer.line(f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
-            self._copy(ring.source, ring.rows, ring.columns, ring.at(), ring.barrier("full"), place)
+            self.copy_stage(ring, place)
+
+    def copy_stage(self, ring: Ring, place: list[str]) -> None:
+        """What one thread does to fill a free stage."""
+        self.core.writer.line(f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
+        self._copy(ring.source, ring.rows, ring.columns, ring.at(), ring.barrier("full"), place)
 
     def load_residents(self, turn: str) -> None:
         """Loads the tiles that stay, when those of the program before are not needed any more."""
@@ -160,7 +175,9 @@ class Memory:
         writer = self.core.writer
         total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.residents)
         writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")
-        places = [[self.core.value(value) for value in (load.operands[3], load.operands[2], load.operands[1])] for load, _ in self.residents]
+        places = [
+            [self.core.value(value) for value in (load.operands[3], load.operands[2], load.operands[1])] for load, _ in self.residents
+        ]
         with writer.block("if (attn::elect_one())"):
             writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
             for (load, tile), place in zip(self.residents, places, strict=True):

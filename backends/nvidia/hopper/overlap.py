@@ -1,8 +1,8 @@
-"""The schedule of the main loop: while the weights of one block of keys are computed, the scores of this block and the sums of the one before
+"""The schedule of a loop over keys: while the weights of one block are computed, the scores of this block and the sums of the one before
 are in flight on the tensor cores.
 
-It is for loops of the shape: scores = queries keys^T, maps, accumulator = accumulator * scale + weights values. Blocks are visited from the last
-to the first, those that may be partial before the whole ones; the first of all is peeled, and always handled as a partial one.
+It is for loops of the shape: scores = queries keys^T, maps, accumulator = accumulator * scale + weights values. Blocks are visited from
+the last to the first, those that may be partial before the whole ones; the first of all is peeled, and handled as a partial one.
 """
 
 from dataclasses import dataclass
@@ -77,9 +77,11 @@ def read_chain(loops: list[ir.Operation]) -> list[Step] | None:
 class Overlap:
     """Prints a chain of loops with that schedule, for both roles."""
 
-    def __init__(self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool) -> None:
+    def __init__(
+        self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
+    ) -> None:
         self.core, self.memory, self.steps = core, memory, steps
-        self.warpgroups, self.take_turns, self.vote = warpgroups, take_turns, vote
+        self.warpgroups, self.take_turns, self.vote, self.pin = warpgroups, take_turns, vote, pin
         # The body with the most ops has the mask: it is right for all blocks.
         partial = [step for step in steps if not step.whole]
         self.general = max(partial, key=lambda step: sum(len(operations(body(op))) for op in step.rest if op.name == "tile.map"))
@@ -182,7 +184,7 @@ class Overlap:
                 writer.line(f"attn::named_arrive({following}, 256);")
             products.wait(1, scores)
             self.memory.free(self.keys)
-            self.softmax(consumer, step, pin=True)
+            self.softmax(consumer, step, pin=self.pin)
             products.wait(0, accumulator)
             self.memory.free(self.values, self.before)
             self.count()
@@ -199,7 +201,7 @@ class Overlap:
         core, products = self.core, consumer.products
         writer = core.writer
         writer.line("const int kv = begin_of(n);")
-        core.scalars.bind(list(body(step.loop).arguments)[0], "kv")
+        core.scalars.bind(next(iter(body(step.loop).arguments)), "kv")
         if not step.whole:
             writer.line(f"const int count = found_blocks == 0 ? 0 : min({self.keys.rows}, end_of(n) - kv);")
             core.scalars.bind(list(step.keys.operands)[-1], "count")
@@ -213,12 +215,12 @@ class Overlap:
         core.tiles[step.scores.results[0]] = scores
         return scores
 
-    def sums(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment) -> None:
+    def sums(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment, clear: str | bool = False) -> None:
         """Starts the product of weights and values of the block before."""
         products = consumer.products
         values = self.memory.wait(self.values, self.before)
         products.begin()
-        products.start(accumulator, packed, values, self.keys.rows, False, False, values.element)
+        products.start(accumulator, packed, values, self.keys.rows, False, clear, values.element)
         products.commit()
         self.core.tiles[step.sums.results[0]] = accumulator
 

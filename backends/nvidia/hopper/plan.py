@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.nvidia.attributes import Fields
-from attn_mlir.backends.nvidia.hopper.structure import operations
+from attn_mlir.backends.nvidia.hopper.flat import fits
+from attn_mlir.backends.nvidia.hopper.overlap import read_chain
+from attn_mlir.backends.nvidia.hopper.structure import body, chains, operations
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, round_up, tile_bytes
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
-_REGISTERS = {1: (240, 40), 2: (240, 24), 3: (160, 32), 4: (112, 24)}
+_REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}
 """By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
 
 
@@ -30,14 +32,38 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     warpgroups = rows // ROWS
     consumer, producer = _REGISTERS[warpgroups]
     fields: Fields = {
-        "stages": 2, "overlap": 1, "turns": 1, "vote": 1, "staging": "own", "order": "static", "group": 8, "reverse": 1,
+        "flow": _flow(kernel), "stages": 2, "pin": 1, "turns": 1, "vote": 1, "staging": "own", "order": "static", "group": 8, "reverse": 1,
         "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
     if masked or _partial(kernel):
         fields["order"] = "dynamic"
     fields.update({name: value for name, value in choices.items() if name in fields})
+    if fields["flow"] == "flat" and _flat_bytes(kernel, int(fields["stages"])) > target.shared_bytes:
+        fields["flow"], fields["staging"] = "each", "query"
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
     return fields
+
+
+def _flow(kernel: ir.Operation) -> str:
+    """ "flat", "each" (overlapped in each program) or "plain"."""
+    found = chains(body(kernel))
+    steps = [read_chain(chain) for chain in found]
+    if len(found) == 1 and steps[0] is not None and fits(kernel, found[0]):
+        return "flat"
+    return "each" if any(step is not None for step in steps) else "plain"
+
+
+def _flat_bytes(kernel: ir.Operation, stages: int) -> int:
+    """Shared memory of the flat schedule: two buffers of queries, rings of keys and values."""
+    total, seen = 2048, []
+    for load in find_all(kernel, "tile.load"):
+        shape = ir.RankedTensorType(load.results[0].type).shape
+        outer = load.parent is not None and load.parent.name == "func.func"
+        rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_kv"]).value if shape[0] < 0 else shape[0]
+        if (load.operands[0], outer) not in seen:
+            seen.append((load.operands[0], outer))
+            total += tile_bytes(rows, shape[1]) * (2 if outer else stages)
+    return total
 
 
 def _partial(kernel: ir.Operation) -> bool:

@@ -15,7 +15,7 @@ class Products:
     def left(self, tile: Shared) -> SharedOperand:
         """Operand A of this warpgroup: its own 64 rows of a tile whose columns run along K."""
         address = tile.address if tile.rows == ROWS else f"{tile.address} + warpgroup * {ROWS * ROW_BYTES}"
-        return SharedOperand(address, tile.panel_bytes)
+        return SharedOperand(f"attn::uniform({address})", tile.panel_bytes)
 
     def start(
         self, to: Fragment, a: SharedOperand | str, b: Shared, depth: int, transpose_b: bool, clear: bool | str, element: str
@@ -26,7 +26,7 @@ class Products:
             raise UnsupportedError(f"hopper: a product has {b.rows} columns, its tile {to.columns}")
         if to.columns > 256:
             raise UnsupportedError(f"hopper: a product has up to 256 columns, not {to.columns}")
-        right = SharedOperand(b.address, b.panel_bytes, mn_major=not transpose_b)
+        right = SharedOperand(f"attn::uniform({b.address})", b.panel_bytes, mn_major=not transpose_b)
         left_form = "registers" if isinstance(a, str) else "shared"
         transpose_a = not isinstance(a, str) and a.mn_major
         core.uses("", to.columns, left_form, element, not transpose_b, transpose_a)

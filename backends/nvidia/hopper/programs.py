@@ -39,7 +39,7 @@ class Programs:
         if self.order == "dynamic":
             layout.barrier("kNextFull", 2, 1)
             layout.barrier("kNextFree", 2, self.warps)
-            layout.words = 2
+            layout.slot("kNext", 8)
 
     def declare(self) -> None:
         """What the loop needs, before the roles part."""
@@ -55,44 +55,60 @@ class Programs:
         core, writer = self.core, self.core.writer
         if self.order == "tiles":
             with core.scope(None):
-                block = "gridDim.x - 1 - blockIdx.x" if self.reverse else "blockIdx.x"
-                writer.line("constexpr uint32_t round = 0;", f"const int block = {block}, head = blockIdx.y, batch = blockIdx.z;")
+                writer.line("constexpr uint32_t round = 0;")
+                self.decode()
                 yield
             return
         writer.line("uint32_t round = 0;")
         if self.order == "static":
             with core.scope("for (int program = blockIdx.x; program < programs; program += gridDim.x, ++round)"):
-                self._decode()
+                self.decode()
                 yield
             return
         if producer:
             writer.line("int program = blockIdx.x;")
         with core.scope("for (;; ++round)"):
             self._exchange(producer)
-            self._decode()
+            self.decode()
             yield
             if producer:
-                writer.line("program = __shfl_sync(0xffffffffu, next, 0);")
+                self.follow()
 
     def _exchange(self, producer: bool) -> None:
         writer = self.core.writer
-        slot = "shared + kWords + round % 2 * 4"
+        slot = "shared + kNext + round % 2 * 4"
         if producer:
             writer.line("attn::barrier_wait(shared + kNextFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
             with writer.block("if (lane == 0)"):
                 writer.line(f"attn::store_shared_int({slot}, program);", "attn::barrier_arrive(shared + kNextFull + round % 2 * 8);")
-            writer.line("if (program >= programs) break;", "int next = 0;")
-            with writer.block("if (lane == 0)"):
-                writer.line("const int drawn = atomicAdd(counter, 1);", "next = gridDim.x + drawn;")
-                writer.line("if (drawn == programs - 1) *counter = 0;")
-            self.core.arguments.counter()
+            writer.line("if (program >= programs) break;")
+            self.draw()
             return
         writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")
-        writer.line(f"const int program = __shfl_sync(0xffffffffu, attn::load_shared_int({slot}), 0);")
+        writer.line(f"const int program = attn::uniform(attn::load_shared_int({slot}));")
         writer.line("if (lane == 0) attn::barrier_arrive(shared + kNextFree + round % 2 * 8);", "if (program >= programs) break;")
 
-    def _decode(self) -> None:
+    def draw(self) -> None:
+        """Asks for the next program; the answer is needed after this one's loads."""
+        if self.order == "dynamic":
+            self.core.writer.line(f"const int drawn = lane == 0 ? atomicAdd({self.core.arguments.counter()}, 1) : 0;")
+
+    def follow(self) -> None:
+        """Goes on to the next program. The last one to ask leaves the counter at zero."""
+        writer = self.core.writer
+        if self.order == "static":
+            writer.line("program += gridDim.x;")
+        elif self.order == "dynamic":
+            writer.line("if (lane == 0 && drawn == programs - 1) *counter = 0;")
+            writer.line("program = gridDim.x + __shfl_sync(0xffffffffu, drawn, 0);")
+
+    def decode(self) -> None:
+        """Which block, head and batch the program is."""
         writer, arguments = self.core.writer, self.core.arguments
+        if self.order == "tiles":
+            block = "gridDim.x - 1 - blockIdx.x" if self.reverse else "blockIdx.x"
+            writer.line(f"const int block = {block}, head = blockIdx.y, batch = blockIdx.z;")
+            return
         heads, blocks = arguments.size(self.over, 1), arguments.blocks()
         place = f"{blocks} - 1 - inside / width" if self.reverse else "inside / width"
         writer.line(f"const int first = program / ({blocks} * {self.group}) * {self.group}, inside = program % ({blocks} * {self.group});")

@@ -4,6 +4,7 @@ from attn_mlir.backends.nvidia.attributes import Fields
 from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap, read_chain
 from attn_mlir.backends.nvidia.hopper.programs import Programs
@@ -31,6 +32,7 @@ class RowsKernel:
         self.programs = Programs(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
+        self.flat: Flat | None = None
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
@@ -60,17 +62,22 @@ class RowsKernel:
 
     def _place(self) -> None:
         """Decides where tiles are before either role is printed."""
-        for op in operations(body(self.kernel)):
+        for op in operations(body(self.kernel)) if self.schedule["flow"] != "flat" else []:
             if op.name == "tile.load":
                 self.memory.resident(op)
-        for chain in chains(body(self.kernel)) if self.schedule["overlap"] else []:
+        for chain in chains(body(self.kernel)) if self.schedule["flow"] != "plain" else []:
             steps = read_chain(chain)
             if steps is not None:
                 turns, vote = bool(self.schedule["turns"]) and self.warpgroups > 1, bool(self.schedule["vote"])
-                self.overlaps[chain[0]] = Overlap(self.core, self.memory, steps, self.stages, self.warpgroups, turns, vote)
+                pin = bool(self.schedule["pin"])
+                self.overlaps[chain[0]] = Overlap(self.core, self.memory, steps, self.stages, self.warpgroups, turns, vote, pin)
         self._rings(self.kernel)
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_turns()
+        if self.schedule["flow"] == "flat":
+            self.flat = Flat(self.core, self.memory, next(iter(self.overlaps.values())), self.programs, self.kernel)
+            self.flat.allocate()
+            return
         self.programs.allocate(self.memory.layout)
         if self.schedule["staging"] == "query":
             self.stores.staging = self.memory.residents[0][1].address.removeprefix("shared + ")
@@ -86,6 +93,9 @@ class RowsKernel:
     # ---- the producer
 
     def _producer(self) -> None:
+        if self.flat is not None:
+            self.flat.producer()
+            return
         self.core.writer.all(self.memory.turns())
         with self.programs.each(producer=True):
             self.memory.load_residents(self.programs.turn)
@@ -106,7 +116,7 @@ class RowsKernel:
                 begin, end, step = (core.value(value) for value in list(op.operands)[:3])
                 index = core.names.fresh("kv")
                 with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
-                    core.scalars.bind(list(body(op).arguments)[0], index)
+                    core.scalars.bind(next(iter(body(op).arguments)), index)
                     self._loads(body(op))
             elif op.name == "scf.if" and holds(op, "tile.load"):
                 condition = core.value(op.operands[0])
@@ -124,6 +134,9 @@ class RowsKernel:
         writer.line("const int lane = threadIdx.x % 32;")
         writer.line(f"const int row = warpgroup * {ROWS} + threadIdx.x / 32 % 4 * 16 + lane / 4, column = lane % 4 * 2;")
         writer.all(memory.turns())
+        if self.flat is not None:
+            self.flat.consumer(Consumer(core, memory, self.stores, Changes(core, 128 * self.warpgroups), self.stages), self.stores)
+            return
         if any(overlap.take_turns for overlap in self.overlaps.values()):
             writer.line(f"if (warpgroup == {self.warpgroups - 1}) attn::named_arrive(1, 256);")
         consumer = Consumer(core, memory, self.stores, Changes(core, 128 * self.warpgroups), self.stages)

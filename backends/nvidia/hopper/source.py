@@ -8,7 +8,9 @@ from attn_mlir.backends.nvidia.hopper.memory import Layout
 
 def header() -> str:
     """The device helpers that every kernel includes."""
-    return (files(__package__) / "attn_hopper.cuh").read_text()
+    folder = files("attn_mlir.backends.nvidia.hopper")
+    text = "".join((folder / name).read_text() for name in ("attn_hopper.cuh", "attn_rows.cuh"))
+    return text.replace("#pragma once\n", "")
 
 
 def function_source(core: Core, layout: Layout, threads: int) -> str:

@@ -21,6 +21,8 @@ class Stores:
     def __init__(self, core: Core, memory: Memory, rows: int, staging: str | None = None) -> None:
         self.core, self.memory, self.rows = core, memory, rows
         self.staging = staging
+        self.fresh = False
+        """Whether the staging memory is free at the first store of a program."""
 
     def reserve(self, columns: int) -> None:
         """Makes room for tiles of so many columns."""
@@ -72,7 +74,9 @@ class Stores:
         panel_bytes = self.rows * ROW_BYTES
         with core.scope(""):
             writer.line(f"const uint32_t staging = shared + {self.staging} + warpgroup * {ROWS * ROW_BYTES};")
-            writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", threads)
+            if not self.fresh:
+                writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", threads)
+            self.fresh = False
             at = "(threadIdx.x / 32 % 4 * 16 + lane % 16) * 128 + lane / 16 * 16"
             writer.line(f"const uint32_t place = {at};")
             pack = f"attn::{PANELS[tile.element]}"
