@@ -9,11 +9,13 @@ import pytest
 
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.masks import causal
+from attn_mlir.backends import disk_cache
 from attn_mlir.backends.nvidia import attributes, driver
 from attn_mlir.backends.nvidia.attributes import Fields
 from attn_mlir.backends.nvidia.passes.choose_blocks import ChooseBlocks
 from attn_mlir.backends.nvidia.target import AMPERE, HOPPER
 from attn_mlir.backends.nvidia.tuning import space, table
+from attn_mlir.backends.nvidia.tuning.bench import GpuBench, shared_cache
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, choices_for, choices_in, with_choices
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts, facts_of
 from attn_mlir.backends.nvidia.tuning.model import Work, cost, launch_registers, register_problem, role_registers
@@ -392,3 +394,23 @@ def test_another_kernel_length_or_version_is_tuned_anew(monkeypatch: pytest.Monk
 def test_a_worker_tells_what_is_wrong() -> None:
     assert "CompileError" in compile_program("module { nonsense }", Job())
     assert driver.current_target().arch.startswith("sm_")
+
+
+def test_candidates_are_compiled_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    problems = GpuBench(Job(), [], "bhsd", processes=2).compile(["module { nonsense }"] * 3, lambda: steps.append(1))
+    assert len(steps) == 3
+    assert all("CompileError" in problem for problem in problems)
+
+
+def test_a_process_that_dies_costs_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    assert GpuBench(Job(), [], "bhsd", 1).compile(["module {}"] * 2, lambda: None) == ["the compiling process died"] * 2
+
+
+def test_without_a_disk_cache_there_is_one_for_the_time_being(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
+    with shared_cache():
+        folder = disk_cache.directory()
+        assert folder is not None and folder.is_dir()
+    assert disk_cache.directory() is None
