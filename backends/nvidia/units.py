@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from attn_mlir.backends.host import Host, Kernel, from_json, read_kernel, to_json
+from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_kernel, to_json
 from attn_mlir.backends.nvidia import attributes, codegen
 from attn_mlir.backends.nvidia.attributes import Fields
 from attn_mlir.backends.nvidia.compile import Binary
 from attn_mlir.backends.nvidia.kernel import KernelCode
-from attn_mlir.backends.program import DTYPES
+from attn_mlir.backends.program import DTYPES, function_named
 from attn_mlir.mlir import ir
 
 
@@ -45,6 +45,37 @@ def read_unit(function: ir.Operation, results: int) -> Unit:
     end = len(arguments) - (kernel.grid == "pairs")
     elements = tuple(str(ir.MemRefType(type_).element_type) for type_ in arguments[end - results : end])
     return Unit(kernel, codegen.emit(function), attributes.read(function, attributes.SCHEDULE), elements)
+
+
+def round_results(module: ir.Module, host: Host) -> None:
+    """Lets kernels write the program's results that are shaped like q, k or v in their type, where they write each element once.
+
+    Sums are computed in f32, and the operators would round them afterwards.
+    """
+    made = len(host.arguments)
+    needed = {operand for step in host.steps for operand in step.operands}
+    for step in host.steps:
+        numbers = range(made, made + len(step.results))
+        last = [number in host.returns and number not in needed for number in numbers]
+        made += len(step.results)
+        function = function_named(module, step.kernel) if step.kernel else None
+        # Programs of TileLang store what they computed without a change of type.
+        if function is not None and attributes.read(function, attributes.SCHEDULE).get("emitter") == "hopper":
+            _round(function, step, last, host.arguments[0].element)
+
+
+def _round(function: ir.Operation, step: Step, last: list[bool], element: str) -> None:
+    """The same for one kernel; `last` tells for each of its results whether nothing in the program reads it."""
+    kernel = read_kernel(function, len(step.results))
+    arguments = list(function.regions[0].blocks[0].arguments)
+    end = len(arguments) - (kernel.grid == "pairs")
+    outputs = arguments[end - len(last) : end]
+    for output, kind, free, result in zip(outputs, kernel.outputs, last, step.results, strict=True):
+        if kind == "store" and free and result.role in ("query", "key") and result.type.element == "f32":
+            old = ir.MemRefType(output.type)
+            output.set_type(ir.MemRefType.get(old.shape, ir.Type.parse(element), old.layout, loc=function.location))
+    types = [argument.type for argument in arguments]
+    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
 
 
 def describe(unit: Unit, binary: Binary | None) -> str:

@@ -7,6 +7,7 @@ from attn_mlir.dialects.verify import check
 from attn_mlir.mlir import ext, ir
 
 AXES = ("block", "head", "batch")
+_FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
 
 class ProgramIdOp(Tile.Operation, name="program_id", traits=[ext.Pure]):
@@ -50,7 +51,7 @@ class LoadOp(Tile.Operation, name="load"):
 class StoreOp(Tile.Operation, name="store"):
     """Writes the first `count` rows of a tile to rows [row, row + count) of `target[b, h]`.
 
-    A rank-2 tile goes to [B, H, S, D], a rank-1 tile (one value a row) to [B, H, S].
+    A rank-2 tile goes to [B, H, S, D], a rank-1 tile (one value a row) to [B, H, S]. Floats are rounded to a narrower type of the target.
     """
 
     tile: ext.Operand[Any]
@@ -69,4 +70,10 @@ class StoreOp(Tile.Operation, name="store"):
             return False
         if not check(self, tile.rank == 1 or tile.shape[1] == target.shape[3], f"keeps the head dimension {target.shape[-1]}, got {tile}"):
             return False
-        return check(self, tile.element_type == target.element_type, f"keeps the element type {target.element_type}, got {tile}")
+        same = tile.element_type == target.element_type or _is_narrower(target.element_type, tile.element_type)
+        return check(self, same, f"keeps the element type {target.element_type}, got {tile}")
+
+
+def _is_narrower(type_: ir.Type, other: ir.Type) -> bool:
+    bits = [_FLOAT_BITS.get(str(each), 0) for each in (type_, other)]
+    return 0 < bits[0] < bits[1]

@@ -73,9 +73,7 @@ def naive(kernel: ir.Operation) -> KernelCode:
 @contextmanager
 def naive_emitter() -> Iterator[None]:
     """Within it, the NVIDIA backend compiles with `naive`, whatever the program is."""
-    backend = dataclasses.replace(
-        backends.load_backends()["nvidia"], compile="driver:compile_module", derive="driver:compile_derivative", schedule=f"{__name__}:x"
-    )
+    backend = dataclasses.replace(backends.load_backends()["nvidia"], compile="driver:compile_module", derive="driver:compile_derivative")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(backends.load_backends(), "nvidia", backend)
         patch.setattr(codegen, "plan", lambda kernel: {"emitter": "naive", "arch": "sm_90a"})

@@ -15,8 +15,8 @@ import torch
 from attn_mlir import driver
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.host import Argument, Host, Kernel, Result, Step
+from attn_mlir.backends.nvidia import codegen, cuda, launch, pipeline, units
 from attn_mlir.backends.nvidia import compile as nvcc
-from attn_mlir.backends.nvidia import cuda, launch, units
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia.compile import Binary
 from attn_mlir.backends.nvidia.kernel import KernelCode, Parameter
@@ -372,6 +372,22 @@ def test_rows_that_the_copy_engine_cannot_write(gpu: FakeCuda) -> None:
         assert result.stride() == strides
         assert parameter(gpu.named("cuLaunchKernelEx")[-1], 1, ctypes.c_int) == 104
     assert not program._calls
+
+
+def test_gradients_are_rounded_where_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """dk and dv are stored in the type of q; dq, to which programs add, stays f32."""
+
+    def emit(kernel: Any) -> KernelCode:
+        return dataclasses.replace(code(Parameter("pointer", 0)), name=str(kernel.attributes["sym_name"]).strip('"'))
+
+    with naive_emitter():
+        monkeypatch.setattr(pipeline, "KERNEL", pipeline.KERNEL + ",tile-schedule{target=nvidia}")
+        monkeypatch.setattr(codegen, "plan", lambda kernel: {"emitter": "hopper"})
+        monkeypatch.setattr(codegen, "emit", emit)
+        found: Any = driver.compile_derivative(HALF, "cuda", "bwd", ("q", "k", "v"))
+    told = {name.rpartition("_")[2]: (unit.kernel.outputs, unit.outputs) for name, unit in found.units.items()}
+    assert told["pairs"] == (("store", "accumulate", "store"), ("f16", "f32", "f16"))
+    assert told["elements"][1] == ("f32", "f32")
 
 
 LOG = """ptxas info    : 0 bytes gmem
