@@ -39,12 +39,12 @@ def default_blocks(facts: Facts) -> tuple[int, int]:
     columns = max(facts.head, facts.value)
     if facts.grid == "rows":
         if facts.products > 1:
-            return (128, 64) if columns <= 128 else (64, 64)
+            return (128, 64) if columns <= 128 else (64, 64 if columns <= 192 else 32)
         return (192, 128) if columns <= 64 else (128, 128) if columns <= 128 else (128, 80) if columns <= 192 else (128, 64)
     if facts.grid == "pairs":
         if facts.products > 2:
             return 64, 64
-        return (128, 128) if columns <= 64 else (128, 64) if columns <= 128 else (64, 64)
+        return (128, 128) if columns <= 64 else (128, 64) if columns <= 128 else (64, 64 if columns <= 192 else 32)
     return 128, 128
 
 

@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import REGISTERS, Layout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import ColumnWriter, Loader, check_steps, load_keys, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import ColumnWriter, Loader, as_int, check_steps, load_keys, staged_values
 from attn_mlir.backends.nvidia.hopper.source import header
 from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -68,6 +68,7 @@ class _Printer:
         core, layout = self.core, self.layout
         core.writer.indent = "  "
         self._bind_program()
+        self._group()
         self._producer()
         self._consumers()
         body = core.writer.lines
@@ -107,7 +108,14 @@ class _Printer:
             for stage in range(layout.stages):
                 lines.append(f"  attn::barrier_init(barriers + {full + 8 * stage}, {arrivals});")
                 lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {warps});")
-        return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}", "__syncthreads();"]]
+        return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}"]]
+
+    def _group(self) -> None:
+        """Keeps the number of heads of a group where it takes no register."""
+        core = self.core
+        with core.scope("if (threadIdx.x == 0)"):
+            core.writer.line(f"attn::store_shared_int(shared + {self.layout.group}, {as_int(core, self.kernel.heads.operands[1])});")
+        core.writer.line("__syncthreads();")
 
     def _producer(self) -> None:
         core, layout, kernel = self.core, self.layout, self.kernel

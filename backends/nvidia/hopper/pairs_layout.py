@@ -35,7 +35,7 @@ class Layout:
     `keys`, `queries`: buffers by the tensor they are read from; `exchange`: weights that all warpgroups need; `adds`: by tensor, sums
     over keys on their way to memory, a part for each warpgroup; `columns`: values of query rows, 4 bytes each, `column_slots` of them
     for a query. Barriers (8 bytes) follow: one for the keys, then for each tensor of queries, and for the values of rows if there are
-    any, one "full" and one "free" for each stage.
+    any, one "full" and one "free" for each stage. The last 8 bytes keep the number of heads of a group.
     """
 
     def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, column_slots: int, staged_adds: bool) -> None:
@@ -62,7 +62,8 @@ class Layout:
         self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
         self.barriers = self._size
         self.pipes = len(self.queries) + (column_slots > 0)
-        self.bytes = self._size + 8 * (1 + 2 * stages * self.pipes)
+        self.group = self._size + 8 * (1 + 2 * stages * self.pipes)
+        self.bytes = self.group + 8
 
     def _buffer(self, rows: int, memory: ir.Value, copies: int) -> Buffer:
         columns = head_columns(memory)

@@ -118,20 +118,22 @@ class PairMap:
         if early is not None and isinstance(fragment, Fragment):
             element = f"{fragment.name}[4 * c + 2 * h + e]"
             with core.unrolled("c", queries // 8):
-                loads = self._column_loads(slice_of([early], self.block))
+                needed = slice_of([early], self.block)
+                loads = self._column_loads(needed)
                 with core.unrolled("e", 2):
-                    self._column(loads, limit)
+                    self._column(loads, limit, needed - {early})
                     with core.unrolled("h", 2):
                         self._bind_row()
                         core.writer.line(f"{element} = {core.scalars.emit(early)};")
         rest()
         with core.unrolled("c", queries // 8):
-            loads = self._column_loads(slice_of(self.values, self.block, early))
+            needed = slice_of(self.values, self.block, early)
+            loads = self._column_loads(needed)
             parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed}
             if parts:
                 core.writer.line(f"float {', '.join(f'{part}[4]' for part in parts.values())};")
             with core.unrolled("e", 2):
-                self._column(loads, limit)
+                self._column(loads, limit, needed)
                 with core.unrolled("h", 2):
                     self._bind_row()
                     if early is not None and isinstance(fragment, Fragment):
@@ -197,12 +199,14 @@ class PairMap:
                 core.writer.line(f"const float2 {names[value]} = attn::load_shared2(columns + {slot * stride} + 32 * c);")
         return names
 
-    def _column(self, loads: dict[ir.Value, str], limit: str | None) -> None:
+    def _column(self, loads: dict[ir.Value, str], limit: str | None, needed: set[ir.Value]) -> None:
         core = self.core
         position = "column + 8 * c + e"
         core.scalars.bind(self.block.arguments[1], f"({position})")
-        if limit is not None:
-            core.writer.line(f"const bool inside = {position} < {limit};", f"const int query = min({position}, {limit} - 1);")
+        if limit is not None and needed & set(self.values):
+            core.writer.line(f"const bool inside = {position} < {limit};")
+        if limit is not None and self._reads_memory(needed):
+            core.writer.line(f"const int query = min({position}, {limit} - 1);")
             core.scalars.bind(self.block.arguments[1], "query")
         else:
             for value in self._positions():
@@ -210,6 +214,12 @@ class PairMap:
         for value, name in loads.items():
             text = f"(e ? {name}.y : {name}.x)"
             core.scalars.bind(value, f"__float_as_int{text}" if core.scalars.type_of(value) == "int" else text)
+
+    def _reads_memory(self, needed: set[ir.Value]) -> bool:
+        """Whether an element at the query's position is read from global memory: it must exist."""
+        staged = slice_of(self.slots, self.block)
+        reads = [v for v in needed if (op := maker(v)) is not None and op.name == "memref.load" and 1 in self.depends.get(v, ())]
+        return any(value not in staged for value in reads)
 
     def _positions(self) -> list[ir.Value]:
         """Where the index of the query is taken as a float."""

@@ -65,7 +65,9 @@ class Sweep(ABC):
 
     def _for(self, op: ir.Operation) -> AbstractContextManager[None]:
         core = self.core
-        begin, end, step = (core.value(value) for value in list(op.operands)[:3])
+        bounds = list(op.operands)[:3]
+        begin, step = core.value(bounds[0]), core.value(bounds[2])
+        end = f"attn::load_shared_int(shared + {self.layout.group})" if op == self.kernel.heads else core.value(bounds[1])
         variable = op.regions[0].blocks[0].arguments[0]
         name = core.names.fresh("member" if op == self.kernel.heads else "query0")
         type_ = core.scalars.type_of(variable)

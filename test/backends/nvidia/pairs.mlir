@@ -1,0 +1,57 @@
+// The backward of softmax on Hopper: one warp loads, one computes what belongs to query rows, two warpgroups multiply. Weights stay in
+// registers for the sums over queries; those of dq go through shared memory, and TMA adds their products to memory.
+// RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to cuda - | FileCheck %s
+
+// CHECK:       __launch_bounds__(384, 1) attention_bwd_2_pairs(
+// CHECK:       const __grid_constant__ CUtensorMap [[Q:arg0]]_map_64x128,
+// CHECK:       const __grid_constant__ CUtensorMap [[DQ:[a-z]+[0-9]+]]_map_32x64,
+
+// CHECK:       if (warpgroup == 2) {
+// CHECK-NEXT:    attn::fewer_registers<24>();
+// CHECK-NEXT:    if (warp == 0 && lane == 0) {
+// CHECK:           attn::tma_load({{.*}}, &arg1_map_64x128, barriers
+// CHECK:           for (int member = 0;
+// CHECK:             for (int query0 = 0;
+// CHECK:               attn::barrier_wait(
+// CHECK-NEXT:          attn::barrier_arrive_expect(
+// CHECK-NEXT:          attn::tma_load({{.*}}, &[[Q]]_map_64x128
+// CHECK:         else if (warp == 1) {
+// CHECK:           attn::store_shared(columns + 0 + 4 * query,
+// CHECK:           attn::store_shared(columns + 512 + 4 * query,
+// CHECK:       attn::more_registers<240>();
+
+// Both products start; the exponential needs the first one only.
+// CHECK:         attn::wgmma_m64n128k16_ss_f16(product,
+// CHECK:         attn::wgmma_commit();
+// CHECK:         attn::wgmma_m64n128k16_ss_f16(product_2,
+// CHECK:         attn::wgmma_wait<1>();
+// CHECK-NEXT:    attn::hold(product);
+// CHECK:           = exp2f(
+// CHECK:         attn::wgmma_wait<0>();
+// CHECK-NEXT:    attn::hold(product_2);
+
+// CHECK:         attn::wgmma_m64n64k16_rs_f16_tb([[DV:sum[_0-9]*]], {{[a-z_0-9]+}}[0]
+// CHECK:         attn::store_matrices(exchange
+// CHECK:         attn::named_sync(1, 256);
+// CHECK:         attn::wgmma_m64n64k16_ss_f16_ta_tb(query_sum,
+// CHECK:         attn::wgmma_m64n64k16_rs_f16_tb([[DK:sum[_0-9]*]], {{[a-z_0-9]+}}[0]
+// CHECK:         attn::wgmma_wait<2>();
+// CHECK-NEXT:    if (lane == 0) attn::barrier_arrive(
+// CHECK-NEXT:    attn::wgmma_wait<1>();
+// CHECK:         attn::tma_add(&[[DQ]]_map_32x64,
+// CHECK:         attn::wgmma_wait<0>();
+!t = tensor<?x?x?x64xf16>
+func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32
+      %p = arith.divf %e, %l : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!t, !t, !t) -> !t
+  return %o : !t
+}

@@ -1,0 +1,106 @@
+"""Kernels over pairs for Hopper: what is planned, and that nvcc compiles it without spilling."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attn_mlir.backends.nvidia import attributes, codegen, pipeline
+from attn_mlir.backends.nvidia.compile import Binary, compile_code
+from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+
+INPUTS = Path(__file__).parents[1] / "Inputs"
+NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+
+
+def kernels(
+    name: str, head: int = 64, value: int | None = None, element: str = "f16", function: str = "bwd", wrt: str = "q+k+v", choices: str = ""
+) -> list[tuple[dict[str, int | str], KernelCode]]:
+    """The schedule and the code of all kernels of a derivative that run over pairs."""
+    text = (INPUTS / f"{name}.mlir").read_text()
+    text = text.replace("x32xf32", f"x{head if value is None else value}x{element}").replace("x64xf32", f"x{head}x{element}")
+    context = ir.Context()
+    load_all(context)
+    module = ir.Module.parse(text, context)
+    outline = f"attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}},attn-simplify,attn-outline"
+    Pipeline.parse(f"{outline}{{keep-hosts=false}}", registry()).run(module)
+    with context:
+        functions = find_all(module.operation, "func.func")
+        for op in functions if choices else []:
+            op.attributes["tile.choices"] = ir.Attribute.parse(choices)
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        found = []
+        for kernel in find_all(module.operation, "func.func"):
+            sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+            if "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs":
+                found.append((attributes.read(kernel, attributes.SCHEDULE), codegen.emit(kernel)))
+        return found
+
+
+def compiled(code: KernelCode) -> Binary:
+    binary = compile_code(code)
+    assert not [warning for warning in binary.warnings if "serialized" in warning]
+    assert "wgmma.mma_async" in code.source
+    return binary
+
+
+def test_registers_of_roles_fit() -> None:
+    """More registers than the launch has make setmaxnreg wait for ever."""
+    (schedule, code), *_ = kernels("causal-softmax", 128)
+    assert schedule["emitter"] == "hopper" and schedule["kind"] == "pairs"
+    at_launch = 65536 // code.threads // 8 * 8
+    assert 256 * 240 + 128 * 24 <= at_launch * code.threads
+    assert "more_registers<240>" in code.source and "fewer_registers<24>" in code.source
+
+
+def test_boxes_of_tensors() -> None:
+    """Keys come as 128 rows, queries as a block, sums over keys leave as 64 rows of 32 numbers."""
+    ((_, code),) = kernels("derivatives/softmax", 128, 128)
+    boxes = [p.box for p in code.parameters if p.kind == "descriptor"]
+    assert boxes == [(64, 64), (64, 128), (64, 128), (64, 64), (32, 64)]
+
+
+def test_wide_heads_are_left_to_another_emitter() -> None:
+    """Their sums do not fit in registers."""
+    pytest.importorskip("tilelang")
+    ((schedule, _),) = kernels("derivatives/softmax", 192, 128)
+    assert schedule["emitter"] == "tilelang"
+
+
+@NVCC
+@pytest.mark.parametrize("head", [64, 128])
+@pytest.mark.parametrize(("name", "spills"), [("derivatives/softmax", 0), ("causal-softmax", 160)])
+def test_bar_shapes_do_not_spill(name: str, head: int, spills: int) -> None:
+    """A few values of masked blocks do, which one block in many is."""
+    ((_, code),) = kernels(name, head)
+    assert compiled(code).spills <= spills
+
+
+@NVCC
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("derivatives/alibi-causal-softmax", {"wrt": "q+k+v+arg3"}),
+        ("sigmoid-causal", {"element": "bf16"}),
+        ("softcap", {}),
+        ("sliding-window", {"head": 128}),
+        ("derivatives/softmax", {"head": 32, "value": 32}),
+        ("derivatives/softmax", {"head": 80, "value": 96}),
+        ("derivatives/softmax", {"head": 64, "value": 128}),
+        ("derivatives/softmax", {"head": 64, "value": 64, "function": "bwd2"}),
+        ("derivatives/softmax", {"head": 64, "value": 64, "wrt": "q"}),
+        ("derivatives/softmax", {"head": 64, "value": 64, "wrt": "k+v"}),
+    ],
+    ids=str,
+)
+def test_compiles(name: str, options: dict[str, str | int]) -> None:
+    found = kernels(name, **options)  # type: ignore[arg-type]
+    assert found
+    for schedule, code in found:
+        assert schedule["emitter"] == "hopper"
+        compiled(code)
