@@ -20,6 +20,7 @@ BACKEND = Backend(
         "nvidia-kernel": "translate:to_kernel",
         "tilelang": "translate:to_tilelang",
         "cuda": "translate:to_cuda",
+        "cubin": "translate:to_cubin",
     },
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",

@@ -1,7 +1,9 @@
 """What `attn-translate` can make of a module for NVIDIA GPUs."""
 
 from attn_mlir.backends.nvidia import attributes, codegen, pipeline
+from attn_mlir.backends.nvidia.compile import compile_code
 from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
@@ -25,6 +27,14 @@ def to_tilelang(module: ir.Module) -> str:
         choices = {**attributes.read(function, attributes.CHOICES), "emitter": "tilelang"}
         function.attributes[attributes.CHOICES] = attributes.write(choices)
     return "\n".join(code.program for code in _codes(module))
+
+
+def to_cubin(module: ir.Module) -> bytes:
+    """Machine code of the module's kernel, by nvcc. Raises CompileError for a module of several: take them one by one."""
+    codes = _codes(module)
+    if len(codes) != 1:
+        raise CompileError(f"a cubin holds one kernel, and the module makes {len(codes)}: {', '.join(code.name for code in codes)}")
+    return compile_code(codes[0]).code
 
 
 def _codes(module: ir.Module) -> list[KernelCode]:
