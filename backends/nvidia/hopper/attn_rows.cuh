@@ -22,4 +22,23 @@ template <int N> ATTN_DEVICE void largest_in_rows(const float (&x)[N], float (&l
   }
 }
 
+// Smallest and largest of integers in global memory; a converged warp looks at them together.
+struct Range {
+  long long lowest = 0x7fffffffffffffffll, highest = -lowest - 1;
+
+  template <typename T> ATTN_DEVICE void scan(const T *from, long long stride, int begin, int end) {
+    for (int i = begin + static_cast<int>(threadIdx.x % 32); i < end; i += 32) {
+      const long long value = static_cast<long long>(from[i * stride]);
+      lowest = min(lowest, value), highest = max(highest, value);
+    }
+  }
+  ATTN_DEVICE void combine() {
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) {
+      lowest = min(lowest, __shfl_xor_sync(0xffffffffu, lowest, distance));
+      highest = max(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
+    }
+  }
+};
+
 } // namespace attn

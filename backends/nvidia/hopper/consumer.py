@@ -60,7 +60,7 @@ class Consumer:
                 self.loop(op, partial_sums([op]))
             case "scf.if":
                 self.branch(op)
-            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name == "tile.program_id":
+            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
                 self.scalar(op)
             case _:
                 raise UnsupportedError(f"hopper: '{op.name}' has no form in a kernel over rows ({op.location})")

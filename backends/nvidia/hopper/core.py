@@ -61,7 +61,39 @@ class Core:
 
     def value(self, value: ir.Value) -> str:
         """The C++ expression of a scalar; prints what it needs here."""
+        for op in self._ranges(value, set()):
+            self._range(op)
         return self.scalars.emit(value)
+
+    def _ranges(self, value: ir.Value, seen: set[ir.Value]) -> list[ir.Operation]:
+        """The `attn.range` ops that a scalar is made of and that are not printed yet, operands first."""
+        known = self.scalars._find(value) is not None  # pyright: ignore[reportPrivateUsage]
+        if value in seen or known or isinstance(value.owner, ir.Block):
+            return []
+        seen.add(value)
+        op, found = value.owner.operation, []
+        for operand in op.operands:
+            found += [other for other in self._ranges(operand, seen) if other not in found]
+        return [*found, op] if op.name == "attn.range" else found
+
+    def _range(self, op: ir.Operation) -> None:
+        """Smallest and largest element of a box of a captured tensor; the lanes of a warp share the work."""
+        source, *box = op.operands
+        places = [self.scalars.emit(value) for value in box]
+        rank, name = len(places) // 2, self.names.fresh("range")
+        self.writer.line(f"attn::Range {name};")
+        offset, indent = "0", self.writer.indent
+        for dim in range(rank - 1):
+            index = self.names.fresh("at")
+            self.writer.line(f"for (int {index} = {places[dim]}; {index} < {places[rank + dim]}; ++{index})")
+            self.writer.indent += "  "
+            offset += f" + {index} * {self.arguments.stride(source, dim)}"
+        stride = self.arguments.stride(source, rank - 1)
+        self.writer.line(f"{name}.scan({self.arguments.pointer(source)} + {offset}, {stride}, {places[rank - 1]}, {places[-1]});")
+        self.writer.indent = indent
+        self.writer.line(f"{name}.combine();")
+        for result, member in zip(op.results, ("lowest", "highest"), strict=True):
+            self.scalars.bind(result, f"({self.scalars.type_of(result)}){name}.{member}")
 
     def _other(self, op: ir.Operation, operands: list[str]) -> str:
         if op.name == "memref.dim":

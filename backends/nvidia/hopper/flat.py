@@ -17,9 +17,10 @@ from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_PROGRAM = ("block", "head", "batch", "key_blocks", "partial_blocks")
-"""What the consumers are told of a program."""
-_MESSAGE = 32
+_PROGRAM = ("block", "head", "batch", "more")
+"""What the consumers are told of a program; the last one has no `more`."""
+_PARTIAL, _LAST = 1 << 16, 1 << 17
+"""What they are told of a block of keys, beside its first key and the number of its keys."""
 
 
 def fits(kernel: ir.Operation, chain: list[ir.Operation]) -> bool:
@@ -59,7 +60,7 @@ class Flat:
             self.addresses[op] = (layout.tile(f"k{name[0].upper()}{name[1:]}", 2 * size), size)
         layout.barrier("kQueriesFull", 2, 1)
         layout.barrier("kQueriesFree", 2, self.overlap.warpgroups)
-        layout.slot("kProgram", 2 * _MESSAGE)
+        layout.slot("kProgram", 2 * 16)
         layout.slot("kBlock", self.overlap.keys.stages * 8)
 
     # ---- the producer
@@ -68,14 +69,13 @@ class Flat:
         """Decides which programs and blocks are next, and loads them."""
         core, writer, programs = self.core, self.core.writer, self.programs
         writer.all(self.memory.turns())
-        keys, values, general = self.overlap.keys, self.overlap.values, self.overlap.general
         tiles = programs.order == "tiles"
         programs_left = "round == 0" if tiles else "program < programs"
         if not tiles:
             writer.line("int program = blockIdx.x;")
         with core.scope("for (uint32_t round = 0;; ++round)"):
             writer.line("attn::barrier_wait(shared + kQueriesFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
-            message = f"shared + kProgram + round % 2 * {_MESSAGE}"
+            message = "shared + kProgram + round % 2 * 16"
             full = "shared + kQueriesFull + round % 2 * 8"
             with writer.block(f"if (!({programs_left}))"):
                 with writer.block("if (lane == 0)"):
@@ -83,28 +83,59 @@ class Flat:
                 writer.line("break;")
             programs.draw()
             programs.decode()
-            self.overlap.positions()
             first = [core.value(op.operands[3]) for op in self.queries]
             with writer.block("if (lane == 0)"):
-                writer.line(f"attn::store_shared_int4({message}, block, head, batch, key_blocks);")
-                writer.line(f"attn::store_shared_int({message} + 16, found_blocks == 0 ? 1 : partial_blocks);")
+                writer.line(f"attn::store_shared_int4({message}, block, head, batch, 1);")
                 total = sum(size for _, size in self.addresses.values())
                 writer.line(f"attn::barrier_arrive_expect({full}, {total});")
                 for op, begin in zip(self.queries, first, strict=True):
                     self._load_queries(op, begin, full)
-            with core.scope("for (int n = 0; n < key_blocks; ++n, ++turn)"):
-                writer.line("const int kv = begin_of(n);")
-                writer.line(f"const int count = found_blocks == 0 ? 0 : min({keys.rows}, end_of(n) - kv);")
-                place = ["kv", core.value(general.keys.operands[2]), core.value(general.keys.operands[1])]
-                writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
-                with writer.block("if (lane == 0)"):
-                    at = f"shared + kBlock + turn % {keys.stages} * 8"
-                    writer.line(f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count);")
-                    self.memory.copy_stage(keys, place)
-                writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
-                with writer.block("if (lane == 0)"):
-                    self.memory.copy_stage(values, place)
+            self.overlap.positions()
+            self._send()
+            with core.scope("for (int n = 0; n < key_blocks; ++n)"):
+                self._blocks()
+            if self.overlap.classified:
+                writer.line(f"send(found_kv, found_count | {_LAST});")
             programs.follow()
+
+    def _send(self) -> None:
+        """A function that loads a block of keys and tells the consumers about it."""
+        core, writer, general = self.core, self.core.writer, self.overlap.general
+        keys, values = self.overlap.keys, self.overlap.values
+        place = ["kv", core.value(general.keys.operands[2]), core.value(general.keys.operands[1])]
+        with writer.block("const auto send = [&](int kv, int count_and_kind)"):
+            writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
+            with writer.block("if (lane == 0)"):
+                at = f"shared + kBlock + turn % {keys.stages} * 8"
+                writer.line(f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);")
+                self.memory.copy_stage(keys, place)
+            writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
+            with writer.block("if (lane == 0)"):
+                self.memory.copy_stage(values, place)
+            writer.line("++turn;")
+        writer.lines[-1] += ";"
+        if self.overlap.classified:
+            writer.line("// A block is sent when the next one is known, because the last one is marked.")
+            writer.line(f"int found_kv = 0, found_count = {_PARTIAL};", "bool found = false;")
+
+    def _blocks(self) -> None:
+        """Block n: where it is, what it is."""
+        core, writer, overlap = self.core, self.core.writer, self.overlap
+        writer.line("const int kv = begin_of(n);")
+        partial = f"(n < partial_blocks || found_blocks == 0 ? {_PARTIAL} : 0)"
+        count = f"found_blocks == 0 ? 0 : min({overlap.keys.rows}, end_of(n) - kv)"
+        if not overlap.classified:
+            writer.line(f"const int count = {count};")
+            writer.line(f"send(kv, count | {partial} | (n + 1 == key_blocks ? {_LAST} : 0));")
+            return
+        writer.line(f"int count = ({count}) | {partial};")
+        for step in overlap.order:
+            if step.some is None or step.every is None:
+                continue
+            with core.scope("if (n >= partial_blocks && found_blocks > 0)"):
+                core.scalars.bind(step.position, "kv")
+                writer.line(f"if (!{core.value(step.some)}) continue;", f"if (!{core.value(step.every)}) count |= {_PARTIAL};")
+        writer.line("if (found) send(found_kv, found_count);", "found = true, found_kv = kv, found_count = count;")
 
     def _load_queries(self, op: ir.Operation, begin: str, full: str) -> None:
         core = self.core
@@ -124,9 +155,7 @@ class Flat:
         carried = self._declare(consumer)
         self._staging(stores)
         through = all(through_tma(op.operands[1].type) for op in self.ops if op.name == "tile.store" and core_columns(op))
-        writer.line(
-            "uint32_t round = 0;", "int block, head, batch, key_blocks, partial_blocks, old_block = 0, old_head = 0, old_batch = 0;"
-        )
+        writer.line("uint32_t round = 0;", "int block, head, batch, more, old_block = 0, old_head = 0, old_batch = 0;")
         with writer.block("const auto next_program = [&]()"):
             self._fetch()
         writer.lines[-1] += ";"
@@ -138,15 +167,15 @@ class Flat:
         writer.lines[-1] += ";"
         writer.line("attn::barrier_wait(shared + kQueriesFull, 0);", "next_program();")
         self._initial(consumer, carried)
-        writer.line("// The first block: nothing is in flight yet.")
+        writer.line("bool ends;", "// The first block: nothing is in flight yet.")
         with core.scope(""):
             self._scores(consumer, overlap.general)
             consumer.products.wait(0, self.scores)
-            self._place(always=True)
+            self._place()
             self.memory.free(overlap.keys)
             self._maps(consumer, overlap.general, carried)
             consumer.products.pack(self.weights, self.packed)
-        writer.line("++turn;", "bool first = true;", "bool leaving = false;", "int n = 0;")
+        writer.line("++turn;", "bool first = true;", "bool leaving = false;")
         if overlap.take_turns:
             writer.line(f"if (warpgroup == {overlap.warpgroups - 1}) attn::named_arrive(1, 256);")
         with core.scope("for (;; ++turn)"):
@@ -166,7 +195,7 @@ class Flat:
         self.scores = core.fragment("s", overlap.keys.rows)
         general = overlap.general
         carried: list[Tile] = []
-        names = [_name(value) for value in yielded(body(general.loop))]
+        names = [_name(value) for value in yielded(general.block)]
         for argument, name in zip(list(body(general.loop).arguments)[1:], names, strict=True):
             if ir.RankedTensorType(argument.type).rank == 1:
                 row = core.row(name, partial=argument in consumer.maps.partial)
@@ -199,11 +228,8 @@ class Flat:
     def _fetch(self) -> None:
         """The program that the next blocks belong to."""
         writer = self.core.writer
-        at = f"shared + kProgram + round % 2 * {_MESSAGE}"
-        writer.line(f"const int4 message = attn::load_shared_int4({at});")
-        for name, field in zip(_PROGRAM, "xyzw", strict=False):
-            writer.line(f"{name} = attn::uniform(message.{field});")
-        writer.line(f"partial_blocks = attn::uniform(attn::load_shared_int({at} + 16));")
+        writer.line("const int4 message = attn::load_shared_int4(shared + kProgram + round % 2 * 16);")
+        writer.line(*(f"{name} = attn::uniform(message.{field});" for name, field in zip(_PROGRAM, "xyzw", strict=True)))
 
     def _initial(self, consumer: Consumer, carried: list[Tile]) -> None:
         """The carried row values at the beginning of a program."""
@@ -224,23 +250,23 @@ class Flat:
     def _iteration(self, consumer: Consumer, carried: list[Tile]) -> None:
         core, writer, overlap, products = self.core, self.core.writer, self.overlap, consumer.products
         rows = [tile for tile in carried if isinstance(tile, Row)]
-        writer.line("const bool last = ++n == key_blocks;")
+        writer.line("const bool last = ends;")
         with writer.block("if (last)"):
-            writer.line("if (leaving) release();", "leaving = false;", "++round;", "n = 0;")
+            writer.line("if (leaving) release();", "leaving = false;", "++round;")
             writer.line("attn::barrier_wait(shared + kQueriesFull + round % 2 * 8, round / 2 & 1);")
-            writer.line(*(f"old_{name} = {name};" for name in _PROGRAM[:3]), "next_program();", "if (key_blocks == 0) break;")
+            writer.line(*(f"old_{name} = {name};" for name in _PROGRAM[:3]), "next_program();", "if (!more) break;")
         self._scores(consumer, overlap.general, "attn::named_sync(1 + warpgroup, 256);" if overlap.take_turns else "")
         overlap.sums(consumer, overlap.general, self.packed, self.accumulator, "first")
         if overlap.take_turns:
             writer.line(f"attn::named_arrive(1 + (warpgroup + 1) % {overlap.warpgroups}, 256);")
         products.wait(1, self.scores)
-        self._place(always=overlap.inner is None or _used(next(iter(body(overlap.inner.loop).arguments))))
+        self._place()
         self.memory.free(overlap.keys)
         writer.line(*(f"const float old_{row.name}[2] = {{{row.name}[0], {row.name}[1]}};" for row in rows))
         with writer.block("if (last)"):
             self._initial(consumer, carried)
         if overlap.inner is not None:
-            with core.scope("if (n < partial_blocks)"):
+            with core.scope(f"if (kind & {_PARTIAL})"):
                 self._maps(consumer, overlap.general, carried)
             with core.scope("else"):
                 self._maps(consumer, overlap.inner, carried)
@@ -277,17 +303,16 @@ class Flat:
         products.start(self.scores, products.left(queries), keys, keys.depth, True, True, keys.element)
         products.commit()
 
-    def _place(self, always: bool) -> None:
-        """Reads which keys the block has, before its stage is given back; only of blocks that may be partial unless `always`."""
+    def _place(self) -> None:
+        """Reads which keys the block has, before its stage is given back."""
         writer, at = self.core.writer, f"shared + kBlock + turn % {self.overlap.keys.stages} * 8"
-        writer.line("int kv = 0, count = 0;")
-        with writer.block("" if always else "if (n < partial_blocks)"):
-            writer.line(f"kv = attn::load_shared_int({at});", f"count = attn::load_shared_int({at} + 4);")
+        writer.line(f"const int kv = attn::load_shared_int({at}), kind = attn::uniform(attn::load_shared_int({at} + 4));")
+        writer.line(f"const int count = kind % {_PARTIAL};", f"ends = kind / {_LAST};")
 
     def _maps(self, consumer: Consumer, step: Step, carried: list[Tile]) -> None:
         """From scores to weights, in place, and to the new row values."""
         core, writer = self.core, self.core.writer
-        core.scalars.bind(next(iter(body(step.loop).arguments)), "kv")
+        core.scalars.bind(step.position, "kv")
         if not step.whole:
             core.scalars.bind(list(step.keys.operands)[-1], "count")
         core.tiles[step.scores.results[0]] = self.scores
@@ -304,7 +329,7 @@ class Flat:
             factor = core.tiles[step.sums.operands[1]]
             if isinstance(factor, Row):
                 writer.line(*(f"{self.factor.name}[{h}] = {factor.name}[{h}];" for h in range(2)))
-        consumer.assign(carried, yielded(body(step.loop)))
+        consumer.assign(carried, yielded(step.block))
 
     def _finish(self, consumer: Consumer, carried: list[Tile]) -> None:
         """What follows the loop, for the program before."""
@@ -332,8 +357,3 @@ def _name(value: ir.Value) -> str:
     if number is None or not isinstance(number.location, ir.NameLoc):
         return "state"
     return number.location.name_str.removesuffix("_new")
-
-
-def _used(value: ir.Value) -> bool:
-    """Whether anything but loads reads a value."""
-    return any(use.owner.operation.name != "tile.load" for use in value.uses)

@@ -21,42 +21,66 @@ _TURNS = 1
 
 @dataclass(frozen=True)
 class Step:
-    """One loop of the chain: the two loads, the two products and what is between them."""
+    """The work of one loop of the chain on a block of keys: the two loads, the two products and what is between them.
+
+    `block` holds them: the loop's body, or, where blocks are classified, the branch for blocks without absent pairs; then `some` and `every`
+    tell whether any and whether all pairs of a block are present.
+    """
 
     loop: ir.Operation
+    block: ir.Block
     keys: ir.Operation
     scores: ir.Operation
     values: ir.Operation
     sums: ir.Operation
     rest: tuple[ir.Operation, ...]
+    some: ir.Value | None = None
+    every: ir.Value | None = None
 
     @property
     def whole(self) -> bool:
-        """Whether all of its blocks are."""
+        """Whether its blocks have all of their keys."""
         return not ir.RankedTensorType(self.keys.results[0].type).is_dynamic_dim(0)
+
+    @property
+    def position(self) -> ir.Value:
+        """Where the block begins."""
+        return next(iter(body(self.loop).arguments))
 
 
 def read_step(loop: ir.Operation) -> Step | None:
     """The parts of a loop of that shape, or None."""
-    ops = operations(body(loop))[:-1]
+    branches = [op for op in operations(body(loop)) if op.name == "scf.if"]
+    if not branches:
+        return _read_block(loop, body(loop), None, None)
+    present = branches[0]
+    unchanged = len(present.regions) == 2 and yielded(present.regions[1].blocks[0]) == list(body(loop).arguments)[1:]
+    inner = operations(body(present))
+    if len(branches) != 1 or not unchanged or inner[0].name != "scf.if" or len(inner) != 2:
+        return None
+    handed_on = yielded(body(present)) == list(inner[0].results) and yielded(body(loop)) == list(present.results)
+    return _read_block(loop, body(inner[0]), present.operands[0], inner[0].operands[0]) if handed_on else None
+
+
+def _read_block(loop: ir.Operation, block: ir.Block, some: ir.Value | None, every: ir.Value | None) -> Step | None:
+    ops = operations(block)[:-1]
     loads = {op.results[0]: op for op in ops if op.name == "tile.load"}
     dots = [op for op in ops if op.name == "tile.dot"]
     sums = [op for op in ops if op.name in ("tile.dot_add", "tile.dot_rescale")]
     known = ("tile.load", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map")
-    if not (len(dots) == len(sums) == 1 and len(loads) == 2) or any(
-        op.name.startswith(("tile.", "scf.")) and op.name not in known for op in ops
-    ):
+    if not (len(dots) == len(sums) == 1 and len(loads) == 2):
+        return None
+    if any(op.name.startswith(("tile.", "scf.", "attn.")) and op.name not in known for op in ops):
         return None
     keys, values = loads.get(dots[0].operands[1]), loads.get(list(sums[0].operands)[-1])
     weights = maker(list(sums[0].operands)[-2])
-    inside = body(loop)
     if keys is None or values is None or keys == values or weights is None or weights.name != "tile.map":
         return None
     accumulator = sums[0].operands[0]
-    if accumulator not in list(inside.arguments) or sums[0].results[0] not in yielded(inside) or maker(dots[0].operands[0]) in ops:
+    if accumulator not in list(body(loop).arguments) or sums[0].results[0] not in yielded(block) or maker(dots[0].operands[0]) in ops:
         return None
     rest = tuple(op for op in ops if op not in (keys, values, dots[0], sums[0]))
-    return Step(loop, keys, dots[0], values, sums[0], rest)
+    return Step(loop, block, keys, dots[0], values, sums[0], rest, some, every)
 
 
 def read_chain(loops: list[ir.Operation]) -> list[Step] | None:
@@ -86,6 +110,7 @@ class Overlap:
         partial = [step for step in steps if not step.whole]
         self.general = max(partial, key=lambda step: sum(len(operations(body(op))) for op in step.rest if op.name == "tile.map"))
         whole = [step for step in steps if step.whole]
+        self.classified = any(step.some is not None for step in steps)
         self.inner = whole[0] if whole else None
         self.order = [*reversed(partial), *reversed(whole)]
         self.keys, self.values = memory.ring(self.general.keys, stages), memory.ring(self.general.values, stages)
@@ -160,7 +185,7 @@ class Overlap:
             self.softmax(consumer, self.general, pin=False)
             consumer.products.pack(self.weights(self.general), packed)
             core.tiles[self.general.sums.results[0]] = accumulator
-            consumer.assign(carried, yielded(body(self.general.loop)))
+            consumer.assign(carried, yielded(self.general.block))
             self.count()
         self.loop(consumer, self.general, "int n = 1; n < partial_blocks; ++n", packed, carried, accumulator)
         if self.inner is not None:
@@ -194,14 +219,14 @@ class Overlap:
                 if isinstance(factor, Row):
                     products.rescale(accumulator, factor, self.vote)
             core.tiles[step.sums.results[0]] = accumulator
-            consumer.assign(carried, yielded(body(step.loop)))
+            consumer.assign(carried, yielded(step.block))
 
     def scores(self, consumer: Consumer, step: Step, before: str = "") -> Fragment:
         """Starts the product of queries and keys of block n."""
         core, products = self.core, consumer.products
         writer = core.writer
         writer.line("const int kv = begin_of(n);")
-        core.scalars.bind(next(iter(body(step.loop).arguments)), "kv")
+        core.scalars.bind(step.position, "kv")
         if not step.whole:
             writer.line(f"const int count = found_blocks == 0 ? 0 : min({self.keys.rows}, end_of(n) - kv);")
             core.scalars.bind(list(step.keys.operands)[-1], "count")

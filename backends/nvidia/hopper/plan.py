@@ -50,7 +50,7 @@ def _flow(kernel: ir.Operation) -> str:
     steps = [read_chain(chain) for chain in found]
     if len(found) == 1 and steps[0] is not None and fits(kernel, found[0]):
         return "flat"
-    return "each" if any(step is not None for step in steps) else "plain"
+    return "each" if any(step is not None and all(part.some is None for part in step) for step in steps) else "plain"
 
 
 def _flat_bytes(kernel: ir.Operation, stages: int) -> int:

@@ -67,7 +67,7 @@ class RowsKernel:
                 self.memory.resident(op)
         for chain in chains(body(self.kernel)) if self.schedule["flow"] != "plain" else []:
             steps = read_chain(chain)
-            if steps is not None:
+            if steps is not None and (self.schedule["flow"] == "flat" or all(step.some is None for step in steps)):
                 turns, vote = bool(self.schedule["turns"]) and self.warpgroups > 1, bool(self.schedule["vote"])
                 pin = bool(self.schedule["pin"])
                 self.overlaps[chain[0]] = Overlap(self.core, self.memory, steps, self.stages, self.warpgroups, turns, vote, pin)
