@@ -124,9 +124,10 @@ class Scalars:
             raise UnsupportedError(f"nvidia: no expression stands for {value}; this is a bug of the code generator")
         op = value.owner.operation
         text = self._print(op)
-        named = re.fullmatch(r"[A-Za-z_]\w*", text) is not None and op.name not in ("memref.load", "tensor.extract")
-        inline = named or _is_constant(value) or (len(text) <= _INLINE and _used_once(value) and _own_name(op) is None and op.name != "memref.load")
-        if inline:
+        is_read = op.name in ("memref.load", "tensor.extract")
+        named = re.fullmatch(r"[A-Za-z_]\w*", text) is not None and not is_read
+        small = len(text) <= _INLINE and _used_once(value) and _own_name(op) is None and op.name != "memref.load"
+        if named or small or _is_constant(value):
             self._known[value] = text
             return text
         return self._declare(value, text)
