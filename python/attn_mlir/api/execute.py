@@ -62,6 +62,8 @@ def execute(
         if transformed:
             call = transforms().Call(program.name, wrt, layout, tuple(floats), tuple(ints), len(tensors))
             results = transforms().forward(call, q, k, v, tensors)
+        elif eager().applies(values):
+            results = eager().forward(q, k, v, tensors, floats, ints, program.name, wrt, layout)
         else:
             results = ops().forward(q, k, v, tensors, floats, ints, program.name, wrt, layout)
         return results[: 1 + len(program.outputs)]
@@ -76,6 +78,12 @@ def execute(
 def ops() -> Any:
     """The torch operators, which are registered when they are first needed."""
     return importlib.import_module("attn_mlir.runtime.ops")
+
+
+@functools.cache
+def eager() -> Any:
+    """The shorter way for plain tensors."""
+    return importlib.import_module("attn_mlir.runtime.eager")
 
 
 @functools.cache

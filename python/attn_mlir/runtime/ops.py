@@ -18,8 +18,7 @@ from attn_mlir.runtime.vmap import loop_over_batch
 __all__ = ["backward", "backward2", "forward", "tangent"]
 
 
-@torch.library.custom_op("attn_mlir::forward", mutates_args=())
-def forward(
+def compute_forward(
     q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, wrt: str, layout: str
 ) -> list[Tensor]:
     """o, the row outputs and, where `wrt` names something, what the backward needs besides."""
@@ -38,8 +37,10 @@ def forward(
     return results
 
 
-@torch.library.custom_op("attn_mlir::backward", mutates_args=())
-def backward(
+forward = torch.library.custom_op("attn_mlir::forward", compute_forward, mutates_args=())
+
+
+def compute_backward(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
     program: str, wrt: str, layout: str,
 ) -> list[Tensor]:  # fmt: skip
@@ -47,6 +48,9 @@ def backward(
     derivative, arguments = _call("bwd", inputs, captures, floats, ints, [*results, *grads], program, wrt)
     made = derivative.run(arguments, layout)
     return [_as(gradient, like) for gradient, like in zip(made, _wanted(inputs, captures, program, wrt), strict=True)]
+
+
+backward = torch.library.custom_op("attn_mlir::backward", compute_backward, mutates_args=())
 
 
 @torch.library.custom_op("attn_mlir::backward2", mutates_args=())
@@ -124,6 +128,12 @@ def _setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> N
 
 
 def _forward_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    every = forward_backward(ctx, grads, backward)
+    return (*every[:3], every[3:], *_of_numbers(*ctx.numbers[:2]), None, None, None)
+
+
+def forward_backward(ctx: Any, grads: Sequence[Tensor | None], gradients: Any) -> list[Tensor | None]:
+    """The gradients of q, k, v and the captures by those of the results; `gradients` is `backward`, or what computes it."""
     floats, ints, program, wrt, layout = ctx.numbers
     saved = list(ctx.saved_tensors)
     inputs, captures, results = saved[:3], saved[3 : 3 + ctx.captures], saved[3 + ctx.captures :]
@@ -132,9 +142,8 @@ def _forward_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ..
         raise UnsupportedError("this result was computed without the values that a gradient needs: name what needs one in `wrt`")
     check_row_gradients(program, grads[1:count])
     given = [or_zeros(grad, result) for grad, result in zip(grads[:count], results[:count], strict=True)]
-    made = backward(inputs, captures, floats, ints, results, given, program, wrt, layout)
-    every = spread(made, inputs, captures, program, wrt)
-    return (*every[:3], every[3:], *_of_numbers(floats, ints), None, None, None)
+    made = gradients(inputs, captures, floats, ints, results, given, program, wrt, layout)
+    return spread(made, inputs, captures, program, wrt)
 
 
 def check_row_gradients(program: str, grads: Sequence[Tensor | None]) -> None:
