@@ -1,15 +1,16 @@
 """What the printers of a TileLang program share: the lines so far, and where each value of the kernel is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from attn_mlir.backends.nvidia.scalar_bounds import Ranges
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions
 from attn_mlir.backends.nvidia.tilelang.memory import Memory
 from attn_mlir.backends.nvidia.tilelang.names import Names
-from attn_mlir.backends.nvidia.tilelang.tiles import Tile, Tiles
+from attn_mlir.backends.nvidia.tilelang.tiles import Tile, Tiles, padded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 INDENT = "    "
 
@@ -21,7 +22,8 @@ class Context:
     has to be made in. `later` are maps that are computed where their results are stored.
     """
 
-    def __init__(self, kernel: ir.Operation, threads: int) -> None:
+    def __init__(self, kernel: ir.Operation, threads: int, stages: int = 1) -> None:
+        self.stages = stages
         self.names, self.ranges = Names(), Ranges()
         self.memory = Memory(kernel, self.names)
         self.tiles = Tiles(self.names)
@@ -32,6 +34,8 @@ class Context:
         self.homes: dict[ir.Value, Tile] = {}
         self.later: list[ir.Operation] = []
         self._loaded: list[list[ir.Operation]] = [[]]
+        # Products with transposed tiles share columns between groups of warps.
+        self._step = 32 if find_all(kernel, "tile.accumulate") else 16
         self.depth = 2
         self.scalars = self._scalars()
 
@@ -55,6 +59,11 @@ class Context:
         self.tiles.leave()
         self.depth -= 1
         self.scalars = outer
+
+    def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the buffer that holds a tile of these sizes."""
+        rows, *columns = sizes
+        return padded(rows), *(padded(size, self._step) for size in columns)
 
     def loaded(self) -> list[ir.Operation]:
         """The loads of the block that is open."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions, strip
-from attn_mlir.backends.nvidia.tilelang.tiles import bound, padded
+from attn_mlir.backends.nvidia.tilelang.tiles import bound
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -25,7 +25,7 @@ class Loop:
         limits = [extent if isinstance(extent, int) else bound(extent) for extent in extents]
         if limits[0] is None:
             raise UnsupportedError("tilelang: a tile has no known number of rows")
-        self.bounds = [padded(limit) if limit is not None else _CHUNK for limit in limits]
+        self.bounds = list(context.shape([_CHUNK if limit is None else limit for limit in limits]))
         self._endless = limits[-1] is None
         counts = [str(extent) if isinstance(extent, int) else context.text(extent) for extent in extents]
         self._counts = [None if count == str(size) else count for count, size in zip(counts, self.bounds, strict=True)]
@@ -130,7 +130,7 @@ def print_store(context: Context, op: ir.Operation) -> None:
     place = [context.text(b), context.text(h), f"{context.text(row)} + i"]
     name, rows = context.memory.name(target), context.text(count)
     maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
-    if maker in context.later:
+    if maker is not None and maker in context.later:
         block = maker.regions[0].blocks[0]
         loop = Loop(context, list(maker.operands), block)
     else:

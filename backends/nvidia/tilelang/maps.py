@@ -85,7 +85,9 @@ class Map:
             inner = view.operation
             if inner.name == "tensor.extract" and context.tile(inner.operands[0]) in targets:
                 body.name(inner.results[0])
-        texts = [(target, self._limited(result, body.emit(value), loop)) for (result, value), target in zip(self._tiles, targets, strict=True)]
+        texts = [
+            (target, self._limited(result, body.emit(value), loop)) for (result, value), target in zip(self._tiles, targets, strict=True)
+        ]
         for (_, value, kind), tile in zip(self._rows, sums, strict=True):
             if tile not in targets:
                 texts.append((tile, self._present(loop, body.emit(value), kind, value.type)))

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
-from attn_mlir.backends.nvidia.tilelang.memory import memory_type
+from attn_mlir.backends.nvidia.tilelang.memory import alignment, memory_type
 from attn_mlir.backends.nvidia.tilelang.tiles import Tile, bound, exact, padded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -10,30 +10,36 @@ from attn_mlir.mlir import ir
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
 
 
-def load_shape(op: ir.Operation) -> tuple[int, int, int, int]:
-    """Rows and columns of a loaded tile, and those of its buffer."""
+def load_size(op: ir.Operation) -> tuple[int, int]:
+    """The most rows that a loaded tile has, and its columns."""
     rows, columns = ir.RankedTensorType(op.results[0].type).shape
     limit = bound(op.operands[4]) if rows == _DYNAMIC else rows
     if limit is None:
         raise UnsupportedError("tilelang: a tile has no known number of rows")
-    return limit, columns, padded(limit), padded(columns)
+    return limit, columns
 
 
 def loads_whole(op: ir.Operation) -> bool:
     """Whether all rows of a loaded tile exist, always."""
-    return exact(op.operands[4]) and bound(op.operands[4]) == load_shape(op)[2]
+    return exact(op.operands[4]) and bound(op.operands[4]) == padded(load_size(op)[0])
+
+
+def can_be_async(op: ir.Operation) -> bool:
+    """Whether `cp.async`, which takes 4 bytes at least, can copy a tile."""
+    type_ = ir.MemRefType(op.operands[0].type)
+    return alignment(type_) * type_.element_type.width >= 32
 
 
 def source_region(context: Context, op: ir.Operation, row: str) -> str:
     """What a whole tile is a copy of."""
     source, b, h = list(op.operands)[:3]
-    _, _, rows, columns = load_shape(op)
+    rows, columns = context.shape(load_size(op))
     return f"{context.memory.name(source)}[{context.text(b)}, {context.text(h)}, {row} : {row} + {rows}, 0:{columns}]"
 
 
 def new_tile(context: Context, op: ir.Operation, stages: int = 1) -> Tile:
     """Shared memory for a loaded tile, `stages` times."""
-    shape = load_shape(op)[2:]
+    shape = context.shape(load_size(op))
     name = f"{context.memory.name(op.operands[0])}_tile"
     dtype = memory_type(ir.RankedTensorType(op.results[0].type).element_type)
     return context.tiles.new(name, "shared", shape if stages == 1 else (stages, *shape), dtype)
@@ -52,7 +58,7 @@ def print_load(context: Context, op: ir.Operation) -> None:
     if loads_whole(op):
         context.line(f"T.copy({source_region(context, op, first)}, {tile.whole()})")
         return
-    limit, columns, rows, width = load_shape(op)
+    columns, (rows, width) = load_size(op)[1], context.shape(load_size(op))
     guards = [f"i < {context.text(count)}", *([f"j < {columns}"] if columns != width else [])]
     element = f"{context.memory.name(source)}[{context.text(b)}, {context.text(h)}, {first} + i, j]"
     zero = number(0.0, ir.RankedTensorType(op.results[0].type).element_type)
@@ -130,7 +136,7 @@ def print_range(context: Context, op: ir.Operation) -> None:
 def print_fill(context: Context, op: ir.Operation) -> None:
     """`tile.fill` of a fragment."""
     type_ = ir.RankedTensorType(op.results[0].type)
-    shape = [padded(size) for size in type_.shape]
+    shape = context.shape(type_.shape)
     name = "sums" if type_.rank == 2 else "row_sums"
     tile = context.homes.get(op.results[0]) or context.tiles.new(name, "fragment", shape, memory_type(type_.element_type))
     context.where[op.results[0]] = tile
@@ -153,5 +159,3 @@ def print_accumulate(context: Context, op: ir.Operation) -> None:
     if guards:
         context.line(f"if {' and '.join(guards)}:", 1)
     context.line(f"T.atomic_add({context.memory.name(target)}[{place}], {product.at('i', 'j')})", 2 if guards else 1)
-
-

@@ -70,24 +70,25 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Program:
-    """A printed program. `parameters` are those that its CUDA function may have, by their names there; it leaves out what it does not use."""
+    """A printed program. `parameters` are those that its CUDA function may have, by their names there; it leaves out unused ones."""
 
     name: str
     text: str
     parameters: dict[str, Parameter]
     threads: int
     shared_bytes: int
+    """Of all its tiles; TileLang may find that less is needed."""
     accurate: bool
     """Whether it calls functions whose fast approximations are too coarse."""
 
 
 def print_program(kernel: ir.Operation, threads: int, stages: int = 1) -> Program:
     """Prints a tiled kernel. Raises UnsupportedError where TileLang, or this printer, cannot do something."""
-    context = Context(kernel, threads)
+    context = Context(kernel, threads, stages)
     name = context.names.new(ir.StringAttr(kernel.attributes["sym_name"]).value)
     facts = ir.DictAttr(kernel.attributes["tile.kernel"])
     grid = ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
-    printer = _Printer(context, kernel, grid, stages)
+    printer = _Printer(context, kernel, grid)
     launch = printer.launch()
     printer.print_block(kernel.regions[0].blocks[0])
     memory = context.memory
@@ -100,14 +101,14 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1) -> Progra
     title = f"{name}: one program for each block of {'keys' if grid == 'pairs' else 'rows'}, head and batch."
     parameters = [f"{INDENT}{declared}," for declared in memory.signature()]
     text = _HEAD.format(title=title, name=name) + "\n".join([*parameters, "):", *body]) + "\n" + _TAIL.format(name=name)
-    return Program(name, text, memory.parameters, threads, context.tiles.most_shared, bool(find_all(kernel, *ACCURATE)))
+    return Program(name, text, memory.parameters, threads, context.tiles.shared_bytes, bool(find_all(kernel, *ACCURATE)))
 
 
 class _Printer:
     """Walks over the ops of a kernel."""
 
-    def __init__(self, context: Context, kernel: ir.Operation, grid: str, stages: int) -> None:
-        self._context, self._kernel, self._grid, self._stages = context, kernel, grid, stages
+    def __init__(self, context: Context, kernel: ir.Operation, grid: str) -> None:
+        self._context, self._kernel, self._grid = context, kernel, grid
         facts = ir.DictAttr(kernel.attributes["tile.kernel"])
         over = ir.IntegerAttr(facts["over"]).value if "over" in facts else 0
         self._over = kernel.regions[0].blocks[0].arguments[over]

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 from attn_mlir.backends.nvidia.tilelang.context import Context, constant
 from attn_mlir.backends.nvidia.tilelang.expressions import strip
-from attn_mlir.backends.nvidia.tilelang.tiles import Tile, padded
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
+from attn_mlir.backends.nvidia.tilelang.products import can_be_async, loads_whole, new_tile, source_region
+from attn_mlir.backends.nvidia.tilelang.tiles import Tile
 from attn_mlir.mlir import ir
 
 PrintBlock = Callable[[ir.Block], None]
@@ -20,16 +21,63 @@ def print_for(context: Context, op: ir.Operation, print_block: PrintBlock) -> No
     for argument, result, tile in zip(arguments, op.results, tiles, strict=True):
         context.where[argument] = context.where[result] = tile
     name = context.names.new(loop_name(op))
-    bounds = [strip(context.text(begin)), strip(context.text(end))]
+    ahead = loads_ahead(context, op)
+    if ahead:
+        begin_text, end_text = (context.text(v) if constant(v) is not None else context.scalars.name(v) for v in (begin, end))
+    else:
+        begin_text, end_text = (strip(context.text(v)) for v in (begin, end))
     size = constant(step)
-    if size != 1:
-        bounds.append(str(size))
-    elif bounds[0] == "0":
-        bounds = bounds[1:]
+    bounds = [*([] if size == 1 and begin_text == "0" else [begin_text]), end_text, *([] if size == 1 else [str(size)])]
+    context.tiles.enter()
+    copies = [new_tile(context, load, 2) for load in ahead]
+    if ahead:
+        context.line(f"if {begin_text} < {end_text}:")
+        _copy_ahead(context, ahead, copies, begin_text, "0")
     context.line(f"for {name} in T.serial({', '.join(bounds)}):")
     with context.block():
         context.scalars.bind(variable, name)
+        if ahead:
+            _rotate(context, ahead, copies, (name, begin_text, end_text), int(size or 1))
         print_into(context, body, tiles, print_block)
+    context.tiles.leave()
+
+
+def loads_ahead(context: Context, op: ir.Operation) -> list[ir.Operation]:
+    """The whole tiles that a loop loads at its own position, each once: those that can be loaded one block ahead."""
+    if context.stages < 2:
+        return []
+    body = op.regions[0].blocks[0]
+    found: list[ir.Operation] = []
+    for view in body.operations:
+        load = view.operation
+        if load.name != "tile.load" or load.operands[3] != body.arguments[0] or not loads_whole(load) or not can_be_async(load):
+            continue
+        before = [load.operands[n] for n in range(3)]
+        if any(not isinstance(v.owner, ir.Block) and v.owner.operation.block == body for v in before):
+            continue
+        if all([*other.operands] != [*load.operands] for other in found):
+            found.append(load)
+    return found
+
+
+def _copy_ahead(context: Context, loads: Sequence[ir.Operation], copies: Sequence[Tile], row: str, stage: str) -> None:
+    for load, tile in zip(loads, copies, strict=True):
+        context.line(f"T.async_copy({source_region(context, load, row)}, {tile.name}[{stage}, :, :])", 1)
+
+
+def _rotate(context: Context, loads: Sequence[ir.Operation], copies: Sequence[Tile], loop: tuple[str, str, str], size: int) -> None:
+    """Waits for the tiles of this block, and starts to load those of the next one."""
+    name, begin, end = loop
+    stage = context.names.new("stage")
+    passed = name if begin == "0" else f"({name} - {begin})"
+    context.line(f'{stage} = T.alloc_var("int32", init={passed} // {size} % 2)')
+    context.line("T.ptx_wait_group(0)")
+    context.line("T.sync_threads()")
+    context.line(f"if {name} + {size} < {end}:")
+    _copy_ahead(context, loads, copies, f"{name} + {size}", f"1 - {stage}")
+    for load, tile in zip(loads, copies, strict=True):
+        context.where[load.results[0]] = Tile(tile.name, tile.scope, tile.shape[1:], tile.dtype, stage)
+        context.loaded().append(load)
 
 
 def print_if(context: Context, op: ir.Operation, print_block: PrintBlock) -> None:
@@ -85,7 +133,7 @@ def _own(context: Context, value: ir.Value, op: ir.Operation) -> Tile:
 
 def _new(context: Context, value: ir.Value) -> Tile:
     type_ = ir.RankedTensorType(value.type)
-    return context.tiles.new("chosen", "fragment", [padded(size) for size in type_.shape], memory_type(type_.element_type))
+    return context.tiles.new("chosen", "fragment", context.shape(type_.shape), memory_type(type_.element_type))
 
 
 def _may_overwrite(context: Context, block: ir.Block, value: ir.Value, tile: Tile) -> bool:

@@ -1,7 +1,8 @@
 """Where the tiles of a kernel live in a TileLang program: in shared memory, or in fragments, which threads hold in registers."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attn_mlir.backends.nvidia.tilelang.names import Names
 from attn_mlir.errors import UnsupportedError
@@ -12,9 +13,9 @@ _STEP = 16
 """What rows and columns of tiles are padded to: matrix instructions take 16 at a time."""
 
 
-def padded(size: int) -> int:
-    """The least multiple of 16 that holds `size`."""
-    return -(-size // _STEP) * _STEP
+def padded(size: int, step: int = _STEP) -> int:
+    """The least multiple of `step` that holds `size`."""
+    return -(-size // step) * step
 
 
 def bound(value: ir.Value) -> int | None:
@@ -54,33 +55,40 @@ class Tile:
         return f"{self.name}[{self.stage}, :, :]" if self.stage else self.name
 
 
+_Key = tuple[str, str, tuple[int, ...], str]
+
+
 class Tiles:
     """Allocates tiles; a tile that a finished block held serves its siblings again, under the same name and shape."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
         self.lines: list[str] = []
-        self._open: list[list[tuple[str, Tile]]] = [[]]
-        self._free: dict[tuple[str, str, tuple[int, ...], str], list[Tile]] = {}
-        self._shared = 0
-        self.most_shared = 0
-        """An upper bound of the bytes of shared memory in use at a time; TileLang may find that less is needed."""
+        self._open: list[list[tuple[_Key, Tile]]] = [[]]
+        self._free: dict[_Key, list[Tile]] = {}
+        self.shared_bytes = 0
+        """Shared memory of all tiles."""
 
     def new(self, wanted: str, scope: str, shape: Sequence[int], dtype: str) -> Tile:
         """A tile for the block that is open."""
         key = (wanted, scope, tuple(shape), dtype)
-        free = self._free.get(key)
-        if free:
-            tile = free.pop(0)
-        else:
-            if dtype not in _BYTES:
-                raise UnsupportedError(f"tilelang: no tiles of {dtype}; use f16, bf16 or f32 inputs")
-            tile = Tile(self._names.new(wanted), scope, tuple(shape), dtype)
-            sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-            self.lines.append(f'{tile.name} = T.alloc_{scope}(({sizes}), "{dtype}")')
-        self._open[-1].append((wanted, tile))
-        self._shared += _bytes(tile)
-        self.most_shared = max(self.most_shared, self._shared)
+        if self._free.get(key):
+            return self._take(key)
+        if scope == "shared" and self._free.get((wanted, scope, (2, *shape), dtype)):
+            copies = self._take((wanted, scope, (2, *shape), dtype))
+            return replace(copies, shape=tuple(shape), stage="0")
+        if dtype not in _BYTES:
+            raise UnsupportedError(f"tilelang: no tiles of {dtype}; use f16, bf16 or f32 inputs")
+        tile = Tile(self._names.new(wanted), scope, tuple(shape), dtype)
+        sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+        self.lines.append(f'{tile.name} = T.alloc_{scope}(({sizes}), "{dtype}")')
+        self._open[-1].append((key, tile))
+        self.shared_bytes += math.prod(shape) * _BYTES[dtype] if scope == "shared" else 0
+        return tile
+
+    def _take(self, key: _Key) -> Tile:
+        tile = self._free[key].pop(0)
+        self._open[-1].append((key, tile))
         return tile
 
     def enter(self) -> None:
@@ -89,13 +97,5 @@ class Tiles:
 
     def leave(self) -> None:
         """Closes it: nothing reads its tiles any more."""
-        for wanted, tile in self._open.pop():
-            self._free.setdefault((wanted, tile.scope, tile.shape, tile.dtype), []).append(tile)
-            self._shared -= _bytes(tile)
-
-
-def _bytes(tile: Tile) -> int:
-    size = _BYTES[tile.dtype] if tile.scope == "shared" else 0
-    for extent in tile.shape:
-        size *= extent
-    return size
+        for key, tile in self._open.pop():
+            self._free.setdefault(key, []).append(tile)
