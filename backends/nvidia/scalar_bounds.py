@@ -121,8 +121,9 @@ def _mul(a: Bounds, b: Bounds) -> Bounds:
 def _quotient(a: Bounds, b: Bounds) -> Bounds:
     """Of any rounding; a divisor of 0 counts as 1."""
     largest = max(abs(a[0]), abs(a[1]))
-    if a[0] >= 0 and b[0] >= 0:
-        return 0, -(-a[1] // max(1, b[0]))
+    if b[0] >= 0:
+        least = max(1, b[0])
+        return min(0, a[0] // least), max(0, -(-a[1] // least))
     return -largest, largest
 
 

@@ -3,6 +3,7 @@
 from attn_mlir.backends.nvidia import attributes, codegen, pipeline
 from attn_mlir.backends.nvidia.compile import compile_code
 from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -22,11 +23,12 @@ def to_cuda(module: ir.Module) -> str:
 
 
 def to_tilelang(module: ir.Module) -> str:
-    """A TileLang program of every kernel."""
+    """A TileLang program of every kernel; TileLang itself is not needed for it."""
     for function in find_all(module.operation, "func.func"):
         choices = {**attributes.read(function, attributes.CHOICES), "emitter": "tilelang"}
         function.attributes[attributes.CHOICES] = attributes.write(choices)
-    return "\n".join(code.program for code in _codes(module))
+    with module.context:
+        return "\n".join(program_of(kernel).text for kernel in _kernels(module))
 
 
 def to_cubin(module: ir.Module) -> bytes:
@@ -39,6 +41,10 @@ def to_cubin(module: ir.Module) -> bytes:
 
 def _codes(module: ir.Module) -> list[KernelCode]:
     with module.context:
-        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
-        kernels = [op for op in find_all(module.operation, "func.func") if attributes.SCHEDULE in op.attributes]
-        return [codegen.emit(kernel) for kernel in kernels]
+        return [codegen.emit(kernel) for kernel in _kernels(module)]
+
+
+def _kernels(module: ir.Module) -> list[ir.Operation]:
+    """The scheduled kernels."""
+    Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+    return [op for op in find_all(module.operation, "func.func") if attributes.SCHEDULE in op.attributes]

@@ -77,6 +77,25 @@ class Map:
         loop = Loop(context, list(op.operands), block)
         targets = [self._target(result, loop.bounds) for result, _ in self._tiles]
         sums = [self._contribution(value, kind, targets, loop) for _, value, kind in self._rows]
+        made = [tile for tile in sums if tile not in self._known()]
+        if targets or made:
+            self._fill(loop, targets, sums, staged)
+        self._reduce(sums)
+        for (result, _), target in zip(self._tiles, targets, strict=True):
+            context.where[result] = target
+            if target.scope == "fragment" and in_shared(result):
+                copy = context.tiles.new(f"{hint_of(result)}_shared", "shared", target.shape, target.dtype)
+                context.line(f"T.copy({target.name}, {copy.name})")
+                context.copies[result] = copy
+
+    def _known(self) -> list[Tile]:
+        """Tiles that the region reads."""
+        extracts = [view.operation for view in self._block.operations if view.operation.name == "tensor.extract"]
+        return [self._context.tile(op.operands[0]) for op in extracts]
+
+    def _fill(self, loop: Loop, targets: list[Tile], sums: list[Tile], staged: dict[ir.Value, Tile]) -> None:
+        """The loop over elements."""
+        context, block, known = self._context, self._block, self._known()
         body = loop.open()
         for value, tile in staged.items():
             body.bind(value, tile.at("j"))
@@ -89,18 +108,11 @@ class Map:
             (target, self._limited(result, body.emit(value), loop)) for (result, value), target in zip(self._tiles, targets, strict=True)
         ]
         for (_, value, kind), tile in zip(self._rows, sums, strict=True):
-            if tile not in targets:
+            if tile not in targets and tile not in known:
                 texts.append((tile, self._present(loop, body.emit(value), kind, value.type)))
         indices = ("i", "j")[: len(block.arguments)]
         for tile, text in texts:
             loop.line(f"{tile.at(*indices)} = {strip(text)}")
-        self._reduce(sums)
-        for (result, _), target in zip(self._tiles, targets, strict=True):
-            context.where[result] = target
-            if target.scope == "fragment" and in_shared(result):
-                copy = context.tiles.new(f"{hint_of(result)}_shared", "shared", target.shape, target.dtype)
-                context.line(f"T.copy({target.name}, {copy.name})")
-                context.copies[result] = copy
 
     def _stage(self) -> dict[ir.Value, Tile]:
         """Values of columns that are read from memory, once for all rows, in shared memory."""
@@ -127,7 +139,12 @@ class Map:
         return context.tiles.new(hint_of(result), "shared" if direct else "fragment", bounds, dtype)
 
     def _contribution(self, value: ir.Value, kind: str, targets: list[Tile], loop: Loop) -> Tile:
-        """The fragment that is reduced: a tile of the map where it holds just that, else one of its own."""
+        """The fragment that is reduced: one that is read or made where it holds just that, else one of its own."""
+        maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
+        if maker is not None and maker.name == "tensor.extract" and loop.guard(1) is None:
+            read = self._context.tile(maker.operands[0])
+            if list(maker.operands)[1:] == list(self._block.arguments) and (read.scope, read.dtype) == ("fragment", "float32"):
+                return read
         for (result, yielded), target in zip(self._tiles, targets, strict=True):
             if yielded == value and target.scope == "fragment" and target.dtype == "float32":
                 if loop.guard(1) is None or kind == "sum" or not dot_uses(result):
@@ -197,4 +214,16 @@ def hint_of(result: ir.Value) -> str:
         if named is not None:
             return named
         yielded = yielded.owner.operation.operands[0 if yielded.owner.operation.name == "arith.truncf" else 1]
-    return hint(yielded) or "tile"
+    return hint(yielded) or _carried_hint(result) or "tile"
+
+
+def _carried_hint(result: ir.Value) -> str | None:
+    """A name for what a loop begins with, after what it carries on."""
+    for use in result.uses:
+        loop, position = use.owner.operation, use.operand_number - 3
+        if loop.name != "scf.for" or position < 0:
+            continue
+        after = list(list(loop.regions[0].blocks[0].operations)[-1].operation.operands)[position]
+        if not isinstance(after.owner, ir.Block) and after.owner.operation.name == "tile.map" and after != result:
+            return f"{hint_of(after).removesuffix('_new')}_so_far"
+    return None
