@@ -12,18 +12,17 @@ from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
 class Call:
     """A program of one kernel, on inputs of known addresses, shapes and strides that it reads where they are."""
 
-    __slots__ = ("_device", "_forms", "_packed", "launcher")
+    __slots__ = ("_forms", "_packed", "launcher")
 
     def __init__(self, launcher: Launcher, results: Sequence[torch.Tensor]) -> None:
         """`results` are those of an earlier run; the kernel writes every element of them."""
         self.launcher = launcher
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
-        self._device = results[0].device
         self._packed: dict[tuple[int, ...], Packed] = {}
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The results; the device of the launcher must be the current one."""
-        results = [cuda.empty(size, strides, dtype, self._device) for size, strides, dtype in self._forms]
+        results = [cuda.empty(size, strides, dtype) for size, strides, dtype in self._forms]
         launcher = self.launcher
         if launcher.counts and cuda.is_capturing():
             launcher([*inputs, *results])

@@ -5,7 +5,7 @@ Functions raise CudaError with the driver's own name and words for what went wro
 
 import ctypes
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,6 @@ _SUCCESS, _INVALID_CONTEXT = 0, 201
 _MULTIPROCESSORS, _SHARED_BYTES, _MAJOR, _MINOR = 16, 97, 75, 76
 _MAX_DYNAMIC_SHARED, _CLUSTER = 8, 4
 _RELAXED = 2
-_EMPTY = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
 MAP_BYTES, MAP_ALIGNMENT = 128, 128
 DATA_TYPES = {torch.float16: 6, torch.float32: 7, torch.float64: 8, torch.bfloat16: 9}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
@@ -93,26 +92,25 @@ def check(result: int, what: str) -> None:
     raise CudaError(f"{what}: {known} ({result}): {(text.value or b'').decode()}" + (f"; {advice}" if advice else ""))
 
 
-def index_of(tensor: torch.Tensor) -> int:
-    """The number of the GPU that a tensor is on; negative where it is on none."""
-    return tensor.get_device()
+def _empty_strided(size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(size, strides, dtype=dtype, device="cuda")
 
 
-def current_device() -> int:
-    """The number of torch's current device, once torch uses GPUs."""
-    return torch._C._cuda_getDevice()
+def _without_cuda(*_: Any) -> Any:
+    raise UnsupportedError("this torch was built without CUDA: install one with it, or move the tensors to the CPU")
 
 
-def current_stream(index: int) -> int:
-    """The handle of torch's current stream on a device."""
-    return torch._C._cuda_getCurrentRawStream(index)
-
-
-def empty(size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """`torch.empty_strided` on the current device, by a shorter way where torch has one."""
-    if device.type == "cuda" and _EMPTY is not None:
-        return _EMPTY(size, strides, dtype)
-    return torch.empty_strided(size, strides, dtype=dtype, device=device)
+# Called at every launch, so without functions of ours around them.
+index_of: Callable[[torch.Tensor], int] = torch.Tensor.get_device
+"""The number of the GPU that a tensor is on; negative where it is on none."""
+current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", _without_cuda)
+"""The number of torch's current device, once torch uses GPUs."""
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _without_cuda)
+"""The handle of torch's current stream on a device."""
+empty: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = getattr(
+    getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", _empty_strided
+)
+"""A new tensor of a size and strides on the current device."""
 
 
 def is_capturing() -> bool:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 
 from attn_mlir import backends
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline
@@ -169,6 +170,7 @@ def fake_gpu(**failing: int) -> Iterator[FakeCuda]:
         patch.setattr(cuda, "current_device", lambda: 0)
         patch.setattr(cuda, "current_stream", lambda index: 77)
         patch.setattr(cuda, "is_capturing", lambda: False)
+        patch.setattr(cuda, "empty", lambda size, strides, dtype: torch.empty_strided(size, strides, dtype=dtype))
         yield fake
     for function in cached:
         function.cache_clear()
