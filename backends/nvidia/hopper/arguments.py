@@ -74,6 +74,10 @@ class Arguments:
         """The address of an int32 that is zero before and after the kernel."""
         return self._add("counter", Parameter("counter"), "int *__restrict__ counter")
 
+    def turns(self) -> str:
+        """The address of int32 zeros behind the kernel's own arguments; how many, its schedule tells (see `pairs.plan_pairs`)."""
+        return self._add("turns", Parameter("pointer", len(self.values)), "int *__restrict__ turns")
+
     def blocks(self) -> str:
         """How many blocks of rows the grid has."""
         return self._add("blocks", Parameter("blocks"), "int blocks")

@@ -90,6 +90,7 @@ class Flat:
                 writer.line(f"attn::barrier_arrive_expect({full}, {total});")
                 for op, begin in zip(self.queries, first, strict=True):
                     self._load_queries(op, begin, full)
+            writer.line("__syncwarp();")
             self.overlap.positions()
             self._send()
             with core.scope("for (int n = 0; n < key_blocks; ++n)"):
@@ -109,10 +110,10 @@ class Flat:
                 at = f"shared + kBlock + turn % {keys.stages} * 8"
                 writer.line(f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);")
                 self.memory.copy_stage(keys, place)
-            writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
+            writer.line("__syncwarp();", f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             with writer.block("if (lane == 0)"):
                 self.memory.copy_stage(values, place)
-            writer.line("++turn;")
+            writer.line("__syncwarp();", "++turn;")
         writer.lines[-1] += ";"
         if self.overlap.classified:
             writer.line("// A block is sent when the next one is known, because the last one is marked.")
@@ -121,7 +122,7 @@ class Flat:
     def _blocks(self) -> None:
         """Block n: where it is, what it is."""
         core, writer, overlap = self.core, self.core.writer, self.overlap
-        writer.line("const int kv = begin_of(n);")
+        writer.line("const int kv = found_blocks == 0 ? 0 : begin_of(n);")
         partial = f"(n < partial_blocks || found_blocks == 0 ? {_PARTIAL} : 0)"
         count = f"found_blocks == 0 ? 0 : min({overlap.keys.rows}, end_of(n) - kv)"
         if not overlap.classified:

@@ -178,7 +178,11 @@ class _Elements:
 
     def _column(self, limit: str | None, targets: list[Fragment | None], sums: list[Row | None]) -> None:
         core, writer = self.core, self.core.writer
-        core.scalars.bind(self.block.arguments[1], "(column + 8 * c + e)")
+        # What is read at a position past the last one is not used, but it must exist.
+        reads = [view.operation for view in self.block.operations if view.operation.name == "memref.load"]
+        clamped = limit is not None and any(1 in self.depends[op.result] for op in reads)
+        position = f"min(column + 8 * c + e, max({limit} - 1, 0))" if clamped else "(column + 8 * c + e)"
+        core.scalars.bind(self.block.arguments[1], position)
         if limit is not None:
             writer.line(f"const bool inside = column + 8 * c + e < {limit};")
         for value in frontier(self.block, self.depends, _J):

@@ -23,8 +23,8 @@ _TURNS = 1
 class Step:
     """The work of one loop of the chain on a block of keys: the two loads, the two products and what is between them.
 
-    `block` holds them: the loop's body, or, where blocks are classified, the branch for blocks without absent pairs; then `some` and `every`
-    tell whether any and whether all pairs of a block are present.
+    `block` holds them: the loop's body, or, where blocks are classified, the branch for blocks without absent pairs; then `some` and
+    `every` tell whether any and whether all pairs of a block are present.
     """
 
     loop: ir.Operation
@@ -119,7 +119,7 @@ class Overlap:
 
     def share_turns(self) -> None:
         """Counts blocks once for keys and values, where no other loop takes stages of their rings."""
-        self.values.turn = self.keys.turn = self.core.names.fresh("turn")
+        self.values.turn = self.keys.turn = "turn"
 
     # ---- which blocks
 
@@ -152,7 +152,7 @@ class Overlap:
         core = self.core
         self.positions()
         with core.scope("for (int n = 0; n < key_blocks; ++n)"):
-            core.writer.line("const int kv = begin_of(n);")
+            core.writer.line("const int kv = found_blocks == 0 ? 0 : begin_of(n);")
             for load, ring in ((self.general.keys, self.keys), (self.general.values, self.values)):
                 _, batch, head, _, _ = load.operands
                 self.memory.fill(ring, ["kv", core.value(head), core.value(batch)])
@@ -225,7 +225,7 @@ class Overlap:
         """Starts the product of queries and keys of block n."""
         core, products = self.core, consumer.products
         writer = core.writer
-        writer.line("const int kv = begin_of(n);")
+        writer.line("const int kv = found_blocks == 0 ? 0 : begin_of(n);")
         core.scalars.bind(step.position, "kv")
         if not step.whole:
             writer.line(f"const int count = found_blocks == 0 ? 0 : min({self.keys.rows}, end_of(n) - kv);")

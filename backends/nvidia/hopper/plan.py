@@ -28,15 +28,14 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         return None
     if any(str(ir.MemRefType(load.operands[0].type).element_type) not in ("f16", "bf16") for load in find_all(kernel, "tile.load")):
         return None
-    masked = any(op.name == "scf.if" for op in walk(kernel)) or len(find_all(kernel, "scf.for")) > 2
     warpgroups = rows // ROWS
     consumer, producer = _REGISTERS[warpgroups]
+    uneven = _uneven(kernel)
+    narrow = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load")) <= 64
     fields: Fields = {
-        "flow": _flow(kernel), "stages": 2, "pin": 1, "turns": 1, "vote": 1, "staging": "own", "order": "static", "group": 8, "reverse": 1,
-        "consumer_registers": consumer, "producer_registers": producer,
+        "flow": _flow(kernel), "stages": 3 if narrow else 2, "pin": int(not narrow), "turns": 1, "vote": 1, "staging": "own",
+        "order": "dynamic", "group": 16 if uneven else 8, "reverse": 1, "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
-    if masked or _partial(kernel):
-        fields["order"] = "dynamic"
     fields.update({name: value for name, value in choices.items() if name in fields})
     if fields["flow"] == "flat" and _flat_bytes(kernel, int(fields["stages"])) > target.shared_bytes:
         fields["flow"], fields["staging"] = "each", "query"
@@ -66,8 +65,10 @@ def _flat_bytes(kernel: ir.Operation, stages: int) -> int:
     return total
 
 
-def _partial(kernel: ir.Operation) -> bool:
-    """Whether the bounds of the loops depend on the block of rows."""
+def _uneven(kernel: ir.Operation) -> bool:
+    """Whether some blocks of rows have more keys than others: the bounds of the loops depend on the block, or blocks are skipped."""
+    if any(op.name == "scf.if" for op in walk(kernel)):
+        return True
     for loop in find_all(kernel, "scf.for"):
         if any(_depends(value) for value in list(loop.operands)[:2]):
             return True

@@ -1,0 +1,59 @@
+// Kernels over rows for Hopper: the schedule, and what is printed for each role.
+// RUN: attn-opt %s -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
+// RUN: attn-translate %s --to cuda | FileCheck %s
+
+!t = tensor<?x?x?x128xf16>
+
+// PLAN-LABEL: func.func @attention(
+// PLAN-SAME:    nvidia.schedule = {arch = "sm_90a", consumer_registers = 232 : i64, emitter = "hopper", flow = "flat", group = 16 : i64, order = "dynamic",
+// PLAN-SAME:    pin = 1 : i64, producer_registers = 40 : i64
+
+// CHECK-LABEL: __global__ void __launch_bounds__(384, 1) attention(
+// CHECK-NEXT:    const __grid_constant__ CUtensorMap q_map_64x128,
+// CHECK:         int *__restrict__ counter,
+
+// The producer asks for the next program, loads queries, then keys and values block by block.
+// CHECK:         attn::fewer_registers<40>();
+// CHECK:         atomicAdd(counter, 1)
+// CHECK:         attn::tma_load(shared + kQ{{.*}}&q_map_64x128
+// CHECK:         const auto send = [&](int kv, int count_and_kind) {
+// CHECK:         attn::tma_load(shared + kK{{.*}}&k_map_64x128
+// CHECK:         attn::tma_load(shared + kV{{.*}}&v_map_64x128
+
+// The consumers: the scores of a block are started, then the sums of the one before; weights are computed while these are in flight.
+// CHECK:         attn::more_registers<232>();
+// CHECK:         // The first block: nothing is in flight yet.
+// CHECK:         for (;; ++turn) {
+// CHECK:         attn::wgmma_m64n128k16_ss_f16(s,
+// CHECK:         attn::wgmma_m64n128k16_rs_f16_tb(o{{.*}}, packed[0]
+// CHECK:         attn::wgmma_wait<1>();
+// CHECK:         if (kind & 65536) {
+// CHECK:         const bool inside
+// CHECK:         else {
+// CHECK-NOT:     inside
+// CHECK:         attn::largest_in_rows(s, [[TOP:.*]]);
+// CHECK:         attn::pin(
+// CHECK-NEXT:    attn::wgmma_wait<0>();
+// CHECK:         attn::tma_store(&o_map_64x64
+// CHECK:         attn::rescale(
+func.func @attention(%q: !t, %k: !t, %v: !t) -> (!t, tensor<?x?x?xf32>) {
+  %o, %lse = "attn.attention"(%q, %k, %v) ({
+    "attn.mask"() ({
+    ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
+      %present = arith.cmpi sge, %q_idx, %kv_idx : index
+      "attn.yield"(%present) : (i1) -> ()
+    }) : () -> ()
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32
+      %p = arith.divf %e, %l : f32
+      %log_l = math.log %l : f32
+      %lse = arith.addf %m, %log_l : f32
+      "attn.yield"(%p, %lse) : (f32, f32) -> ()
+    }) : () -> ()
+  }) {outputs = ["lse"]} : (!t, !t, !t) -> (!t, tensor<?x?x?xf32>)
+  return %o, %lse : !t, tensor<?x?x?xf32>
+}

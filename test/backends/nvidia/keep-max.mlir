@@ -1,0 +1,67 @@
+// A running maximum is kept while it would grow little, where nothing that is stored depends on it.
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,nvidia-keep-max' | FileCheck %s
+
+!t = tensor<?x?x?x64xf32>
+!r = tensor<?x?x?xf32>
+
+// CHECK-LABEL: func.func @softmax(
+// CHECK:         %[[NEW:.*]] = arith.maximumf %[[OLD:.*]], %{{.*}} : f32
+// CHECK:         %[[GROWTH:.*]] = arith.subf %[[NEW]], %[[OLD]]
+// CHECK:         %[[NEAR:.*]] = arith.cmpf ole, %[[GROWTH]],
+// CHECK:         %[[KEPT:.*]] = arith.select %[[NEAR]], %[[OLD]], %[[NEW]]
+// CHECK:         %[[DOWN:.*]] = arith.subf %[[OLD]], %[[KEPT]]
+// CHECK:         math.exp %[[DOWN]]
+func.func @softmax(%q: !t, %k: !t, %v: !t) -> (!t, !r) {
+  %o, %lse = "attn.attention"(%q, %k, %v) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32
+      %p = arith.divf %e, %l : f32
+      %log_l = math.log %l : f32
+      %lse = arith.addf %m, %log_l : f32
+      "attn.yield"(%p, %lse) : (f32, f32) -> ()
+    }) : () -> ()
+  }) {outputs = ["lse"]} : (!t, !t, !t) -> (!t, !r)
+  return %o, %lse : !t, !r
+}
+
+// Here the maximum itself is stored.
+// CHECK-LABEL: func.func @with_maximum(
+// CHECK-NOT:     arith.cmpf ole
+func.func @with_maximum(%q: !t, %k: !t, %v: !t) -> (!t, !r) {
+  %o, %largest = "attn.attention"(%q, %k, %v) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32
+      %p = arith.divf %e, %l : f32
+      "attn.yield"(%p, %m) : (f32, f32) -> ()
+    }) : () -> ()
+  }) {outputs = ["largest"]} : (!t, !t, !t) -> (!t, !r)
+  return %o, %largest : !t, !r
+}
+
+// Weights that are divided by 1 + their sum are not free to scale.
+// CHECK-LABEL: func.func @shifted(
+// CHECK-NOT:     arith.cmpf ole
+func.func @shifted(%q: !t, %k: !t, %v: !t) -> !t {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %one = arith.constant 1.0 : f32
+      %m = "attn.reduce"(%s) {kind = "max"} : (f32) -> f32
+      %d = arith.subf %s, %m : f32
+      %e = math.exp %d : f32
+      %l = "attn.reduce"(%e) {kind = "sum"} : (f32) -> f32
+      %more = arith.addf %l, %one : f32
+      %p = arith.divf %e, %more : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!t, !t, !t) -> !t
+  return %o : !t
+}

@@ -1,0 +1,149 @@
+"""Kernels over rows for Hopper: what the emitter plans, prints and refuses; compiled with nvcc where there is one."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from attn_mlir.backends.nvidia import attributes, codegen, pipeline
+from attn_mlir.backends.nvidia.compile import find_nvcc
+from attn_mlir.backends.nvidia.hopper.plan import check_registers
+from attn_mlir.backends.nvidia.hopper.structure import body, chains, partial_sums
+from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.backends.nvidia.target import HOPPER
+from attn_mlir.diagnostics import DiagnosticError
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+
+INPUTS = Path(__file__).parents[1] / "Inputs"
+
+
+def program(name: str, columns: int = 64, element: str = "f16") -> str:
+    """One of the test programs with queries, keys and values of this type and width."""
+    text = re.sub(r"tensor<\?x\?x\?x(\d+)xf(32|16)>", rf"tensor<?x?x?x\1x{element}>", (INPUTS / f"{name}.mlir").read_text())
+    return text.replace("x64x", f"x{columns}x")
+
+
+def emit(text: str, **choices: int | str) -> KernelCode:
+    """The kernel of a program, by the Hopper emitter."""
+    context = ir.Context()
+    load_all(context)
+    with context, ir.Location.unknown():
+        module = ir.Module.parse(text)
+        for function in find_all(module.operation, "func.func"):
+            function.attributes[attributes.CHOICES] = attributes.write({"emitter": "hopper", **choices})
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        (kernel,) = [op for op in find_all(module.operation, "func.func") if attributes.SCHEDULE in op.attributes]
+        return codegen.emit(kernel)
+
+
+def compiled(code: KernelCode, folder: Path) -> tuple[str, Path]:
+    """What ptxas says about a kernel, and its binary."""
+    try:
+        nvcc = find_nvcc()
+    except UnsupportedError:
+        pytest.skip("there is no nvcc")
+    source, binary = folder / "kernel.cu", folder / "kernel.cubin"
+    source.write_text(code.source)
+    command = [nvcc, HOPPER.compute_flag, "-std=c++17", "-O3", *code.flags, "-cubin", "-Xptxas", "-v", "-o", str(binary), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "C75" not in done.stderr, "products are serialised"
+    return done.stdout + done.stderr, binary
+
+
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("name", ["plain-softmax", "causal-softmax"])
+def test_bar_shapes_spill_nothing(name: str, columns: int, element: str, tmp_path: Path) -> None:
+    said, binary = compiled(emit(program(name, columns, element)), tmp_path)
+    assert re.findall(r"(\d+) bytes spill", said) == ["0", "0"]
+    disassembler = shutil.which("cuobjdump")
+    if disassembler is None:
+        pytest.skip("there is no cuobjdump to look for HGMMA")
+    listing = subprocess.run([disassembler, "-sass", str(binary)], capture_output=True, text=True, check=True).stdout
+    assert listing.count("HGMMA") >= 4 * (columns // 16)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alibi-causal-softmax",
+        "document-causal",
+        "entropy",
+        "key-mod",
+        "layer-norm",
+        "query-key-value-mods",
+        "relu",
+        "sigmoid-bias",
+        "sliding-window",
+    ],
+)
+def test_features_compile(name: str, tmp_path: Path) -> None:
+    compiled(emit(program(name)), tmp_path)
+
+
+@pytest.mark.parametrize("columns", [32, 80, 96, 192, 256])
+def test_head_dimensions_compile(columns: int, tmp_path: Path) -> None:
+    code = emit(program("causal-softmax", columns))
+    assert code.shared_bytes <= HOPPER.shared_bytes
+    compiled(code, tmp_path)
+
+
+@pytest.mark.parametrize("order", ["tiles", "static", "dynamic"])
+@pytest.mark.parametrize("flow", ["plain", "each", "flat"])
+def test_schedules_compile(flow: str, order: str, tmp_path: Path) -> None:
+    code = emit(program("causal-softmax"), flow=flow, order=order)
+    assert code.grid == ("tiles" if order == "tiles" else "persistent")
+    assert any(parameter.kind == "counter" for parameter in code.parameters) == (order == "dynamic")
+    compiled(code, tmp_path)
+
+
+def test_too_many_registers_are_refused() -> None:
+    check_registers(2, 232, 40, HOPPER)
+    with pytest.raises(UnsupportedError, match="would hang"):
+        check_registers(2, 240, 40, HOPPER)
+    with pytest.raises(UnsupportedError, match="multiples of 8"):
+        check_registers(1, 100, 24, HOPPER)
+    with pytest.raises(DiagnosticError, match="would hang"):
+        emit(program("causal-softmax"), consumer_registers=240, producer_registers=240)
+
+
+def test_other_types_are_left_to_others() -> None:
+    with pytest.raises(DiagnosticError, match="does not make"):
+        emit(program("causal-softmax", element="f32"))
+
+
+def test_sums_stay_partial_and_maxima_do_not() -> None:
+    context = ir.Context()
+    load_all(context)
+    with context:
+        module = ir.Module.parse(program("causal-softmax"))
+        Pipeline.parse("attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-tile{whole=true},canonicalize,cse", registry()).run(
+            module
+        )
+        (kernel,) = find_all(module.operation, "func.func")
+        (chain,) = chains(body(kernel))
+        assert len(chain) == 2
+        partial = partial_sums(chain)
+        for loop in chain:
+            largest, total, output = list(body(loop).arguments)[1:]
+            assert total in partial
+            assert largest not in partial
+            assert output not in partial
+
+
+def test_parameters_follow_their_order() -> None:
+    code = emit(program("alibi-causal-softmax"))
+    kinds = [parameter.kind for parameter in code.parameters]
+    order = ["descriptor", "pointer", "counter", "size", "stride", "scalar", "blocks"]
+    assert kinds == sorted(kinds, key=order.index)
+    declared = re.search(r'extern "C".*?\((.*?)\) \{', code.source, re.DOTALL)
+    assert declared is not None
+    assert declared.group(1).count(",") == len(kinds)  # and one in __launch_bounds__
