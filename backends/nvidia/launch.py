@@ -20,6 +20,8 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 _FORMATS = {"int": "i", "long long": "q", "float": "f", "double": "d"}
 LIMIT = 256
 _GRID_LIMIT = 65535
+_PROGRAM_LIMIT = (1 << 31) - (1 << 16)
+"""Of persistent kernels, which number what they run in 32 bits, and count a little further."""
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 
@@ -130,6 +132,11 @@ class Launcher:
         batch, heads, length = over[:3]
         blocks, cluster = -(-length // self._rows), self._code.cluster
         if self._code.grid == "persistent":
+            if blocks * heads * batch > _PROGRAM_LIMIT:
+                raise ArgumentError(
+                    f"a batch of {batch} with {heads} heads of {length} rows does not fit into one launch, which runs up to {_PROGRAM_LIMIT} "
+                    f"blocks of {self._rows} rows: call it for parts of the batch"
+                )
             whole = min(cuda.device(self.index).multiprocessors // cluster, -(-blocks * heads * batch // cluster))
             return (max(1, whole) * cluster, 1, 1), blocks
         if heads > _GRID_LIMIT or batch > _GRID_LIMIT:

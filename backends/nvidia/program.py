@@ -95,7 +95,7 @@ class NvidiaProgram(HostProgram):
             else:
                 memory.append(self._sums(unit, i, shape, transposed, over))
         chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
-        launcher([*operands, *[each.seen for each in memory], *chunk])
+        launcher([*operands, *[each.seen for each in memory], *chunk, *_turns(unit, operands)])
         return [each.result() for each in memory]
 
     def _sums(self, unit: Unit, output: int, shape: torch.Size, transposed: bool, over: torch.Tensor) -> Memory:
@@ -148,6 +148,17 @@ class NvidiaProgram(HostProgram):
         """Each kernel in words: its schedule, and, once it is compiled, its registers and spills."""
         binaries = self._binaries or {}
         return "\n".join(describe(unit, binaries.get(name)) for name, unit in self.units.items())
+
+
+def _turns(unit: Unit, operands: Sequence[Any]) -> list[torch.Tensor]:
+    """What tells programs that add to the same sums whose turn it is: zeros, `turn_parts` of them for `turn_rows` rows of a head."""
+    schedule = unit.schedule
+    if "turn_rows" not in schedule:
+        return []
+    over = operands[int(schedule["turn_over"])]
+    batch, heads, length = over.shape[:3]
+    count = batch * heads * -(-length // int(schedule["turn_rows"])) * int(schedule["turn_parts"])
+    return [torch.zeros(count, dtype=torch.int32, device=over.device)]
 
 
 def _padded(unit: Unit, output: int, shape: torch.Size, transposed: bool, device: torch.device) -> Memory:

@@ -151,6 +151,13 @@ def test_grids(gpu: FakeCuda) -> None:
         launcher(Parameter("pointer", 0))([torch.empty(70000, 1, 1, 64, dtype=torch.float16)])
 
 
+def test_programs_that_cannot_be_counted(gpu: FakeCuda) -> None:
+    many = torch.empty(1, dtype=torch.float16).expand(30000, 30000, 300, 64)
+    with pytest.raises(ArgumentError, match="30000 with 30000 heads of 300 rows does not fit into one launch"):
+        launcher(Parameter("counter"), grid="persistent")([many])
+    assert not gpu.named("cuLaunchKernelEx")
+
+
 def test_shared_memory(gpu: FakeCuda) -> None:
     launcher(Parameter("pointer", 0), shared_bytes=200_000)([heads(1, 1, 1, 64)])
     ((_, attribute, size),) = gpu.named("cuFuncSetAttribute")

@@ -140,6 +140,19 @@ ATTN_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: 
 template <int Pending> ATTN_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory"); }
 template <int Pending> ATTN_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory"); }
 
+// ---- turns: programs that add to the same memory do so in the order of their numbers ---------------------------------------------------
+
+// Waits until the counter is `number`.
+ATTN_DEVICE void await_turn(const int *turn, int number) {
+  int now;
+  do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+  while (now != number);
+}
+// Lets program `number` go on; what this thread had added by TMA is done (`bulk_wait<0>`).
+ATTN_DEVICE void pass_turn(int *turn, int number) {
+  asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(number) : "memory");
+}
+
 // ---- wgmma -----------------------------------------------------------------------------------------------------------------------------
 
 ATTN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

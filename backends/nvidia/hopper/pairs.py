@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.nvidia.attributes import Fields
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_adder import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import REGISTERS, Layout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
@@ -26,16 +27,21 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     """The schedule of a kernel of pairs, None where this code generator cannot make it."""
     try:
         layout = _layout(kernel, target, choices)
-        _Printer(layout).code()
+        _Printer(layout, choices).code()
     except UnsupportedError:
         return None
-    return {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
+    fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
+    if choices.get("deterministic"):
+        # Sums over keys are added in turns, for which there is a counter for each block of queries and warpgroup.
+        over = Core(kernel, 0).arguments.number(turn_tensor(layout.kernel))
+        fields |= {"deterministic": 1, "turn_over": over, "turn_rows": layout.kernel.queries, "turn_parts": layout.warpgroups}
+    return fields
 
 
 def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> KernelCode:
     """The source of a kernel of pairs, and how to launch it. Raises UnsupportedError for what it cannot print."""
     layout = _layout(kernel, target, schedule)
-    return _Printer(layout).code()
+    return _Printer(layout, schedule).code()
 
 
 def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> Layout:
@@ -58,7 +64,9 @@ def _core(kernel: PairsKernel) -> Core:
 class _Printer:
     """Prints one kernel."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, fields: Mapping[str, int | str]) -> None:
+        self.ordered = bool(fields.get("deterministic", 0))
+        layout.rotated = bool(fields.get("rotated", 1)) and not self.ordered
         self.layout, self.kernel = layout, layout.kernel
         self.core = _core(self.kernel)
         self.name = ir.StringAttr(self.kernel.function.attributes["sym_name"]).value
@@ -108,6 +116,8 @@ class _Printer:
             for stage in range(layout.stages):
                 lines.append(f"  attn::barrier_init(barriers + {full + 8 * stage}, {arrivals});")
                 lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {warps});")
+        parts = range(layout.warpgroups if layout.adds else 0)
+        lines += [f"  attn::barrier_init(barriers + {layout.added - layout.barriers + 8 * part}, 1);" for part in parts]
         return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}"]]
 
     def _group(self) -> None:
@@ -129,6 +139,10 @@ class _Printer:
             if layout.column_slots:
                 with core.scope("else if (warp == 1)"):
                     ColumnWriter(core, kernel, layout).print()
+            if layout.adds:
+                with core.scope(f"else if (warp >= 2 && warp < {2 + layout.warpgroups})"):
+                    core.writer.line("const int part = warp - 2; // sums of this warpgroup")
+                    Adder(core, kernel, layout, self.ordered).print()
             core.writer.line("return;")
         if more:
             core.writer.line(f"attn::more_registers<{more}>();")
@@ -138,20 +152,11 @@ class _Printer:
         core.writer.line(
             "const int tile_row = 16 * warp + lane / 4, row = 64 * warpgroup + tile_row, column = 2 * (lane % 4);",
             "const float column_float = column;",
-            "const int store_row = 64 * warpgroup + 16 * warp + lane / 8 % 2 * 8 + lane % 8;",
         )
-        if layout.adds:
-            core.writer.line(
-                "const bool odd_row = lane / 4 & 1;",
-                "const uint32_t add_row = tile_row * 128 + lane % 2 * 8;",
-                "const uint32_t add_chunk = ((odd_row ? 4 : 0) ^ lane % 4 / 2 ^ lane / 4) * 16;",
-            )
         consumers = Consumers(core, kernel, layout, check_types(kernel))
         with core.scope(None):
             consumers.accumulators()
             core.writer.line("attn::barrier_wait(barriers, 0);")
             consumers.print()
-            if layout.adds:
-                core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
             for op in kernel.stores:
                 consumers.sums.store(op)

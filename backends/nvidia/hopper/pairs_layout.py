@@ -13,6 +13,8 @@ REGISTERS = {1: (0, 0), 2: (240, 24), 3: (160, 32)}
 _SPARE = {1: 250, 2: 236, 3: 156}
 ADDED_COLUMNS = 32
 """Columns of f32 in a panel of shared memory from which TMA adds to global memory: 128 bytes."""
+ADDERS = 2
+"""Warps of the producer that add to global memory, one for each warpgroup of consumers."""
 _ADDRESSES = 20
 """Registers that a thread needs besides tiles, about."""
 
@@ -35,12 +37,15 @@ class Layout:
     `keys`, `queries`: buffers by the tensor they are read from; `exchange`: weights that all warpgroups need; `adds`: by tensor, sums
     over keys on their way to memory, a part for each warpgroup; `columns`: values of query rows, 4 bytes each, `column_slots` of them
     for a query. Barriers (8 bytes) follow: one for the keys, then for each tensor of queries, and for the values of rows if there are
-    any, one "full" and one "free" for each stage. The last 8 bytes keep the number of heads of a group.
+    any, one "full" and one "free" for each stage; one for each warpgroup's part of `adds`, at `added`. The last 8 bytes keep the number
+    of heads of a group.
     """
 
     def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, column_slots: int, staged_adds: bool) -> None:
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
         self.warpgroups = kernel.keys // ROWS
+        self.rotated = False
+        """Whether programs start at different queries."""
         self._size = 0
         self.keys: dict[ir.Value, Buffer] = {}
         self.queries: dict[ir.Value, Buffer] = {}
@@ -55,14 +60,15 @@ class Layout:
         for op in kernel.step_ops("tile.accumulate"):
             target = op.operands[2]
             split = split_rows(kernel.queries, head_columns(target), self.warpgroups)
-            if staged_adds and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
+            if staged_adds and self.warpgroups <= ADDERS and target not in self.adds and split.columns % ADDED_COLUMNS == 0:
                 part = split.blocks * split.columns * ROWS * 4
                 self.adds[target] = self._take("added", ROWS, split.columns, part, self.warpgroups)
         self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, stages)
         self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
         self.barriers = self._size
         self.pipes = len(self.queries) + (column_slots > 0)
-        self.group = self._size + 8 * (1 + 2 * stages * self.pipes)
+        self.added = self._size + 8 * (1 + 2 * stages * self.pipes)
+        self.group = self.added + 8 * self.warpgroups
         self.bytes = self.group + 8
 
     def _buffer(self, rows: int, memory: ir.Value, copies: int) -> Buffer:

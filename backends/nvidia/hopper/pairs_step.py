@@ -136,7 +136,7 @@ class Consumers(Sweep):
 
         slots = {value: slot for slot, value in enumerate(staged_values(core, block))}
         products = [op.results[0] for op in dots]
-        early = bool(maps) and len(dots) > 1 and early_value(body_of(maps[0]), products[0]) is not None
+        early = bool(maps) and limit is None and len(dots) > 1 and early_value(body_of(maps[0]), products[0]) is not None
         if early:
             land(len(dots) - 1, [*fragments[:1]])
         for number, op in enumerate(maps):

@@ -1,11 +1,12 @@
 """Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_adder import ADDED, added_barrier, part_block, split_of
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, Layout, Split, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, Split, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, as_int
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -40,6 +41,11 @@ class QuerySums:
         consumers = 128 * layout.warpgroups
         if copies == 1:
             writer.line(f"attn::named_sync(2, {consumers});")
+        own, store_row = core.names.fresh("own"), core.names.fresh("store_row")
+        writer.line(
+            f"const int {own} = attn::opaque(threadIdx.x);",
+            f"const int {store_row} = {own} / 32 * 16 + {own} / 8 % 2 * 8 + {own} % 8;",
+        )
         for number, value in enumerate(dict.fromkeys(op.operands[0] for op in adds)):
             buffer, tile = layout.exchange[number], packed[value]
             address = f"shared + {buffer.offset}" + (f" + {buffer.bytes} * ({STEP} % {copies})" if copies > 1 else "")
@@ -47,13 +53,11 @@ class QuerySums:
             writer.line(f"const uint32_t {name} = {address};")
             self._exchanged[value] = name
             with core.unrolled("k", self.kernel.queries // 16):
-                writer.line("const int chunk = 2 * k + lane / 16;")
-                place = f"chunk / 8 * {keys * 128} + store_row * 128 + (chunk % 8 ^ store_row % 8) * 16"
+                writer.line(f"const int chunk = 2 * k + {own} / 16 % 2;")
+                place = f"chunk / 8 * {keys * 128} + {store_row} * 128 + (chunk % 8 ^ {store_row} % 8) * 16"
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
                 writer.line(f"attn::store_matrices({name} + {place}, {registers});")
-        writer.line("attn::fence_proxy_async();")
-        self.free_staging()
-        writer.line(f"attn::named_sync(1, {consumers});")
+        writer.line("attn::fence_proxy_async();", f"attn::named_sync(1, {consumers});")
 
     def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value]) -> None:
         """Starts the products of all weights with their keys."""
@@ -68,23 +72,18 @@ class QuerySums:
             buffer = self.layout.keys[memory[tile]]
             core.uses("", split.columns, "shared", self.element, True, True)
             for number, fragment in enumerate(self._parts[target]):
-                block = self._block(split, number)
+                block = part_block(self.layout, split, number)
                 a = SharedOperand(f"{self._exchanged[weights]} + {keys * 128} * {block}", keys * 128, True)
                 offset = "" if split.by_rows else f" + {self._column_bytes(split)} * warpgroup"
                 b = SharedOperand(f"shared + {buffer.offset}{offset}", buffer.rows * 128, True)
                 core.writer.all(product(fragment.name, split.columns, keys, a, b, self.element, clear=first))
 
     def _split(self, target: ir.Value) -> Split:
-        return split_rows(self.kernel.queries, head_columns(target), self.layout.warpgroups)
+        return split_of(self.layout, target)
 
     def _column_bytes(self, split: Split) -> int:
         """From the first column of a warpgroup to that of the next one."""
         return split.columns * 2 if split.columns < 64 else split.columns // 64 * self.kernel.keys * 128
-
-    def free_staging(self) -> None:
-        """Waits until the sums of the step before have been read, in the thread that had them added."""
-        if self.layout.adds:
-            self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
 
     def add(self, adds: list[ir.Operation], limit: str | None) -> None:
         """Adds the sums to global memory, without those of queries from `limit` on."""
@@ -92,21 +91,15 @@ class QuerySums:
         for op in {op.operands[2]: op for op in adds}.values():
             for fragment in self._parts[op.operands[2]]:
                 self.core.writer.line(f"attn::hold({fragment.name});")
+        if staged:
+            self.core.writer.line(f"attn::barrier_wait({added_barrier(self.layout)} + 8 * warpgroup, {STEP} & 1 ^ 1);")
         for op in {op.operands[2]: op for op in adds}.values():
             if op in staged:
                 self._stage(op)
             else:
                 self._add_directly(op, limit)
         if staged:
-            self.core.writer.line("attn::fence_proxy_async();", "attn::named_sync(3 + warpgroup, 128);")
-            with self.core.scope("if (threadIdx.x % 128 == 0)"):
-                for op in staged:
-                    self._add_staged(op)
-                self.core.writer.line("attn::bulk_commit();")
-
-    def _block(self, split: Split, number: int) -> str:
-        """Which block of 64 queries a warpgroup's part `number` is."""
-        return f"(warpgroup + {self.layout.warpgroups * number})" if split.by_rows else str(number)
+            self.core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({ADDED} + warpgroup, 160);")
 
     def _stage(self, op: ir.Operation) -> None:
         """Writes sums to shared memory; two pairs of columns change places in odd rows, so that rows do not share banks."""
@@ -116,7 +109,13 @@ class QuerySums:
             name = fragment.name
             with core.scope(""):
                 offset = buffer.offset + number * split.columns * 256
-                core.writer.line(f"const uint32_t to = shared + {offset} + {buffer.bytes} * warpgroup + add_row;")
+                core.writer.line(
+                    "const int own = attn::opaque(threadIdx.x) % 128; // keeps what follows out of registers until here",
+                    "const int own_row = own / 32 * 16 + own % 32 / 4;",
+                    "const bool odd_row = own_row & 1;",
+                    "const uint32_t add_chunk = ((odd_row ? 4 : 0) ^ own % 4 / 2 ^ own_row & 7) * 16;",
+                    f"const uint32_t to = shared + {offset} + {buffer.bytes} * warpgroup + own_row * 128 + own % 2 * 8;",
+                )
                 with core.unrolled("c", split.columns // 16), core.unrolled("h", 2):
                     core.writer.line(
                         "const int first = 4 * (4 * (c / 2) + c % 2) + 2 * h, second = first + 8;",
@@ -127,21 +126,6 @@ class QuerySums:
                         f"odd_row ? {name}[first + 1] : {name}[second + 1]);",
                     )
 
-    def _add_staged(self, op: ir.Operation) -> None:
-        core = self.core
-        _, _, target, _, batch, head, row, _ = list(op.operands)
-        buffer, split = self.layout.adds[target], self._split(target)
-        place = [core.value(value) for value in (row, head, batch)]
-        map_ = core.arguments.descriptor(target, ADDED_COLUMNS, ROWS)
-        for number in range(split.blocks):
-            for panel in range(split.columns // ADDED_COLUMNS):
-                offset = buffer.offset + number * split.columns * 256 + panel * 8192
-                column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * warpgroup")
-                query = f"{place[0]} + 64 * {self._block(split, number)}"
-                core.writer.line(
-                    f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * warpgroup, {column}, {query}, {place[1]}, {place[2]});"
-                )
-
     def _add_directly(self, op: ir.Operation, limit: str | None) -> None:
         core = self.core
         _, _, target, slot, batch, head, row, _ = list(op.operands)
@@ -151,7 +135,7 @@ class QuerySums:
         for number, fragment in enumerate(self._parts[target]):
             with core.scope(""):
                 start = "column" if split.by_rows else f"{split.columns} * warpgroup + column"
-                core.writer.line(f"const int query = 64 * {self._block(split, number)} + tile_row, first_column = {start};")
+                core.writer.line(f"const int query = 64 * {part_block(self.layout, split, number)} + tile_row, first_column = {start};")
                 to = core.arguments.element(target, [*place, f"({first} + query)", "first_column"])
                 core.writer.line(f"float *to = &{to};")
                 with core.unrolled("h", 2):

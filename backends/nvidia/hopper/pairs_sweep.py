@@ -1,7 +1,8 @@
 """Walks the loops over queries of a kernel of pairs, once for each role: the thread that loads tiles, the warp of row values, consumers."""
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
@@ -63,7 +64,8 @@ class Sweep(ABC):
                 self._block(inner)
             self.leave(list(op.results), list(op.operands)[3:])
 
-    def _for(self, op: ir.Operation) -> AbstractContextManager[None]:
+    @contextmanager
+    def _for(self, op: ir.Operation) -> Iterator[None]:
         core = self.core
         bounds = list(op.operands)[:3]
         begin, step = core.value(bounds[0]), core.value(bounds[2])
@@ -71,10 +73,34 @@ class Sweep(ABC):
         variable = op.regions[0].blocks[0].arguments[0]
         name = core.names.fresh("member" if op == self.kernel.heads else "query0")
         type_ = core.scalars.type_of(variable)
-        core.writer.line("#pragma unroll 1")
-        context = core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})")
         core.scalars.bind(variable, name)
-        return context
+        if self.layout.rotated and self._same_for_all_keys(op):
+            # Programs that run side by side start at different queries, so that they do not all add to the same ones.
+            count, left = (core.names.fresh(hint) for hint in ("count", "left"))
+            apart = self.kernel.keys // self.kernel.queries
+            first = f"{apart} * block" if apart > 1 else "block"
+            start = "" if begin == "0" else f"{begin} + "
+            core.writer.line(f"const int {count} = ({end} - {begin}) / {step};", "#pragma unroll 1")
+            with core.scope(f"for (int {left} = {count}; {left} > 0; --{left})"):
+                core.writer.line(f"const int {name} = {start}({first} + {count} - {left}) % {count} * {step};")
+                yield
+            return
+        core.writer.line("#pragma unroll 1")
+        with core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})"):
+            yield
+
+    def _same_for_all_keys(self, op: ir.Operation) -> bool:
+        """Whether the loop runs over whole blocks of queries, the same ones for all keys."""
+        inner = op.regions[0].blocks[0]
+        counts = [list(load.operands)[4] for load in ops_of(inner, "tile.load")]
+        return (
+            bool(counts)
+            and all(step_limit(count) is None for count in counts)
+            and not any(depends(b, self._first_key()) for b in list(op.operands)[:2])
+        )
+
+    def _first_key(self) -> ir.Value:
+        return self.kernel.key_loop.regions[0].blocks[0].arguments[0]
 
     def _block(self, block: ir.Block) -> None:
         if ops_of(block, "tile.load", "tile.dot", "tile.map"):
@@ -103,6 +129,14 @@ class Sweep(ABC):
     def _copy(self, op: ir.Operation, block: ir.Block) -> None:
         """Tiles that the branch made anew become the ones that are carried."""
         return
+
+
+def depends(value: ir.Value, on: ir.Value) -> bool:
+    """Whether a value is computed from another one."""
+    if value == on:
+        return True
+    op = maker(value)
+    return op is not None and any(depends(operand, on) for operand in op.operands)
 
 
 def staged_values(core: Core, block: ir.Block) -> list[ir.Value]:

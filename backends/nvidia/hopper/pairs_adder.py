@@ -1,0 +1,131 @@
+"""The warps that add sums over keys to global memory by TMA while the consumers go on, in a fixed order where that is asked for."""
+
+from itertools import pairwise
+
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, Layout, Split, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import Sweep, depends
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+ADDED = 3
+"""Named barrier of the first warpgroup: its sums are in shared memory."""
+
+
+def added_barrier(layout: Layout) -> str:
+    """The barrier at which the first warpgroup's sums have been read from shared memory."""
+    return f"barriers + {layout.added - layout.barriers}"
+
+
+def split_of(layout: Layout, target: ir.Value) -> Split:
+    """How warpgroups share the sums for a tensor."""
+    return split_rows(layout.kernel.queries, head_columns(target), layout.warpgroups)
+
+
+def part_block(layout: Layout, split: Split, number: int, warpgroup: str = "warpgroup") -> str:
+    """Which block of 64 queries a warpgroup's part `number` is."""
+    return f"({warpgroup} + {layout.warpgroups * number})" if split.by_rows else str(number)
+
+
+class Adder(Sweep):
+    """One warp for each warpgroup of consumers.
+
+    With `ordered`, programs add to the same queries in the order of their keys: a counter in global memory for each block of queries and
+    warpgroup tells whose turn it is. A program waits for earlier ones only, which run or have run.
+    """
+
+    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, ordered: bool) -> None:
+        super().__init__(core, kernel, layout)
+        self.ordered = ordered
+        if ordered:
+            _check_order(kernel, layout)
+
+    def step(self, block: ir.Block) -> None:
+        core, layout = self.core, self.layout
+        adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
+        core.writer.line(f"attn::named_sync({ADDED} + part, 160);")
+        with core.scope("if (lane == 0)"):
+            turn = self._wait(next(iter(adds.values()))) if self.ordered else ""
+            for op in adds.values():
+                self._add(op)
+            core.writer.line("attn::bulk_commit();")
+            if self.ordered:
+                core.writer.line("attn::bulk_wait<0>();", f"attn::pass_turn({turn}, block + 1);")
+            else:
+                core.writer.line("attn::bulk_wait_read<0>();")
+            core.writer.line(f"attn::barrier_arrive({added_barrier(layout)} + 8 * part);")
+        core.writer.line("__syncwarp();")
+
+    def _wait(self, op: ir.Operation) -> str:
+        """Waits for the program's turn; returns the address of the counter."""
+        core, queries = self.core, self.kernel.queries
+        _, _, _, _, batch, head, row, _ = list(op.operands)
+        over = turn_tensor(self.kernel)
+        heads, length = core.arguments.size(over, 1), core.arguments.size(over, 2)
+        blocks = f"({length} + {queries - 1}) / {queries}"
+        place = f"({core.value(batch)} * {heads} + {core.value(head)}) * ({blocks}) + {core.value(row)} / {queries}"
+        turns = core.arguments.turns()
+        core.writer.line(f"int *const turn = {turns} + ({place}) * {self.layout.warpgroups} + part;", "attn::await_turn(turn, block);")
+        return "turn"
+
+    def _add(self, op: ir.Operation) -> None:
+        core = self.core
+        _, _, target, _, batch, head, row, _ = list(op.operands)
+        buffer, split = self.layout.adds[target], split_of(self.layout, target)
+        place = [core.value(value) for value in (row, head, batch)]
+        map_ = core.arguments.descriptor(target, ADDED_COLUMNS, ROWS)
+        for number in range(split.blocks):
+            for panel in range(split.columns // ADDED_COLUMNS):
+                offset = buffer.offset + number * split.columns * 256 + panel * 8192
+                column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * part")
+                query = f"{place[0]} + 64 * {part_block(self.layout, split, number, 'part')}"
+                core.writer.line(
+                    f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * part, {column}, {query}, {place[1]}, {place[2]});"
+                )
+
+
+def turn_tensor(kernel: PairsKernel) -> ir.Value:
+    """A tensor of queries: there is a counter for each block of its rows and each warpgroup."""
+    return kernel.step_ops("tile.load")[0].operands[0]
+
+
+def _check_order(kernel: PairsKernel, layout: Layout) -> None:
+    """Raises UnsupportedError unless for each block of queries all blocks of keys up to some one add to it, each in its turn."""
+    if any(op.operands[2] not in layout.adds for op in kernel.step_ops("tile.accumulate")) or kernel.step_ops("tile.scatter_add"):
+        raise UnsupportedError("hopper: no fixed order of what is added element by element")
+    loops = ops_of(kernel.sweep, "scf.for")
+    keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
+    for before, after in pairwise(loops):
+        if before.operands[1] != after.operands[0] and not _same_end(before, after):
+            raise UnsupportedError("hopper: a fixed order of sums needs one range of queries for each block of keys")
+    if any(ops_of(loop.regions[0].blocks[0], "scf.if") for loop in loops):
+        raise UnsupportedError("hopper: a fixed order of sums needs masks whose blocks are known from their bounds")
+    if not _grows(loops[0].operands[0], keys) or not _is_length(loops[-1].operands[1]):
+        raise UnsupportedError("hopper: a fixed order of sums needs queries that see all keys up to some one")
+
+
+def _same_end(before: ir.Operation, after: ir.Operation) -> bool:
+    """Whether a loop ends where the next one begins, or both where the queries do."""
+    end = before.operands[1]
+    op = None if isinstance(end.owner, ir.Block) else end.owner.operation
+    return op is not None and op.name == "arith.minsi" and after.operands[0] in list(op.operands)
+
+
+def _is_length(value: ir.Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "memref.dim"
+
+
+def _grows(value: ir.Value, keys: ir.Value) -> bool:
+    """Whether the value does not fall when `keys` grows: made of it by sums with, limits to and multiples by what does not depend on it."""
+    if value == keys or not depends(value, keys):
+        return True
+    op = value.owner.operation  # type: ignore[union-attr]
+    if op.name in ("arith.addi", "arith.minsi", "arith.maxsi"):
+        return all(_grows(operand, keys) for operand in op.operands)
+    if op.name in ("arith.muli", "arith.divsi", "arith.floordivsi", "arith.ceildivsi"):
+        factor = op.operands[1]
+        constant = not isinstance(factor.owner, ir.Block) and factor.owner.operation.name == "arith.constant"
+        return constant and ir.IntegerAttr(factor.owner.operation.attributes["value"]).value > 0 and _grows(op.operands[0], keys)
+    return False
