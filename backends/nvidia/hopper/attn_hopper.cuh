@@ -80,6 +80,32 @@ ATTN_DEVICE bool barrier_test(uint32_t barrier, uint32_t parity) {
   return done != 0;
 }
 
+// ---- clusters: `rank` is a CTA of the cluster --------------------------------------------------------------------------------------------
+
+ATTN_DEVICE int cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+// All threads of the cluster.
+ATTN_DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// The same place in the shared memory of another CTA.
+ATTN_DEVICE uint32_t shared_of(uint32_t address, int rank) {
+  uint32_t mapped;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+// Arrives at a barrier given by `shared_of`.
+ATTN_DEVICE void barrier_arrive_cluster(uint32_t mapped) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");
+}
+// Writes to another CTA's shared memory (`to`, `barrier`: `shared_of`) and counts 4 bytes at its barrier.
+ATTN_DEVICE void store_cluster(uint32_t to, int value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(value), "r"(barrier) : "memory");
+}
+
 // Named barriers (0 is __syncthreads()): `threads` counts those that wait and those that only arrive.
 ATTN_DEVICE void named_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 ATTN_DEVICE void named_arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
@@ -107,6 +133,13 @@ ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], "
                "[%2], %7;" ::"r"(to),
                "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(policy)
+               : "memory");
+}
+// Into every CTA of the cluster whose bit is in `ctas`, at the same place, counted at the barrier in the same place of each.
+ATTN_DEVICE void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int batch, uint16_t ctas) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5, %6}], "
+               "[%2], %7;" ::"r"(to),
+               "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "h"(ctas)
                : "memory");
 }
 ATTN_DEVICE void tma_store(const CUtensorMap *map, uint32_t from, int column, int row, int head, int batch) {
@@ -196,8 +229,12 @@ ATTN_DEVICE uint64_t k_major_32(uint32_t address) { return descriptor_at(address
 ATTN_DEVICE uint64_t mn_major_32(uint32_t address, uint32_t panel_bytes) {
   return descriptor_at(address, descriptor_bits(panel_bytes, 256, kSwizzle32));
 }
-// The descriptor `bytes` (a multiple of 16) further on.
-ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+// The descriptor `bytes` (a multiple of 16) further on. The address never carries out of the low word, so one 32-bit addition does it.
+ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
+// `value`, known to the compiler to be the same in all threads of the (converged) warp: what is computed from it stays in uniform registers.
+ATTN_DEVICE int uniform(int value) { return static_cast<int>(__reduce_or_sync(0xffffffffu, static_cast<unsigned>(value))); }
 
 // ---- 16-bit numbers, matrices between registers and shared memory ----------------------------------------------------------------------
 
@@ -241,6 +278,14 @@ ATTN_DEVICE int load_shared_int(uint32_t address) {
   int value;
   asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
+}
+ATTN_DEVICE int4 load_shared_int4(uint32_t address) {
+  int4 value;
+  asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(address) : "memory");
+  return value;
+}
+ATTN_DEVICE void store_shared_int4(uint32_t address, int x, int y, int z, int w) {
+  asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 ATTN_DEVICE void store_shared_int(uint32_t address, int value) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory"); }
 
