@@ -133,7 +133,7 @@ class _Printer:
         with core.scope(f"if (warpgroup == {layout.warpgroups})"):
             if fewer:
                 core.writer.line(f"attn::fewer_registers<{fewer}>();")
-            with core.scope("if (warp == 0 && lane == 0)"):
+            with core.scope("if (warp == 0)"):
                 load_keys(core, kernel, layout)
                 Loader(core, kernel, layout).print()
             if layout.column_slots:

@@ -145,7 +145,7 @@ def staged_values(core: Core, block: ir.Block) -> list[ir.Value]:
 
 
 class Loader(Sweep):
-    """The thread that loads the tiles of queries by TMA."""
+    """The warp that loads the tiles of queries by TMA: one thread does, but all of them find out which tiles are needed."""
 
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
@@ -158,10 +158,13 @@ class Loader(Sweep):
             free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * {STAGE}"
             place = [core.value(value) for value in (row, head, batch)]
             map_ = core.arguments.descriptor(memory, 64, buffer.rows)
-            core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);", f"attn::barrier_arrive_expect({full}, {buffer.bytes});")
-            for panel in range(panels(buffer.columns)):
-                to = f"shared + {buffer.offset + panel * buffer.rows * 128} + {buffer.bytes} * {STAGE}"
-                core.writer.line(f"attn::tma_load({to}, {map_}, {full}, {64 * panel}, {', '.join(place)});")
+            core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")
+            with core.writer.block("if (lane == 0)"):
+                core.writer.line(f"attn::barrier_arrive_expect({full}, {buffer.bytes});")
+                for panel in range(panels(buffer.columns)):
+                    to = f"shared + {buffer.offset + panel * buffer.rows * 128} + {buffer.bytes} * {STAGE}"
+                    core.writer.line(f"attn::tma_load({to}, {map_}, {full}, {64 * panel}, {', '.join(place)});")
+            core.writer.line("__syncwarp();")
 
 
 class ColumnWriter(Sweep):
@@ -217,15 +220,16 @@ def as_int(core: Core, value: ir.Value) -> str:
 
 def load_keys(core: Core, kernel: PairsKernel, layout: Layout) -> None:
     """Prints the loads of the tiles of keys, behind the first barrier."""
-    core.writer.line(f"attn::barrier_arrive_expect(barriers, {sum(buffer.bytes for buffer in layout.keys.values())});")
     loads = {op.operands[0]: op for op in kernel.key_loads}
-    for memory, buffer in layout.keys.items():
-        _, batch, head, row, _ = list(loads[memory].operands)
-        place = [core.value(value) for value in (row, head, batch)]
-        map_ = core.arguments.descriptor(memory, 64, buffer.rows)
-        for panel in range(panels(buffer.columns)):
-            to = f"shared + {buffer.offset + panel * buffer.rows * 128}"
-            core.writer.line(f"attn::tma_load({to}, {map_}, barriers, {64 * panel}, {', '.join(place)});")
+    places = {memory: ", ".join(core.value(value) for value in list(loads[memory].operands)[3:0:-1]) for memory in layout.keys}
+    with core.writer.block("if (lane == 0)"):
+        core.writer.line(f"attn::barrier_arrive_expect(barriers, {sum(buffer.bytes for buffer in layout.keys.values())});")
+        for memory, buffer in layout.keys.items():
+            map_ = core.arguments.descriptor(memory, 64, buffer.rows)
+            for panel in range(panels(buffer.columns)):
+                to = f"shared + {buffer.offset + panel * buffer.rows * 128}"
+                core.writer.line(f"attn::tma_load({to}, {map_}, barriers, {64 * panel}, {places[memory]});")
+    core.writer.line("__syncwarp();")
 
 
 def check_steps(kernel: PairsKernel) -> None:

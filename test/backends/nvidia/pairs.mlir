@@ -8,7 +8,7 @@
 
 // CHECK:       if (warpgroup == 2) {
 // CHECK-NEXT:    attn::fewer_registers<24>();
-// CHECK-NEXT:    if (warp == 0 && lane == 0) {
+// CHECK-NEXT:    if (warp == 0) {
 // CHECK:           attn::tma_load({{.*}}, &arg1_map_64x128, barriers
 // CHECK:           for (int member = 0;
 // CHECK:             for (int left = {{.*}}; left > 0; --left) {
