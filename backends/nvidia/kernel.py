@@ -12,8 +12,8 @@ from typing import Any
 class Parameter:
     """One parameter of a CUDA kernel.
 
-    `kind`: "pointer", the address of tensor `argument`, which has any strides unless `align` is set: then its last stride is 1, and the others
-    and its address are multiples of `align` elements; "size" and "stride" (in elements), of its dimension `dim`; "scalar", a number;
+    `kind`: "pointer", the address of tensor `argument`, which has any strides unless `align` is set: then its last stride is 1, and the
+    others and its address are multiples of `align` elements; "size" and "stride" (in elements), of its dimension `dim`; "scalar", a number;
     "descriptor", a `CUtensorMap` of a 4-D tensor [B, H, S, D] by value (64 bytes aligned, `__grid_constant__`), whose boxes have `box`
     columns and rows, with swizzling over `swizzle` bytes and zeros out of bounds; "counter", the address of an int32 that is zero
     at the start, and that the kernel leaves zero; "blocks", how many blocks of rows the grid has.

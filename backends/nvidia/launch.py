@@ -134,8 +134,8 @@ class Launcher:
         if self._code.grid == "persistent":
             if blocks * heads * batch > _PROGRAM_LIMIT:
                 raise ArgumentError(
-                    f"a batch of {batch} with {heads} heads of {length} rows does not fit into one launch, which runs up to {_PROGRAM_LIMIT} "
-                    f"blocks of {self._rows} rows: call it for parts of the batch"
+                    f"a batch of {batch} with {heads} heads of {length} rows does not fit into one launch, which runs up to "
+                    f"{_PROGRAM_LIMIT} blocks of {self._rows} rows: call it for parts of the batch"
                 )
             whole = min(cuda.device(self.index).multiprocessors // cluster, -(-blocks * heads * batch // cluster))
             return (max(1, whole) * cluster, 1, 1), blocks

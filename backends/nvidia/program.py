@@ -13,6 +13,7 @@ from attn_mlir.backends.memory import Memory, allocate, empty
 from attn_mlir.backends.nvidia import attributes, calls, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, tiled_empty
+from attn_mlir.backends.nvidia.limits import check_sizes
 from attn_mlir.backends.nvidia.units import Unit, describe, pack
 from attn_mlir.backends.program import HostProgram, Made, Plan, keep_kernels, stages_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -74,6 +75,10 @@ class NvidiaProgram(HostProgram):
         if len(self._calls) >= LIMIT:
             self._calls.clear()
         self._calls[key] = calls.Call(launcher, results)
+
+    def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
+        check_sizes(self.host.arguments, inputs)
+        return super()._plan(key, inputs)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         # What the copy engine cannot read is copied where a kernel needs it.

@@ -158,6 +158,25 @@ def test_programs_that_cannot_be_counted(gpu: FakeCuda) -> None:
     assert not gpu.named("cuLaunchKernelEx")
 
 
+@pytest.mark.parametrize(
+    ("argument", "shape", "message"),
+    [
+        (1, (1, 2, 1 << 24, 64), r"argument 1 of this program, of shape \[1, 2, 16777216, 64\], has 16777216 positions, .* up to 16773120"),
+        (0, (1, 1 << 15, 4, 64), "has 32768 heads"),
+        (0, (1 << 15, 2, 4, 64), "has 32768 batches"),
+        (2, (1 << 31,), "has 2147483648 elements along dimension 0, .* up to 2147483647"),
+    ],
+)
+def test_tensors_that_are_too_large(gpu: FakeCuda, argument: int, shape: tuple[int, ...], message: str) -> None:
+    inputs = [heads(1, 2, 4, 64), heads(1, 2, 4, 64), torch.zeros(5)]
+    inputs[argument] = torch.zeros(1, dtype=inputs[argument].dtype).expand(shape)
+    program = backward("accumulate", {})
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=message):
+            program.run(inputs)
+    assert not gpu.calls
+
+
 def test_shared_memory(gpu: FakeCuda) -> None:
     launcher(Parameter("pointer", 0), shared_bytes=200_000)([heads(1, 1, 1, 64)])
     ((_, attribute, size),) = gpu.named("cuFuncSetAttribute")
