@@ -18,7 +18,7 @@ _ACCURATE = ("-ftz=true", "-prec-div=false", "-prec-sqrt=false")
 def program_of(kernel: ir.Operation) -> Program:
     """The TileLang program of a scheduled kernel."""
     fields = attributes.read(kernel, attributes.SCHEDULE)
-    return print_program(kernel, int(fields["threads"]), int(fields["stages"]))
+    return print_program(kernel, int(fields["threads"]), int(fields["stages"]), bool(fields.get("deterministic")))
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:

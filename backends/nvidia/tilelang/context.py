@@ -22,10 +22,10 @@ class Context:
     has to be made in. `later` are maps that are computed where their results are stored.
     """
 
-    def __init__(self, kernel: ir.Operation, threads: int, stages: int = 1) -> None:
-        self.stages = stages
+    def __init__(self, kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> None:
+        self.stages, self.deterministic = stages, deterministic
         self.names, self.ranges = Names(), Ranges()
-        self.memory = Memory(kernel, self.names)
+        self.memory = Memory(kernel, self.names, self.ranges)
         self.tiles = Tiles(self.names)
         self.threads = threads
         self.lines: list[str] = []

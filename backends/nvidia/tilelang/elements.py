@@ -1,6 +1,6 @@
 """Loops over the elements of tiles: the regions of `tile.map` and `tile.scatter_add`, and stores."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions, strip
@@ -26,11 +26,11 @@ class Loop:
         if limits[0] is None:
             raise UnsupportedError("tilelang: a tile has no known number of rows")
         self.bounds = list(context.shape([_CHUNK if limit is None else limit for limit in limits]))
-        self._endless = limits[-1] is None
+        self.endless = limits[-1] is None
         counts = [str(extent) if isinstance(extent, int) else context.text(extent) for extent in extents]
         self._counts = [None if count == str(size) else count for count, size in zip(counts, self.bounds, strict=True)]
         self._loads = _loads(block) if block is not None else set()
-        self.deeper = 2 if self._endless else 1
+        self.deeper = 2 if self.endless else 1
 
     @property
     def guards(self) -> list[str]:
@@ -47,7 +47,7 @@ class Loop:
         context = self._context
         dims = range(len(self.bounds)) if dims is None else dims
         names, sizes = ", ".join(INDICES[d] for d in dims), ", ".join(str(self.bounds[d]) for d in dims)
-        if self._endless:
+        if self.endless:
             context.line(f"for first in T.serial(0, {self._counts[-1]}, {_CHUNK}):")
             context.line(f"for {names[:-1]}column in T.Parallel({sizes}):", 1)
             context.line("j = first + column", 2)
@@ -152,6 +152,9 @@ def print_scatter(context: Context, op: ir.Operation) -> None:
     """`tile.scatter_add`: atomic additions of the elements that are present."""
     target, *extents = op.operands
     block = op.regions[0].blocks[0]
+    if context.deterministic and not _apart(block):
+        _print_in_turn(context, op)
+        return
     loop = Loop(context, extents, block)
     guards = loop.guards
     body = loop.open()
@@ -163,3 +166,47 @@ def print_scatter(context: Context, op: ir.Operation) -> None:
     if guards:
         loop.line(f"if {' and '.join(guards)}:")
     loop.line(f"T.atomic_add({context.memory.name(target)}[{', '.join(texts)}], {amount})", 1 if guards else 0)
+
+
+def _print_in_turn(context: Context, op: ir.Operation) -> None:
+    """One thread adds all values, in order."""
+    target, *extents = op.operands
+    block = op.regions[0].blocks[0]
+    loop = Loop(context, extents, block)
+    if loop.endless:
+        raise UnsupportedError("tilelang: scattered sums in a fixed order over columns of any number; use another emitter")
+    values = context.tiles.new("values", "shared", loop.bounds, "float32")
+    present = context.tiles.new("present", "shared", loop.bounds, "bool")
+    value, condition, *indices = list(block.operations)[-1].operation.operands
+    guards, at = loop.guards, INDICES[: len(loop.bounds)]
+    body = loop.open()
+    texts = {present: " and ".join([*guards, strip(body.emit(condition))]), values: strip(body.emit(value))}
+    for tile, text in texts.items():
+        loop.line(f"{tile.at(*at)} = {text}")
+    context.line("if T.get_thread_binding() == 0:")
+    for depth, (index, size) in enumerate(zip(at, loop.bounds, strict=True), 1):
+        context.line(f"for {index} in T.serial({size}):", depth)
+    depth = len(at) + 1
+    context.line(f"if {present.at(*at)}:", depth)
+    inner = context.scalars.inside(context.read, context.lines, INDENT * (context.depth + depth + 1))
+    for argument, index in zip(block.arguments, at, strict=True):
+        inner.bind(argument, index)
+    place = f"{context.memory.name(target)}[{', '.join(inner.emit(index) for index in indices)}]"
+    context.line(f"{place} = {place} + {values.at(*at)}", depth + 1)
+
+
+def _apart(block: ir.Block) -> bool:
+    """Whether no two elements are added at one place: for each dimension of the loop, some index is its position."""
+    indices, found = list(list(block.operations)[-1].operation.operands)[2:], dependence(block)
+    return all(any(_is_position(index, argument, found) for index in indices) for argument in block.arguments)
+
+
+def _is_position(value: ir.Value, argument: ir.Value, found: Mapping[ir.Value, frozenset[int]]) -> bool:
+    """Whether a value is an index of the loop plus something of the program; clamping does not change elements that exist."""
+    if value == argument:
+        return True
+    if isinstance(value.owner, ir.Block) or not found.get(value):
+        return False
+    op = value.owner.operation
+    varying = [operand for operand in op.operands if found.get(operand)]
+    return op.name in ("arith.addi", "arith.minsi") and len(varying) == 1 and _is_position(varying[0], argument, found)

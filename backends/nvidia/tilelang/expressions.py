@@ -209,7 +209,9 @@ class Expressions:
         predicate = ir.IntegerAttr(op.attributes["predicate"]).value
         if predicate < len(_COMPARE):
             return f"({args[0]} {_COMPARE[predicate]} {args[1]})"
-        a, b = (f'T.cast({strip(x)}, "u{self.dtype(v.type, v)}")' for x, v in zip(args, op.operands, strict=True))
+        wide = str(op.operands[0].type) in ("index", "i64")
+        dtype = "uint64" if wide else f"u{self.dtype(op.operands[0].type)}"
+        a, b = (f'T.cast(T.cast({strip(x)}, "int64"), "{dtype}")' for x in args)
         return f"({a} {_COMPARE[predicate - 4]} {b})"
 
     def _compare_floats(self, op: ir.Operation, args: list[str]) -> str:

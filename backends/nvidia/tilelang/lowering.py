@@ -1,6 +1,6 @@
 """From TileLang programs to CUDA. TileLang runs in a process of its own: it takes seconds to import, and brings its own compiler."""
 
-import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -10,11 +10,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from attn_mlir.backends import disk_cache
 from attn_mlir.backends.nvidia.kernel import Parameter
 from attn_mlir.backends.nvidia.tilelang.program import Program
 from attn_mlir.errors import CompileError, UnsupportedError
 
 _LIMIT = 600
+_SUFFIX = "cu"
 _RUNNER = """
 import importlib.util, json, sys
 path, arch, out = sys.argv[1:]
@@ -45,42 +47,41 @@ def available() -> bool:
 
 def version() -> str:
     """TileLang's version, part of what its output depends on."""
-    from importlib.metadata import version as installed
-
-    return installed("tilelang")
+    return importlib.metadata.version("tilelang")
 
 
-def lower(program: str, arch: str, cache: Path | None = None) -> Lowered:
-    """Lowers one program; `cache` is a folder where results are kept.
+def lower(program: str, arch: str) -> Lowered:
+    """Lowers one program, or finds what it became on disk.
 
     Raises UnsupportedError without TileLang, and CompileError, with what TileLang said, where it fails.
     """
     if not available():
-        raise UnsupportedError("this kernel needs TileLang: pip install tilelang")
-    kept = None
-    if cache is not None:
-        kept = cache / f"{hashlib.sha256(chr(0).join((program, arch, version())).encode()).hexdigest()}.json"
-        if kept.is_file():
-            return _read(kept)
+        raise UnsupportedError("this kernel goes through TileLang, which is not installed: pip install 'attn-mlir[nvidia]'")
+    key = disk_cache.key_of(program, arch, version(), _RUNNER)
+    found = disk_cache.load(key, _SUFFIX)
+    if found is not None:
+        try:
+            return Lowered(found[0].decode(), str(found[1]["entry"]), int(found[1]["shared"]))
+        except (LookupError, TypeError, ValueError):
+            pass
+    lowered = _run(program, arch)
+    disk_cache.save(key, _SUFFIX, lowered.source.encode(), {"entry": lowered.entry, "shared": lowered.shared_bytes})
+    return lowered
+
+
+def _run(program: str, arch: str) -> Lowered:
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "kernel.py", Path(folder) / "kernel.json"
         path.write_text(program)
+        command = [sys.executable, "-c", _RUNNER, str(path), arch, str(out)]
         try:
-            done = subprocess.run([sys.executable, "-c", _RUNNER, path, arch, out], capture_output=True, text=True, timeout=_LIMIT)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
         except subprocess.TimeoutExpired as error:
             raise CompileError(f"TileLang took longer than {_LIMIT} s") from error
         if done.returncode or not out.is_file():
             raise CompileError(f"TileLang refuses a program that attn-mlir made (please report it): {_last(done.stderr)}")
-        lowered = _read(out)
-        if kept is not None:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(out.read_text())
-    return lowered
-
-
-def _read(path: Path) -> Lowered:
-    fields = json.loads(path.read_text())
-    return Lowered(fields["source"], fields["entry"], fields["shared"])
+        fields = json.loads(out.read_text())
+        return Lowered(fields["source"], fields["entry"], fields["shared"])
 
 
 def _last(text: str) -> str:

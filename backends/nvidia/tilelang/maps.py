@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.tilelang.tiles import Tile, bound, exact
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.scalars import identity
 
-_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate")
+DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate")
 
 
 def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
@@ -19,7 +19,7 @@ def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
     found = []
     for use in value.uses:
         op = use.owner.operation
-        if op.name in _DOTS:
+        if op.name in DOTS:
             first = {"tile.dot_add": 1, "tile.dot_rescale": 2}.get(op.name, 0)
             if use.operand_number >= first:
                 found.append((op, "ab"[use.operand_number - first]))
@@ -27,16 +27,13 @@ def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
 
 
 def in_registers(value: ir.Value) -> bool:
-    """Whether some product can take a tile out of registers: the first factor of a sum in 16 bits."""
-    if ir.RankedTensorType(value.type).element_type.width != 16:
-        return False
+    """Whether some product can take a tile out of registers: the first factor of a sum."""
     return any(op.name in ("tile.dot_add", "tile.dot_rescale") and factor == "a" for op, factor in dot_uses(value))
 
 
 def in_shared(value: ir.Value) -> bool:
     """Whether some product needs a tile in shared memory."""
-    narrow = ir.RankedTensorType(value.type).element_type.width == 16
-    return any(not narrow or factor == "b" or op.name in ("tile.dot", "tile.accumulate") for op, factor in dot_uses(value))
+    return any(factor == "b" or op.name in ("tile.dot", "tile.accumulate") for op, factor in dot_uses(value))
 
 
 def put_off(op: ir.Operation) -> bool:

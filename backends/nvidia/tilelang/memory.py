@@ -3,6 +3,7 @@
 import math
 
 from attn_mlir.backends.nvidia.kernel import Parameter
+from attn_mlir.backends.nvidia.scalar_bounds import Ranges, fits_int
 from attn_mlir.backends.nvidia.tilelang.expressions import FLOATS
 from attn_mlir.backends.nvidia.tilelang.names import Names, hint
 from attn_mlir.errors import UnsupportedError
@@ -37,7 +38,8 @@ def alignment(type_: ir.MemRefType) -> int:
 class Memory:
     """The arguments of one kernel, as parameters and as tensors of the program."""
 
-    def __init__(self, kernel: ir.Operation, names: Names) -> None:
+    def __init__(self, kernel: ir.Operation, names: Names, ranges: Ranges) -> None:
+        self._ranges = ranges
         self.parameters: dict[str, Parameter] = {}
         self._declared: list[str] = []
         self.tensors: list[str] = []
@@ -50,7 +52,7 @@ class Memory:
             if isinstance(argument.type, ir.MemRefType):
                 later += self._tensor(argument, position, name, names)
             else:
-                self._number(argument.type, position, name)
+                self._number(argument, position, name)
         for name, parameter, dtype in later:
             self._declare(name, parameter, dtype)
 
@@ -58,13 +60,14 @@ class Memory:
         self.parameters[name] = parameter
         self._declared.append(f"{name}: T.{dtype}")
 
-    def _number(self, type_: ir.Type, position: int, name: str) -> None:
-        if isinstance(type_, ir.IndexType):
-            self._declare(name, Parameter("scalar", position, type="int"), "int32")
-        elif str(type_) == "f32":
-            self._declare(name, Parameter("scalar", position, type="float"), "float32")
+    def _number(self, argument: ir.Value, position: int, name: str) -> None:
+        if isinstance(argument.type, ir.IndexType):
+            type_, dtype = ("int", "int32") if fits_int(self._ranges.of(argument)) else ("long long", "int64")
+        elif str(argument.type) == "f32":
+            type_, dtype = "float", "float32"
         else:
-            raise UnsupportedError(f"tilelang: no arguments of type {type_}; use f32 or integers, or the CPU for f64")
+            raise UnsupportedError(f"tilelang: no arguments of type {argument.type}; use f32 or integers, or the CPU for f64")
+        self._declare(name, Parameter("scalar", position, type=type_), dtype)
 
     def _tensor(self, argument: ir.Value, position: int, name: str, names: Names) -> list[tuple[str, Parameter, str]]:
         type_ = ir.MemRefType(argument.type)

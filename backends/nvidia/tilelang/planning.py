@@ -2,26 +2,38 @@
 
 from attn_mlir.backends.nvidia.attributes import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.tilelang.maps import DOTS
 from attn_mlir.backends.nvidia.tilelang.program import print_program
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 _MOST_THREADS = 512
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields | None:
-    """`threads` and `stages`; None where the tiles do not fit into shared memory, or TileLang cannot make the kernel.
+    """`threads` and `stages`; None where matrices are not of 16 bits, tiles do not fit, or TileLang cannot make the kernel.
 
-    Every warp has 16 rows of a tile, so that all tiles with the same rows lie in the same threads. `choices` may set both fields.
+    Every warp has 16 rows of a tile, so that all tiles with the same rows lie in the same threads. `choices` may set both fields. With
+    `deterministic`, programs get slots for their sums, and add in a fixed order.
     """
+    if any(not narrow(op) for op in find_all(kernel, *DOTS)):
+        return None
     rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
     threads = int(choices.get("threads", min(max(2 * rows, 128), _MOST_THREADS)))
     wanted = [int(choices["stages"])] if "stages" in choices else [2, 1]
     for stages in wanted:
         try:
-            program = print_program(kernel, threads, stages)
+            program = print_program(kernel, threads, stages, bool(choices.get("deterministic")))
         except UnsupportedError:
             return None
         if program.shared_bytes <= target.shared_bytes:
-            return {"threads": threads, "stages": stages}
+            fields: Fields = {"threads": threads, "stages": stages}
+            return {**fields, "deterministic": 1, "sums": "slots"} if choices.get("deterministic") else fields
     return None
+
+
+def narrow(op: ir.Operation) -> bool:
+    """Whether a product multiplies tiles of f16 or bf16."""
+    factors = [value.type for value in op.operands if isinstance(value.type, ir.RankedTensorType) and value.type.rank == 2]
+    return all(ir.RankedTensorType(type_).element_type.width == 16 for type_ in factors[-2:])

@@ -92,9 +92,7 @@ def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
         context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {context.tile(scale[0]).at('i')}", 1)
     if ir.BoolAttr(op.attributes["transpose_b"]).value:
         raise UnsupportedError(f"tilelang: sums of products with a transposed tile ({op.location})")
-    narrow = ir.RankedTensorType(a.type).element_type.width == 16
-    factor = context.tile(a) if narrow else context.shared(a)
-    context.line(f"T.gemm({factor.whole()}, {context.shared(b).whole()}, {total.name}, {_policy(context, total.shape[0])})")
+    context.line(f"T.gemm({context.tile(a).whole()}, {context.shared(b).whole()}, {total.name}, {_policy(context, total.shape[0])})")
 
 
 def _accumulator(context: Context, op: ir.Operation, c: ir.Value) -> Tile:

@@ -82,9 +82,12 @@ class Program:
     """Whether it calls functions whose fast approximations are too coarse."""
 
 
-def print_program(kernel: ir.Operation, threads: int, stages: int = 1) -> Program:
-    """Prints a tiled kernel. Raises UnsupportedError where TileLang, or this printer, cannot do something."""
-    context = Context(kernel, threads, stages)
+def print_program(kernel: ir.Operation, threads: int, stages: int = 1, deterministic: bool = False) -> Program:
+    """Prints a tiled kernel; a `deterministic` one adds scattered values in a fixed order.
+
+    Raises UnsupportedError where TileLang, or this printer, cannot do something.
+    """
+    context = Context(kernel, threads, stages, deterministic)
     name = context.names.new(ir.StringAttr(kernel.attributes["sym_name"]).value)
     facts = ir.DictAttr(kernel.attributes["tile.kernel"])
     grid = ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
