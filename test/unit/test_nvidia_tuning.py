@@ -135,12 +135,17 @@ def test_registers_that_would_hang_are_refused() -> None:
 
 
 def test_shared_memory_of_a_known_schedule() -> None:
-    # q and o 32 KiB each, two stages of k and v 32 KiB each.
+    # Two buffers of q, two stages of k and v, 32 KiB each.
     found = cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 2}, HOPPER, Work())
     assert found.shared == 192 * 1024 + 1024
     assert not found.problem
-    assert cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 2, "staging": "query"}, HOPPER, Work()).shared == 160 * 1024 + 1024
-    assert "shared memory" in cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 3}, HOPPER, Work()).problem
+    assert (
+    small: Fields = {"block_q": 128, "block_kv": 128, "stages": 2, "flow": "each", "staging": "query"}
+    assert cost(FORWARD, small, HOPPER, Work()).shared == 160 * 1024 + 1024
+        == 160 * 1024 + 1024
+    )
+    assert "shared memory" in cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 3, "flow": "flat"}, HOPPER, Work()).problem
+    assert not cost(FORWARD, {"block_q": 128, "block_kv": 128, "stages": 3}, HOPPER, Work()).problem
 
 
 def test_head_dims_are_padded_to_panels() -> None:

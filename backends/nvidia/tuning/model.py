@@ -79,7 +79,7 @@ def register_problem(consumers: int, consumer: int, producer: int, target: Nvidi
 
 def role_registers(consumers: int) -> tuple[int, int]:
     """Registers of a consumer's and of the producer's thread, by consumer warpgroups."""
-    return {1: (240, 40), 2: (240, 24), 3: (160, 32)}.get(consumers, (112, 24))
+    return {1: (240, 40), 2: (232, 40), 3: (160, 32)}.get(consumers, (112, 24))
 
 
 def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work) -> Cost:
@@ -89,7 +89,7 @@ def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work) 
     block_q, block_kv, stages = number(choices, "block_q", 128), number(choices, "block_kv", 128), number(choices, "stages", 2)
     roles = choices.get("emitter", "hopper") == "hopper" and target.bulk_copies
     groups = max(block_q // 64, 1) if roles else max(number(choices, "threads", 128) // 128, 1)
-    shared = _shared(facts, block_q, block_kv, stages, choices.get("staging") != "query")
+    shared = _shared(facts, block_q, block_kv, stages, choices, target)
     needed = _registers(facts, block_kv, max(block_q / 64 / groups, 1.0 if roles else 0.5))
     usual = role_registers(groups)
     consumer, producer = number(choices, "consumer_registers", usual[0]), number(choices, "producer_registers", usual[1])
@@ -109,8 +109,12 @@ def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work) 
     return Cost(shared, needed, occupancy, cycles * (1 + _SPILLED * max(needed - available, 0)), problem)
 
 
-def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, own_output: bool) -> int:
-    """Bytes of shared memory; columns are padded to panels of 128 bytes."""
+def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, choices: Fields, target: NvidiaTarget) -> int:
+    """Bytes of shared memory; columns are padded to panels of 128 bytes.
+
+    A "flat" kernel over rows, which goes on from tile to tile, has two buffers of queries; others have one, and one of results unless
+    those take its place. Where nothing is said, the emitter takes what fits.
+    """
     width = facts.element_bytes
     panel = 128 // width
 
@@ -121,7 +125,10 @@ def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, own_ou
         streamed = stages * (bytes_of(block_kv, facts.scores) + bytes_of(block_kv, facts.sums))
         own = bytes_of(block_q, facts.scores)
         output = bytes_of(block_q, facts.sums)
-        return streamed + (own + output if own_output else max(own, output)) + _BARRIERS
+        flat, small = streamed + 2 * max(own, output) + _BARRIERS, streamed + max(own, output) + _BARRIERS
+        if choices.get("flow", "flat") == "flat":
+            return small if "flow" not in choices and flat > target.shared_bytes else flat
+        return small if choices.get("staging") == "query" else streamed + own + output + _BARRIERS
     streamed = stages * (bytes_of(block_kv, facts.scores) + 4 * 4 * block_kv)
     weights = block_q * block_kv * width
     spread = sum(block_kv * columns * 4 for columns in facts.spread)

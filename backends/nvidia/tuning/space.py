@@ -19,7 +19,8 @@ class Candidate:
 
 
 _REFINEMENTS: dict[str, tuple[int | str, ...]] = {
-    "stages": (1, 2, 3), "turns": (0, 1), "vote": (0, 1), "staging": ("own", "query"), "order": ("static", "dynamic"), "group": (1, 8, 16),
+    "flow": ("flat", "each"), "stages": (2, 3), "pin": (0, 1), "turns": (0, 1), "vote": (0, 1), "order": ("static", "dynamic"),
+    "group": (4, 8, 16),
 }  # fmt: skip
 """What a schedule of the emitter "hopper" over rows can be changed in, one at a time, once its blocks are known."""
 
