@@ -30,6 +30,11 @@ class Changes:
         writer.line("// Each thread changes pairs of columns.")
         columns = core.columns(op.results[0].type)
         half = -(-columns // 2)
+        # Rows that do not exist stay zero: weights of zero times infinity would be no number.
+        count = list(op.operands)[0]
+        whole = not isinstance(count.owner, ir.Block) and count.owner.operation.name == "arith.constant"
+        exists = "" if whole else f"at_row < {core.value(count)} ? "
+        otherwise = f" : {_UNPACK[tile.element]}(0.0f)" if exists else ""
         with core.scope(f"for (int n = threadIdx.x; n < {tile.rows * half}; n += {self.threads})"):
             writer.line(f"const int at_row = n / {half}, at_column = n % {half} * 2;")
             place = f"at_column / 64 * {tile.panel_bytes} + attn::swizzle_128(at_row * 128 + at_column % 64 * 2)"
@@ -42,7 +47,7 @@ class Changes:
                     core.scalars.bind(block.arguments[1], f"(at_column + {e})")
                     for read in reads:
                         core.scalars.bind(read.results[0], f"at[{e}]")
-                    writer.line(f"at[{e}] = {core.scalars.emit(yielded(block)[0])};")
+                    writer.line(f"at[{e}] = {exists}{core.scalars.emit(yielded(block)[0])}{otherwise};")
         writer.line("attn::fence_proxy_async();", f"attn::named_sync({_BARRIER}, {self.threads});")
         core.tiles[op.results[0]] = tile
 
