@@ -31,7 +31,7 @@ class Changes:
         columns = core.columns(op.results[0].type)
         half = -(-columns // 2)
         # Rows that do not exist stay zero: weights of zero times infinity would be no number.
-        count = list(op.operands)[0]
+        count = op.operands[0]
         whole = not isinstance(count.owner, ir.Block) and count.owner.operation.name == "arith.constant"
         exists = "" if whole else f"at_row < {core.value(count)} ? "
         otherwise = f" : {_UNPACK[tile.element]}(0.0f)" if exists else ""
