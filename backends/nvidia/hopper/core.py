@@ -12,9 +12,10 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _TAKEN = (
-    "row column lane warpgroup h c e block head batch shared memory tile counter blocks pairs programs program round first inside width pair "
-    "drawn n kv count kind send found found_kv found_count begin_of end_of partial_blocks found_blocks key_blocks ends last leaving more "
-    "message next_program release old_block old_head old_batch staging place turn final at_row at_column at"
+    "row column lane warpgroup h c e block head batch shared memory tile counter blocks pairs programs program round first "
+    "inside width pair drawn n kv count kind send found found_kv found_count begin_of end_of partial_blocks found_blocks "
+    "key_blocks ends last leaving more message next_program release old_block old_head old_batch staging place turn final "
+    "at_row at_column at "
 ).split()
 """Names that the printed code uses for itself."""
 _AXES = ("block", "head", "batch")

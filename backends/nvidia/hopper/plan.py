@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from attn_mlir.backends.nvidia.attributes import Fields
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.overlap import read_chain
-from attn_mlir.backends.nvidia.hopper.structure import body, chains, operations
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, round_up, tile_bytes
+from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
+from attn_mlir.backends.nvidia.hopper.structure import body, chains
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -30,17 +31,44 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         return None
     warpgroups = rows // ROWS
     consumer, producer = _REGISTERS[warpgroups]
-    uneven = _uneven(kernel)
     narrow = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load")) <= 64
     fields: Fields = {
-        "flow": _flow(kernel), "stages": 3 if narrow else 2, "pin": int(not narrow), "turns": 1, "vote": 1, "staging": "own",
-        "order": "dynamic", "group": 16 if uneven else 8, "reverse": 1, "consumer_registers": consumer, "producer_registers": producer,
+        "pin": int(not narrow), "turns": 1, "vote": 1, "order": "dynamic", "group": 16 if _uneven(kernel) else 8, "reverse": 1,
+        "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
     fields.update({name: value for name, value in choices.items() if name in fields})
-    if fields["flow"] == "flat" and _flat_bytes(kernel, int(fields["stages"])) > target.shared_bytes:
-        fields["flow"], fields["staging"] = "each", "query"
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
-    return fields
+    return _fitting(kernel, fields, choices, 3 if narrow else 2, target)
+
+
+def _fitting(kernel: ir.Operation, fields: Fields, choices: Mapping[str, int | str], stages: int, target: NvidiaTarget) -> Fields | None:
+    """The schedule with the first flow, number of stages and place of outputs that shared memory has room for; None if there is none.
+
+    Raises UnsupportedError where that is due to choices.
+    """
+    flow = str(choices.get("flow", _flow(kernel)))
+    layouts = [("flat", stages, "query"), ("flat", 2, "query")] if flow == "flat" else []
+    second = "each" if flow != "plain" else "plain"
+    layouts += [(second, 2, "own"), (second, 2, "query"), (second, 1, "own"), (second, 1, "query")]
+    wanted = [choices.get(name) for name in ("flow", "stages", "staging")]
+    if wanted[1] is not None and int(wanted[1]) > 0:
+        layouts = [(name, int(wanted[1]), place) for name, _, place in layouts]
+    needed = 0
+    for layout in dict.fromkeys(layouts):
+        if any(choice is not None and choice != value for choice, value in zip(wanted, layout, strict=True)):
+            continue
+        planned: Fields = {**fields, **dict(zip(("flow", "stages", "staging"), layout, strict=True))}
+        try:
+            needed = RowsKernel(kernel, planned).emit().shared_bytes
+        except UnsupportedError:
+            continue
+        if needed <= target.shared_bytes:
+            return planned
+    if needed and any(choice is not None for choice in wanted):
+        raise UnsupportedError(
+            f"this schedule needs {needed} bytes of shared memory, the chip has {target.shared_bytes}: choose smaller blocks"
+        )
+    return None
 
 
 def _flow(kernel: ir.Operation) -> str:
@@ -50,19 +78,6 @@ def _flow(kernel: ir.Operation) -> str:
     if len(found) == 1 and steps[0] is not None and fits(kernel, found[0]):
         return "flat"
     return "each" if any(step is not None and all(part.some is None for part in step) for step in steps) else "plain"
-
-
-def _flat_bytes(kernel: ir.Operation, stages: int) -> int:
-    """Shared memory of the flat schedule: two buffers of queries, rings of keys and values."""
-    total, seen = 2048, []
-    for load in find_all(kernel, "tile.load"):
-        shape = ir.RankedTensorType(load.results[0].type).shape
-        outer = load.parent is not None and load.parent.name == "func.func"
-        rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_kv"]).value if shape[0] < 0 else shape[0]
-        if (load.operands[0], outer) not in seen:
-            seen.append((load.operands[0], outer))
-            total += tile_bytes(rows, shape[1]) * (2 if outer else stages)
-    return total
 
 
 def _uneven(kernel: ir.Operation) -> bool:
@@ -96,6 +111,3 @@ def check_registers(warpgroups: int, consumer: int, producer: int, target: Nvidi
         )
     if any(count % 8 or not 24 <= count <= 240 for count in (consumer, producer)):
         raise UnsupportedError(f"registers of a role are multiples of 8 from 24 to 240, not {consumer} and {producer}")
-
-
-__all__ = ["check_registers", "operations", "plan_rows", "round_up", "tile_bytes"]

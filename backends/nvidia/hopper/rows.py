@@ -11,8 +11,9 @@ from attn_mlir.backends.nvidia.hopper.programs import Programs
 from attn_mlir.backends.nvidia.hopper.source import function_source
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.structure import body, chains, holds, operations
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
 from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 
@@ -80,7 +81,15 @@ class RowsKernel:
             return
         self.programs.allocate(self.memory.layout)
         if self.schedule["staging"] == "query":
-            self.stores.staging = self.memory.residents[0][1].address.removeprefix("shared + ")
+            self._stage_in_queries()
+
+    def _stage_in_queries(self) -> None:
+        """Lets outputs leave through the memory of the queries. Raises UnsupportedError where it is too small."""
+        queries = self.memory.residents[0][1]
+        columns = [ir.MemRefType(op.operands[1].type).shape[-1] for op in operations(body(self.kernel)) if op.name == "tile.store"]
+        if any(panels(number) > queries.panels for number in columns):
+            raise UnsupportedError("hopper: outputs are wider than the queries, whose memory they should leave through")
+        self.stores.staging = queries.address.removeprefix("shared + ")
 
     def _rings(self, op: ir.Operation) -> None:
         """Reserves the stages of all loads in loops."""
