@@ -27,8 +27,7 @@ def check_sizes(types: Sequence[Argument], inputs: Sequence[Any]) -> None:
 
 def _limits(type_: Argument, shape: Sequence[int]) -> Iterator[tuple[int, int, str]]:
     """Sizes, how large they may be, and what they count. Like q, k and v are tensors [B, H, S, D] whose D is fixed."""
-    known = type_.shape or ()
-    if len(known) == len(shape) == 4 and known[3] != -1:
+    if type_.shape is not None and len(type_.shape) == len(shape) == 4 and type_.shape[3] != -1:
         yield from zip(shape[:3], (HEADS, HEADS, POSITIONS), ("batches", "heads", "positions"), strict=True)
     else:
         yield from ((size, INT, f"elements along dimension {dim}") for dim, size in enumerate(shape))
