@@ -1,0 +1,181 @@
+"""TileLang programs: every kernel is printed; samples of every feature are lowered by TileLang and compiled by nvcc."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from attn_mlir.backends.nvidia import attributes, codegen
+from attn_mlir.backends.nvidia.compile import compile_code
+from attn_mlir.backends.nvidia.kernel import Parameter
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.tilelang import lowering, planning, program_of
+from attn_mlir.backends.nvidia.tilelang.program import Program, print_program
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+from scalar_kernels import every_op
+
+INPUTS = Path(__file__).parents[1] / "Inputs"
+KERNEL = "attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,nvidia-choose-blocks,attn-tile{whole=true},canonicalize,cse"
+needs_tools = pytest.mark.skipif(
+    not lowering.available() or shutil.which("nvcc") is None, reason="needs TileLang (pip install tilelang) and nvcc on the PATH"
+)
+
+
+def prepare(function: str, wrt: str) -> str:
+    """The pipeline to the tile dialect: of the attention itself, or of a derivative."""
+    if function == "attention":
+        return f"attn-simplify,{KERNEL}"
+    derive = f"attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
+    return f"attn-simplify,{derive},attn-simplify,attn-outline{{keep-hosts=false}},{KERNEL}"
+
+
+def half(text: str, element: str = "f16") -> str:
+    """A program with q, k, v and o in 16 bits."""
+    return re.sub(r"tensor<\?x\?x\?x(\d+)xf32>", rf"tensor<?x?x?x\1x{element}>", text)
+
+
+@contextmanager
+def kernels(name: str, function: str, wrt: str = "q+k+v", **choices: int | str) -> Iterator[list[ir.Operation]]:
+    """The scheduled kernels of a program in test/Inputs."""
+    with ir.Context() as context, ir.Location.unknown():
+        load_all(context)
+        module = ir.Module.parse(half((INPUTS / f"{name}.mlir").read_text()))
+        Pipeline.parse(prepare(function, wrt), registry()).run(module)
+        yield [schedule(op, **choices) for op in find_all(module.operation, "func.func") if "tile.kernel" in op.attributes]
+
+
+def schedule(kernel: ir.Operation, **choices: int | str) -> ir.Operation:
+    """The kernel with a schedule for TileLang."""
+    kernel.attributes[attributes.CHOICES] = attributes.write({"emitter": "tilelang", **choices})
+    kernel.attributes[attributes.SCHEDULE] = attributes.write(codegen.plan(kernel))
+    return kernel
+
+
+NAMES = sorted(path.stem for path in INPUTS.glob("*.mlir"))
+
+
+@pytest.mark.parametrize("function", ["attention", "bwd"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_program_prints(name: str, function: str) -> None:
+    if function == "bwd" and name.startswith("online"):
+        pytest.skip("what a user wrote as an online function is not differentiated here")
+    with kernels(name, function) as made:
+        for kernel in made:
+            text = program_of(kernel).text
+            compile(text, name, "exec")
+            assert text.count("@T.prim_func") == 1
+
+
+def compiled(kernel: ir.Operation, tmp_path: Path) -> str:
+    """The machine code of a kernel as text; a warning that matrix instructions are serialised fails."""
+    code = codegen.emit(kernel)
+    binary = compile_code(code)
+    assert not [warning for warning in binary.warnings if "C75" in warning]
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(binary.code)
+    return subprocess.run(["cuobjdump", "-sass", str(path)], capture_output=True, text=True, check=True).stdout
+
+
+# Masks resolved to bounds and to classes of blocks, several sweeps, mods of q, k and v, captured tables and numbers.
+@needs_tools
+@pytest.mark.parametrize("name", ["document-causal", "query-key-value-mods", "std-temperature", "sliding-window-scalar"])
+def test_forward_compiles(name: str, tmp_path: Path) -> None:
+    with kernels(name, "attention") as (kernel,):
+        assert "HGMMA" in compiled(kernel, tmp_path)
+
+
+# Sums, scattered values of rows; without products: sums over columns, elements.
+@needs_tools
+def test_backward_compiles(tmp_path: Path) -> None:
+    with kernels("alibi-causal-softmax", "bwd") as made:
+        assert len(made) == 3
+        machine = [compiled(kernel, tmp_path) for kernel in made]
+    assert ["HGMMA" in code for code in machine] == [False, False, True]
+
+
+@needs_tools
+@pytest.mark.parametrize(("name", "function"), [("causal-softmax", "attention"), ("sink", "bwd")])
+def test_ampere_compiles(name: str, function: str, tmp_path: Path) -> None:
+    with kernels(name, function, arch="sm_80") as made:
+        assert "HMMA" in compiled(made[-1], tmp_path)
+
+
+@needs_tools
+def test_every_scalar_op_compiles(tmp_path: Path) -> None:
+    with ir.Context() as context, ir.Location.unknown():
+        load_all(context)
+        module = ir.Module.parse(every_op())
+        (function,) = find_all(module.operation, "func.func")
+        kernel = schedule(function)
+        assert "-use_fast_math" not in codegen.emit(kernel).flags  # tanh and pow need better
+        assert "MUFU" in compiled(kernel, tmp_path)
+
+
+@needs_tools
+def test_a_program_runs_alone(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.py"
+    with kernels("causal-softmax", "bwd") as made:
+        path.write_text(program_of(made[0]).text)
+    printed = subprocess.run([sys.executable, str(path), "sm_80"], capture_output=True, text=True, check=True)
+    assert "__global__" in printed.stdout
+
+
+@pytest.mark.parametrize("deterministic", [0, 1])
+def test_deterministic_scatters_add_in_turn(deterministic: int) -> None:
+    with kernels("derivatives/alibi-causal-softmax", "bwd", wrt="q+arg3", deterministic=deterministic) as made:
+        text = program_of(made[-1]).text
+    assert ("if T.get_thread_binding() == 0:" in text) == bool(deterministic)
+    assert "T.atomic_add" in text  # dq, in slots of programs
+
+
+def test_stages_are_one_where_shared_memory_is_short() -> None:
+    target = codegen.TARGETS["sm_90a"]
+    with kernels("plain-softmax", "attention") as (kernel,):
+        wide = planning.plan(kernel, target, {})
+        assert wide is not None
+        assert wide["stages"] == 2
+        threads = int(wide["threads"])
+        small = NvidiaTarget("sm_80", 1, print_program(kernel, threads, 1).shared_bytes)
+        assert planning.plan(kernel, small, {}) == {**wide, "stages": 1}
+        assert planning.plan(kernel, NvidiaTarget("sm_80", 1, 1024), {}) is None
+
+
+def test_matrices_of_32_bits_are_left_to_others() -> None:
+    with ir.Context() as context, ir.Location.unknown():
+        load_all(context)
+        module = ir.Module.parse((INPUTS / "plain-softmax.mlir").read_text())
+        Pipeline.parse(prepare("attention", "q"), registry()).run(module)
+        (kernel,) = find_all(module.operation, "func.func")
+        assert planning.plan(kernel, codegen.TARGETS["sm_90a"], {}) is None
+
+
+def test_parameters_follow_the_cuda_function() -> None:
+    parameters = {"q": Parameter("pointer", 0, align=8), "q_size2": Parameter("size", 0, 2), "scale": Parameter("scalar", 1, type="float")}
+    source = "__global__ void __launch_bounds__(256, 1) f_kernel(const half_t* __restrict__ q, int q_size2, float scale) {"
+    made = Program("f", "", parameters, 256, 0, False)
+    assert lowering.parameters_of(lowering.Lowered(source, "f_kernel", 0), made) == tuple(parameters.values())
+    with pytest.raises(CompileError, match="does not declare"):
+        lowering.parameters_of(lowering.Lowered(source.replace("scale", "other"), "f_kernel", 0), made)
+    with pytest.raises(CompileError, match="holds no function g"):
+        lowering.parameters_of(lowering.Lowered(source, "g", 0), made)
+
+
+def test_a_failure_of_tilelang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
+    monkeypatch.setattr(lowering, "available", lambda: False)
+    with pytest.raises(UnsupportedError, match="not installed"):
+        lowering.lower("", "sm_90a")
+    monkeypatch.setattr(lowering, "available", lambda: True)
+    monkeypatch.setattr(lowering, "version", lambda: "none")
+    with pytest.raises(CompileError, match="no such thing"):
+        lowering.lower("raise ValueError('no such thing')", "sm_90a")
