@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attn_mlir.backends.nvidia.hopper.arguments import Arguments
+from attn_mlir.backends.nvidia.arguments import Arguments
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, element_name
 from attn_mlir.backends.nvidia.hopper.wgmma import wgmma
 from attn_mlir.backends.nvidia.hopper.writer import Writer

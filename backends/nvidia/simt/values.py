@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from attn_mlir.backends.nvidia.hopper.arguments import Arguments
+from attn_mlir.backends.nvidia.arguments import Arguments
 from attn_mlir.backends.nvidia.scalar_ops import c_type
 from attn_mlir.backends.nvidia.scalars import Names, Scalars, dependence, float_literal, frontier
 from attn_mlir.errors import UnsupportedError

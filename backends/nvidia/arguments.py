@@ -75,7 +75,7 @@ class Arguments:
         return self._add("counter", Parameter("counter"), "int *__restrict__ counter")
 
     def turns(self) -> str:
-        """The address of int32 zeros behind the kernel's own arguments; how many, its schedule tells (see `pairs.plan_pairs`)."""
+        """The address of int32 zeros behind the kernel's own arguments; how many, its schedule tells (see `hopper.pairs.plan_pairs`)."""
         return self._add("turns", Parameter("pointer", len(self.values)), "int *__restrict__ turns")
 
     def blocks(self) -> str:
