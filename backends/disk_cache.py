@@ -18,6 +18,9 @@ from typing import Any
 import attn_mlir
 
 
+_SOURCES = (".py", ".h", ".cuh", ".cu", ".json")
+
+
 def directory() -> Path | None:
     """Where programs are kept, or None when caching on disk is off."""
     chosen = os.environ.get("ATTN_MLIR_CACHE", "")
@@ -36,7 +39,8 @@ def version(backend: str) -> str:
         with contextlib.suppress(PackageNotFoundError):
             digest.update(distribution_version(package).encode())
     root = Path(attn_mlir.__file__).parent
-    sources = [path for folder in ("dialects", "passes", f"backends/{backend}") for path in (root / folder).rglob("*.py")]
+    files = [path for folder in ("dialects", "passes", f"backends/{backend}") for path in (root / folder).rglob("*")]
+    sources = [path for path in files if path.suffix in _SOURCES]
     for source in sorted([*sources, *(root / "backends").glob("*.py")]):
         digest.update(source.read_bytes())
     return digest.hexdigest()
