@@ -17,7 +17,6 @@ from typing import Any
 
 import attn_mlir
 
-
 _SOURCES = (".py", ".h", ".cuh", ".cu", ".json")
 
 
