@@ -32,25 +32,31 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     warpgroups = rows // ROWS
     consumer, producer = _REGISTERS[warpgroups]
     narrow = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load")) <= 64
+    uneven = _uneven(kernel)
     fields: Fields = {
-        "pin": int(not narrow), "turns": 1, "vote": 1, "order": "dynamic", "group": 16 if _uneven(kernel) else 8, "reverse": 1,
+        "pin": 0, "turns": 1, "vote": 1, "order": "dynamic", "group": 16 if uneven else 8, "reverse": 1,
         "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
     fields.update({name: value for name, value in choices.items() if name in fields})
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
-    return _fitting(kernel, fields, choices, 3 if narrow else 2, target)
+    # Measured on an H200: narrow heads want three stages where blocks are masked, and no flat loop where none is.
+    flow = _flow(kernel)
+    flow = "each" if flow == "flat" and narrow and not uneven else flow
+    return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, 3 if narrow else 2, target)
 
 
-def _fitting(kernel: ir.Operation, fields: Fields, choices: Mapping[str, int | str], stages: int, target: NvidiaTarget) -> Fields | None:
+def _fitting(
+    kernel: ir.Operation, fields: Fields, choices: Mapping[str, int | str], chosen: bool, stages: int, target: NvidiaTarget
+) -> Fields | None:
     """The schedule with the first flow, number of stages and place of outputs that shared memory has room for; None if there is none.
 
-    Raises UnsupportedError where that is due to choices.
+    `chosen`: no other flow than that of the choices will do. Raises UnsupportedError where nothing fits due to choices.
     """
-    flow = str(choices.get("flow", _flow(kernel)))
+    flow = str(choices["flow"])
     layouts = [("flat", stages, "query"), ("flat", 2, "query")] if flow == "flat" else []
     second = "each" if flow != "plain" else "plain"
     layouts += [(second, 2, "own"), (second, 2, "query"), (second, 1, "own"), (second, 1, "query")]
-    wanted = [choices.get(name) for name in ("flow", "stages", "staging")]
+    wanted = [flow if chosen else None, choices.get("stages"), choices.get("staging")]
     if wanted[1] is not None and int(wanted[1]) > 0:
         layouts = [(name, int(wanted[1]), place) for name, _, place in layouts]
     needed = 0

@@ -6,7 +6,7 @@
 
 // PLAN-LABEL: func.func @attention(
 // PLAN-SAME:    nvidia.schedule = {arch = "sm_90a", consumer_registers = 232 : i64, emitter = "hopper", flow = "flat", group = 16 : i64, order = "dynamic",
-// PLAN-SAME:    pin = 1 : i64, producer_registers = 40 : i64
+// PLAN-SAME:    pin = 0 : i64, producer_registers = 40 : i64
 
 // CHECK-LABEL: __global__ void __launch_bounds__(384, 1) attention(
 // CHECK-NEXT:    const __grid_constant__ CUtensorMap q_map_64x128,
@@ -32,8 +32,7 @@
 // CHECK:         else {
 // CHECK-NOT:     inside
 // CHECK:         attn::largest_in_rows(s, [[TOP:.*]]);
-// CHECK:         attn::pin(
-// CHECK-NEXT:    attn::wgmma_wait<0>();
+// CHECK:         attn::wgmma_wait<0>();
 // CHECK:         attn::tma_store(&o_map_64x64
 // CHECK:         attn::rescale(
 func.func @attention(%q: !t, %k: !t, %v: !t) -> (!t, tensor<?x?x?xf32>) {
