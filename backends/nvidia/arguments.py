@@ -1,17 +1,20 @@
 """The arguments of a kernel as parameters of its CUDA function, made when they are first used."""
 
-import re
-
 from attn_mlir.backends.nvidia.kernel import Parameter
 from attn_mlir.backends.nvidia.scalar_ops import c_type
+from attn_mlir.backends.nvidia.scalars import Names
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.frame import argument_names
 
-_RESERVED = {
-    "row", "column", "lane", "warpgroup", "block", "head", "batch", "shared", "int", "float", "double", "bool", "auto", "new", "do", "if",
-    "for", "case", "char", "long", "this", "else", "half",
-}  # fmt: skip
+_TAKEN = (
+    "row column lane warpgroup h i j c e n s a b block head batch shared memory tile counter blocks turns pairs programs program "
+    "round first second inside width pair drawn kv count kind send found found_kv found_count begin_of end_of partial_blocks "
+    "found_blocks key_blocks ends last leaving more message next_program release old_block old_head old_batch staging place turn "
+    "final at_row at_column at packed factor step stage parity columns query chunk to own warp barriers store_row tile_row add_row "
+    "add_chunk odd_row key key0 present exchange first_column column_float attn"
+).split()
+"""Names that printed code uses for itself: an argument of one of these names gets a number."""
 
 
 class Arguments:
@@ -23,12 +26,8 @@ class Arguments:
     def __init__(self, kernel: ir.Operation) -> None:
         block = kernel.regions[0].blocks[0]
         self.values = list(block.arguments)
-        self.names: list[str] = []
-        for name in argument_names(block):
-            plain = re.sub(r"\W", "_", name)
-            plain = plain if plain[:1].isalpha() else f"arg_{plain}"
-            plain = f"{plain}_" if plain in _RESERVED or plain in self.names else plain
-            self.names.append(plain)
+        names = Names(_TAKEN)
+        self.names = [names.fresh(name if name[:1].isalpha() else f"arg_{name}") for name in argument_names(block)]
         self._parameters: dict[str, tuple[Parameter, str]] = {}
 
     def number(self, value: ir.Value) -> int:

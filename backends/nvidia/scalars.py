@@ -24,11 +24,14 @@ __all__ = ["Names", "Scalars", "dependence", "float_literal", "frontier"]
 Print = Callable[[ir.Operation, list[str]], str]
 _INLINE = 48
 """Longer expressions get a name of their own even when they are used once."""
-_RESERVED = frozenset(
-    "auto bool break case char class const continue default delete do double else enum extern false float for friend goto if inline int "
-    "long namespace new operator private public register return short signed sizeof static struct switch template this throw true try "
-    "typedef union unsigned using virtual void volatile while exp log sin cos tan max min abs pow fma half asm tanh power".split()
-)
+_WORDS = (
+    "auto bool break case char class const constexpr continue default delete do double else enum explicit extern false float for "
+    "friend goto if inline int long namespace new operator private protected public register return short signed sizeof static "
+    "struct switch template this throw true try typedef typename union unsigned using virtual void volatile while exp log sin cos "
+    "tan max min abs pow fma half asm"
+).split()
+_FUNCTIONS = {name for base in scalar_ops.FUNCTIONS.values() for name in (base, f"{base}f")}
+_RESERVED = frozenset({*_WORDS, *_FUNCTIONS, *scalar_ops.HELPERS, *scalar_ops.CALLED.values()})
 
 
 class Names:
