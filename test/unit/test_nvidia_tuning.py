@@ -50,6 +50,7 @@ class FakeBench:
 
     def __init__(self, time: Callable[[Fields], float], problem: Callable[[Fields], str] = lambda _: "") -> None:
         self._time, self._problem = time, problem
+        self._known: dict[str, Fields] = {}
         self.compiled: list[Fields] = []
         self.timed = 0
 
@@ -69,11 +70,12 @@ class FakeBench:
         self.timed += 1
         return self._time(call())
 
-    @staticmethod
-    def _choices(text: str) -> Fields:
-        with ir.Context() as context:
-            load_all(context)
-            return choices_in(ir.Module.parse(text).operation)["attention"]
+    def _choices(self, text: str) -> Fields:
+        if text not in self._known:
+            with ir.Context() as context:
+                load_all(context)
+                self._known[text] = choices_in(ir.Module.parse(text).operation)["attention"]
+        return self._known[text]
 
 
 def tuned(bench: FakeBench, path: str = "", measure: bool = True, text: str = "") -> dict[str, Fields]:
@@ -225,6 +227,21 @@ def test_what_is_measured_begins_with_the_untuned_schedule() -> None:
     assert len({json.dumps(each, sort_keys=True) for each in measured}) == len(measured)
     for refined in space.refined(FORWARD, HOPPER, Work(), measured[1]):
         assert sum(refined.get(name) != measured[1].get(name) for name in refined) == 1
+
+
+@pytest.mark.parametrize("function", ["", "bwd"])
+def test_the_code_generator_makes_what_is_measured(function: str) -> None:
+    job = Job(function, ("q", "k", "v"))
+    text = traced(columns=64)
+    (kernel,) = tunables(text, job, ((1, 2, 512, 64),) * 2, HOPPER)[1]
+    candidates = space.to_measure(kernel.facts, HOPPER, kernel.work, 2)
+    candidates += space.refined(kernel.facts, HOPPER, kernel.work, candidates[0])
+    assert len(candidates) > 6
+    for choices in candidates:
+        unit = job.compile(with_choices(text, {kernel.name: choices})).units[kernel.name]
+        wanted = {name: value for name, value in choices.items() if name in unit.schedule}
+        assert {name: unit.schedule[name] for name in wanted} == wanted
+        assert unit.kernel.block_q == choices["block_q"]
 
 
 # ---- choices in a module

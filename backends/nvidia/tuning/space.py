@@ -18,11 +18,14 @@ class Candidate:
     cost: Cost
 
 
-_REFINEMENTS: dict[str, tuple[int | str, ...]] = {
-    "flow": ("flat", "each"), "stages": (2, 3), "pin": (0, 1), "turns": (0, 1), "vote": (0, 1), "order": ("static", "dynamic"),
-    "group": (4, 8, 16),
+_REFINEMENTS: dict[str, dict[str, tuple[int | str, ...]]] = {
+    "rows": {
+        "flow": ("flat", "each"), "stages": (2, 3), "pin": (0, 1), "turns": (0, 1), "vote": (0, 1), "order": ("static", "dynamic"),
+        "group": (4, 8, 16),
+    },
+    "pairs": {"stages": (1, 2), "ahead": (0, 1), "rotated": (0, 1)},
 }  # fmt: skip
-"""What a schedule of the emitter "hopper" over rows can be changed in, one at a time, once its blocks are known."""
+"""What a schedule of the emitter "hopper" can be changed in, one at a time, once its blocks are known."""
 
 
 def _hopper_rows() -> list[Fields]:
@@ -75,9 +78,9 @@ def best(facts: KernelFacts, target: NvidiaTarget, work: Work = Work()) -> Field
 
 def refined(facts: KernelFacts, target: NvidiaTarget, work: Work, choices: Fields) -> list[Fields]:
     """A schedule with one further decision changed, each that fits: what is measured after the blocks are known."""
-    if choices.get("emitter", "hopper") != "hopper" or facts.grid != "rows" or not target.bulk_copies:
+    if choices.get("emitter", "hopper") != "hopper" or not target.bulk_copies:
         return []
-    others = [(name, value) for name, values in _REFINEMENTS.items() for value in values if choices.get(name) != value]
+    others = [(name, value) for name, values in _REFINEMENTS.get(facts.grid, {}).items() for value in values if choices.get(name) != value]
     changed: list[Fields] = [{**choices, name: value} for name, value in others]
     return [each for each in changed if not cost(facts, each, target, work).problem]
 
