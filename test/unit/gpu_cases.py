@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from attn_mlir import attention, masks, mods, rows
+from attn_mlir.errors import UnsupportedError
 from dense_rows import dense, with_torch
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -106,9 +108,14 @@ def inputs(case: Case, sizes: Sizes, dtype: torch.dtype, seed: int = 0) -> list[
 def results(run: Callable[..., Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
     """The output of `run` on the leaves, then the gradients of all leaves for a fixed normal gradient of the output."""
     leaves = [x.detach().requires_grad_() for x in leaves]
-    o = run(*leaves)
-    upstream = torch.randn(o.shape, generator=torch.Generator().manual_seed(5)).to(o)
-    return [o.detach(), *torch.autograd.grad(o, leaves, upstream)]
+    try:
+        o = run(*leaves)
+        upstream = torch.randn(o.shape, generator=torch.Generator().manual_seed(5)).to(o)
+        return [o.detach(), *torch.autograd.grad(o, leaves, upstream)]
+    except UnsupportedError as error:
+        if "TileLang" in str(error):
+            pytest.skip("a kernel of this attention goes through TileLang, which is not installed")
+        raise
 
 
 def functions(case: Case, sizes: Sizes, tensors: Sequence[Tensor]) -> dict[str, Any]:
