@@ -80,32 +80,6 @@ ATTN_DEVICE bool barrier_test(uint32_t barrier, uint32_t parity) {
   return done != 0;
 }
 
-// ---- clusters: `rank` is a CTA of the cluster --------------------------------------------------------------------------------------------
-
-ATTN_DEVICE int cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
-}
-// All threads of the cluster.
-ATTN_DEVICE void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-// The same place in the shared memory of another CTA.
-ATTN_DEVICE uint32_t shared_of(uint32_t address, int rank) {
-  uint32_t mapped;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
-  return mapped;
-}
-// Arrives at a barrier given by `shared_of`.
-ATTN_DEVICE void barrier_arrive_cluster(uint32_t mapped) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");
-}
-// Writes to another CTA's shared memory (`to`, `barrier`: `shared_of`) and counts 4 bytes at its barrier.
-ATTN_DEVICE void store_cluster(uint32_t to, int value, uint32_t barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(value), "r"(barrier) : "memory");
-}
-
 // Named barriers (0 is __syncthreads()): `threads` counts those that wait and those that only arrive.
 ATTN_DEVICE void named_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 ATTN_DEVICE void named_arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
@@ -133,13 +107,6 @@ ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], "
                "[%2], %7;" ::"r"(to),
                "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(policy)
-               : "memory");
-}
-// Into every CTA of the cluster whose bit is in `ctas`, at the same place, counted at the barrier in the same place of each.
-ATTN_DEVICE void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int batch, uint16_t ctas) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5, %6}], "
-               "[%2], %7;" ::"r"(to),
-               "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "h"(ctas)
                : "memory");
 }
 ATTN_DEVICE void tma_store(const CUtensorMap *map, uint32_t from, int column, int row, int head, int batch) {
@@ -296,16 +263,6 @@ ATTN_DEVICE float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-// 2^x by the FMA units, relative error 9e-5 (half a unit of f16 is 2.4e-4 to 4.9e-4), 0 below 2^-127: relieves the special function unit.
-ATTN_DEVICE float exp2_polynomial(float x) {
-  const float magic = 12582912.0f; // 1.5 * 2^23: the sum's low bits are the integer part
-  x = fmaxf(x, -127.0f);
-  float shifted;
-  asm("add.rm.ftz.f32 %0, %1, %2;" : "=f"(shifted) : "f"(x), "f"(magic));
-  float fraction = x - (shifted - magic);
-  float power = fmaf(fmaf(fmaf(0.07706704f, fraction, 0.22764499f), fraction, 0.69511679f), fraction, 1.0f);
-  return __int_as_float(__float_as_int(power) + (__float_as_int(shifted) << 23));
 }
 // Over the 4 lanes that hold one row of an accumulator.
 ATTN_DEVICE float quad_max(float x) {
