@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from attn_mlir import backends
+from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline
+from attn_mlir.backends.nvidia.compile import Binary
 from attn_mlir.backends.nvidia.kernel import KernelCode, Parameter
 from attn_mlir.mlir import ir
 
 ROWS, KEYS = 128, 32
+BINARY = Binary(b"ELF", 40, 0, 0, 0)
 _SOURCE = """
 #include <cuda_fp16.h>
 struct alignas(64) Map { char bytes[128]; };
@@ -174,3 +177,18 @@ def fake_gpu(**failing: int) -> Iterator[FakeCuda]:
         yield fake
     for function in cached:
         function.cache_clear()
+
+
+def code(*parameters: Parameter, **more: Any) -> KernelCode:
+    """A kernel without a source."""
+    return KernelCode("f", "f", "", parameters, more.pop("threads", 128), more.pop("shared_bytes", 0), **more)
+
+
+def kernel(grid: str = "rows", over: int = 0, outputs: tuple[str, ...] = ("store",), **more: Any) -> Kernel:
+    """The facts about it, with blocks of 128 rows."""
+    return Kernel("f", 128, grid, over, outputs, more.get("disjoint", ((),) * len(outputs)), False)
+
+
+def heads(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    """Random numbers."""
+    return torch.randn(shape).to(dtype)

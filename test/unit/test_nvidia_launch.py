@@ -1,0 +1,194 @@
+"""Launches without a GPU: parameters, descriptors, grids, copies, errors. A fake libcuda records what it is told."""
+
+import ctypes
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attn_mlir.backends.nvidia import cuda, launch
+from attn_mlir.backends.nvidia import driver as nvidia
+from attn_mlir.backends.nvidia.kernel import Parameter
+from attn_mlir.backends.nvidia.launch import Launcher
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, parameter
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Programs, descriptors and files of one test are not those of another."""
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path / "cache"))
+    for module, name in ((nvidia, "_PROGRAMS"), (nvidia, "_KERNELS"), (launch, "_MAPS"), (launch, "_COUNTERS")):
+        monkeypatch.setattr(module, name, {})
+
+
+@pytest.fixture
+def gpu() -> Iterator[FakeCuda]:
+    with fake_gpu() as fake:
+        yield fake
+
+
+def launcher(*parameters: Parameter, over: int = 0, **more: Any) -> Launcher:
+    return Launcher(kernel(over=over), code(*parameters, **more), BINARY, torch.device("cpu"), 0)
+
+
+def test_parameters_of_every_kind(gpu: FakeCuda) -> None:
+    x, rows = heads(2, 3, 300, 64), torch.zeros(2, 3, 300)
+    run = launcher(
+        Parameter("pointer", 1), Parameter("size", 0, 2), Parameter("stride", 0, 1, "long long"), Parameter("scalar", 2, type="float"),
+        Parameter("scalar", 3, type="int"), Parameter("blocks"), Parameter("descriptor", 0, type="", box=(64, 128)),
+    )  # fmt: skip
+    run([x, rows, 0.25, 7])
+    (made,) = gpu.named("cuLaunchKernelEx")
+    assert made["grid"] == (3, 3, 2) and made["threads"] == 128 and made["stream"] == 77
+    kinds = (ctypes.c_uint64, ctypes.c_int, ctypes.c_longlong, ctypes.c_float, ctypes.c_int, ctypes.c_int)
+    values = [parameter(made, number, kind) for number, kind in enumerate(kinds)]
+    assert values == [rows.data_ptr(), 300, 300 * 64, 0.25, 7, 3]
+    pointers = (ctypes.c_void_p * 7).from_address(made["parameters"])
+    assert pointers[6] % 128 == 0 and ctypes.string_at(pointers[6], 128) == bytes([7]) * 128
+
+
+def test_descriptors(gpu: FakeCuda) -> None:
+    """Innermost dimension first; strides in bytes; dimensions of one element have a stride that the copy engine accepts."""
+    x = heads(1, 5, 3, 64).transpose(1, 2)
+    run = launcher(Parameter("descriptor", 0, box=(32, 16), swizzle=64))
+    run([x])
+    (made,) = gpu.named("cuTensorMapEncodeTiled")
+    assert made == {
+        "type": 6, "address": x.data_ptr(), "dims": [64, 5, 3, 1], "strides": [384, 128, 16], "box": [32, 16, 1, 1], "swizzle": 2,
+    }  # fmt: skip
+    run([x])
+    launcher(Parameter("descriptor", 0, box=(32, 16), swizzle=64))([x])
+    assert len(gpu.named("cuTensorMapEncodeTiled")) == 1 and len(gpu.named("cuLaunchKernelEx")) == 3
+    other = heads(1, 3, 5, 64, dtype=torch.bfloat16)
+    run([other])
+    assert gpu.named("cuTensorMapEncodeTiled")[1]["type"] == 9
+
+
+def test_sums_of_all_chunks_are_described_as_one_tensor(gpu: FakeCuda) -> None:
+    sums = torch.zeros(2, 3, 40, 64).expand(4, 2, 3, 40, 64)
+    launcher(Parameter("descriptor", 0, box=(32, 64)), over=1)([sums, heads(2, 3, 40, 64)])
+    (made,) = gpu.named("cuTensorMapEncodeTiled")
+    assert made["type"] == 7 and made["dims"] == [64, 40, 3, 2] and made["strides"] == [256, 40 * 256, 120 * 256]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda: heads(2, 3, 8, 128)[..., ::2],
+        lambda: heads(2 * 3 * 8 * 64 + 1)[1:].view(2, 3, 8, 64),
+        lambda: heads(2, 3, 8, 67)[..., :64],
+        lambda: heads(1, 1, 1, 1).expand(2, 3, 8, 64),
+        lambda: heads(2, 3, 8, 100),
+    ],
+    ids=["columns apart", "misaligned", "rows of odd length", "one number", "columns no multiple of 8"],
+)
+def test_what_the_copy_engine_cannot_read_is_copied(gpu: FakeCuda, view: Any) -> None:
+    x = view()
+    run = launcher(Parameter("descriptor", 0, box=(64, 8)), Parameter("pointer", 0), Parameter("stride", 0, 2))
+    for _ in range(2):  # each time anew, as the elements may have changed
+        run([x])
+    for made, described in zip(gpu.named("cuLaunchKernelEx"), gpu.named("cuTensorMapEncodeTiled"), strict=False):
+        assert parameter(made, 0, ctypes.c_char) and parameter(made, 1, ctypes.c_uint64) != x.data_ptr()
+        assert all(stride % 16 == 0 for stride in described["strides"])
+    copied = launch.tiled_copy(x)
+    assert torch.equal(copied, x) and launch.is_tiled(copied) and not launch.is_tiled(x)
+
+
+def test_pointers_take_any_strides(gpu: FakeCuda) -> None:
+    x = heads(2, 3, 8, 128)[..., ::2]
+    run = launcher(Parameter("pointer", 0), Parameter("stride", 0, 3))
+    run([x])
+    (made,) = gpu.named("cuLaunchKernelEx")
+    assert parameter(made, 0, ctypes.c_uint64) == x.data_ptr() and parameter(made, 1, ctypes.c_int) == 2
+
+
+def test_grids(gpu: FakeCuda) -> None:
+    q = heads(2, 3, 1000, 64)
+    launcher(Parameter("pointer", 0), grid="persistent")([heads(1, 2, 300, 64)])
+    launcher(Parameter("pointer", 0), grid="persistent", cluster=2)([heads(8, 16, 1000, 64)])
+    launcher(Parameter("pointer", 0), cluster=2)([q[:, :, :300]])
+    launcher(Parameter("pointer", 0), Parameter("pointer", 1), over=1)([heads(1, 1, 1, 64), q])
+    made = gpu.named("cuLaunchKernelEx")
+    assert [each["grid"] for each in made] == [(6, 1, 1), (132, 1, 1), (4, 3, 2), (8, 3, 2)]
+    assert [each["cluster"] for each in made] == [1, 2, 2, 1]
+    with pytest.raises(UnsupportedError, match="parts of the batch"):
+        launcher(Parameter("pointer", 0))([torch.empty(70000, 1, 1, 64, dtype=torch.float16)])
+
+
+def test_programs_that_cannot_be_counted(gpu: FakeCuda) -> None:
+    many = torch.empty(1, dtype=torch.float16).expand(30000, 30000, 300, 64)
+    with pytest.raises(ArgumentError, match="30000 with 30000 heads of 300 rows does not fit into one launch"):
+        launcher(Parameter("counter"), grid="persistent")([many])
+    assert not gpu.named("cuLaunchKernelEx")
+
+
+def test_shared_memory(gpu: FakeCuda) -> None:
+    launcher(Parameter("pointer", 0), shared_bytes=200_000)([heads(1, 1, 1, 64)])
+    ((_, attribute, size),) = gpu.named("cuFuncSetAttribute")
+    assert (attribute, size) == (8, 200_000) and gpu.named("cuLaunchKernelEx")[0]["shared"] == 200_000
+    with pytest.raises(UnsupportedError, match="NVIDIA Fake"):
+        launcher(Parameter("pointer", 0), shared_bytes=300_000)
+
+
+def test_a_counter_for_each_stream(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = launcher(Parameter("counter"), Parameter("pointer", 0))
+    x = heads(1, 1, 1, 64)
+    used = []
+    for stream in (1, 2, 1):
+        monkeypatch.setattr(cuda, "current_stream", lambda index, stream=stream: stream)
+        run([x])
+        used.append(parameter(gpu.named("cuLaunchKernelEx")[-1], 0, ctypes.c_uint64))
+    assert used[0] == used[2] != used[1] and [counter.item() for counter in launch._COUNTERS.values()] == [0, 0]
+    monkeypatch.setattr(cuda, "is_capturing", lambda: True)
+    monkeypatch.setattr(launch, "_counter", lambda *_: pytest.fail("a graph has a counter of its own"))
+    run([x])
+    assert len(gpu.named("cuLaunchKernelEx")) == 4
+
+
+def test_numbers_that_do_not_fit(gpu: FakeCuda) -> None:
+    run = launcher(Parameter("pointer", 0), Parameter("scalar", 1, type="int"))
+    with pytest.raises(ArgumentError, match="must fit into 32 bits"):
+        run([heads(1, 1, 1, 64), 2**40])
+
+
+def test_tensors_in_other_places(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = launcher(Parameter("pointer", 0), Parameter("pointer", 1))
+    monkeypatch.setattr(cuda, "index_of", lambda tensor: -1 if tensor.dim() == 1 else 0)
+    with pytest.raises(ArgumentError, match="argument 1 of this kernel is on cpu"):
+        run([heads(1, 1, 1, 64), torch.zeros(3)])
+
+
+def test_errors_of_the_driver() -> None:
+    words = r"loading the kernel f: CUDA_ERROR_NO_BINARY_FOR_GPU \(209\).*another GPU"
+    with fake_gpu(cuModuleLoadData=209), pytest.raises(cuda.CudaError, match=words):
+        launcher(Parameter("pointer", 0))
+    with fake_gpu(cuLaunchKernelEx=701), pytest.raises(cuda.CudaError, match="launching a kernel"):
+        launcher(Parameter("pointer", 0))([heads(1, 1, 1, 64)])
+
+
+def test_a_thread_without_a_context_enters_it(gpu: FakeCuda) -> None:
+    run = launcher(Parameter("pointer", 0))
+    gpu.failing["cuLaunchKernelEx"] = 201
+    with pytest.raises(cuda.CudaError):  # the fake never gets one
+        run([heads(1, 1, 1, 64)])
+    assert [name for name, _ in gpu.calls][-5:-2] == ["cuLaunchKernelEx", "cuCtxSetCurrent", "cuLaunchKernelEx"]
+
+
+def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(UnsupportedError, match="no NVIDIA driver"):
+        cuda.library.__wrapped__()
+
+
+def test_import_needs_no_gpu() -> None:
+    program = "import attn_mlir.backends.nvidia.driver as d; print(d.current_target().arch)"
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert made.stdout == "sm_90a\n"
