@@ -1,6 +1,7 @@
 // Kernels over rows for Hopper: the schedule, and what is printed for each role.
 // RUN: attn-opt %s -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate %s --to cuda | FileCheck %s
+// RUN: attn-run %s -p nvidia-kernel
 
 !t = tensor<?x?x?x128xf16>
 
