@@ -1,6 +1,7 @@
 """Prints `tile.map` over tiles in registers."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.structure import hint, widened
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
 from attn_mlir.backends.nvidia.scalars import dependence, frontier
 from attn_mlir.mlir import ir
@@ -35,7 +36,7 @@ class Maps:
             for value in frontier(block, dependence(block), frozenset()):
                 core.scalars.emit(value)
             results = [
-                core.row(_hint(value, "r"), partial=result in self.partial) for value, result in zip(yielded, op.results, strict=True)
+                core.row(hint(value, "r"), partial=result in self.partial) for value, result in zip(yielded, op.results, strict=True)
             ]
             with core.unrolled("h", 2):
                 core.scalars.bind(block.arguments[0], "(row + 8 * h)")
@@ -114,7 +115,7 @@ class _Elements:
                 continue
             target = self.maps.targets.get(result)
             if target is None:
-                target = core.fragment(_hint(_widened(value), "s" if element == "f32" else "weights"), self.columns, element)
+                target = core.fragment(hint(widened(value), "s" if element == "f32" else "weights"), self.columns, element)
             core.tiles[result] = target
             targets.append(target)
         return targets
@@ -130,7 +131,7 @@ class _Elements:
         core = self.core
         wanted = [value for value in frontier(self.block, self.depends, _I) if self._row_of(value) is None]
         reciprocals = self._reciprocals()
-        arrays = {value: core.names.fresh(_hint(value, "of_row")) for value in wanted}
+        arrays = {value: core.names.fresh(hint(value, "of_row")) for value in wanted}
         inverse = {value: core.names.fresh("inverse") for value in reciprocals}
         for value, name in arrays.items():
             core.writer.line(f"{core.scalars.type_of(value)} {name}[2];")
@@ -204,7 +205,7 @@ class _Elements:
 
     def _number(self, value: ir.Value) -> str:
         """An element as f32, whatever it is rounded to later."""
-        wide = _widened(value)
+        wide = widened(value)
         text = self.core.scalars.emit(wide)
         return {"f16": f"__half2float({text})", "bf16": f"__bfloat162float({text})"}.get(str(wide.type), text)
 
@@ -226,18 +227,3 @@ class _Elements:
                 for distance in (1, 2):
                     other = f"__shfl_xor_sync(0xffffffffu, {row.name}[h], {distance})"
                     self.core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', other)};")
-
-
-def _widened(value: ir.Value) -> ir.Value:
-    """The f32 value that is rounded to this one."""
-    if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.truncf":
-        return value.owner.operation.operands[0]
-    return value
-
-
-def _hint(value: ir.Value, otherwise: str) -> str:
-    """The user's name of a value."""
-    if isinstance(value.owner, ir.Block):
-        return otherwise
-    location = value.owner.operation.location
-    return location.name_str if isinstance(location, ir.NameLoc) else otherwise

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.structure import body as body_of
+from attn_mlir.backends.nvidia.hopper.structure import hint, maker, widened, yielded
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
 from attn_mlir.backends.nvidia.scalars import dependence, frontier
 from attn_mlir.mlir import ir
@@ -20,21 +22,6 @@ class Packed:
     name: str
     columns: int
     element: str
-
-
-def body_of(op: ir.Operation) -> ir.Block:
-    """The region of a map."""
-    return op.regions[0].blocks[0]
-
-
-def yielded(block: ir.Block) -> list[ir.Value]:
-    """What the region's terminator hands on."""
-    return list(list(block.operations)[-1].operation.operands)
-
-
-def maker(value: ir.Value) -> ir.Operation | None:
-    """The op that makes a value."""
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
 
 
 def slice_of(values: Iterable[ir.Value], block: ir.Block, stop: ir.Value | None = None) -> set[ir.Value]:
@@ -153,12 +140,12 @@ class PairMap:
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
             element = element_name(result.type)
             if element in PANELS:
-                name = core.names.fresh(_hint(_widened(value), "weights"))
+                name = core.names.fresh(hint(widened(value), "weights"))
                 core.writer.line(f"uint32_t {name}[{queries // 4}];")
                 self.packed[result] = Packed(name, queries, element)
                 targets.append((name, True))
             else:
-                fragment = core.fragment(_hint(value, "weights"), queries)
+                fragment = core.fragment(hint(value, "weights"), queries)
                 core.tiles[result] = fragment
                 targets.append((fragment.name, False))
         sums = []
@@ -175,7 +162,7 @@ class PairMap:
         for value in frontier(self.block, self.depends, _I):
             op = maker(value)
             if op is None or op.name != "tensor.extract":
-                arrays[value] = core.names.fresh(_hint(value, "of_key"))
+                arrays[value] = core.names.fresh(hint(value, "of_key"))
         for value, name in arrays.items():
             core.writer.line(f"{core.scalars.type_of(value)} {name}[2];")
         if arrays:
@@ -195,7 +182,7 @@ class PairMap:
         stride = 4 * core.width
         for value, slot in self.slots.items():
             if value in needed:
-                names[value] = core.names.fresh(_hint(value, "of_query"))
+                names[value] = core.names.fresh(hint(value, "of_query"))
                 core.writer.line(f"const float2 {names[value]} = attn::load_shared2(columns + {slot * stride} + 32 * c);")
         return names
 
@@ -233,7 +220,7 @@ class PairMap:
     def _elements(self, targets: list[tuple[str, bool]], parts: dict[str, str], sums: list[Row], limit: str | None) -> None:
         core = self.core
         for (name, packed), value in zip(targets, self.values, strict=False):
-            text = core.scalars.emit(_widened(value))
+            text = core.scalars.emit(widened(value))
             place = f"{parts[name]}[2 * h + e]" if packed else f"{name}[4 * c + 2 * h + e]"
             core.writer.line(f"{place} = {text if limit is None else f'inside ? {text} : 0.0f'};")
         for row, kind, value in zip(sums, self.kinds, self.values[self.stored :], strict=True):
@@ -252,18 +239,3 @@ class PairMap:
                 for distance in (1, 2):
                     other = f"__shfl_xor_sync(0xffffffffu, {row.name}[h], {distance})"
                     self.core.writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', other)};")
-
-
-def _widened(value: ir.Value) -> ir.Value:
-    """The f32 value that is rounded to this one."""
-    op = maker(value)
-    return op.operands[0] if op is not None and op.name == "arith.truncf" else value
-
-
-def _hint(value: ir.Value, otherwise: str) -> str:
-    """The user's name of a value."""
-    op = maker(value)
-    if op is None:
-        return otherwise
-    location = op.location
-    return location.name_str if isinstance(location, ir.NameLoc) else otherwise

@@ -1,4 +1,4 @@
-"""Reads a tile function: which loops follow each other, and which row values may stay partial sums."""
+"""Reads a tile function: what values are made of, which loops follow each other, and which row values may stay partial sums."""
 
 from attn_mlir.backends.nvidia.hopper.tiles import is_row
 from attn_mlir.mlir import ir
@@ -33,6 +33,18 @@ def holds(op: ir.Operation, *names: str) -> bool:
 def maker(value: ir.Value) -> ir.Operation | None:
     """The op that makes a value."""
     return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def widened(value: ir.Value) -> ir.Value:
+    """The f32 value that is rounded to this one, or the value itself."""
+    op = maker(value)
+    return op.operands[0] if op is not None and op.name == "arith.truncf" else value
+
+
+def hint(value: ir.Value, otherwise: str) -> str:
+    """The user's name of a value."""
+    op = maker(value)
+    return op.location.name_str if op is not None and isinstance(op.location, ir.NameLoc) else otherwise
 
 
 def constant(value: ir.Value) -> int | float | None:
