@@ -36,9 +36,12 @@ def through_tilelang(problem: Problem) -> Forward | str:
         importlib.import_module("tilelang")
     except ImportError as error:
         return f"not installed: {error}"
-    from attn_mlir.backends.nvidia.tuning.overrides import overridden
+    from attn_mlir.api.tuning import Rewriting
+    from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
 
-    return overridden(ours(problem), {"emitter": "tilelang"})
+    attention: Any = ours(problem)
+    attention._tuning = Rewriting(lambda text: with_choices(text, {EVERY: {"emitter": "tilelang"}}))
+    return attention
 
 
 def sdpa(problem: Problem, backend: SDPBackend) -> Forward | str:

@@ -11,8 +11,8 @@ from attn_mlir import driver, masks
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.meta import meta_tensor
+from attn_mlir.api.tuning import Rewriting
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
-from attn_mlir.backends.nvidia.tuning.overrides import overridden
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from engine_helpers import OnlineSoftmax
 
@@ -95,7 +95,8 @@ def test_files_are_paths() -> None:
         Attention(tune_file=3)  # type: ignore[arg-type]
 
 
-def test_choices_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = overridden(Attention(mask_mod=masks.causal()), {"emitter": "tilelang"})
+def test_choices_can_be_forced() -> None:
+    attention: Any = Attention(mask_mod=masks.causal())
+    attention._tuning = Rewriting(lambda text: with_choices(text, {EVERY: {"emitter": "tilelang"}}))
     check(attention(*qkv()), qkv())
     assert f'"{EVERY}" = {{emitter = "tilelang"}}' in attention.stages()["traced"]

@@ -100,7 +100,7 @@ def tune(
             if report is None:
                 continue
             told = {"kernel": kernel.name, "ms": report.ms, "untuned_ms": report.untuned_ms, "tried": report.tried}
-            file.add(kernel.key, report.choices, **told, failed=sum(report.failed.values()))
+            file.add(kernel.key, report.choices, **told, failed=sum(report.failed.values()), reasons=report.failed)
             reports.append(report)
         else:
             continue

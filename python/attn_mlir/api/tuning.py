@@ -13,7 +13,6 @@ from attn_mlir import driver
 from attn_mlir.api.execute import needing_gradient, program_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
-from attn_mlir.frontend.program import Traced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,10 +118,28 @@ class _Job:
         return Entry(dataclasses.replace(traced, **changed))
 
 
-def with_texts(traced: Traced, change: Callable[[str], str]) -> Traced:
-    """The same program with its modules changed."""
-    text, located, first, second = (change(each) if each else each for each in (traced.text, traced.located, *traced.written))
-    return dataclasses.replace(traced, text=text, located=located, written=(first, second))
+class Rewriting:
+    """In place of a tuning: every program has its modules changed, for experiments and benchmarks.
+
+    `attention._tuning = Rewriting(lambda text: ...)` for an `Attention` or an `AttentionEngine`.
+    """
+
+    def __init__(self, change: Callable[[str], str]) -> None:
+        self._change = change
+        self._entries: dict[str, Entry] = {}
+
+    def entry(self, entry: Entry, *_: Any) -> Entry:
+        """See `Tuning.entry`."""
+        return self.latest(entry)
+
+    def latest(self, entry: Entry, *_: Any) -> Entry:
+        """See `Tuning.latest`."""
+        traced = entry.traced
+        if traced.text not in self._entries:
+            texts = (self._change(text) if text else text for text in (traced.text, traced.located, *traced.written))
+            text, located, first, second = texts
+            self._entries[traced.text] = Entry(dataclasses.replace(traced, text=text, located=located, written=(first, second)))
+        return self._entries[traced.text]
 
 
 def _plain(value: Any) -> Any:
