@@ -9,6 +9,8 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 _MOST_THREADS = 512
+_OWN_BYTES = 2048
+"""Shared memory that TileLang may want beside the tiles, for reductions and alignment."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields | None:
@@ -27,7 +29,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
             program = print_program(kernel, threads, stages, bool(choices.get("deterministic")))
         except UnsupportedError:
             return None
-        if program.shared_bytes <= target.shared_bytes:
+        if program.shared_bytes + _OWN_BYTES <= target.shared_bytes:
             fields: Fields = {"threads": threads, "stages": stages}
             return {**fields, "deterministic": 1, "sums": "slots"} if choices.get("deterministic") else fields
     return None
