@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from attn_mlir import attention, masks, mods, rows
+from attn_mlir import attention, mods, rows
 from attn_mlir.errors import UnsupportedError
 from dense_rows import dense, with_torch
 
 DTYPES = (torch.float16, torch.bfloat16)
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+Three = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,4 +168,24 @@ def check(case: Case, sizes: Sizes, dtype: torch.dtype, device: str = "cuda", se
     assert not wrong, wrong
 
 
-__all__ = ["CASES", "DTYPES", "Case", "Sizes", "causal", "check", "failures", "formula", "inputs", "masks", "ours", "results", "window"]
+def heads(*shape: int, dtype: torch.dtype = torch.float16, seed: int = 0) -> Tensor:
+    """A normal tensor on the GPU."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to("cuda", dtype)
+
+
+def qkv(b: int = 2, hq: int = 4, hkv: int = 2, s: int = 300, d: int = 64) -> Three:
+    """Random q, k and v in f16."""
+    return heads(b, hq, s, d), heads(b, hkv, s, d, seed=1), heads(b, hkv, s, d, seed=2)
+
+
+def learning(tensors: Three) -> Three:
+    """The tensors themselves, which need gradients from now on."""
+    for tensor in tensors:
+        tensor.requires_grad_()
+    return tensors
+
+
+__all__ = [
+    "CASES", "DTYPES", "GPU", "Case", "Sizes", "Three", "causal", "check", "failures", "formula", "heads", "inputs", "learning", "ours", "qkv",
+    "results", "window",
+]  # fmt: skip
