@@ -74,11 +74,20 @@ def test_wide_heads_are_left_to_another_emitter() -> None:
 
 @NVCC
 @pytest.mark.parametrize("head", [64, 128])
-@pytest.mark.parametrize(("name", "spills"), [("derivatives/softmax", 0), ("causal-softmax", 64)])
-def test_bar_shapes_do_not_spill(name: str, head: int, spills: int) -> None:
-    """A few values of masked blocks do, which one block in many is."""
-    ((_, code),) = kernels(name, head)
-    assert compiled(code).spills <= spills
+@pytest.mark.parametrize("name", ["derivatives/softmax", "causal-softmax"])
+@pytest.mark.parametrize("choices", ["", "{deterministic = 1 : i64}"])
+def test_bar_shapes_do_not_spill(name: str, head: int, choices: str) -> None:
+    ((_, code),) = kernels(name, head, choices=choices)
+    assert compiled(code).spills == 0
+
+
+def test_who_adds_sums_over_keys() -> None:
+    """Warps of their own under a mask, else a thread of each warpgroup of consumers; both by TMA."""
+    for name, own in (("derivatives/softmax", False), ("causal-softmax", True)):
+        ((schedule, code),) = kernels(name, 64)
+        assert schedule["adders"] == own
+        assert ("else if (warp >= 2 && warp < 4)" in code.source) == own
+        assert "attn::tma_add(&out" in code.source
 
 
 @NVCC

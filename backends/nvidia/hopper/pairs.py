@@ -12,7 +12,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_adder import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import REGISTERS, Layout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import ColumnWriter, Loader, as_int, check_steps, load_keys, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import ColumnWriter, Loader, as_int, check_steps, is_masked, load_keys, staged_values
 from attn_mlir.backends.nvidia.hopper.source import header
 from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -20,7 +20,19 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
-_NAMES += ("store_row", "tile_row", "add_row", "add_chunk", "odd_row", "key", "k", "first_column", "memory", "present", "column_float")
+_NAMES += (
+    "store_row",
+    "tile_row",
+    "add_row",
+    "add_chunk",
+    "odd_row",
+    "key",
+    "k",
+    "first_column",
+    "memory",
+    "present",
+    "column_float",
+)
 
 
 def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
@@ -31,6 +43,9 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     except UnsupportedError:
         return None
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
+    # Measured: warps of their own pay where programs with later keys have fewer queries.
+    adders = layout.warpgroups > 1 and is_masked(layout.kernel)
+    fields["adders"] = int(choices.get("adders", adders or bool(choices.get("deterministic"))))
     if choices.get("deterministic"):
         # Sums over keys are added in turns, for which there is a counter for each block of queries and warpgroup.
         over = Core(kernel, 0).arguments.number(turn_tensor(layout.kernel))
@@ -66,7 +81,7 @@ class _Printer:
 
     def __init__(self, layout: Layout, fields: Mapping[str, int | str]) -> None:
         self.ordered = bool(fields.get("deterministic", 0))
-        layout.rotated = bool(fields.get("rotated", 1)) and not self.ordered
+        layout.adders = bool(layout.adds) and (self.ordered or bool(fields.get("adders", 0)))
         self.layout, self.kernel = layout, layout.kernel
         self.core = _core(self.kernel)
         self.name = ir.StringAttr(self.kernel.function.attributes["sym_name"]).value
@@ -116,7 +131,7 @@ class _Printer:
             for stage in range(layout.stages):
                 lines.append(f"  attn::barrier_init(barriers + {full + 8 * stage}, {arrivals});")
                 lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {warps});")
-        parts = range(layout.warpgroups if layout.adds else 0)
+        parts = range(layout.warpgroups if layout.adders else 0)
         lines += [f"  attn::barrier_init(barriers + {layout.added - layout.barriers + 8 * part}, 1);" for part in parts]
         return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}"]]
 
@@ -139,7 +154,7 @@ class _Printer:
             if layout.column_slots:
                 with core.scope("else if (warp == 1)"):
                     ColumnWriter(core, kernel, layout).print()
-            if layout.adds:
+            if layout.adders:
                 with core.scope(f"else if (warp >= 2 && warp < {2 + layout.warpgroups})"):
                     core.writer.line("const int part = warp - 2; // sums of this warpgroup")
                     Adder(core, kernel, layout, self.ordered).print()
@@ -158,5 +173,6 @@ class _Printer:
             consumers.accumulators()
             core.writer.line("attn::barrier_wait(barriers, 0);")
             consumers.print()
+            consumers.sums.free_staging()
             for op in kernel.stores:
                 consumers.sums.store(op)

@@ -49,7 +49,7 @@ class Adder(Sweep):
         with core.scope("if (lane == 0)"):
             turn = self._wait(next(iter(adds.values()))) if self.ordered else ""
             for op in adds.values():
-                self._add(op)
+                add_staged(core, layout, op, "part")
             core.writer.line("attn::bulk_commit();")
             if self.ordered:
                 core.writer.line("attn::bulk_wait<0>();", f"attn::pass_turn({turn}, block + 1);")
@@ -70,20 +70,21 @@ class Adder(Sweep):
         core.writer.line(f"int *const turn = {turns} + ({place}) * {self.layout.warpgroups} + part;", "attn::await_turn(turn, block);")
         return "turn"
 
-    def _add(self, op: ir.Operation) -> None:
-        core = self.core
-        _, _, target, _, batch, head, row, _ = list(op.operands)
-        buffer, split = self.layout.adds[target], split_of(self.layout, target)
-        place = [core.value(value) for value in (row, head, batch)]
-        map_ = core.arguments.descriptor(target, ADDED_COLUMNS, ROWS)
-        for number in range(split.blocks):
-            for panel in range(split.columns // ADDED_COLUMNS):
-                offset = buffer.offset + number * split.columns * 256 + panel * 8192
-                column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * part")
-                query = f"{place[0]} + 64 * {part_block(self.layout, split, number, 'part')}"
-                core.writer.line(
-                    f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * part, {column}, {query}, {place[1]}, {place[2]});"
-                )
+
+def add_staged(core: Core, layout: Layout, op: ir.Operation, part: str) -> None:
+    """Prints the additions of a warpgroup's part of the sums for a tensor, from shared memory by TMA."""
+    _, _, target, _, batch, head, row, _ = list(op.operands)
+    buffer, split = layout.adds[target], split_of(layout, target)
+    place = [core.value(value) for value in (row, head, batch)]
+    map_ = core.arguments.descriptor(target, ADDED_COLUMNS, ROWS)
+    for number in range(split.blocks):
+        for panel in range(split.columns // ADDED_COLUMNS):
+            offset = buffer.offset + number * split.columns * 256 + panel * 8192
+            column = f"{ADDED_COLUMNS * panel}" + ("" if split.by_rows else f" + {split.columns} * {part}")
+            query = f"{place[0]} + 64 * {part_block(layout, split, number, part)}"
+            core.writer.line(
+                f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * {part}, {column}, {query}, {place[1]}, {place[2]});"
+            )
 
 
 def turn_tensor(kernel: PairsKernel) -> ir.Value:

@@ -44,8 +44,8 @@ class Layout:
     def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, column_slots: int, staged_adds: bool) -> None:
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
         self.warpgroups = kernel.keys // ROWS
-        self.rotated = False
-        """Whether programs start at different queries."""
+        self.adders = False
+        """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
         self._size = 0
         self.keys: dict[ir.Value, Buffer] = {}
         self.queries: dict[ir.Value, Buffer] = {}

@@ -1,7 +1,7 @@
 """Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.pairs_adder import ADDED, added_barrier, part_block, split_of
+from attn_mlir.backends.nvidia.hopper.pairs_adder import ADDED, add_staged, added_barrier, part_block, split_of
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, Split, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, body_of
@@ -57,7 +57,9 @@ class QuerySums:
                 place = f"chunk / 8 * {keys * 128} + {store_row} * 128 + (chunk % 8 ^ {store_row} % 8) * 16"
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
                 writer.line(f"attn::store_matrices({name} + {place}, {registers});")
-        writer.line("attn::fence_proxy_async();", f"attn::named_sync(1, {consumers});")
+        writer.line("attn::fence_proxy_async();")
+        self.free_staging()
+        writer.line(f"attn::named_sync(1, {consumers});")
 
     def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value]) -> None:
         """Starts the products of all weights with their keys."""
@@ -85,21 +87,33 @@ class QuerySums:
         """From the first column of a warpgroup to that of the next one."""
         return split.columns * 2 if split.columns < 64 else split.columns // 64 * self.kernel.keys * 128
 
+    def free_staging(self) -> None:
+        """Waits until the sums of the step before have been read, in the thread that had them added."""
+        if self.layout.adds and not self.layout.adders:
+            self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
+
     def add(self, adds: list[ir.Operation], limit: str | None) -> None:
         """Adds the sums to global memory, without those of queries from `limit` on."""
         staged = [op for op in {op.operands[2]: op for op in adds}.values() if op.operands[2] in self.layout.adds]
         for op in {op.operands[2]: op for op in adds}.values():
             for fragment in self._parts[op.operands[2]]:
                 self.core.writer.line(f"attn::hold({fragment.name});")
-        if staged:
+        adders = self.layout.adders
+        if staged and adders:
             self.core.writer.line(f"attn::barrier_wait({added_barrier(self.layout)} + 8 * warpgroup, {STEP} & 1 ^ 1);")
         for op in {op.operands[2]: op for op in adds}.values():
             if op in staged:
                 self._stage(op)
             else:
                 self._add_directly(op, limit)
-        if staged:
+        if staged and adders:
             self.core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({ADDED} + warpgroup, 160);")
+        elif staged:
+            self.core.writer.line("attn::fence_proxy_async();", f"attn::named_sync({ADDED} + warpgroup, 128);")
+            with self.core.scope("if (threadIdx.x % 128 == 0)"):
+                for op in staged:
+                    add_staged(self.core, self.layout, op, "warpgroup")
+                self.core.writer.line("attn::bulk_commit();")
 
     def _stage(self, op: ir.Operation) -> None:
         """Writes sums to shared memory; two pairs of columns change places in odd rows, so that rows do not share banks."""

@@ -74,33 +74,9 @@ class Sweep(ABC):
         name = core.names.fresh("member" if op == self.kernel.heads else "query0")
         type_ = core.scalars.type_of(variable)
         core.scalars.bind(variable, name)
-        if self.layout.rotated and self._same_for_all_keys(op):
-            # Programs that run side by side start at different queries, so that they do not all add to the same ones.
-            count, left = (core.names.fresh(hint) for hint in ("count", "left"))
-            apart = self.kernel.keys // self.kernel.queries
-            first = f"{apart} * block" if apart > 1 else "block"
-            start = "" if begin == "0" else f"{begin} + "
-            core.writer.line(f"const int {count} = ({end} - {begin}) / {step};", "#pragma unroll 1")
-            with core.scope(f"for (int {left} = {count}; {left} > 0; --{left})"):
-                core.writer.line(f"const int {name} = {start}({first} + {count} - {left}) % {count} * {step};")
-                yield
-            return
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})"):
             yield
-
-    def _same_for_all_keys(self, op: ir.Operation) -> bool:
-        """Whether the loop runs over whole blocks of queries, the same ones for all keys."""
-        inner = op.regions[0].blocks[0]
-        counts = [list(load.operands)[4] for load in ops_of(inner, "tile.load")]
-        return (
-            bool(counts)
-            and all(step_limit(count) is None for count in counts)
-            and not any(depends(b, self._first_key()) for b in list(op.operands)[:2])
-        )
-
-    def _first_key(self) -> ir.Value:
-        return self.kernel.key_loop.regions[0].blocks[0].arguments[0]
 
     def _block(self, block: ir.Block) -> None:
         if ops_of(block, "tile.load", "tile.dot", "tile.map"):
@@ -137,6 +113,12 @@ def depends(value: ir.Value, on: ir.Value) -> bool:
         return True
     op = maker(value)
     return op is not None and any(depends(operand, on) for operand in op.operands)
+
+
+def is_masked(kernel: PairsKernel) -> bool:
+    """Whether blocks of keys are seen by different queries."""
+    keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
+    return any(depends(bound, keys) for loop in ops_of(kernel.sweep, "scf.for") for bound in list(loop.operands)[:2])
 
 
 def staged_values(core: Core, block: ir.Block) -> list[ir.Value]:
