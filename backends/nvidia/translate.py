@@ -18,8 +18,11 @@ def to_kernel(module: ir.Module) -> str:
 
 
 def to_cuda(module: ir.Module) -> str:
-    """CUDA C++ of every kernel, by the emitter that its schedule names."""
-    return "\n".join(code.source for code in _codes(module))
+    """CUDA C++ of every kernel, by the emitter that its schedule names; each kernel is a file of its own."""
+    codes = _codes(module)
+    if len(codes) == 1:
+        return codes[0].source
+    return "\n".join(f"// ==== {code.name}.cu ====\n{code.source}" for code in codes)
 
 
 def to_tilelang(module: ir.Module) -> str:
