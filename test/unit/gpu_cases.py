@@ -183,9 +183,3 @@ def learning(tensors: Three) -> Three:
     for tensor in tensors:
         tensor.requires_grad_()
     return tensors
-
-
-__all__ = [
-    "CASES", "DTYPES", "GPU", "Case", "Sizes", "Three", "causal", "check", "failures", "formula", "heads", "inputs", "learning", "ours", "qkv",
-    "results", "window",
-]  # fmt: skip
