@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
-from attn_mlir.backends.nvidia.tilelang.memory import alignment, memory_type
+from attn_mlir.backends.nvidia.tilelang.memory import VECTOR, alignment, memory_type
 from attn_mlir.backends.nvidia.tilelang.tiles import Tile, bound, exact, padded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -25,9 +25,9 @@ def loads_whole(op: ir.Operation) -> bool:
 
 
 def can_be_async(op: ir.Operation) -> bool:
-    """Whether `cp.async`, which takes 4 bytes at least, can copy a tile."""
+    """Whether `cp.async` can copy a tile 16 bytes at a time."""
     type_ = ir.MemRefType(op.operands[0].type)
-    return alignment(type_) * type_.element_type.width >= 32
+    return alignment(type_) * type_.element_type.width == 8 * VECTOR
 
 
 def source_region(context: Context, op: ir.Operation, row: str) -> str:
