@@ -1,4 +1,7 @@
-"""Factors of a row become part of an exponential's argument: exp(s - m) / l is exp(s - (m + log l)), which costs nothing for each pair."""
+"""Factors of a row become part of an exponential's argument: exp(s - m) / l is exp(s - (m + log l)), which costs nothing for each pair.
+
+Only where weights are rounded to 16 bits: m + log l has the rounding of m, a relative error of the weights that grows with the scores.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -10,6 +10,7 @@ from attn_mlir.passes.differentiation.absorb import Absorber
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, Host, scatter_to_read
 from attn_mlir.passes.differentiation.model import Program, Scatter, Sum, largest
+from attn_mlir.passes.differentiation.read import is_half
 from attn_mlir.passes.differentiation.sweep import write_sweep
 
 
@@ -33,7 +34,9 @@ class Gradients:
         """The sums, the scatters and the row values."""
         pair_weights = [self._prepared(w) for s in self.sums for w, _ in s.terms]
         pair_weights += [self._prepared(s.weight) for s in self.scatters if self.program.is_pair(s.weight)]
-        self._absorbed = dict(zip(pair_weights, Absorber(self.program, self._algebra).all(pair_weights), strict=True))
+        # A large maximum plus a logarithm loses digits that matter where weights are not rounded to 16 bits.
+        weights = Absorber(self.program, self._algebra).all(pair_weights) if is_half(self.host.primal.attention) else pair_weights
+        self._absorbed = dict(zip(pair_weights, weights, strict=True))
         pair_weights = [self._absorbed[w] for w in pair_weights]
         row_weights = [self._guarded(s.weight) for s in self.scatters if not self.program.is_pair(s.weight)]
         rows_wanted = [self._guarded(n) for n in self.rows_wanted]

@@ -18,7 +18,7 @@ def read_attention(attention: ir.Operation) -> Program:
     graph = Graph()
     score, row = piece(attention, "attn.score"), piece(attention, "attn.row")
     double = row is not None and isinstance(block_of(row).arguments[0].type, ir.F64Type)
-    program = Program(graph, [("q", "k")], [], [], [], 1e-13 if double else 3e-7, 2.0**-14 if _is_half(attention) else 0.0)
+    program = Program(graph, [("q", "k")], [], [], [], 1e-13 if double else 3e-7, 2.0**-14 if is_half(attention) else 0.0)
     x = graph.leaf("x", 0)
     if score is None:
         program.scores.append(x)
@@ -144,8 +144,11 @@ def _name(value: ir.Value) -> str | None:
     return _name(operands[0]) if operands else None
 
 
-def _is_half(attention: ir.Operation) -> bool:
-    """Products of 16-bit numbers are computed by different instructions in different kernels."""
+def is_half(attention: ir.Operation) -> bool:
+    """Whether queries, keys and values have 16 bits.
+
+    Their products are computed by different instructions in different kernels, and weights are rounded before they multiply them.
+    """
     return isinstance(ir.RankedTensorType(attention.operands[0].type).element_type, (ir.F16Type, ir.BF16Type))
 
 
