@@ -202,16 +202,16 @@ def test_rows_that_the_copy_engine_cannot_write(gpu: FakeCuda) -> None:
     assert not program._calls
 
 
-def test_gradients_are_rounded_where_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_rounded_where_they_are_written() -> None:
     """dk and dv are stored in the type of q; dq, to which programs add, stays f32."""
 
     def emit(kernel: Any) -> KernelCode:
         return dataclasses.replace(code(Parameter("pointer", 0)), name=str(kernel.attributes["sym_name"]).strip('"'))
 
-    with naive_emitter():
-        monkeypatch.setattr(pipeline, "KERNEL", pipeline.KERNEL + ",tile-schedule{target=nvidia}")
-        monkeypatch.setattr(codegen, "plan", lambda kernel: {"emitter": "hopper"})
-        monkeypatch.setattr(codegen, "emit", emit)
+    with naive_emitter(), pytest.MonkeyPatch.context() as patch:  # undone before what is around it
+        patch.setattr(pipeline, "KERNEL", pipeline.KERNEL + ",tile-schedule{target=nvidia}")
+        patch.setattr(codegen, "plan", lambda kernel: {"emitter": "hopper"})
+        patch.setattr(codegen, "emit", emit)
         found: Any = driver.compile_derivative(HALF, "cuda", "bwd", ("q", "k", "v"))
     told = {name.rpartition("_")[2]: (unit.kernel.outputs, unit.outputs) for name, unit in found.units.items()}
     assert told["pairs"] == (("store", "accumulate", "store"), ("f16", "f32", "f16"))
