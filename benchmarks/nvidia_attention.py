@@ -2,7 +2,7 @@
 
 Every result is compared with the formula in float32 on slices of heads before it is timed. Then the systems take turns, round by
 round: the card is limited by power, and the kernel that is timed first gets the boost clock, so only what is measured in turn
-compares. docs/performance.md says what the columns mean.
+compares. docs/performance-nvidia.md says what the columns mean.
 
     --parts forward,backward,variants,latency,overhead,memory    what to measure (all; "forward" takes about 100 s)
     --rows 1-4,9     rows of the table        --only TEXT    cases with TEXT in their name
@@ -148,7 +148,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--launches", type=int, default=20)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/performance.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/performance-nvidia.md")
     args = parser.parse_args(given)
     args.parts, args.systems = args.parts.split(","), args.systems.split(",")
     for given_names, known in ((args.parts, PARTS), (args.systems, tuple(NAMES))):

@@ -137,7 +137,7 @@ def text(report: Json) -> str:
 
 
 def markdown(report: Json) -> str:
-    """The section "Measurements" of docs/performance.md for NVIDIA."""
+    """The section "Measurements" of docs/performance-nvidia.md."""
     parts = ["## Measurements on an H200", "", *(f"- {line}" for line in [*header(report), *further(report)]), ""]
     for title, results in sections(report):
         parts += [f"### {title}", "", results_table(results), "", f"- {summary(results)}", *(f"- {note}" for note in notes(results)), ""]
