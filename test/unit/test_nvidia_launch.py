@@ -32,6 +32,13 @@ def gpu() -> Iterator[FakeCuda]:
         yield fake
 
 
+@pytest.fixture
+def patch(gpu: FakeCuda) -> Iterator[pytest.MonkeyPatch]:
+    """Changes of the fake GPU, undone before it goes."""
+    with pytest.MonkeyPatch.context() as made:
+        yield made
+
+
 def launcher(*parameters: Parameter, over: int = 0, **more: Any) -> Launcher:
     return Launcher(kernel(over=over), code(*parameters, **more), BINARY, torch.device("cpu"), 0)
 
@@ -135,17 +142,17 @@ def test_shared_memory(gpu: FakeCuda) -> None:
         launcher(Parameter("pointer", 0), shared_bytes=300_000)
 
 
-def test_a_counter_for_each_stream(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_for_each_stream(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
     run = launcher(Parameter("counter"), Parameter("pointer", 0))
     x = heads(1, 1, 1, 64)
     used = []
     for stream in (1, 2, 1):
-        monkeypatch.setattr(cuda, "current_stream", lambda index, stream=stream: stream)
+        patch.setattr(cuda, "current_stream", lambda index, stream=stream: stream)
         run([x])
         used.append(parameter(gpu.named("cuLaunchKernelEx")[-1], 0, ctypes.c_uint64))
     assert used[0] == used[2] != used[1] and [counter.item() for counter in launch._COUNTERS.values()] == [0, 0]
-    monkeypatch.setattr(cuda, "is_capturing", lambda: True)
-    monkeypatch.setattr(launch, "_counter", lambda *_: pytest.fail("a graph has a counter of its own"))
+    patch.setattr(cuda, "is_capturing", lambda: True)
+    patch.setattr(launch, "_counter", lambda *_: pytest.fail("a graph has a counter of its own"))
     run([x])
     assert len(gpu.named("cuLaunchKernelEx")) == 4
 
@@ -156,9 +163,9 @@ def test_numbers_that_do_not_fit(gpu: FakeCuda) -> None:
         run([heads(1, 1, 1, 64), 2**40])
 
 
-def test_tensors_in_other_places(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_in_other_places(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
     run = launcher(Parameter("pointer", 0), Parameter("pointer", 1))
-    monkeypatch.setattr(cuda, "index_of", lambda tensor: -1 if tensor.dim() == 1 else 0)
+    patch.setattr(cuda, "index_of", lambda tensor: -1 if tensor.dim() == 1 else 0)
     with pytest.raises(ArgumentError, match="argument 1 of this kernel is on cpu"):
         run([heads(1, 1, 1, 64), torch.zeros(3)])
 
