@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.nvidia.grid import depends_on_block
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.overlap import read_chain
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
@@ -91,18 +92,9 @@ def _uneven(kernel: ir.Operation) -> bool:
     if any(op.name == "scf.if" for op in walk(kernel)):
         return True
     for loop in find_all(kernel, "scf.for"):
-        if any(_depends(value) for value in list(loop.operands)[:2]):
+        if any(depends_on_block(value) for value in list(loop.operands)[:2]):
             return True
     return False
-
-
-def _depends(value: ir.Value) -> bool:
-    if isinstance(value.owner, ir.Block):
-        return False
-    op = value.owner.operation
-    if op.name == "tile.program_id":
-        return ir.IntegerAttr(op.attributes["axis"]).value == 0
-    return any(_depends(operand) for operand in op.operands)
 
 
 def check_registers(warpgroups: int, consumer: int, producer: int, target: NvidiaTarget) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 
 from attn_mlir.backends.nvidia import attributes
+from attn_mlir.backends.nvidia.grid import depends_on_block
 from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.backends.nvidia.scalar_ops import c_type
 from attn_mlir.backends.nvidia.scalars import dependence
@@ -150,13 +151,4 @@ def _is_one_place(op: ir.Operation) -> bool:
     block = block_of(op)
     depends = dependence(block)
     _, _, *place = list(block.operations)[-1].operation.operands
-    return not any(depends.get(value) or _depends_on_block(value) for value in place)
-
-
-def _depends_on_block(value: ir.Value) -> bool:
-    if isinstance(value.owner, ir.Block):
-        return False
-    op = value.owner.operation
-    if op.name == "tile.program_id":
-        return ir.IntegerAttr(op.attributes["axis"]).value == 0
-    return any(_depends_on_block(operand) for operand in op.operands)
+    return not any(depends.get(value) or depends_on_block(value) for value in place)
