@@ -1,13 +1,8 @@
 """A call finds its trace again exactly when the trace still fits."""
 
-import collections
 import dataclasses
 import enum
-import functools
-import operator
-import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,36 +10,11 @@ import pytest
 import torch
 
 from attn_mlir import Identity, OnlineFunc, OnlineRetention, OnlineSoftmax, masks, mods, rows
-from attn_mlir.frontend.cache import TraceCache
 from attn_mlir.frontend.captures import Scan
-from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.program import Program, Traced, trace
+from attn_mlir.frontend.program import Traced
+from trace_session import Function, Session
 
-Function = Callable[..., Any]
 WIDTH = 4
-
-
-def identity(s: Any) -> Any:
-    return s
-
-
-class Session:
-    """Counts traces."""
-
-    def __init__(self) -> None:
-        self.cache = TraceCache()
-        self.traces = 0
-
-    def call(self, score_mod: Function | None = None, mask_mod: Function | None = None) -> tuple[Traced, list[Any]]:
-        """The trace that a call would use, and the values of its captures."""
-        program = Program(identity, score_mod, mask_mod, scale=1.0)
-
-        def make() -> Traced:
-            self.traces += 1
-            return trace(program, Inputs("f32", 8, 8))
-
-        entry, scan = self.cache.find(program.functions, "form", make)
-        return entry.traced, entry.captures(scan, 1.0)
 
 
 @pytest.fixture
@@ -236,6 +206,9 @@ def test_recursive_helpers(session: Session) -> None:
     assert session.traces == 1
 
 
+_EMPTY = Traced("", "", (), ())
+
+
 def test_the_cache_is_bounded(session: Session) -> None:
     for i in range(600):
         code = compile(f"f = lambda score, b, h, q_idx, kv_idx: score if {i} else score", "made", "exec")
@@ -243,159 +216,6 @@ def test_the_cache_is_bounded(session: Session) -> None:
         exec(code, scope)
         session.cache.find((scope["f"],), i, lambda: _EMPTY)
     assert len(session.cache._entries) == 512
-
-
-_EMPTY = Traced("", "", (), ())
-
-
-class Box:
-    """An object of the user's, with operators of its own."""
-
-    shared = 1.5
-
-    def __init__(self, z: float) -> None:
-        self.z = z
-
-    def __getitem__(self, index: int) -> float:
-        return self.z
-
-    def __mul__(self, other: Any) -> Any:
-        return other * self.z
-
-    def __contains__(self, item: float) -> bool:
-        return item < self.z
-
-    def half(self) -> float:
-        return self.z / 2
-
-
-class SubBox(Box):
-    shared = 2.5
-
-    def half(self) -> float:
-        return super().half() + 1
-
-
-class Table(dict[str, float]):
-    z = 2.0
-
-    def __missing__(self, key: str) -> float:
-        return self.z
-
-
-class Weight(float):
-    z: float
-
-    def __mul__(self, other: Any) -> Any:
-        return other * self.z
-
-    __rmul__ = __mul__
-
-
-def _weight() -> Weight:
-    weight = Weight(1.0)
-    weight.z = 2.0
-    return weight
-
-
-GLOBAL = Box(2.0)
-read = getattr
-
-
-class Maker:
-    def __init__(self) -> None:
-        self.gain = GLOBAL.z
-
-
-def gained(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    return score * gained.z  # type: ignore[attr-defined]
-
-
-SETTINGS = types.ModuleType("settings_of_a_test")
-sys.modules[SETTINGS.__name__] = SETTINGS
-
-
-def matched(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    match GLOBAL:
-        case Box(z=gain):
-            return score * gain
-    return score
-
-
-def imported(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    import settings_of_a_test  # type: ignore[import-not-found]
-
-    return score * settings_of_a_test.z
-
-
-def _tensor() -> torch.Tensor:
-    tensor = torch.ones(3)
-    tensor.z = 2.0  # type: ignore[attr-defined]
-    return tensor
-
-
-# Programs whose result depends on the attribute z of an object that Python code reaches in a roundabout way.
-REACHED: dict[str, tuple[Any, Function]] = {
-    "getattr": (GLOBAL, lambda s, b, h, i, j: s * getattr(GLOBAL, "z")),  # noqa: B009
-    "getattr by another name": (GLOBAL, lambda s, b, h, i, j: s * read(GLOBAL, "z")),
-    "globals": (GLOBAL, lambda s, b, h, i, j: s * globals()["GLOBAL"].z),
-    "vars": (GLOBAL, lambda s, b, h, i, j: s * vars(GLOBAL)["z"]),
-    "__dict__": (GLOBAL, lambda s, b, h, i, j: s * GLOBAL.__dict__["z"]),
-    "eval": (GLOBAL, lambda s, b, h, i, j: s * eval("GLOBAL.z")),
-    "attrgetter": (GLOBAL, lambda s, b, h, i, j: s * operator.attrgetter("z")(GLOBAL)),
-    "modules": (GLOBAL, lambda s, b, h, i, j: s * sys.modules[__name__].GLOBAL.z),
-    "import": (SETTINGS, imported),
-    "match": (GLOBAL, matched),
-    "__getitem__": (GLOBAL, lambda s, b, h, i, j: s * GLOBAL[0]),
-    "__mul__": (GLOBAL, lambda s, b, h, i, j: GLOBAL * s),
-    "__contains__": (GLOBAL, lambda s, b, h, i, j: s if 3.0 in GLOBAL else -s),
-    "__init__": (GLOBAL, lambda s, b, h, i, j: s * Maker().gain),
-    "inherited operator": (box := SubBox(2.0), lambda s, b, h, i, j: s * box[0]),
-    "super": (upper := SubBox(2.0), lambda s, b, h, i, j: s * upper.half()),
-    "bound builtin": (table := {"z": 2.0}, lambda s, b, h, i, j, get=table.get: s * get("z")),
-    "dict subclass": (missing := Table(), lambda s, b, h, i, j: s * missing["a"]),
-    "float subclass": (weight := _weight(), lambda s, b, h, i, j: weight * s),
-    "user dict": (user := collections.UserDict(z=2.0), lambda s, b, h, i, j: s * user["z"]),
-    "attribute of a function": (gained, gained),
-    "attribute of a tensor": (tensor := _tensor(), lambda s, b, h, i, j: s * tensor.z),
-}
-
-
-@pytest.mark.parametrize("name", REACHED)
-def test_values_reached_in_roundabout_ways_are_read_anew(session: Session, name: str) -> None:
-    owner, score_mod = REACHED[name]
-    texts = []
-    for z in (2.0, 7.0):
-        if isinstance(owner, (dict, collections.UserDict)) and not isinstance(owner, Table):
-            owner["z"] = z
-        else:
-            owner.z = z
-        texts.append(session.call(score_mod)[0].text)
-    assert texts[0] != texts[1]
-
-
-def test_what_the_class_holds_is_read_besides_the_objects_own(session: Session) -> None:
-    box = SubBox(2.0)
-    box.shared = 9.0
-    mod = lambda s, b, h, i, j: s * type(box).shared  # noqa: E731
-    first, _ = session.call(mod)
-    SubBox.shared = 3.5
-    try:
-        assert session.call(mod)[0].text != first.text
-    finally:
-        SubBox.shared = 2.5
-
-
-def test_functions_of_two_partials_are_told_apart(session: Session) -> None:
-    def scaled(gain: Any, score: Any) -> Any:
-        return score * gain[0]
-
-    def make(one: float, two: float) -> Function:
-        first, second = functools.partial(scaled, (one,)), functools.partial(scaled, (two,))
-        return lambda score, b, h, q_idx, kv_idx: first(score) + second(score)
-
-    texts = {session.call(make(one, two))[0].text for one, two in ((2.0, 3.0), (2.0, 4.0), (5.0, 3.0))}
-    assert len(texts) == 3
 
 
 @pytest.mark.parametrize("online_func", [OnlineSoftmax(), OnlineRetention(), Identity()])
@@ -414,10 +234,3 @@ PREDEFINED = (
 @pytest.mark.parametrize("function", PREDEFINED)
 def test_common_functions_are_found_again(function: Function) -> None:
     assert Scan([function]).reusable
-
-
-def test_objects_with_operators_are_found_again(session: Session) -> None:
-    box = Box(2.0)
-    mod = lambda s, b, h, i, j: box * s + box[0]  # noqa: E731
-    assert session.call(mod)[0] is session.call(mod)[0]
-    assert session.traces == 1
