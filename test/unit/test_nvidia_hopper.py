@@ -1,7 +1,6 @@
 """Kernels over rows for Hopper: what the emitter plans, prints and refuses; compiled with nvcc where there is one."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from machine_code import disassembled
 
 INPUTS = Path(__file__).parents[1] / "Inputs"
 
@@ -64,11 +64,7 @@ def compiled(code: KernelCode, folder: Path) -> tuple[str, Path]:
 def test_bar_shapes_spill_nothing(name: str, columns: int, element: str, tmp_path: Path) -> None:
     said, binary = compiled(emit(program(name, columns, element)), tmp_path)
     assert re.findall(r"(\d+) bytes spill", said) == ["0", "0"]
-    disassembler = shutil.which("cuobjdump")
-    if disassembler is None:
-        pytest.skip("there is no cuobjdump to look for HGMMA")
-    listing = subprocess.run([disassembler, "-sass", str(binary)], capture_output=True, text=True, check=True).stdout
-    assert listing.count("HGMMA") >= 4 * (columns // 16)
+    assert disassembled(binary).count("HGMMA") >= 4 * (columns // 16)
 
 
 @pytest.mark.parametrize(

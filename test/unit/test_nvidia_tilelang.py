@@ -22,6 +22,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from machine_code import disassembled
 from scalar_kernels import every_op
 
 INPUTS = Path(__file__).parents[1] / "Inputs"
@@ -82,12 +83,10 @@ def multiplies(kernel: ir.Operation, tmp_path: Path) -> str:
     binary = compile_code(code)
     assert not [warning for warning in binary.warnings if "C75" in warning]
     called = "HGMMA" if "tl::wgmma_" in code.source else "HMMA" if "tl::mma_sync" in code.source else ""
-    disassembler = shutil.which("cuobjdump")
-    if disassembler is not None:
-        path = tmp_path / "kernel.cubin"
-        path.write_bytes(binary.code)
-        machine = subprocess.run([disassembler, "-sass", str(path)], capture_output=True, text=True, check=True).stdout
-        assert called == ("HGMMA" if "HGMMA" in machine else "HMMA" if "HMMA" in machine else "")
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(binary.code)
+    machine = disassembled(path)
+    assert called == ("HGMMA" if "HGMMA" in machine else "HMMA" if "HMMA" in machine else "")
     return called
 
 
