@@ -165,7 +165,9 @@ def parse_log(code: bytes, log: str) -> Binary:
     def number(pattern: str) -> int:
         return max(map(int, re.findall(pattern, log)), default=0)
 
-    warnings = [line.strip() for line in log.splitlines() if line.startswith("ptxas") and ("warning" in line or "ignored" in line)]
+    # Advice with a number, such as C7510 on products that are serialised, comes as information.
+    told = ("warning", "ignored", "(C7")
+    warnings = [line.strip() for line in log.splitlines() if line.startswith("ptxas") and any(word in line for word in told)]
     return Binary(
         code,
         number(r"Used (\d+) registers"),

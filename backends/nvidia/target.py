@@ -15,15 +15,9 @@ class NvidiaTarget:
     multiprocessors: int
     shared_bytes: int
     registers: int = 65536
-    warp_size: int = 32
     tensor_flops: int = 4096
     bulk_copies: bool = True
     """Whether the chip has TMA, warp-group matrix instructions and `setmaxnreg`."""
-
-    @property
-    def compute_flag(self) -> str:
-        """nvcc's option that selects the chip."""
-        return f"-gencode=arch=compute_{self.arch[3:]},code={self.arch}"
 
 
 HOPPER = NvidiaTarget("sm_90a", 132, 227 * 1024)

@@ -8,6 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from attn_mlir.backends.nvidia.compile import Binary, compile_code, find_nvcc
+from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.errors import UnsupportedError
+
+
+def compiled(code: KernelCode) -> Binary:
+    """A kernel by nvcc, whose matrix instructions must not be serialised; skips the test where there is no nvcc."""
+    try:
+        find_nvcc()
+    except UnsupportedError:
+        pytest.skip("there is no nvcc")
+    binary = compile_code(code)
+    assert not [warning for warning in binary.warnings if "C75" in warning or "serialized" in warning]
+    return binary
+
 
 def disassembled(kernel: Path) -> str:
     """The machine code of a cubin or fat binary as text; skips the test where there is no cuobjdump."""

@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from attn_mlir import backends
 from attn_mlir.backends.host import Kernel
-from attn_mlir.backends.nvidia import codegen, cuda, pipeline
+from attn_mlir.backends.nvidia import codegen, cuda, driver, launch, pipeline
 from attn_mlir.backends.nvidia.compile import Binary
 from attn_mlir.backends.nvidia.kernel import KernelCode, Parameter
 from attn_mlir.mlir import ir
@@ -192,3 +193,10 @@ def kernel(grid: str = "rows", over: int = 0, outputs: tuple[str, ...] = ("store
 def heads(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     """Random numbers."""
     return torch.randn(shape).to(dtype)
+
+
+def set_apart(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Programs, descriptors and files of one test are not those of another."""
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(cache))
+    for module, name in ((driver, "_PROGRAMS"), (driver, "_KERNELS"), (launch, "_MAPS"), (launch, "_COUNTERS")):
+        monkeypatch.setattr(module, name, {})

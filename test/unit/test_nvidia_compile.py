@@ -7,20 +7,15 @@ from pathlib import Path
 import pytest
 
 from attn_mlir.backends.nvidia import compile as nvcc
-from attn_mlir.backends.nvidia import driver as nvidia
-from attn_mlir.backends.nvidia import launch
 from attn_mlir.backends.nvidia.compile import Binary
 from attn_mlir.backends.nvidia.kernel import Parameter
 from attn_mlir.errors import CompileError, UnsupportedError
-from nvidia_fakes import code
+from nvidia_fakes import code, set_apart
 
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Files of one test are not those of another."""
-    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path / "cache"))
-    for module, name in ((nvidia, "_PROGRAMS"), (nvidia, "_KERNELS"), (launch, "_MAPS"), (launch, "_COUNTERS")):
-        monkeypatch.setattr(module, name, {})
+    set_apart(monkeypatch, tmp_path / "cache")
 
 
 LOG = """ptxas info    : 0 bytes gmem
@@ -80,3 +75,8 @@ def test_compiled_kernels_are_found_again(monkeypatch: pytest.MonkeyPatch) -> No
     first = nvcc.compile_code(good)
     monkeypatch.setattr(nvcc, "_run", lambda *_: pytest.fail("compiled again"))
     assert nvcc.compile_code(good) == first
+
+
+def test_advice_of_ptxas_is_a_warning() -> None:
+    line = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient registers"
+    assert nvcc.parse_log(b"", f"{LOG}{line}\n").warnings[-1] == line

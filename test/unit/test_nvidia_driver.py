@@ -13,14 +13,14 @@ import torch
 from attn_mlir import driver
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.host import Argument, Host, Result, Step
-from attn_mlir.backends.nvidia import codegen, cuda, launch, pipeline, units
+from attn_mlir.backends.nvidia import codegen, cuda, pipeline, units
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia.kernel import KernelCode, Parameter
 from attn_mlir.backends.nvidia.program import NvidiaProgram
 from attn_mlir.backends.nvidia.units import Unit
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, naive_emitter, parameter
+from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, naive_emitter, parameter, set_apart
 
 SOFTMAX = (Path(__file__).parent.parent / "Inputs" / "causal-softmax.mlir").read_text()
 HALF = SOFTMAX.replace("x64xf32", "x64xf16")
@@ -28,10 +28,7 @@ HALF = SOFTMAX.replace("x64xf32", "x64xf16")
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Programs, descriptors and files of one test are not those of another."""
-    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path / "cache"))
-    for module, name in ((nvidia, "_PROGRAMS"), (nvidia, "_KERNELS"), (launch, "_MAPS"), (launch, "_COUNTERS")):
-        monkeypatch.setattr(module, name, {})
+    set_apart(monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

@@ -11,19 +11,15 @@ import pytest
 import torch
 
 from attn_mlir.backends.nvidia import cuda, launch
-from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia.kernel import Parameter
 from attn_mlir.backends.nvidia.launch import Launcher
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, parameter
+from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, parameter, set_apart
 
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Programs, descriptors and files of one test are not those of another."""
-    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path / "cache"))
-    for module, name in ((nvidia, "_PROGRAMS"), (nvidia, "_KERNELS"), (launch, "_MAPS"), (launch, "_COUNTERS")):
-        monkeypatch.setattr(module, name, {})
+    set_apart(monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

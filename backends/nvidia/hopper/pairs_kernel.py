@@ -6,8 +6,6 @@ from attn_mlir.backends.nvidia.hopper.tiles import element_name, is_row
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-STEP_OPS = ("tile.load", "tile.dot", "tile.map", "tile.dot_add", "tile.accumulate", "tile.scatter_add")
-
 
 @dataclass
 class PairsKernel:

@@ -8,8 +8,6 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout
 from attn_mlir.mlir import ir
 
-ORDERS = ("tiles", "static", "dynamic")
-
 
 @dataclass
 class Programs:

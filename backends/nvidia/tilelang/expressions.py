@@ -96,10 +96,6 @@ class Expressions:
         """Makes `text` stand for `value`."""
         self._known[value] = text
 
-    def knows(self, value: ir.Value) -> bool:
-        """Whether the value has a text already."""
-        return value in self._known
-
     def dtype(self, type_: ir.Type, value: ir.Value | None = None) -> str:
         """TileLang's name of a type; that of an integer depends on what `value` can be."""
         if isinstance(type_, ir.IndexType) or str(type_) == "i64":
