@@ -9,11 +9,6 @@ BACKEND = Backend(
     device_types=("cuda",),
     passes={
         "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
-        "nvidia-keep-max": "passes.keep_max:KeepMax",
-        "nvidia-fold-scale": "passes.fold_scale:FoldScale",
-        "nvidia-exp2": "passes.exp2:Exp2",
-        "nvidia-float-positions": "passes.float_positions:FloatPositions",
-        "nvidia-sink-factors": "passes.sink_factors:SinkFactors",
     },
     pipelines={"nvidia-kernel": pipeline.KERNEL},
     translations={

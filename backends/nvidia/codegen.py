@@ -7,9 +7,9 @@ programs for every kernel.
 import importlib
 from typing import Any
 
-from attn_mlir.backends.nvidia import attributes
-from attn_mlir.backends.nvidia.attributes import CHOICES, SCHEDULE, Fields
-from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import CHOICES, SCHEDULE, Fields
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import HOPPER, TARGETS, NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir

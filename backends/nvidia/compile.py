@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from attn_mlir.backends import disk_cache
-from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.errors import CompileError, UnsupportedError
 
 _SUFFIX = "cubin"

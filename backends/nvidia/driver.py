@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from attn_mlir.backends import disk_cache
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.host import Host, read_host
-from attn_mlir.backends.nvidia import attributes, cuda, pipeline, target
+from attn_mlir.backends.nvidia import cuda, pipeline, target
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram, outlined
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.units import Unit, read_unit, round_results, unpack

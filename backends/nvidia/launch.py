@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.compile import Binary
-from attn_mlir.backends.nvidia.kernel import KernelCode, Parameter
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _FORMATS = {"int": "i", "long long": "q", "float": "f", "double": "d"}

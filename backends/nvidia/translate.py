@@ -1,8 +1,9 @@
 """What `attn-translate` can make of a module for NVIDIA GPUs."""
 
-from attn_mlir.backends.nvidia import attributes, codegen, pipeline
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.compile import compile_code
-from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_kernel, to_json
-from attn_mlir.backends.nvidia import attributes, codegen
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.nvidia import codegen
 from attn_mlir.backends.nvidia.compile import Binary
-from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.backends.program import DTYPES, function_named
 from attn_mlir.mlir import ir
 

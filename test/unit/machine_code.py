@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.compile import Binary, compile_code, find_nvcc
-from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.errors import UnsupportedError
 
 

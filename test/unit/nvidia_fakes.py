@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from attn_mlir import backends
+from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import codegen, cuda, driver, launch, pipeline
 from attn_mlir.backends.nvidia.compile import Binary
-from attn_mlir.backends.nvidia.kernel import KernelCode, Parameter
 from attn_mlir.mlir import ir
 
 ROWS, KEYS = 128, 32

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia.compile import Binary
-from attn_mlir.backends.nvidia.kernel import Parameter
 from attn_mlir.errors import CompileError, UnsupportedError
 from nvidia_fakes import code, set_apart
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from attn_mlir.backends.nvidia import attributes, codegen, pipeline
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.hopper.plan import check_registers
 from attn_mlir.backends.nvidia.hopper.structure import body, chains, partial_sums
-from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import load_all

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.nvidia import cuda, launch
-from attn_mlir.backends.nvidia.kernel import Parameter
 from attn_mlir.backends.nvidia.launch import Launcher
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, parameter, set_apart

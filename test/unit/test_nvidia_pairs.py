@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from attn_mlir.backends.nvidia import attributes, codegen, pipeline
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.compile import Binary
-from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline

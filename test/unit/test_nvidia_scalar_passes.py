@@ -14,7 +14,7 @@ from gradient_checks import compiled_errors
 from programs import INPUTS, parsed, text_of
 from test_numerics_stages import STAGES, check
 
-PASSES = "nvidia-float-positions,nvidia-sink-factors,nvidia-fold-scale,nvidia-exp2,canonicalize,cse"
+PASSES = "gpu-float-positions,gpu-sink-factors,gpu-fold-scale,gpu-exp2,canonicalize,cse"
 EVERY = os.environ.get("ATTN_MLIR_SLOW_TESTS", "") not in ("", "0")
 PROGRAMS = sorted(path.stem for path in INPUTS.glob("*.mlir"))
 

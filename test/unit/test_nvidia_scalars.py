@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attn_mlir.backends.nvidia.scalar_ops import helper_source
-from attn_mlir.backends.nvidia.scalars import Names, Scalars, dependence, float_literal, frontier
+from attn_mlir.backends.gpu.scalar_ops import helper_source
+from attn_mlir.backends.gpu.scalars import Names, Scalars, dependence, float_literal, frontier
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -329,5 +329,5 @@ def test_unknown_ops_are_refused() -> None:
         function = find_all(module, "func.func")[0]
         scalars = Scalars([], Names(), lambda op, at: "", lambda op, at: "")
         scalars.bind(function.regions[0].blocks[0].arguments[0], "a")
-        with pytest.raises(UnsupportedError, match=r"no CUDA form of 'math\.ctpop'"):
+        with pytest.raises(UnsupportedError, match=r"no C\+\+ form of 'math\.ctpop'"):
             scalars.emit(find_all(module, "func.return")[0].operands[0])

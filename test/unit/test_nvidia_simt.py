@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir.backends.nvidia import attributes, codegen
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import codegen
 from attn_mlir.backends.nvidia.compile import compile_code
-from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline

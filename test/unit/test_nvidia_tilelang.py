@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from attn_mlir.backends.nvidia import attributes, codegen
-from attn_mlir.backends.nvidia.kernel import Parameter
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.nvidia import codegen
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tilelang import lowering, planning, program_of
 from attn_mlir.backends.nvidia.tilelang.program import Program, print_program

@@ -10,8 +10,9 @@ import pytest
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.masks import causal
 from attn_mlir.backends import disk_cache
-from attn_mlir.backends.nvidia import attributes, driver
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.passes.choose_blocks import ChooseBlocks
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.tuning import space

@@ -6,7 +6,7 @@ import pytest
 
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.masks import causal
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import AMPERE, HOPPER
 from attn_mlir.backends.nvidia.tuning import space, table
 from attn_mlir.backends.nvidia.tuning.choices import with_choices

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from attn_mlir.backends.nvidia import attributes
-from attn_mlir.backends.nvidia.attributes import SCHEDULE, Fields
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
-from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir

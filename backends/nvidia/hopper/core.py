@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attn_mlir.backends.nvidia.arguments import Arguments
+from attn_mlir.backends.gpu.arguments import Arguments
+from attn_mlir.backends.gpu.scalars import Names, Scalars
+from attn_mlir.backends.gpu.writer import Writer
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, element_name
 from attn_mlir.backends.nvidia.hopper.wgmma import wgmma
-from attn_mlir.backends.nvidia.hopper.writer import Writer
-from attn_mlir.backends.nvidia.scalars import Names, Scalars
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 

@@ -1,9 +1,9 @@
 """Prints `tile.map` over tiles in registers."""
 
+from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.structure import hint, widened
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
-from attn_mlir.backends.nvidia.scalars import dependence, frontier
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})

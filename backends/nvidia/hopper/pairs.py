@@ -6,7 +6,8 @@ stay in registers for the sums over queries, and go through shared memory for th
 
 from collections.abc import Mapping
 
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_adder import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
@@ -14,7 +15,6 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import REGISTERS, Layout, pla
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import ColumnWriter, Loader, as_int, check_steps, is_masked, load_keys, staged_values
 from attn_mlir.backends.nvidia.hopper.source import header
-from attn_mlir.backends.nvidia.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.structure import body as body_of
 from attn_mlir.backends.nvidia.hopper.structure import hint, maker, widened, yielded
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
-from attn_mlir.backends.nvidia.scalars import dependence, frontier
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})

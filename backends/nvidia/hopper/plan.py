@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from attn_mlir.backends.nvidia.attributes import Fields
-from attn_mlir.backends.nvidia.grid import depends_on_block
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.overlap import read_chain
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel

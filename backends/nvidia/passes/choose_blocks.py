@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia import attributes, blocks
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.nvidia import blocks
 from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass

@@ -1,12 +1,13 @@
 """The schedule of one kernel for NVIDIA GPUs."""
 
-from attn_mlir.backends.nvidia import attributes, codegen
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.nvidia import codegen
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 
 def schedule(kernel: ir.Operation) -> bool:
-    """Attaches `nvidia.schedule`: which code generator makes the kernel, and what it decided."""
+    """Attaches `tile.schedule`: which code generator makes the kernel, and what it decided."""
     try:
         fields = codegen.plan(kernel)
     except (UnsupportedError, ValueError) as error:

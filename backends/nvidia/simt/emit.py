@@ -2,11 +2,11 @@
 
 import contextlib
 
-from attn_mlir.backends.nvidia import attributes
-from attn_mlir.backends.nvidia.grid import depends_on_block
-from attn_mlir.backends.nvidia.kernel import KernelCode
-from attn_mlir.backends.nvidia.scalar_ops import c_type
-from attn_mlir.backends.nvidia.scalars import dependence
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.grid import depends_on_block
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.scalar_ops import c_type
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia.simt.source import source
 from attn_mlir.backends.nvidia.simt.values import Printer
 from attn_mlir.backends.nvidia.target import NvidiaTarget

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk

@@ -2,8 +2,8 @@
 
 import re
 
-from attn_mlir.backends.nvidia.kernel import KernelCode
-from attn_mlir.backends.nvidia.scalar_ops import c_type
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.nvidia.simt.values import Printer
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.mlir import ir

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from attn_mlir.backends.nvidia.arguments import Arguments
-from attn_mlir.backends.nvidia.scalar_ops import c_type
-from attn_mlir.backends.nvidia.scalars import Names, Scalars, dependence, float_literal, frontier
+from attn_mlir.backends.gpu.arguments import Arguments
+from attn_mlir.backends.gpu.scalar_ops import c_type
+from attn_mlir.backends.gpu.scalars import Names, Scalars, dependence, float_literal, frontier
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, find_all

@@ -1,7 +1,7 @@
 """TileLang programs for every kernel: the portable route, without a schedule made by hand, and the one to read."""
 
-from attn_mlir.backends.nvidia import attributes
-from attn_mlir.backends.nvidia.kernel import KernelCode
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tilelang.lowering import lower, parameters_of
 from attn_mlir.backends.nvidia.tilelang.planning import plan

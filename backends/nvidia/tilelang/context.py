@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from attn_mlir.backends.nvidia.scalar_bounds import Ranges
+from attn_mlir.backends.gpu.scalar_bounds import Ranges
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions
 from attn_mlir.backends.nvidia.tilelang.memory import Memory
 from attn_mlir.backends.nvidia.tilelang.names import Names

@@ -7,7 +7,7 @@ the program gives.
 import math
 from collections.abc import Callable
 
-from attn_mlir.backends.nvidia.scalar_bounds import Ranges, fits_int
+from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
 from attn_mlir.backends.nvidia.tilelang.names import Names, hint, role
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir

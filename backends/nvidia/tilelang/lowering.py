@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attn_mlir.backends import disk_cache
-from attn_mlir.backends.nvidia.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.nvidia.tilelang.program import Program
 from attn_mlir.errors import CompileError, UnsupportedError
 

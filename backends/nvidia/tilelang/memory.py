@@ -2,8 +2,8 @@
 
 import math
 
-from attn_mlir.backends.nvidia.kernel import Parameter
-from attn_mlir.backends.nvidia.scalar_bounds import Ranges, fits_int
+from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
 from attn_mlir.backends.nvidia.tilelang.expressions import FLOATS
 from attn_mlir.backends.nvidia.tilelang.names import Names, hint
 from attn_mlir.errors import UnsupportedError

@@ -1,6 +1,6 @@
 """The schedule of a kernel for TileLang: how many threads work on a tile, and how many blocks ahead tiles are loaded."""
 
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tilelang.maps import DOTS
 from attn_mlir.backends.nvidia.tilelang.program import print_program

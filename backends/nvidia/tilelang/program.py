@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.kernel import Parameter
+from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.nvidia.tilelang import products
 from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context
 from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store

@@ -6,8 +6,8 @@ So a tuned program is its text: whoever compiles it, in this or in another proce
 import re
 from collections.abc import Mapping
 
-from attn_mlir.backends.nvidia import attributes
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.facts import facts_of

@@ -8,7 +8,7 @@ is good to about 15 %.
 import math
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 

@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning import table
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields
 
 _FORMAT, _VERSION = "attn-mlir tuning", 1
 

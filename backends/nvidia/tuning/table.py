@@ -6,7 +6,7 @@ comes from a run of `benchmarks/nvidia_attention.py` or of the tuner on an H200;
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 
 

@@ -4,7 +4,7 @@
 !t = tensor<?x?x?x128xf16>
 
 // CHECK-LABEL: func.func @row_dot(
-// CHECK-SAME:    nvidia.schedule = {arch = "sm_90a", deterministic = 0 : i64, emitter = "simt", lanes = 16 : i64, threads = 256 : i64, vector = 8 : i64}
+// CHECK-SAME:    tile.schedule = {arch = "sm_90a", deterministic = 0 : i64, emitter = "simt", lanes = 16 : i64, threads = 256 : i64, vector = 8 : i64}
 func.func @row_dot(%a: !t, %b: !t) -> tensor<?x?x?xf32> {
   %r = "attn.row_dot"(%a, %b) : (!t, !t) -> tensor<?x?x?xf32>
   return %r : tensor<?x?x?xf32>

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.gpu.scalar_bounds import HEADS, POSITIONS
 from attn_mlir.backends.host import Argument
-from attn_mlir.backends.nvidia.scalar_bounds import HEADS, POSITIONS
 from attn_mlir.errors import ArgumentError
 
 INT = (1 << 31) - 1
@@ -20,7 +20,7 @@ def check_sizes(types: Sequence[Argument], inputs: Sequence[Any]) -> None:
         for size, most, what in _limits(type_, value.shape):
             if size > most:
                 raise ArgumentError(
-                    f"argument {position} of this program, of shape {list(value.shape)}, has {size} {what}, and kernels for NVIDIA GPUs "
+                    f"argument {position} of this program, of shape {list(value.shape)}, has {size} {what}, and kernels for GPUs "
                     f"take up to {most}: call it for parts of the tensors"
                 )
 

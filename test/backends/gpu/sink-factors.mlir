@@ -1,5 +1,5 @@
 // Constant factors go to values of a row or column; u (x + t) is taken apart where u t belongs to a row.
-// RUN: attn-opt %s -p 'nvidia-sink-factors,canonicalize,cse' | FileCheck %s
+// RUN: attn-opt %s -p 'gpu-sink-factors,canonicalize,cse' | FileCheck %s
 
 // c e (r x + t) = e fma(x, c r, c t), for r and t of the column.
 // CHECK-LABEL: func.func @gradient(

@@ -4,8 +4,8 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.passes.degrees import Degrees, Mismatch
-from attn_mlir.backends.nvidia.passes.scaling import unnamed
+from attn_mlir.backends.gpu.passes.degrees import Degrees, Mismatch
+from attn_mlir.backends.gpu.passes.scaling import unnamed
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -21,7 +21,7 @@ class KeepMax(Pass):
     a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are.
     """
 
-    name = "nvidia-keep-max"
+    name = "gpu-keep-max"
 
     def run(self, module: ir.Operation) -> bool:
         for kernel in [op for op in find_all(module, "func.func") if "tile.kernel" in op.attributes]:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.passes.scaling import constant, factor, float_maps, is_normal, maker
+from attn_mlir.backends.gpu.passes.scaling import constant, factor, float_maps, is_normal, maker
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import walk
@@ -16,10 +16,10 @@ class FoldScale(Pass):
     """A positive constant factor leaves a maximum, or minimum, along rows: max(c s) = c max(s).
 
     A tile that the same map makes of what it reduces keeps s, too: the maps that read it multiply, where the factor may vanish in other
-    arithmetic (`nvidia-exp2`). Factors that are known at run time only stay: their sign is unknown.
+    arithmetic (`gpu-exp2`). Factors that are known at run time only stay: their sign is unknown.
     """
 
-    name = "nvidia-fold-scale"
+    name = "gpu-fold-scale"
 
     def run(self, module: ir.Operation) -> bool:
         for map_ in list(float_maps(module, rank=2)):

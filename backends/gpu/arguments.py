@@ -1,8 +1,8 @@
-"""The arguments of a kernel as parameters of its CUDA function, made when they are first used."""
+"""The arguments of a kernel as parameters of its C++ function, made when they are first used."""
 
-from attn_mlir.backends.nvidia.kernel import Parameter
-from attn_mlir.backends.nvidia.scalar_ops import c_type
-from attn_mlir.backends.nvidia.scalars import Names
+from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.scalar_ops import c_type
+from attn_mlir.backends.gpu.scalars import Names
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.frame import argument_names
@@ -18,7 +18,7 @@ _TAKEN = (
 
 
 class Arguments:
-    """Parameters of a CUDA function, by the kernel's arguments.
+    """Parameters of a kernel function, by the kernel's arguments.
 
     `names` are the C++ names of the arguments: a tensor's is that of its pointer, sizes are `<name>_n<dim>`, strides `<name>_s<dim>`.
     """

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.passes.scaling import Scaler, constant, float_maps, is_real, unnamed
+from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, is_real, unnamed
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.base import Pass
@@ -20,7 +20,7 @@ class Exp2(Pass):
     m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another.
     """
 
-    name = "nvidia-exp2"
+    name = "gpu-exp2"
 
     def run(self, module: ir.Operation) -> bool:
         for map_ in list(float_maps(module)):

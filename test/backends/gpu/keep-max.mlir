@@ -1,5 +1,5 @@
 // A running maximum is kept while it would grow little, where nothing that is stored depends on it.
-// RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,nvidia-keep-max' | FileCheck %s
+// RUN: attn-opt %s -p 'attn-online-rewrite,attn-tile,canonicalize,cse,gpu-keep-max' | FileCheck %s
 
 !t = tensor<?x?x?x64xf32>
 !r = tensor<?x?x?xf32>

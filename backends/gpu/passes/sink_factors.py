@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.passes.scaling import Scaler, Sum, constant, factor, float_maps, is_real, maker, unnamed, used_once
+from attn_mlir.backends.gpu.passes.scaling import Scaler, Sum, constant, factor, float_maps, is_real, maker, unnamed, used_once
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -19,7 +19,7 @@ class SinkFactors(Pass):
     product is added to something. One rounding more or less; nothing is computed twice for an element.
     """
 
-    name = "nvidia-sink-factors"
+    name = "gpu-sink-factors"
 
     def run(self, module: ir.Operation) -> bool:
         for map_ in list(float_maps(module, rank=2)):

@@ -1,5 +1,5 @@
 // exp becomes exp2, whose factor log2(e) costs an element nothing: c s - m feeds it by one multiply-add, with -m log2(e) made once a row.
-// RUN: attn-opt %s -p 'nvidia-exp2,canonicalize' | FileCheck %s
+// RUN: attn-opt %s -p 'gpu-exp2,canonicalize' | FileCheck %s
 
 // CHECK-LABEL: func.func @weights(
 // CHECK-DAG:     %[[C:.*]] = arith.constant 0.180336878 : f32

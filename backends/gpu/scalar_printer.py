@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
-from attn_mlir.backends.nvidia import scalar_ops as ops
-from attn_mlir.backends.nvidia.scalar_integers import IntegerPrinter
+from attn_mlir.backends.gpu import scalar_ops as ops
+from attn_mlir.backends.gpu.scalar_integers import IntegerPrinter
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -62,7 +62,7 @@ class Printer(IntegerPrinter):
     def text(self) -> str:
         """The expression; an operator of it stands in parentheses.
 
-        Raises UnsupportedError for ops without a form in CUDA.
+        Raises UnsupportedError for ops without a form in C++.
         """
         name = self._name
         if name == "arith.constant":
@@ -71,7 +71,7 @@ class Printer(IntegerPrinter):
             return self._float()
         handler = getattr(self, "_" + name.partition(".")[2], None)
         if not name.startswith(("arith.", "math.")) or handler is None:
-            raise UnsupportedError(f"nvidia: there is no CUDA form of '{name}' ({self._op.location}); write it with other operations")
+            raise UnsupportedError(f"there is no C++ form of '{name}' ({self._op.location}); write it with other operations")
         return handler(*self._args)
 
     # ---- floats

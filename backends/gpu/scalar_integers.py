@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.nvidia import scalar_ops as ops
-from attn_mlir.backends.nvidia.scalar_bounds import Ranges, fits_int
+from attn_mlir.backends.gpu import scalar_ops as ops
+from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attn_mlir.backends.nvidia.scalars import dependence
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.regions import find_all

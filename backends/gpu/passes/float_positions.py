@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.nvidia.passes.scaling import float_maps, maker, unnamed
-from attn_mlir.backends.nvidia.scalar_bounds import Ranges
-from attn_mlir.backends.nvidia.scalars import dependence
+from attn_mlir.backends.gpu.passes.scaling import float_maps, maker, unnamed
+from attn_mlir.backends.gpu.scalar_bounds import Ranges
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -20,7 +20,7 @@ class FloatPositions(Pass):
     Only sums of positions are taken apart that are exact in f32 (see the limits in `scalar_bounds`), so that the result is the same.
     """
 
-    name = "nvidia-float-positions"
+    name = "gpu-float-positions"
 
     def run(self, module: ir.Operation) -> bool:
         ranges = Ranges()

@@ -6,7 +6,7 @@ from attn_mlir.mlir import ir
 
 Fields = dict[str, int | str]
 
-SCHEDULE = "nvidia.schedule"
+SCHEDULE = "tile.schedule"
 CHOICES = "tile.choices"
 
 

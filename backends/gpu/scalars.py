@@ -13,9 +13,9 @@ Integer division is total, as in torch on a CPU: a divisor 0 counts as 1.
 import re
 from collections.abc import Callable, Iterable
 
-from attn_mlir.backends.nvidia import scalar_ops
-from attn_mlir.backends.nvidia.scalar_integers import Context
-from attn_mlir.backends.nvidia.scalar_printer import Printer, float_literal, is_wrapped
+from attn_mlir.backends.gpu import scalar_ops
+from attn_mlir.backends.gpu.scalar_integers import Context
+from attn_mlir.backends.gpu.scalar_printer import Printer, float_literal, is_wrapped
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 

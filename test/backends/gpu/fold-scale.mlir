@@ -1,5 +1,5 @@
 // A positive constant factor leaves a maximum; the maps that read the tile multiply, those that read the maximum, too.
-// RUN: attn-opt %s -p 'nvidia-fold-scale,canonicalize,cse' | FileCheck %s
+// RUN: attn-opt %s -p 'gpu-fold-scale,canonicalize,cse' | FileCheck %s
 
 // The tile would be a copy of the product: it is read where it is. A full tile has a maximum.
 // CHECK-LABEL: func.func @full(

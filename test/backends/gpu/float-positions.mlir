@@ -1,6 +1,6 @@
 // Distances are differences of floats: the column's index is converted alone, the rest once a row.
-// RUN: attn-opt %inputs/alibi-causal-softmax.mlir -p 'attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-tile{block-q=128 block-kv=128},canonicalize,cse,nvidia-float-positions,canonicalize' | FileCheck %s
-// RUN: attn-opt %s -p 'nvidia-float-positions' | FileCheck %s --check-prefix=KEPT
+// RUN: attn-opt %inputs/alibi-causal-softmax.mlir -p 'attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-tile{block-q=128 block-kv=128},canonicalize,cse,gpu-float-positions,canonicalize' | FileCheck %s
+// RUN: attn-opt %s -p 'gpu-float-positions' | FileCheck %s --check-prefix=KEPT
 
 // CHECK:         ^bb0(%[[I:.*]]: index, %[[J:.*]]: index):
 // CHECK:           %[[COLUMN:.*]] = arith.index_cast %[[J]] : index to i64

@@ -1,7 +1,7 @@
 """What a code generator hands to the driver: the source of one kernel and how to launch it.
 
 The arguments of a kernel are those of its tile function, in its order: tensors and numbers, then the outputs, then (for "pairs") the
-keys of a chunk. A `Parameter` says how one parameter of the CUDA function is made from them.
+keys of a chunk. A `Parameter` says how one parameter of the C++ function is made from them.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a CUDA kernel.
+    """One parameter of a kernel in C++.
 
     `kind`: "pointer", the address of tensor `argument`, which has any strides unless `align` is set: then its last stride is 1, and the
     others and its address are multiples of `align` elements; "size" and "stride" (in elements), of its dimension `dim`; "scalar", a number;

@@ -1,0 +1,16 @@
+"""What the backends for GPUs share: scalar code as C++, cheaper arithmetic for pairs, and the contract between generators and drivers."""
+
+from attn_mlir.backends import Backend
+
+BACKEND = Backend(
+    name="gpu",
+    package="attn_mlir.backends.gpu",
+    device_types=(),  # serves none: a library of the others
+    passes={
+        "gpu-keep-max": "passes.keep_max:KeepMax",
+        "gpu-fold-scale": "passes.fold_scale:FoldScale",
+        "gpu-exp2": "passes.exp2:Exp2",
+        "gpu-float-positions": "passes.float_positions:FloatPositions",
+        "gpu-sink-factors": "passes.sink_factors:SinkFactors",
+    },
+)

@@ -1,0 +1,1 @@
+"""Passes over tile IR that make the arithmetic of pairs cheaper on GPUs."""
