@@ -31,14 +31,14 @@ def directory() -> Path | None:
 
 
 @cache
-def version(backend: str) -> str:
-    """Changes with attn-mlir's own sources, those of the other backends left out, and with the MLIR bindings."""
+def version(*backends: str) -> str:
+    """Changes with attn-mlir's own sources, of backends those of the given ones, and with the MLIR bindings."""
     digest = hashlib.sha256(attn_mlir.__version__.encode())
     for package in ("torch-mlir", "mlir-python-bindings"):
         with contextlib.suppress(PackageNotFoundError):
             digest.update(distribution_version(package).encode())
     root = Path(attn_mlir.__file__).parent
-    files = [path for folder in ("dialects", "passes", f"backends/{backend}") for path in (root / folder).rglob("*")]
+    files = [path for folder in ("dialects", "passes", *(f"backends/{name}" for name in backends)) for path in (root / folder).rglob("*")]
     sources = [path for path in files if path.suffix in _SOURCES]
     for source in sorted([*sources, *(root / "backends").glob("*.py")]):
         digest.update(source.read_bytes())

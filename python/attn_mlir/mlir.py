@@ -6,16 +6,21 @@ installed only when the pieces that attn-mlir needs are really there; otherwise
 the copy inside the `torch-mlir` wheel is used.
 """
 
+import importlib
 import threading
+from typing import TYPE_CHECKING, Any
 
 try:
     from mlir import ir, passmanager, rewrite  # pyright: ignore[reportMissingImports]
-    from mlir.dialects import arith, ext, func, llvm, math, memref, scf, tensor, ub, vector  # pyright: ignore[reportMissingImports]
+    from mlir.dialects import arith, ext, func, math, memref, scf, tensor, ub, vector  # pyright: ignore[reportMissingImports]
     from mlir.execution_engine import ExecutionEngine  # pyright: ignore[reportMissingImports]
 except ImportError:
     from torch_mlir import ir, passmanager, rewrite
-    from torch_mlir.dialects import arith, ext, func, llvm, math, memref, scf, tensor, ub, vector
+    from torch_mlir.dialects import arith, ext, func, math, memref, scf, tensor, ub, vector
     from torch_mlir.execution_engine import ExecutionEngine
+
+if TYPE_CHECKING:
+    from torch_mlir.dialects import llvm
 
 LOCK = threading.RLock()
 """Held while a context is in use: loading a Python-defined dialect into one changes state that all contexts share."""
@@ -37,3 +42,10 @@ __all__ = [
     "ub",
     "vector",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "llvm":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Imported on first use: its size makes it the slowest of all, and a program from the cache needs none of it.
+    return importlib.import_module(f"{ir.__name__.rpartition('.')[0]}.dialects.llvm")

@@ -16,7 +16,8 @@ import torch
 
 import attn_mlir
 from attn_mlir import attention, masks, mods
-from attn_mlir.backends.nvidia import driver as nvidia
+from attn_mlir.api.execute import kernel_of
+from attn_mlir.api.inputs import check_inputs
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from gpu_cases import CASES, GPU, Sizes, causal, check, heads, inputs, learning, ours, qkv, results
 
@@ -201,10 +202,9 @@ class TestTimes:
         run = attn_mlir.Attention(mask_mod=masks.causal())
         with torch.no_grad():
             run(*given)
-            kernel = next(iter(nvidia._KERNELS.values()))
-            for kernel in nvidia._KERNELS.values():
-                if kernel.program._calls:
-                    break
+            entry, _ = run._entry(check_inputs(*given, "bhsd").inputs)
+            kernel = kernel_of(entry, "cuda")
+            assert not entry.traced.captures and torch.equal(kernel.run(*given, [])[0], run(*given))
             sdpa = microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(*given, is_causal=True))
             whole, raw = microseconds(lambda: run(*given)), microseconds(lambda: kernel.run(*given, []))
         print(f"\non the host: attention {whole:.1f} us, kernel {raw:.1f} us, scaled_dot_product_attention {sdpa:.1f} us")

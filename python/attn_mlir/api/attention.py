@@ -1,23 +1,21 @@
 """`attention(q, k, v, ...)` and the compiled object `Attention(...)`: attention of the user's own design."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from attn_mlir.api.compiled import attention_in_graph
 from attn_mlir.api.execute import execute, kernel_of
 from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import program
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.mlir import LOCK, ir
-from attn_mlir.passes.explain import explain
+from attn_mlir.mlir import LOCK
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -62,6 +60,8 @@ class Attention:
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         """The output, shaped as q with v's head dimension; with it lse and row states where asked for."""
         if torch.compiler.is_dynamo_compiling():
+            from attn_mlir.api.compiled import attention_in_graph
+
             scale, layout, lse, states, _ = self._options
             return attention_in_graph(q, k, v, self._functions, scale, layout, lse, states, self.deterministic)
         result, self._last, self._device = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning)
@@ -85,9 +85,7 @@ class Attention:
 
     def explain(self) -> str:
         """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""
-        with LOCK, ir.Context() as context:
-            load_all(context)
-            return explain(ir.Module.parse(self._entry(self._last)[0].traced.text).operation)
+        return importlib.import_module("attn_mlir.api.describe").explain_traced(self._entry(self._last)[0].traced.text)
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options
@@ -128,6 +126,8 @@ def attention(
     """
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
     if torch.compiler.is_dynamo_compiling():
+        from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
+
         return attention_in_graph(q, k, v, functions, scale, layout, return_lse, return_states, bool(deterministic))
     return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device, bool(deterministic))[0]
 

@@ -1,4 +1,4 @@
-"""Describes what an AttentionEngine computes, and how."""
+"""Describes what an Attention or an AttentionEngine computes, and how."""
 
 from collections.abc import Iterator
 
@@ -11,6 +11,13 @@ from attn_mlir.passes.differentiation.written import formulas
 from attn_mlir.passes.explain import explain
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
+
+
+def explain_traced(text: str) -> str:
+    """How a traced program is computed: what was derived from its row."""
+    with LOCK, ir.Context() as context:
+        load_all(context)
+        return explain(ir.Module.parse(text).operation)
 
 
 def explain_online(traced: Traced, name: str) -> str:

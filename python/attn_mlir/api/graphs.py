@@ -16,7 +16,7 @@ from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import program, scope, sizes
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.values import wrap
-from attn_mlir.runtime import ops, programs
+from attn_mlir.runtime import compute, ops, programs
 
 __all__ = ["run_graph", "symbol", "traced"]
 
@@ -58,7 +58,7 @@ def traced(
     """
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     results = [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
-    return ops.empty(results, q.device, layout)
+    return compute.empty(results, q.device, layout)
 
 
 traced.register_fake(traced._init_fn)

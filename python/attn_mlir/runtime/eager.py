@@ -1,15 +1,16 @@
 """Attention on plain tensors outside of torch.compile and transforms: one autograd function around what the operators of `ops` compute.
 
-Operators of torch cost more on the host at every call, and their first call imports torch.compile.
+Operators of torch cost more on the host at every call, and registering them takes longer than finding a compiled program on disk.
 """
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attn_mlir.runtime import ops, programs
+from attn_mlir.runtime import compute, programs
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -31,7 +32,7 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, numbers: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> tuple[Tensor, ...]:
-        results = ops.compute_forward(q, k, v, list(captures), *numbers)
+        results = compute.compute_forward(q, k, v, list(captures), *numbers)
         ctx.numbers, ctx.captures = numbers, len(captures)
         ctx.save_for_backward(q, k, v, *captures, *results)
         ctx.mark_non_differentiable(*results[1 + len(programs.find(numbers[2]).outputs) :])
@@ -40,5 +41,5 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        made = ops.forward_backward(ctx, grads, ops.backward if torch.is_grad_enabled() else ops.compute_backward)
-        return (None, *made)
+        gradients = importlib.import_module("attn_mlir.runtime.ops").backward if torch.is_grad_enabled() else compute.compute_backward
+        return (None, *compute.forward_backward(ctx, grads, gradients))

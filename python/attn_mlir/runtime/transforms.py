@@ -10,7 +10,7 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.runtime import ops, programs
+from attn_mlir.runtime import compute, ops, programs
 from attn_mlir.runtime.vmap import loop_over_batch
 
 
@@ -124,11 +124,11 @@ class Forward(torch.autograd.Function):
         call: Call = ctx.call
         saved = ctx.saved_tensors
         results, given = saved[3 + call.captures :], grads[: call.outputs]
-        ops.check_row_gradients(call.program, given[1:])
-        filled = [ops.or_zeros(grad, result) for grad, result in zip(given, results, strict=False)]
+        compute.check_row_gradients(call.program, given[1:])
+        filled = [compute.or_zeros(grad, result) for grad, result in zip(given, results, strict=False)]
         made = Backward.apply(call, *saved, *filled)  # type: ignore[no-untyped-call]
         inputs, captures = saved[:3], saved[3 : 3 + call.captures]
-        spread = ops.spread(made, inputs, captures, call.program, call.wrt)
+        spread = compute.spread(made, inputs, captures, call.program, call.wrt)
         return (None, *spread)
 
     jvp = staticmethod(_no_mixed_derivative)
@@ -154,7 +154,7 @@ class Backward(torch.autograd.Function):
         parts = _parts(call, ctx.saved_tensors)
         inputs, captures, _, _, results, _ = parts
         made = Second.apply(call, *ctx.saved_tensors, *grads)  # type: ignore[no-untyped-call]
-        spread = ops.spread(made[: len(grads)], inputs, captures, call.program, call.wrt)
+        spread = compute.spread(made[: len(grads)], inputs, captures, call.program, call.wrt)
         return (None, *spread, *[None] * len(results), *made[len(grads) :])
 
     jvp = staticmethod(_no_mixed_derivative)

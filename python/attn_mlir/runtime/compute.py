@@ -1,0 +1,137 @@
+"""What the operators of `ops` compute, as plain functions: for calls outside of torch.compile and transforms, which need no operators.
+
+Registering operators takes a while, so that this module imports nothing that does.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.runtime import programs
+
+
+def compute_forward(
+    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, wrt: str, layout: str
+) -> list[Tensor]:
+    """o, the row outputs and, where `wrt` names something, what the backward needs besides."""
+    found = programs.find(program)
+    values = found.join(captures, floats, ints)
+    sizes = programs.sizes_of(q, k, v)
+    found.check(values, sizes, q.device)
+    if wrt:
+        results = found.derivative(q.device.type, "fwd", wrt).run([q, k, v, *values], layout)
+    elif 0 in (sizes["B"], sizes["Hq"], sizes["Sq"], sizes["Skv"]):
+        results = [torch.zeros_like(result) for result in empty_forward(q, k, v, captures, floats, ints, program, wrt, layout)]
+    else:
+        return found.kernel(q.device.type).run(q, k, v, values, layout)
+    if sizes["Skv"] == 0:
+        found.fill_empty(results[1 : 1 + len(found.outputs)])
+    return results
+
+
+def compute_backward(
+    inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
+    program: str, wrt: str, layout: str,
+) -> list[Tensor]:  # fmt: skip
+    """The gradients of what `wrt` names; `results` are those of `forward`, `grads` those of o and the row outputs."""
+    derivative, arguments = derivative_call("bwd", inputs, captures, floats, ints, [*results, *grads], program, wrt)
+    made = derivative.run(arguments, layout)
+    return [as_dtype_of(gradient, like) for gradient, like in zip(made, named_tensors(inputs, captures, program, wrt), strict=True)]
+
+
+def empty_forward(
+    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, wrt: str, layout: str
+) -> list[Tensor]:
+    """Uninitialised results of `compute_forward`."""
+    found = programs.find(program)
+    if wrt:
+        derivative = found.derivative(q.device.type, "fwd", wrt)
+        return empty(derivative.results([q, k, v, *found.join(captures, floats, ints)]), q.device, layout)
+    shape = (*q.shape[:3], v.shape[3])
+    score = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return empty([(shape, q.dtype), *[(shape[:3], score)] * len(found.outputs)], q.device, layout)
+
+
+def forward_backward(ctx: Any, grads: Sequence[Tensor | None], gradients: Any) -> list[Tensor | None]:
+    """The gradients of q, k, v and the captures by those of the results; `gradients` is `backward`, or what computes it."""
+    floats, ints, program, wrt, layout = ctx.numbers
+    saved = list(ctx.saved_tensors)
+    inputs, captures, results = saved[:3], saved[3 : 3 + ctx.captures], saved[3 + ctx.captures :]
+    count = 1 + len(programs.find(program).outputs)
+    if not wrt:
+        raise UnsupportedError("this result was computed without the values that a gradient needs: name what needs one in `wrt`")
+    check_row_gradients(program, grads[1:count])
+    given = [or_zeros(grad, result) for grad, result in zip(grads[:count], results[:count], strict=True)]
+    made = gradients(inputs, captures, floats, ints, results, given, program, wrt, layout)
+    return spread(made, inputs, captures, program, wrt)
+
+
+def check_row_gradients(program: str, grads: Sequence[Tensor | None]) -> None:
+    """Refuses gradients of row outputs where there is no rule for them."""
+    if programs.find(program).is_written and any(grad is not None for grad in grads):
+        raise UnsupportedError("the row outputs have no gradient where `backward` is written: leave it out, and all gradients are derived")
+
+
+def derivative_call(
+    function: str, inputs: Sequence[Tensor], captures: Sequence[Tensor], floats: Sequence[float], ints: Sequence[int],
+    more: Sequence[Tensor], program: str, wrt: str,
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """The derivative and its arguments."""
+    found = programs.find(program)
+    try:
+        derivative = found.derivative(inputs[0].device.type, function, wrt)
+    except CompileError as error:
+        if "no derivative" not in str(error):
+            raise
+        raise UnsupportedError(str(error)) from error
+    return derivative, [*inputs, *found.join(captures, floats, ints), *more]
+
+
+def named_tensors(inputs: Sequence[Tensor], captures: Sequence[Tensor], program: str, wrt: str) -> list[Tensor]:
+    """The tensors that `wrt` names, in the order of the arguments."""
+    found = programs.find(program)
+    tensors = dict(zip(found.tensor_positions(), [*inputs, *captures], strict=True))
+    return [tensors[position] for position in sorted(found.position(name) for name in wrt.split("+"))]
+
+
+def spread(
+    gradients: Sequence[Tensor], inputs: Sequence[Tensor], captures: Sequence[Tensor], program: str, wrt: str
+) -> list[Tensor | None]:
+    """Gradients of what `wrt` names in the places of all tensors: q, k, v and the captures."""
+    found = programs.find(program)
+    wanted = sorted(found.position(name) for name in wrt.split("+"))
+    by_position = dict(zip(wanted, gradients, strict=True))
+    return [by_position.get(position) for position in found.tensor_positions()]
+
+
+def empty_gradients(inputs: Sequence[Tensor], captures: Sequence[Tensor], program: str, wrt: str, layout: str) -> list[Tensor]:
+    """Empty gradients of what `wrt` names: those of q, k and v in the memory order of `layout`, those of captures dense."""
+    found = programs.find(program)
+    wanted = sorted(found.position(name) for name in wrt.split("+"))
+    likes = zip(wanted, named_tensors(inputs, captures, program, wrt), strict=True)
+    return [empty([(t.shape, t.dtype)], t.device, layout if position < 3 else "bhsd")[0] for position, t in likes]
+
+
+def empty(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.device, layout: str) -> list[Tensor]:
+    """Uninitialised results; those of rank 4 have the memory order of `layout`."""
+    made = []
+    for shape, dtype in results:
+        if layout == "bshd" and len(shape) == 4:
+            _, heads, length, columns = shape
+            strides = (heads * length * columns, columns, heads * columns, 1)
+            made.append(torch.empty_strided(tuple(shape), strides, dtype=dtype, device=device))
+        else:
+            made.append(torch.empty(tuple(shape), dtype=dtype, device=device))
+    return made
+
+
+def or_zeros(grad: Tensor | None, like: Tensor) -> Tensor:
+    """The gradient; where there is none, zeros that take no memory."""
+    return like.new_zeros(()).expand(like.shape) if grad is None else grad
+
+
+def as_dtype_of(gradient: Tensor, like: Tensor) -> Tensor:
+    return gradient if gradient.dtype == like.dtype else gradient.to(like.dtype)
