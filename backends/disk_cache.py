@@ -17,7 +17,7 @@ from typing import Any
 
 import attn_mlir
 
-_SOURCES = (".py", ".h", ".cuh", ".cu", ".json")
+_SOURCES = (".py", ".h", ".cpp", ".cuh", ".cu", ".json")
 
 
 def directory() -> Path | None:

@@ -1,0 +1,97 @@
+"""Compiles the source of a kernel for AMD GPUs into a library for the CPU, together with the runtime that emulates a compute unit."""
+
+import hashlib
+import os
+import platform
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from attn_mlir.backends import disk_cache
+from attn_mlir.backends.amd.clang import find_host_clang, version_of
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.errors import CompileError
+
+_HERE = Path(__file__).parent
+_RUNTIME = ("runtime.cpp", "wave.cpp", "memory.cpp")
+_LANGUAGE = ("-std=c++17", "-O2", "-fPIC")
+# Vectorisation could join accesses into ones of 32 bytes, which -fsanitize=thread does not see.
+_KERNEL = ("-DATTN_AMD_EMULATED", "-fsanitize=thread", "-ffp-contract=fast", "-fno-math-errno", "-fno-vectorize", "-fno-slp-vectorize",
+           "-gline-tables-only", "-Wno-unknown-attributes", "-Wno-psabi", "-w")  # fmt: skip
+_LINES = 30
+
+
+def build(code: KernelCode) -> bytes:
+    """The library, built or found on disk. Raises CompileError, or UnsupportedError without clang."""
+    clang = find_host_clang()
+    flags = [*_LANGUAGE, *_processor(), *_KERNEL]
+    key = disk_cache.key_of(code.source, code.entry, " ".join(flags), version_of(clang)[1], _headers(), "emulated")
+    found = disk_cache.load(key, "so")
+    if found is not None:
+        return found[0]
+    with tempfile.TemporaryDirectory() as folder:
+        source, compiled, library = (Path(folder) / f"{code.name}.{suffix}" for suffix in ("hip.cpp", "o", "so"))
+        source.write_text(f"{code.source}\nATTN_EMULATED_ENTRY({code.entry})\n")
+        _run([clang, *flags, f"-I{_HERE}", f"-I{_HERE.parent}", "-c", str(source), "-o", str(compiled)], code)
+        runtime = []
+        for name, content in zip(_RUNTIME, _runtime(clang), strict=True):
+            runtime.append(Path(folder) / f"{name}.o")
+            runtime[-1].write_bytes(content)
+        # Without -fsanitize=thread here: the runtime itself answers the calls that the option has put into the kernel.
+        _run([clang, "-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-o", str(library), str(compiled), *map(str, runtime), "-lm"], code)
+        made = library.read_bytes()
+    disk_cache.save(key, "so", made, {})
+    return made
+
+
+@cache
+def _runtime(clang: str) -> tuple[bytes, ...]:
+    """The runtime's object files."""
+    return tuple(_runtime_object(clang, name) for name in _RUNTIME)
+
+
+def _runtime_object(clang: str, name: str) -> bytes:
+    flags = [*_LANGUAGE, *_processor()]
+    key = disk_cache.key_of((_HERE / name).read_text(), " ".join(flags), version_of(clang)[1], _headers())
+    found = disk_cache.load(key, "o")
+    if found is not None:
+        return found[0]
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / f"{name}.o"
+        _run([clang, *flags, "-c", str(_HERE / name), "-o", str(target)], None)
+        made = target.read_bytes()
+    disk_cache.save(key, "o", made, {})
+    return made
+
+
+@cache
+def _processor() -> tuple[str, ...]:
+    """Options for conversions of f16 and wide vectors, where this processor has them."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if platform.machine() != "x86_64" or not cpuinfo.is_file():
+        return ()
+    known = set(next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "").split())
+    return ("-mavx2", "-mfma", "-mf16c") if {"avx2", "fma", "f16c"} <= known else ()
+
+
+@cache
+def _headers() -> str:
+    """Changes with the sources that kernels and the runtime include."""
+    digest = hashlib.sha256()
+    for path in sorted([*_HERE.glob("*.h"), *_HERE.glob("*.cpp"), *_HERE.parent.glob("*.h")]):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _run(command: list[str], code: KernelCode | None) -> None:
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode == 0:
+        return
+    log = "\n".join(made.stderr.splitlines()[:_LINES])
+    if code is None:
+        raise CompileError(f"the runtime of the emulation of AMD GPUs does not compile:\n{log}")
+    handle, name = tempfile.mkstemp(prefix=f"{code.name}-", suffix=".hip")
+    with os.fdopen(handle, "w") as file:
+        file.write(code.source)
+    raise CompileError(f"clang rejects the kernel {code.name} for the CPU (source: {name}); please report this:\n{log}")
