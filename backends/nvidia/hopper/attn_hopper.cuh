@@ -183,7 +183,15 @@ ATTN_DEVICE constexpr uint64_t descriptor_bits(uint32_t leading_bytes, uint32_t 
   return (static_cast<uint64_t>(leading_bytes >> 4) << 16) | (static_cast<uint64_t>(stride_bytes >> 4) << 32) |
          (static_cast<uint64_t>(swizzle) << 62);
 }
-ATTN_DEVICE uint64_t descriptor_at(uint32_t address, uint64_t bits) { return bits | ((address & 0x3FFFF) >> 4); }
+// Both words are put together and taken apart in PTX: of 64-bit arithmetic the compiler makes masks, one or two instructions each time.
+ATTN_DEVICE uint64_t descriptor_of(uint32_t low, uint32_t high) {
+  uint64_t descriptor;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
+  return descriptor;
+}
+ATTN_DEVICE uint64_t descriptor_at(uint32_t address, uint64_t bits) {
+  return descriptor_of((address >> 4) + static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32));
+}
 ATTN_DEVICE uint64_t k_major(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 1024, kSwizzle128)); }
 ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t panel_bytes) {
   return descriptor_at(address, descriptor_bits(panel_bytes, 1024, kSwizzle128));
@@ -198,7 +206,9 @@ ATTN_DEVICE uint64_t mn_major_32(uint32_t address, uint32_t panel_bytes) {
 }
 // The descriptor `bytes` (a multiple of 16) further on. The address never carries out of the low word, so one 32-bit addition does it.
 ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) {
-  return (descriptor & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+  uint32_t low, high;
+  asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
+  return descriptor_of(low + (bytes >> 4), high);
 }
 // `value`, known to the compiler to be the same in all threads of the (converged) warp: what is computed from it stays in uniform registers.
 ATTN_DEVICE int uniform(int value) { return static_cast<int>(__reduce_or_sync(0xffffffffu, static_cast<unsigned>(value))); }

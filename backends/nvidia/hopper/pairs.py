@@ -46,6 +46,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     # Measured: warps of their own pay where programs with later keys have fewer queries.
     adders = layout.warpgroups > 1 and is_masked(layout.kernel)
     fields["adders"] = int(choices.get("adders", adders or bool(choices.get("deterministic"))))
+    fields["rotated"] = int(choices.get("rotated", 0))
     if choices.get("deterministic"):
         # Sums over keys are added in turns, for which there is a counter for each block of queries and warpgroup.
         over = Core(kernel, 0).arguments.number(turn_tensor(layout.kernel))
@@ -81,6 +82,7 @@ class _Printer:
 
     def __init__(self, layout: Layout, fields: Mapping[str, int | str]) -> None:
         self.ordered = bool(fields.get("deterministic", 0))
+        layout.rotated = bool(fields.get("rotated", 0)) and not self.ordered
         layout.adders = bool(layout.adds) and (self.ordered or bool(fields.get("adders", 0)))
         self.layout, self.kernel = layout, layout.kernel
         self.core = _core(self.kernel)

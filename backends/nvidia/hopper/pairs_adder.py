@@ -36,6 +36,8 @@ class Adder(Sweep):
     warpgroup tells whose turn it is. A program waits for earlier ones only, which run or have run.
     """
 
+    placed = ("tile.accumulate",)
+
     def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, ordered: bool) -> None:
         super().__init__(core, kernel, layout)
         self.ordered = ordered

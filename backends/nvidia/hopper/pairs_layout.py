@@ -46,6 +46,8 @@ class Layout:
         self.warpgroups = kernel.keys // ROWS
         self.adders = False
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
+        self.rotated = False
+        """Whether programs start at different queries."""
         self._size = 0
         self.keys: dict[ir.Value, Buffer] = {}
         self.queries: dict[ir.Value, Buffer] = {}

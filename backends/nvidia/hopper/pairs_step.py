@@ -21,6 +21,7 @@ class Consumers(Sweep):
         self.element = element
         self.packed: dict[ir.Value, Packed] = {}
         self.sums = QuerySums(core, kernel, layout, element)
+        self.placed = () if layout.adders else ("tile.accumulate",)
 
     # ---- carried tiles
 
@@ -33,6 +34,7 @@ class Consumers(Sweep):
             self.core.tiles[result] = self.core.tiles[value]
 
     def before_heads(self, block: ir.Block) -> None:
+        self.sums.key_count()
         for op in ops_of(block, "tile.fill"):
             self.core.tiles[op.results[0]] = self.core.row("state", self.core.value(op.operands[0]))
 
@@ -157,10 +159,10 @@ class Consumers(Sweep):
         core, layout = self.core, self.layout
         sums, adds = ops_of(block, "tile.dot_add"), ops_of(block, "tile.accumulate")
         groups = [sums[:1], adds, sums[1:]] if adds else [sums]
-        self.sums.clear_missing_keys([self.packed[value] for value in dict.fromkeys(op.operands[0] for op in adds)])
         last = {self._memory[op.operands[2]]: n for n, group in enumerate(groups) for op in group if op.name == "tile.dot_add"}
         for number, group in enumerate(groups):
             if group and number == 1 and adds:
+                self.sums.clear_missing_keys([self.packed[value] for value in dict.fromkeys(op.operands[0] for op in adds)])
                 self.sums.exchange(adds, self.packed)
             if group:
                 core.writer.line("attn::wgmma_begin();")

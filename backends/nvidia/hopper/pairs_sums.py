@@ -20,7 +20,8 @@ class QuerySums:
         self._exchanged: dict[ir.Value, str] = {}
         self._parts: dict[ir.Value, list[Fragment]] = {}
 
-    def _key_count(self) -> str:
+    def key_count(self) -> str:
+        """How many keys the program has, a C++ expression."""
         return as_int(self.core, list(self.kernel.key_loads[0].operands)[4])
 
     def clear_missing_keys(self, tiles: list[Packed]) -> None:
@@ -28,7 +29,7 @@ class QuerySums:
         if not tiles:
             return
         core = self.core
-        count = self._key_count()
+        count = self.key_count()
         with core.scope(f"if ({count} < {self.kernel.keys})"), core.unrolled("c", self.kernel.queries // 8), core.unrolled("h", 2):
             for tile in tiles:
                 core.writer.line(f"if (row + 8 * h >= {count}) {tile.name}[2 * c + h] = 0;")
@@ -43,8 +44,8 @@ class QuerySums:
             writer.line(f"attn::named_sync(2, {consumers});")
         own, store_row = core.names.fresh("own"), core.names.fresh("store_row")
         writer.line(
-            f"const int {own} = attn::opaque(threadIdx.x);",
-            f"const int {store_row} = {own} / 32 * 16 + {own} / 8 % 2 * 8 + {own} % 8;",
+            f"const unsigned {own} = attn::opaque(threadIdx.x);",
+            f"const unsigned {store_row} = {own} / 32 * 16 + {own} / 8 % 2 * 8 + {own} % 8;",
         )
         for number, value in enumerate(dict.fromkeys(op.operands[0] for op in adds)):
             buffer, tile = layout.exchange[number], packed[value]
@@ -53,8 +54,7 @@ class QuerySums:
             writer.line(f"const uint32_t {name} = {address};")
             self._exchanged[value] = name
             with core.unrolled("k", self.kernel.queries // 16):
-                writer.line(f"const int chunk = 2 * k + {own} / 16 % 2;")
-                place = f"chunk / 8 * {keys * 128} + {store_row} * 128 + (chunk % 8 ^ {store_row} % 8) * 16"
+                place = f"k / 4 * {keys * 128} + {store_row} * 128 + ((2 * k % 8 | {own} / 16 % 2) ^ {store_row} % 8) * 16"
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
                 writer.line(f"attn::store_matrices({name} + {place}, {registers});")
         writer.line("attn::fence_proxy_async();")
@@ -124,8 +124,8 @@ class QuerySums:
             with core.scope(""):
                 offset = buffer.offset + number * split.columns * 256
                 core.writer.line(
-                    "const int own = attn::opaque(threadIdx.x) % 128; // keeps what follows out of registers until here",
-                    "const int own_row = own / 32 * 16 + own % 32 / 4;",
+                    "const unsigned own = attn::opaque(threadIdx.x) % 128; // keeps what follows out of registers until here",
+                    "const unsigned own_row = own / 32 * 16 + own % 32 / 4;",
                     "const bool odd_row = own_row & 1;",
                     "const uint32_t add_chunk = ((odd_row ? 4 : 0) ^ own % 4 / 2 ^ own_row & 7) * 16;",
                     f"const uint32_t to = shared + {offset} + {buffer.bytes} * warpgroup + own_row * 128 + own % 2 * 8;",
@@ -167,7 +167,7 @@ class QuerySums:
     def scatter_pairs(self, op: ir.Operation, limit: str | None) -> None:
         """Adds an element of each pair at its place."""
         core, block = self.core, body_of(op)
-        count = self._key_count()
+        count = self.key_count()
         with core.unrolled("c", self.kernel.queries // 8), core.unrolled("e", 2):
             core.writer.line("const int query = column + 8 * c + e;")
             with core.unrolled("h", 2), core.scope(f"if (row + 8 * h < {count}{'' if limit is None else f' && query < {limit}'})"):
@@ -190,7 +190,7 @@ class QuerySums:
             raise UnsupportedError("hopper: what is scattered behind the loop over queries has one value for each key")
         keys, consumers = self.kernel.keys, 128 * layout.warpgroups
         table = f"shared + {layout.scatter.offset}"
-        count = self._key_count()
+        count = self.key_count()
         writer = core.writer
         value, present, *indices = list(list(block.operations)[-1].operation.operands)
         with core.unrolled("h", 2):
@@ -224,7 +224,7 @@ class QuerySums:
         if not isinstance(tile, Fragment):
             raise UnsupportedError("hopper: sums over queries are stored as tiles")
         element = str(ir.MemRefType(target.type).element_type)
-        count = self._key_count()
+        count = self.key_count()
         with core.unrolled("h", 2), core.scope(f"if (row + 8 * h < {count})"):
             texts = [core.value(batch), core.value(head), f"({core.value(row)} + row + 8 * h)", "column"]
             core.writer.line(f"auto *to = &{core.arguments.element(target, texts)};")

@@ -13,10 +13,14 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 STEP, STAGE, PARITY = "step", "stage", "parity"
+KEPT = 2
+"""Values of query rows that a thread of the producer reads at once, the first ones before their stage is free: it has few registers."""
 
 
 class Sweep(ABC):
-    """Prints `for` and `if` around the steps of one role."""
+    """Prints `for` and `if` around the steps of one role. `placed`: the ops of a step whose tiles' places in memory the role needs."""
+
+    placed: tuple[str, ...] = ()
 
     def __init__(self, core: Core, kernel: PairsKernel, layout: Layout) -> None:
         self.core, self.kernel, self.layout = core, kernel, layout
@@ -48,10 +52,20 @@ class Sweep(ABC):
         carried = list(self.kernel.sweep.arguments)
         with self._for(loop):
             self.enter(carried[1:], list(loop.operands)[3:])
+            self._places()
             self.before_heads(self.kernel.sweep)
             self._walk(self.kernel.sweep)
             self.after_heads(self.kernel.sweep)
         self.leave(list(loop.results), list(loop.operands)[3:])
+
+    def _places(self) -> None:
+        """Prints the heads and batches of tiles here, once for all steps: there may be a division in them."""
+        moving = [op.regions[0].blocks[0].arguments[0] for op in find_all_loops(self.kernel.sweep)]
+        for step in self.kernel.steps:
+            for op in ops_of(step, *self.placed):
+                for value in place_of(op):
+                    if not any(depends(value, variable) for variable in moving):
+                        self.core.value(value)
 
     def _walk(self, block: ir.Block) -> None:
         for op in ops_of(block, "scf.for", "scf.if"):
@@ -74,9 +88,28 @@ class Sweep(ABC):
         name = core.names.fresh("member" if op == self.kernel.heads else "query0")
         type_ = core.scalars.type_of(variable)
         core.scalars.bind(variable, name)
+        if self.layout.rotated and self._same_for_all_keys(op):
+            # Programs that run side by side start at different queries, so that they do not all add to the same ones.
+            left, apart = core.names.fresh("left"), self.kernel.keys // self.kernel.queries
+            core.writer.line(
+                f"int {left} = ({end} - {begin}) / {step};",
+                f"{type_} {name} = {begin} + ({left} > 0 ? {apart} * block % {left} * {step} : 0);",
+                "#pragma unroll 1",
+            )
+            with core.scope(f"for (; {left} > 0; --{left})"):
+                yield
+                core.writer.line(f"{name} += {step};", f"if ({name} >= {end}) {name} = {begin};")
+            return
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})"):
             yield
+
+    def _same_for_all_keys(self, op: ir.Operation) -> bool:
+        """Whether the loop runs over whole blocks of queries, the same ones for all keys."""
+        counts = [list(load.operands)[4] for load in ops_of(op.regions[0].blocks[0], "tile.load")]
+        keys = self.kernel.key_loop.regions[0].blocks[0].arguments[0]
+        whole = bool(counts) and all(step_limit(count) is None for count in counts)
+        return whole and not any(depends(bound, keys) for bound in list(op.operands)[:2])
 
     def _block(self, block: ir.Block) -> None:
         if ops_of(block, "tile.load", "tile.dot", "tile.map"):
@@ -107,6 +140,21 @@ class Sweep(ABC):
         return
 
 
+def find_all_loops(block: ir.Block) -> list[ir.Operation]:
+    """The loops in a block, at any depth."""
+    found = ops_of(block, "scf.for")
+    for op in ops_of(block, "scf.for", "scf.if"):
+        for region in op.regions:
+            for inner in region.blocks:
+                found += find_all_loops(inner)
+    return found
+
+
+def place_of(op: ir.Operation) -> list[ir.Value]:
+    """Batch and head of a `tile.load` or `tile.accumulate`."""
+    return list(op.operands)[1:3] if op.name == "tile.load" else list(op.operands)[4:6]
+
+
 def depends(value: ir.Value, on: ir.Value) -> bool:
     """Whether a value is computed from another one."""
     if value == on:
@@ -128,6 +176,8 @@ def staged_values(core: Core, block: ir.Block) -> list[ir.Value]:
 
 class Loader(Sweep):
     """The warp that loads the tiles of queries by TMA: one thread does, but all of them find out which tiles are needed."""
+
+    placed = ("tile.load",)
 
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
@@ -157,31 +207,48 @@ class ColumnWriter(Sweep):
         pipe, queries = layout.pipes - 1, self.kernel.queries
         full = f"barriers + {layout.full(pipe) - layout.barriers} + 8 * {STAGE}"
         free = f"barriers + {layout.free(pipe) - layout.barriers} + 8 * {STAGE}"
-        core.writer.line(f"attn::barrier_wait({free}, {PARITY} ^ 1);")
+        wait = f"attn::barrier_wait({free}, {PARITY} ^ 1);"
         values = staged_values(core, block)
         if values:
             core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE};")
-            limit = self._limit(block)
+            names = [core.names.fresh("kept") for _ in values]
+            parts = next(n for n in (4, 2, 1) if n == 1 or (n * len(values) <= KEPT and queries % (32 * n) == 0))
             core.writer.line("#pragma unroll 1")
-            with core.scope(f"for (int query = lane; query < {queries}; query += 32)"):
-                name = "query"
-                if limit is not None:
-                    name = core.names.fresh("present")
-                    core.writer.line(f"const int {name} = min(query, {as_int(core, limit)} - 1);")
-                for op in ops_of(block, "tile.map"):
-                    arguments = list(op.regions[0].blocks[0].arguments)
-                    if len(arguments) == 2:
-                        core.scalars.bind(arguments[1], name)
-                for op in ops_of(core.kernel.regions[0].blocks[0], "tile.program_id"):
-                    own = core.names.fresh("own")
-                    core.writer.line(f"const int {own} = attn::opaque({core.value(op.results[0])});")
-                    core.scalars.bind(op.results[0], own)
-                for slot, value in enumerate(values):
-                    integer = core.scalars.type_of(value) == "int"
-                    store = "store_shared_int" if integer else "store_shared"
-                    text = core.scalars.emit(value)
-                    core.writer.line(f"attn::{store}(columns + {4 * slot * queries} + 4 * query, {text});")
+            with core.scope(f"for (int first = lane; first < {queries}; first += {32 * parts})"):
+                self._forget_places()
+                core.writer.all(f"{core.scalars.type_of(value)} {name}[{parts}];" for value, name in zip(values, names, strict=True))
+                with core.unrolled("part", parts):
+                    core.writer.line("const int query = first + 32 * part;")
+                    core.writer.all(f"{name}[part] = {text};" for name, text in zip(names, self._values(block, values), strict=True))
+                core.writer.line(wait)
+                with core.unrolled("part", parts):
+                    for slot, (value, name) in enumerate(zip(values, names, strict=True)):
+                        store = "store_shared_int" if core.scalars.type_of(value) == "int" else "store_shared"
+                        core.writer.line(f"attn::{store}(columns + {4 * slot * queries} + 4 * first + 128 * part, {name}[part]);")
+        else:
+            core.writer.line(wait)
         core.writer.line(f"attn::barrier_arrive({full});")
+
+    def _forget_places(self) -> None:
+        """What follows from the program's place is computed anew in each step, not kept in registers."""
+        core = self.core
+        for op in ops_of(core.kernel.regions[0].blocks[0], "tile.program_id"):
+            own = core.names.fresh("own")
+            core.writer.line(f"const int {own} = attn::opaque({core.value(op.results[0])});")
+            core.scalars.bind(op.results[0], own)
+
+    def _values(self, block: ir.Block, values: list[ir.Value]) -> list[str]:
+        """The expressions of the values of row `query`."""
+        core, name = self.core, "query"
+        limit = self._limit(block)
+        if limit is not None:
+            name = core.names.fresh("present")
+            core.writer.line(f"const int {name} = min(query, {as_int(core, limit)} - 1);")
+        for op in ops_of(block, "tile.map"):
+            arguments = list(op.regions[0].blocks[0].arguments)
+            if len(arguments) == 2:
+                core.scalars.bind(arguments[1], name)
+        return [core.scalars.emit(value) for value in values]
 
     def _limit(self, block: ir.Block) -> ir.Value | None:
         count = list(next(op for op in ops_of(block, "tile.map") if len(list(op.operands)) == 2).operands)[1]

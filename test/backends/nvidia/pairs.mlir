@@ -16,9 +16,17 @@
 // CHECK:               attn::barrier_arrive_expect(
 // CHECK-NEXT:          attn::tma_load({{.*}}, &[[Q]]_map_64x128
 // CHECK:         else if (warp == 1) {
-// CHECK:           attn::store_shared(columns + 0 + 4 * query,
-// CHECK:           attn::store_shared(columns + 512 + 4 * query,
+// CHECK:           kept[part] =
+// CHECK-NEXT:      kept_2[part] =
+// CHECK:           attn::barrier_wait(
+// CHECK:           attn::store_shared(columns + 0 + 4 * first + 128 * part, kept[part]);
+// CHECK-NEXT:      attn::store_shared(columns + 512 + 4 * first + 128 * part, kept_2[part]);
 // CHECK:       attn::more_registers<240>();
+
+// The head of the queries is found once, before the steps.
+// CHECK:       const int [[GROUP:n_[0-9]+]] = quotient<int>(
+// CHECK-NEXT:  const int [[HEAD:n_[0-9]+]] = (head * [[GROUP]]) +
+// CHECK:       for (int query0_
 
 // Both products start; the exponential needs the first one only.
 // CHECK:         attn::wgmma_m64n128k16_ss_f16(product,
@@ -42,7 +50,7 @@
 // CHECK-NEXT:    attn::hold(query_sum);
 // CHECK:         attn::store_shared2(
 // CHECK:         attn::named_sync(3 + warpgroup, 128);
-// CHECK:         attn::tma_add(&[[DQ]]_map_32x64,
+// CHECK:         attn::tma_add(&[[DQ]]_map_32x64, {{.*}}, [[HEAD]], batch);
 // CHECK:         attn::wgmma_wait<0>();
 !t = tensor<?x?x?x64xf16>
 func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
