@@ -1,14 +1,17 @@
 """Runs small attentions under compute-sanitizer: python benchmarks/nvidia_sanitize.py [--tools memcheck,racecheck] [--only TEXT].
 
-Each tool runs one process with every shape; kernels are compiled before, so that the tool sees cached ones. Exits with 1 when a tool
-reports an error, or a result is wrong.
+Kernels are compiled and results checked before, without a tool. Then every tool runs the shapes in a few processes at once, which find
+the kernels in the cache. Exits with 1 when a tool reports an error, a process does not end in time, or a result is wrong.
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ TOOLS = {
     "synccheck": [],
     "initcheck": [],
 }
+_PROCESSES = 4
+"""For each tool; PyTorch takes longer to start under a tool than small kernels to run."""
 _WORDS = ("Invalid", "Race reported", "Error:", "error:", "hazard", "Barrier error", "Uninitialized")
 
 
@@ -42,30 +47,35 @@ def shapes() -> list[dict[str, Any]]:
 
 
 def _alibi(mods: Any) -> Callable[..., Any]:
-    return mods.alibi(mods.alibi_slopes(2, "cuda"))
+    return mods.alibi(mods.alibi_slopes(2, _device()))
 
 
-def run_all(only: str) -> int:
-    """Runs forward and backward of each shape, and compares them with a dense computation in PyTorch where it is softmax."""
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def run_all(names: Sequence[str]) -> int:
+    """Runs forward and backward of the named shapes, compared with PyTorch's formula where they are softmax; how many are wrong."""
     import torch
 
     import attn_mlir
 
-    wrong = 0
+    wrong, device = 0, _device()
     for shape in shapes():
-        if only not in shape["name"]:
+        if shape["name"] not in names:
             continue
         batch, heads, kv_heads, queries, keys, columns, value = shape["size"]
-        generator = torch.Generator("cuda").manual_seed(0)
+        generator = torch.Generator(device).manual_seed(0)
 
         def normal(*size: int, generator: torch.Generator = generator) -> torch.Tensor:
-            return torch.randn(*size, generator=generator, device="cuda", dtype=torch.float16).requires_grad_()
+            return torch.randn(*size, generator=generator, device=device, dtype=torch.float16).requires_grad_()
 
         q, k, v = normal(batch, heads, queries, columns), normal(batch, kv_heads, keys, columns), normal(batch, kv_heads, keys, value)
         options = {name: option for name, option in shape.items() if name not in ("name", "size")}
         o = attn_mlir.attention(q, k, v, **options)
         gradients = torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
-        torch.cuda.synchronize()
         told = "finite" if all(bool(torch.isfinite(t).all()) for t in (o, *gradients)) else "NOT FINITE"
         if not set(options) - {"mask_mod"}:
             error = _error(q, k, v, o, options.get("mask_mod"))
@@ -83,45 +93,66 @@ def _error(q: Any, k: Any, v: Any, o: Any, mask: Callable[..., Any] | None) -> f
     k, v = (x.detach().float().repeat_interleave(group, 1) for x in (k, v))
     scores = q.detach().float() @ k.mT * q.shape[3] ** -0.5
     if mask is not None:
-        index = [torch.arange(n, device="cuda") for n in (q.shape[2], k.shape[2])]
+        index = [torch.arange(n, device=o.device) for n in (q.shape[2], k.shape[2])]
         scores = scores.masked_fill(~mask(0, 0, index[0][:, None], index[1][None, :]), -torch.inf)
     return (torch.softmax(scores, -1) @ v - o.detach().float()).abs().max().item()
 
 
-def check(tool: str, only: str, timeout: int) -> bool:
-    """Whether a tool finds nothing."""
+def check(tool: str, names: Sequence[str], timeout: int) -> bool:
+    """Whether a tool finds nothing in shapes of these names."""
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     # Only kernels of ours are looked at: PyTorch's take long, and are not the question.
-    filters = ["--kernel-name", "regex:attention.*", "--print-limit", "20", "--error-exitcode", "99"]
-    inner = [sys.executable, str(Path(__file__).resolve()), "--inner", "--only", only]
-    command = [sanitizer, "--tool", tool, *TOOLS[tool], *filters, *inner]
+    filters = ["--kernel-name", "kns=attention", "--print-limit", "20", "--error-exitcode", "99"]
+    start = time.perf_counter()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        done = _run([sanitizer, "--tool", tool, *TOOLS[tool], *filters], names, timeout)
     except (OSError, subprocess.TimeoutExpired) as error:
-        print(f"{tool}: {type(error).__name__}: {str(error)[:200]}")
+        print(f"{tool}, {', '.join(names)}: {type(error).__name__}: {str(error)[:200]}", flush=True)
         return False
     lines = (done.stdout + done.stderr).splitlines()
     found = [line for line in lines if any(word in line for word in _WORDS)]
     summary = [line for line in lines if "SUMMARY" in line]
     ran = sum(": finite" in line for line in lines)
-    print(f"{tool}: exit code {done.returncode}, {ran} shapes ran; {' '.join(summary) or 'no summary'}")
-    print("\n".join((found or (lines if done.returncode else []))[-15:]), flush=True)
-    return done.returncode == 0 and bool(ran)
+    told = f"{tool}, {', '.join(names)}: exit code {done.returncode}, {ran} shapes in {time.perf_counter() - start:.0f} s; "
+    print("\n".join([told + (" ".join(summary) or "no summary"), *(found or (lines if done.returncode else []))[-15:]]), flush=True)
+    return done.returncode == 0 and ran == len(names)
+
+
+def prepare(name: str, timeout: int) -> bool:
+    """Compiles what a shape needs; whether its results are right."""
+    try:
+        done = _run([], [name], timeout)
+    except subprocess.TimeoutExpired:
+        print(f"{name}: does not end within {timeout} s, without a tool", flush=True)
+        return False
+    print((done.stdout if done.returncode == 0 else done.stdout + done.stderr[-2000:]).rstrip(), flush=True)
+    return done.returncode == 0
+
+
+def _run(tool: Sequence[str], names: Sequence[str], timeout: int) -> subprocess.CompletedProcess[str]:
+    """A process that runs shapes."""
+    command = [*tool, sys.executable, str(Path(__file__).resolve()), "--inner", *names]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tools", default="memcheck,racecheck")
-    parser.add_argument("--only", default="", metavar="TEXT")
-    parser.add_argument("--timeout", type=int, default=300, help="seconds for each tool")
-    parser.add_argument("--inner", action="store_true", help="just run the shapes")
+    parser.add_argument("--only", default="", metavar="TEXT", help="shapes whose name holds this")
+    parser.add_argument("--timeout", type=int, default=100, help="seconds for each process")
+    parser.add_argument("--inner", nargs="+", metavar="NAME", help="just run these shapes")
     args = parser.parse_args(given)
     if args.inner:
-        return run_all(args.only)
-    if run_all(args.only):
-        print("results are wrong without a tool")
-        return 1
-    return 0 if all([check(tool, args.only, args.timeout) for tool in args.tools.split(",")]) else 1
+        return 1 if run_all(args.inner) else 0
+    names = [shape["name"] for shape in shapes() if args.only in shape["name"]]
+    if not names:
+        parser.error(f"no shape's name holds {args.only!r}")
+    with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
+        if not all(list(pool.map(lambda name: prepare(name, args.timeout), names))):
+            print("results are wrong without a tool")
+            return 1
+        parts = [(tool, names[i::_PROCESSES]) for tool in args.tools.split(",") for i in range(min(_PROCESSES, len(names)))]
+        return 0 if all(list(pool.map(lambda part: check(part[0], part[1], args.timeout), parts))) else 1
 
 
 if __name__ == "__main__":
