@@ -61,6 +61,7 @@ def run_all(names: Sequence[str]) -> int:
     import torch
 
     import attn_mlir
+    from attn_mlir.errors import UnsupportedError
 
     wrong, device = 0, _device()
     for shape in shapes():
@@ -74,8 +75,12 @@ def run_all(names: Sequence[str]) -> int:
 
         q, k, v = normal(batch, heads, queries, columns), normal(batch, kv_heads, keys, columns), normal(batch, kv_heads, keys, value)
         options = {name: option for name, option in shape.items() if name not in ("name", "size")}
-        o = attn_mlir.attention(q, k, v, **options)
-        gradients = torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
+        try:
+            o = attn_mlir.attention(q, k, v, **options)
+            gradients = torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
+        except UnsupportedError as error:  # without TileLang
+            print(f"{shape['name']}: skipped, {error}", flush=True)
+            continue
         told = "finite" if all(bool(torch.isfinite(t).all()) for t in (o, *gradients)) else "NOT FINITE"
         if not set(options) - {"mask_mod"}:
             error = _error(q, k, v, o, options.get("mask_mod"))
@@ -118,15 +123,15 @@ def check(tool: str, names: Sequence[str], timeout: int) -> bool:
     return done.returncode == 0 and ran == len(names)
 
 
-def prepare(name: str, timeout: int) -> bool:
-    """Compiles what a shape needs; whether its results are right."""
+def prepare(name: str, timeout: int) -> str:
+    """Compiles what a shape needs: "right", "wrong", or "skipped" where a part is not installed."""
     try:
         done = _run([], [name], timeout)
     except subprocess.TimeoutExpired:
         print(f"{name}: does not end within {timeout} s, without a tool", flush=True)
-        return False
+        return "wrong"
     print((done.stdout if done.returncode == 0 else done.stdout + done.stderr[-2000:]).rstrip(), flush=True)
-    return done.returncode == 0
+    return "wrong" if done.returncode else "skipped" if ": skipped" in done.stdout else "right"
 
 
 def _run(tool: Sequence[str], names: Sequence[str], timeout: int) -> subprocess.CompletedProcess[str]:
@@ -148,9 +153,11 @@ def main(given: Sequence[str] | None = None) -> int:
     if not names:
         parser.error(f"no shape's name holds {args.only!r}")
     with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
-        if not all(list(pool.map(lambda name: prepare(name, args.timeout), names))):
+        prepared = dict(zip(names, pool.map(lambda name: prepare(name, args.timeout), names), strict=True))
+        if "wrong" in prepared.values():
             print("results are wrong without a tool")
             return 1
+        names = [name for name, how in prepared.items() if how == "right"]
         parts = [(tool, names[i::_PROCESSES]) for tool in args.tools.split(",") for i in range(min(_PROCESSES, len(names)))]
         return 0 if all(list(pool.map(lambda part: check(part[0], part[1], args.timeout), parts))) else 1
 

@@ -12,11 +12,14 @@ from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
 class Call:
     """A program of one kernel, on inputs of known addresses, shapes and strides that it reads where they are."""
 
-    __slots__ = ("_forms", "_packed", "launcher")
+    __slots__ = ("_forms", "_packed", "_transposed", "launcher")
 
-    def __init__(self, launcher: Launcher, results: Sequence[torch.Tensor]) -> None:
-        """`results` are those of an earlier run; the kernel writes every element of them."""
-        self.launcher = launcher
+    def __init__(self, launcher: Launcher, results: Sequence[torch.Tensor], transposed: bool = False) -> None:
+        """`results` are those of an earlier run; the kernel writes every element of them.
+
+        `transposed`: the first three inputs and the first result are [B, S, H, D].
+        """
+        self.launcher, self._transposed = launcher, transposed
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._packed: dict[tuple[int, ...], Packed] = {}
 
@@ -25,18 +28,24 @@ class Call:
         results = [cuda.empty(size, strides, dtype) for size, strides, dtype in self._forms]
         launcher = self.launcher
         if launcher.counts and cuda.is_capturing():
-            launcher([*inputs, *results])
+            launcher(self._operands(inputs, results))
             return results
         stream = cuda.current_stream(launcher.index)
         key = (stream, *[result.data_ptr() for result in results])
         packed = self._packed.get(key)
         if packed is None:
-            packed = launcher.pack([*inputs, *results], stream)
+            packed = launcher.pack(self._operands(inputs, results), stream)
             if len(self._packed) >= LIMIT:
                 self._packed.clear()
             self._packed[key] = packed
         launcher.start(packed)
         return results
+
+    def _operands(self, inputs: Sequence[Any], results: Sequence[torch.Tensor]) -> list[Any]:
+        """As the kernel takes them: [B, H, S, D]."""
+        if not self._transposed:
+            return [*inputs, *results]
+        return [*transposed(inputs, 3), *transposed(results, 1)]
 
 
 def key_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...]:
@@ -56,3 +65,8 @@ def key_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...]:
         else:
             key.append(value)
     return tuple(key)
+
+
+def transposed(values: Sequence[Any], count: int) -> list[Any]:
+    """The values, of which the first ones, tensors, have heads and positions exchanged."""
+    return [value.transpose(1, 2) if i < count else value for i, value in enumerate(values)]

@@ -36,6 +36,10 @@ class NvidiaKernel:
         """See `driver.Kernel.run`; the results are on the device of q, and computed on its current stream."""
         return self.program.run((q, k, v, *captures), layout)
 
+    def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
+        """See `driver.Repeating`."""
+        return self.program.again(inputs, layout)
+
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""
         return self.program.stages()

@@ -75,13 +75,36 @@ def test_the_short_way(gpu: FakeCuda, compiled: None) -> None:
         o, _ = found.run(q, k, v, [], layout)
         assert o.stride() == ((12800, 6400, 64, 1) if layout == "bhsd" else (12800, 64, 128, 1))
         assert parameter(gpu.named("cuLaunchKernelEx")[-1], 3, ctypes.c_uint64) == o.data_ptr()
-    assert len(found.program._calls) == 2
+    assert len(found.program._calls) == 3  # the second layout also as its user has it
     found.run(q, k[..., ::2].repeat(1, 1, 1, 2)[..., ::1], v, [])
     wide = heads(1, 2, 100, 128)
     found.run(q, wide[..., ::2], v, [])
-    assert len(found.program._calls) == 3  # copies are made anew each time
+    assert len(found.program._calls) == 4  # copies are made anew each time
     with pytest.raises(ArgumentError, match=r"of torch\.bfloat16"):
         found.run(q.view(torch.bfloat16), k, v, [])
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_the_same_call_again(gpu: FakeCuda, compiled: None, layout: str) -> None:
+    """Tensors come as the user has them; the kernel is told the same as by `run`."""
+    given = [heads(1, 2, 100, 64) if layout == "bhsd" else heads(1, 100, 2, 64) for _ in "qkv"]
+    views = given if layout == "bhsd" else [x.transpose(1, 2) for x in given]
+    with naive_emitter():
+        found: Any = driver.compile(HALF, "cuda")
+    assert found.again(given, layout) is None
+    o, lse = found.run(*views, [], layout)
+    run = gpu.named("cuLaunchKernelEx")[-1]
+    for _ in range(2):
+        again = found.again(given, layout)
+        assert again[0].shape == given[0].shape and again[0].is_contiguous() and again[1].shape == lse.shape
+        made = gpu.named("cuLaunchKernelEx")[-1]
+        assert made["grid"] == run["grid"] and parameter(made, 3, ctypes.c_uint64) == again[0].data_ptr()
+        for number in (1, 2, *range(5, 18)):
+            assert parameter(made, number, ctypes.c_uint64) == parameter(run, number, ctypes.c_uint64)
+    assert o.stride() == (again[0] if layout == "bhsd" else again[0].transpose(1, 2)).stride()
+    assert found.again([heads(*given[0].shape), *given[1:]], layout) is None
+    if layout == "bhsd":
+        assert found.again(given, "bshd") is None
 
 
 def test_empty_problems_launch_nothing(gpu: FakeCuda, compiled: None) -> None:

@@ -56,7 +56,8 @@ def execute(
     transformed = maybe_current_level() is not None
     wrt = "+".join(program.argument(i) for i in needing_gradient(values))
     if wrt or transformed:
-        driver.compiler_for(device)
+        if not program.derivatives:
+            driver.compiler_for(device)  # whose error says which devices there are
         captures = [value.clone() if getattr(value, "shares_numpy", False) else value for value in captures]
         tensors, floats, ints = program.split(captures)
         if transformed:
@@ -72,6 +73,23 @@ def execute(
     if problem.is_empty:
         return _empty_results(program, problem, q, layout)
     return program.kernel(device).run(q, k, v, captures, layout)
+
+
+def again(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool) -> list[Any] | None:
+    """What `execute` gives, where nothing but running a kernel is left to do on tensors that it has seen; else None.
+
+    Here q, k and v, the first of `values`, and o have the order of `layout`.
+    """
+    program = entry.programs[deterministic]
+    kernel = None if program is None else program.kernels.get(device)
+    repeat = getattr(kernel, "again", None)
+    if repeat is None or device != problem.device_type or maybe_current_level() is not None or may_carry_tangents():
+        return None
+    if torch.is_grad_enabled() and any([value.requires_grad for value in values if isinstance(value, torch.Tensor)]):
+        return None
+    if len(values) > 3:
+        program.check(values[3:], problem.sizes, problem.device)  # type: ignore[union-attr]
+    return repeat(values, layout)
 
 
 @functools.cache
