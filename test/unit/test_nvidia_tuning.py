@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.masks import causal
@@ -41,8 +42,8 @@ def traced(element: str = "f16", columns: int = 128) -> str:
 class FakeBench:
     """Times from a function of the choices; programs are texts, results their choices."""
 
-    def __init__(self, time: Callable[[Fields], float], problem: Callable[[Fields], str] = lambda _: "") -> None:
-        self._time, self._problem = time, problem
+    def __init__(self, time: Callable[[Fields], float], problem: Callable[[Fields], str] = lambda _: "", kernel: str = "attention") -> None:
+        self._time, self._problem, self._kernel = time, problem, kernel
         self._known: dict[str, Fields] = {}
         self.compiled: list[Fields] = []
         self.timed = 0
@@ -67,13 +68,11 @@ class FakeBench:
         if text not in self._known:
             with ir.Context() as context:
                 load_all(context)
-                self._known[text] = choices_in(ir.Module.parse(text).operation)["attention"]
+                self._known[text] = choices_in(ir.Module.parse(text).operation)[self._kernel]
         return self._known[text]
 
 
 def tuned(bench: FakeBench, path: str = "", measure: bool = True, text: str = "") -> dict[str, Fields]:
-    import torch
-
     tensor = torch.empty(4, 16, 4096, 128, dtype=torch.float16, device="meta")
     return tune_module(text or traced(), Job(), [tensor, tensor, tensor], path=path, measure=measure, bench=bench)
 
@@ -197,6 +196,27 @@ def test_the_fastest_candidate_wins_and_is_kept(tmp_path: Any, capsys: pytest.Ca
     assert not again.compiled and not again.timed
     told = capsys.readouterr().err
     assert "compiling" in told and "measuring" in told and "attention:" in told
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+def test_the_backward_has_its_own_choices(tmp_path: Any, columns: int) -> None:
+    """Its kernel over pairs is tuned in the same way: keys and queries of a block first, then what else its schedule knows."""
+
+    def time(choices: Fields) -> float:
+        return 1.0 + 0.2 * (choices["block_q"] != 64) + 0.1 * (choices.get("adders") != 1) + 0.1 * (choices.get("stages", 2) != 1)
+
+    job, path = Job("bwd", ("q", "k", "v")), str(tmp_path / "tune.json")
+    tensor = torch.empty(4, 32, 4096, columns, dtype=torch.float16, device="meta")
+    text = traced(columns=columns)
+    (kernel,) = tunables(text, job, (tensor.shape, tensor.shape), HOPPER)[1]
+    bench = FakeBench(time, kernel=kernel.name)
+    found = tune_module(text, job, [tensor] * 3, path=path, bench=bench)[kernel.name]
+    assert (found["block_q"], found["stages"], found["adders"]) == (64, 1, 1)
+    assert sum("adders" in choices for choices in bench.compiled) == sum("rotated" in choices for choices in bench.compiled) == 2
+    again = FakeBench(time, kernel=kernel.name)
+    assert tune_module(text, job, [tensor] * 3, path=path, bench=again)[kernel.name] == found and not again.compiled
+    # The file holds the backward's entry under the backward's kernel: the forward's is another.
+    assert tuned(FakeBench(by_columns), path, text=text)["attention"]["block_kv"] == 96
 
 
 def test_candidates_that_fail_or_err_are_counted(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,6 +188,7 @@ def test_the_code_generator_makes_what_is_measured(function: str) -> None:
     assert len(candidates) > 6
     for choices in candidates:
         unit = job.compile(with_choices(text, {kernel.name: choices})).units[kernel.name]
-        wanted = {name: value for name, value in choices.items() if name in unit.schedule}
-        assert {name: unit.schedule[name] for name in wanted} == wanted
+        # A choice that no schedule follows would be measured in vain.
+        wanted = {name: value for name, value in choices.items() if name not in ("block_q", "block_kv")}
+        assert {name: unit.schedule.get(name) for name in wanted} == wanted
         assert unit.kernel.block_q == choices["block_q"]
