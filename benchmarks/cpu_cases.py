@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from kinds import Kind
 
 import attn_mlir
 from attn_mlir import masks, mods, rows
@@ -37,20 +38,6 @@ class Case:
     @property
     def element(self) -> str:
         return {torch.float32: "f32", torch.bfloat16: "bf16"}[self.dtype]
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """What makes an attention: its mask, its change of scores (FlexAttention's signatures, used by both) and its row."""
-
-    mask: Callable[..., Any] | None = None
-    score: Callable[..., Any] | None = None
-    row: Callable[..., Any] = rows.softmax
-    eager_row: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """The row on a dense tensor of scores, after which the weights of masked keys become 0; None: softmax."""
-    bias: Callable[..., torch.Tensor] | None = None
-    """The change of scores as something to add: bias(h, q_idx, kv_idx)."""
-    is_causal: bool = False
 
 
 def kinds(heads: int, length: int) -> dict[str, Kind]:
@@ -118,11 +105,7 @@ class Problem:
         scores = (q @ k.transpose(-1, -2)) * self.case.dim**-0.5
         if self.kind.score is not None:
             scores = self.kind.score(scores, 0, head, self._q_idx, self._kv_idx).to(q.dtype)
-        if self.kind.eager_row is not None:
-            weights = torch.where(self.present, self.kind.eager_row(scores), 0)
-        else:
-            weights = torch.softmax(scores.masked_fill(~self.present, -torch.inf), dim=-1)
-        return weights.to(q.dtype) @ v
+        return self.kind.weights(scores, self.present).to(q.dtype) @ v
 
     def ours(self) -> System:
         compute = attn_mlir.Attention(row=self.kind.row, score_mod=self.kind.score, mask_mod=self.kind.mask)

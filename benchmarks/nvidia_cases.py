@@ -1,11 +1,10 @@
 """The problems that the NVIDIA benchmark poses: tensors in half precision, their float32 reference, and how many FLOPs they are worth."""
 
 import dataclasses
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any
 
 import torch
+from kinds import Kind
 
 from attn_mlir import masks, mods, rows
 
@@ -62,17 +61,6 @@ class Case:
         tokens = self.batch * self.length
         query, key = (tokens * heads * self.dim * width for heads in (self.heads, self.kv_heads))
         return 4.0 * tokens * self.heads + (4.0 * query + 4.0 * key if backward else 2.0 * query + 2.0 * key)
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """What makes an attention: its mask, its change of scores (FlexAttention's signatures) and its row, for us and for PyTorch."""
-
-    mask: Callable[..., Any] | None = None
-    score: Callable[..., Any] | None = None
-    row: Callable[..., Any] = rows.softmax
-    eager_row: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """The row on dense scores, where masked ones are 0; None: softmax."""
 
 
 def _retention(s: torch.Tensor) -> torch.Tensor:
@@ -205,11 +193,5 @@ class Problem:
         q_idx, kv_idx = index[:, None], index[None, :]
         if self.kind.score is not None:
             scores = self.kind.score(scores, 0, head, q_idx, kv_idx).to(q.dtype)
-        if self.kind.mask is None:
-            return (torch.softmax(scores, -1) if self.kind.eager_row is None else self.kind.eager_row(scores)).to(q.dtype) @ v
-        present = self.kind.mask(0, 0, q_idx, kv_idx)
-        if self.kind.eager_row is None:
-            weights = torch.softmax(scores.masked_fill(~present, -torch.inf), -1)
-        else:
-            weights = self.kind.eager_row(scores.masked_fill(~present, 0)).masked_fill(~present, 0)
-        return weights.to(q.dtype) @ v
+        present = None if self.kind.mask is None else self.kind.mask(0, 0, q_idx, kv_idx)
+        return self.kind.weights(scores, present).to(q.dtype) @ v

@@ -105,3 +105,35 @@ def test_figures_are_drawn(load: Any, tmp_path: Path) -> None:
     (figure,) = load("plot_nvidia").main([str(path), "--folder", str(tmp_path)])
     text = figure.read_text()
     assert "attn-mlir" in text and "FlashAttention-3 (reference run)" in text and "Forward pass on a GPU" in text
+
+
+_TOOL = """#!/bin/sh
+echo "$@" > {folder}/given
+echo "short 5 D64: finite"
+echo "{told}"
+exit {code}
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "clean"),
+    [
+        ("========= ERROR SUMMARY: 0 errors", 0, True),
+        ("========= Invalid __global__ read of size 4 bytes", 99, False),
+        ("killed", 0, False),
+    ],
+)
+def test_what_a_sanitizer_tells(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], told: str, code: int, clean: bool
+) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(_TOOL.format(folder=tmp_path, told=told, code=code))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    sanitize = load("nvidia_sanitize")
+    names = ["short 5 D64"] if told != "killed" else ["short 5 D64", "full 256 D64"]
+    assert sanitize.check("racecheck", names, 10) is clean
+    assert told in capsys.readouterr().out or told == "killed"
+    given = (tmp_path / "given").read_text()
+    assert "--tool racecheck" in given and "kns=attention" in given and given.rstrip().endswith("--inner " + " ".join(names))
+    assert set(names) <= {shape["name"] for shape in sanitize.shapes()}
