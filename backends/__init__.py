@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -20,6 +20,9 @@ class Backend:
     `ir.Module` and returns text or bytes. `pipelines` are named textual pipelines. `schedule` (a function that
     annotates one kernel), `compile` (from IR text to a `driver.Kernel`), `derive` (from IR text, the derivative's name and
     its arguments to a `driver.Program`) and `tune` (see `driver.tuner_for`) are references of the same form.
+
+    `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile` and
+    `derive` of a backend that has any also take `device`, one of `device_types`.
     """
 
     name: str
@@ -32,19 +35,24 @@ class Backend:
     compile: str | None = None
     derive: str | None = None
     tune: str | None = None
+    tensors: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, reference: str) -> Any:
         """Imports "module:attribute" from the backend's package."""
         module, _, attribute = reference.partition(":")
         return getattr(importlib.import_module(f"{self.package}.{module}"), attribute)
 
-    def compiler(self) -> Callable[..., Any] | None:
-        """The driver's compile function, or None when the backend cannot run kernels yet."""
-        return None if self.compile is None else self.load(self.compile)
+    def compiler(self, device: str) -> Callable[..., Any] | None:
+        """The driver's compile function for one of its devices, or None when the backend cannot run kernels yet."""
+        return None if self.compile is None else self._for_device(self.compile, device)
 
-    def deriver(self) -> Callable[..., Any] | None:
+    def deriver(self, device: str) -> Callable[..., Any] | None:
         """The driver's function for derivatives, or None when the backend has none yet."""
-        return None if self.derive is None else self.load(self.derive)
+        return None if self.derive is None else self._for_device(self.derive, device)
+
+    def _for_device(self, reference: str, device: str) -> Callable[..., Any]:
+        function = self.load(reference)
+        return partial(function, device=device) if self.tensors else function
 
     def tuner(self) -> Callable[..., Any] | None:
         """The function that chooses kernels by measuring, or None when the backend has none."""
@@ -64,5 +72,17 @@ def load_backends() -> dict[str, Backend]:
 
 
 def backend_for(device: str) -> Backend | None:
-    """The backend that serves `device` ("cpu", "cuda", ...), or None."""
+    """The backend that serves `device` ("cpu", "cuda", ...), or None. PyTorch for ROCm calls AMD GPUs "cuda"."""
+    device = "hip" if device == "cuda" and _is_rocm() else device
     return next((b for b in load_backends().values() if device in b.device_types), None)
+
+
+def tensors_of(device: str) -> str:
+    """The torch device type of the tensors that `device` takes: its own name, unless a backend says otherwise."""
+    backend = backend_for(device)
+    return device if backend is None else backend.tensors.get(device, device)
+
+
+def _is_rocm() -> bool:
+    torch = importlib.import_module("torch")
+    return torch.version.hip is not None

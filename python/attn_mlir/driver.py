@@ -60,7 +60,7 @@ def compiler_for(device: str) -> Callable[[str], Kernel]:
     Raises UnsupportedError for devices without a backend that generates kernels.
     """
     backend = backend_for(device)
-    compiler = backend.compiler() if backend is not None else None
+    compiler = backend.compiler(device) if backend is not None else None
     if compiler is None:
         usable = sorted(d for b in load_backends().values() if b.compile for d in b.device_types)
         known = f"the {backend.name} backend generates no kernels yet" if backend else "no backend serves it"
@@ -86,7 +86,7 @@ def compile_derivative(module: str, device: str, function: str, wrt: Sequence[st
     A `deterministic` program gives the same bits in every run; on a CPU, all do. Programs are cached by the text. Raises as `compile` does.
     """
     backend = backend_for(device)
-    derive = backend.deriver() if backend is not None else None
+    derive = backend.deriver(device) if backend is not None else None
     if derive is None:
         compiler_for(device)
         raise UnsupportedError(f"device '{device}' has no derivatives yet: move the tensors to the CPU, or call it under torch.no_grad()")

@@ -62,8 +62,8 @@ class Attention:
         if torch.compiler.is_dynamo_compiling():
             from attn_mlir.api.compiled import attention_in_graph
 
-            scale, layout, lse, states, _ = self._options
-            return attention_in_graph(q, k, v, self._functions, scale, layout, lse, states, self.deterministic)
+            scale, layout, lse, states, device = self._options
+            return attention_in_graph(q, k, v, self._functions, scale, layout, lse, states, self.deterministic, device)
         result, self._last, self._device = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning)
         return result
 
@@ -128,7 +128,8 @@ def attention(
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
 
-        return attention_in_graph(q, k, v, functions, scale, layout, return_lse, return_states, bool(deterministic))
+        name = None if device is None else str(device)
+        return attention_in_graph(q, k, v, functions, scale, layout, return_lse, return_states, bool(deterministic), name)
     return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device, bool(deterministic))[0]
 
 

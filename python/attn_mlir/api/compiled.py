@@ -11,7 +11,8 @@ import torch
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
 from attn_mlir.api.graphs import run_graph, symbol, traced
-from attn_mlir.errors import ArgumentError
+from attn_mlir.backends import tensors_of
+from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _POSITION = ("b", "h", "q_idx")
 _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
@@ -27,8 +28,11 @@ def attention_in_graph(
     return_lse: bool,
     return_states: bool,
     deterministic: bool,
+    device: str | None = None,
 ) -> Any:
     """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row."""
+    if device is not None and _takes_other_tensors(device):
+        raise UnsupportedError(f"device={device!r} is not there inside torch.compile yet: call the attention outside of it")
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     element = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -75,6 +79,12 @@ def attention_in_graph(
     states = dict(zip(outputs, results[1:], strict=True))
     wanted = (o, states["lse"]) if return_lse else (o,)
     return (*wanted, states) if return_states else wanted
+
+
+@torch._dynamo.assume_constant_result
+def _takes_other_tensors(device: str) -> bool:
+    """Whether it computes on tensors of another torch device type, as emulations do."""
+    return ":" not in device and tensors_of(device) != device
 
 
 def _call(function: Callable[..., Any], first: Sequence[Any], indices: Sequence[Any]) -> Any:

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from attn_mlir import driver
 from attn_mlir.api.inputs import Problem, may_carry_tangents
+from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime import programs
@@ -41,10 +42,7 @@ def execute(
     deterministic: bool = False,
 ) -> list[torch.Tensor]:
     """o and the row outputs, for q, k, v in [B, H, S, D]; `layout` is that of the memory of o, `device` where to compute."""
-    program = program_of(entry, deterministic)
-    if device != problem.device_type:
-        driver.compiler_for(device)
-        raise ArgumentError(f"q is on {problem.device}, but device={device!r} was asked for: move q, k and v with .to({device!r})")
+    program = _program_for(entry, problem, device, deterministic)
     values = (q, k, v, *captures)
     if may_carry_tangents():
         if transforms().has_batch(values):
@@ -92,6 +90,18 @@ def again(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, de
     return repeat(values, layout)
 
 
+def _program_for(entry: Entry, problem: Problem, device: str, deterministic: bool) -> programs.Program:
+    """The program, whose derivatives are for `device`, too. Raises ArgumentError where that takes no tensors such as q."""
+    program = program_of(entry, deterministic)
+    if device == problem.device_type:
+        return program
+    driver.compiler_for(device)
+    tensors = tensors_of(device)
+    if tensors != problem.device_type:
+        raise ArgumentError(f"q is on {problem.device}, but device={device!r} was asked for: move q, k and v with .to({tensors!r})")
+    return programs.served_by(program, device)
+
+
 @functools.cache
 def ops() -> Any:
     """The torch operators, which are registered when they are first needed."""
@@ -130,7 +140,7 @@ def _with_tangents(
     entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool
 ) -> list[torch.Tensor]:
     """The results as dual tensors; arguments without a tangent are constants."""
-    program = program_of(entry, deterministic)
+    program = _program_for(entry, problem, device, deterministic)
     primals: list[Any] = []
     tangents: list[torch.Tensor] = []
     wrt = []

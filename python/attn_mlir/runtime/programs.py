@@ -49,11 +49,14 @@ class Program:
     """Whether gradients must have the same bits in every run."""
     name: str = ""
     """That by which `find` finds it."""
+    device: str = ""
+    """What computes it where that is not the device of its tensors, such as an emulation."""
     kernels: dict[str, driver.Kernel] = dataclasses.field(default_factory=dict)
     derivatives: dict[tuple[str, str, str, bool], driver.Program] = dataclasses.field(default_factory=dict)
 
     def kernel(self, device: str) -> driver.Kernel:
         """The kernel for a device that computes o and the row outputs, compiled at its first use."""
+        device = self.device or device
         kernel = self.kernels.get(device)
         if kernel is None:
             try:
@@ -70,6 +73,7 @@ class Program:
         `torch.use_deterministic_algorithms` asks for deterministic programs, too.
         """
         deterministic = self.deterministic or torch.are_deterministic_algorithms_enabled()
+        device = self.device or device
         key = (device, function, wrt, deterministic)
         found = self.derivatives.get(key)
         if found is None:
@@ -155,11 +159,21 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         "nonzero": sorted(positions[source] for source in traced.nonzero if source in positions),
         "extents": [(positions[e.source], e.dim, e.index, e.size) for e in traced.extents if e.source in positions],
         "deterministic": deterministic,
+        "device": "",
     }
     name = json.dumps(form)
     if name not in _TABLE:
         _TABLE[name] = _read(form, name, traced.located, traced.written[1])
     return name
+
+
+def served_by(program: Program, device: str) -> Program:
+    """The same program, computed by a device that takes tensors of another torch device type, such as an emulation."""
+    form = {**json.loads(program.name), "device": device}
+    name = json.dumps(form)
+    if name not in _TABLE:
+        _TABLE[name] = _read(form, name, program.located, program.written[1])
+    return _TABLE[name]
 
 
 def find(name: str) -> Program:
@@ -175,7 +189,8 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
     names, kinds, outputs, nonzero = (tuple(form[key]) for key in ("names", "kinds", "outputs", "nonzero"))
     extents = tuple((p, Extent(("leaf", p), d, i, s)) for p, d, i, s in form["extents"])
     written = (form["written"], located_written)
-    return Program(form["text"], located, names, kinds, outputs, nonzero, extents, written, form["deterministic"], name)
+    deterministic, device = form["deterministic"], form["device"]
+    return Program(form["text"], located, names, kinds, outputs, nonzero, extents, written, deterministic, name, device)
 
 
 def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
