@@ -35,7 +35,7 @@ def grid_of(code: KernelCode, block_rows: int, over: Sequence[int]) -> tuple[tup
 
 
 def values_of(code: KernelCode, arguments: Sequence[Any], blocks: int, counter: int = 0) -> list[Value]:
-    """The parameters' values, in their order; `counter` is the address of an int32 zero. Raises ArgumentError for numbers that do not fit."""
+    """The parameters' values, in their order; `counter` is the address of an int32 zero. Raises ArgumentError for too large numbers."""
     return [_value(parameter, arguments, blocks, counter) for parameter in code.parameters]
 
 

@@ -144,6 +144,7 @@ ATTN_BUFFER_LOAD(128, attn_emulated_uint4)
 
 namespace attn {
 ATTN_INLINE void atomic_add(float *address, float x) { attn_emulated_atomic_add(address, x); }
+ATTN_INLINE int opaque(int x) { return x; }
 }  // namespace attn
 
 // ---- how the runtime calls the kernel: with what pointers point to, in the order of its parameters
