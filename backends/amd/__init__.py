@@ -1,5 +1,19 @@
-"""The amd backend: declared, so that asking for it gives a clear error; it generates no kernels yet."""
+"""The AMD backend: tile IR to HIP C++ for gfx90a (MI250) and gfx942 (MI300X), compiled by clang. No AMD GPU has run its kernels yet."""
 
 from attn_mlir.backends import Backend
+from attn_mlir.backends.amd import pipeline
 
-BACKEND = Backend(name="amd", package="attn_mlir.backends.amd", device_types=("hip",))
+BACKEND = Backend(
+    name="amd",
+    package="attn_mlir.backends.amd",
+    device_types=("hip",),
+    passes={
+        "amd-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+    },
+    pipelines={"amd-kernel": pipeline.KERNEL},
+    translations={
+        "amd-kernel": "translate:to_kernel",
+        "hip": "translate:to_hip",
+    },
+    schedule="passes.schedule:schedule",
+)

@@ -10,18 +10,21 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
 
-_LIMIT = 8.0 * math.log(2.0)
-
 
 @dataclass(frozen=True)
 class KeepMax(Pass):
-    """Keeps a running maximum while it would grow by no more than log(256): accumulators then need no rescaling.
+    """Keeps a running maximum while it would grow by no more than `slack` log 2: accumulators then need no rescaling.
+
+    With `lift`, the reference is lower than the maximum by `lift` log 2, so that weights reach from there up to 2^(lift + slack): for
+    targets that take small 16-bit numbers as zeros.
 
     Any number may take the maximum's place when everything that is stored is the same for all of them: weights, sums and accumulators have
     a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are.
     """
 
     name = "gpu-keep-max"
+    slack: int = 8
+    lift: int = 0
 
     def run(self, module: ir.Operation) -> bool:
         for kernel in [op for op in find_all(module, "func.func") if "tile.kernel" in op.attributes]:
@@ -32,7 +35,7 @@ class KeepMax(Pass):
                 if all(op is not None for op in maxima) and _free(block, loops, number, [op for op in maxima if op is not None]):
                     for op in maxima:
                         if op is not None:
-                            _keep(op)
+                            _keep(op, self.slack * math.log(2.0), self.lift * math.log(2.0))
         return True
 
 
@@ -82,11 +85,15 @@ def _free(block: ir.Block, loops: list[ir.Operation], number: int, maxima: list[
     return False
 
 
-def _keep(op: ir.Operation) -> None:
-    """Takes the old value where the new one is not much larger."""
+def _keep(op: ir.Operation, slack: float, lift: float) -> None:
+    """Takes the old value where the new one is not larger by more than `slack`; both are lower than the maximum by `lift`."""
     old, new = op.operands[0], op.result
+    if lift:
+        with ir.InsertionPoint(op), unnamed(op.location):
+            lower = arith.ConstantOp(new.type, ir.FloatAttr.get(new.type, lift)).result
+            op.operands[1] = arith.SubFOp(op.operands[1], lower).result
     with ir.InsertionPoint.after(op), unnamed(op.location):
-        limit = arith.ConstantOp(new.type, ir.FloatAttr.get(new.type, _LIMIT)).result
+        limit = arith.ConstantOp(new.type, ir.FloatAttr.get(new.type, slack)).result
         growth = arith.SubFOp(new, old).result
         near = arith.CmpFOp(ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 5), growth, limit).result
         kept = arith.SelectOp(near, old, new, loc=op.location)

@@ -1,0 +1,290 @@
+// What printed kernels for AMD GPUs (gfx90a, gfx942) are made of: clang's builtins under short names, and scalar functions in f32.
+// With ATTN_AMD_EMULATED the builtins come from the CPU emulation of tests; everything after that is the same text for both.
+#pragma once
+
+#ifdef ATTN_AMD_EMULATED
+#include "attn_amd_emulated.h"
+#else
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#define __forceinline__ inline __attribute__((always_inline))
+#define ATTN_KERNEL(threads, waves)                                                            \
+  extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(threads, threads), \
+                                                    amdgpu_waves_per_eu(waves))) void
+namespace attn {
+static __device__ __forceinline__ void atomic_add(float *address, float x) {
+  __hip_atomic_fetch_add(address, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+// The number itself; what is made of it is computed anew, not kept.
+static __device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
+}  // namespace attn
+#endif
+
+#define ATTN_DEVICE static __device__ __forceinline__
+
+typedef _Float16 __half;
+typedef __bf16 __hip_bfloat16;
+
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+
+namespace attn {
+
+typedef _Float16 Half2 __attribute__((ext_vector_type(2)));
+typedef _Float16 Half4 __attribute__((ext_vector_type(4)));
+typedef short Short4 __attribute__((ext_vector_type(4)));
+typedef float Float2 __attribute__((ext_vector_type(2)));
+typedef float Float4 __attribute__((ext_vector_type(4)));
+typedef float Float16x __attribute__((ext_vector_type(16)));
+typedef unsigned Bits2 __attribute__((ext_vector_type(2)));
+typedef unsigned Bits4 __attribute__((ext_vector_type(4)));
+
+template <typename To, typename From> ATTN_DEVICE To bits(From x) { return __builtin_bit_cast(To, x); }
+
+// ---- threads
+
+ATTN_DEVICE int thread() { return __builtin_amdgcn_workitem_id_x(); }
+ATTN_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+
+// All threads of the block have come here, and what they wrote to shared memory can be read.
+ATTN_DEVICE void barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+// Whether the condition holds in some lane of the wave.
+ATTN_DEVICE bool any(bool condition) { return __builtin_amdgcn_ballot_w64(condition) != 0; }
+
+ATTN_DEVICE float from_lane(float x, int lane) {
+  return bits<float>(__builtin_amdgcn_ds_bpermute(lane << 2, bits<int>(x)));
+}
+ATTN_DEVICE int from_lane(int x, int lane) { return __builtin_amdgcn_ds_bpermute(lane << 2, x); }
+
+// The value in the other half of the wave: lane + 32 or lane - 32.
+ATTN_DEVICE float other_half(float x) { return from_lane(x, (thread() & 63) ^ 32); }
+
+// ---- global memory
+
+// `rows` rows of a tensor: reads past them give zeros.
+typedef __amdgpu_buffer_rsrc_t Rows;
+template <typename T> ATTN_DEVICE Rows rows_of(const T *base, int rows, long long stride, int columns) {
+  const int elements = rows > 0 ? (int)((rows - 1) * stride) + columns : 0;
+  return __builtin_amdgcn_make_buffer_rsrc((void *)base, 0, elements * (int)sizeof(T), 0x00027000);
+}
+ATTN_DEVICE Bits4 load_16(Rows rows, int offset) { return __builtin_amdgcn_raw_buffer_load_b128(rows, offset, 0, 0); }
+ATTN_DEVICE Bits2 load_8(Rows rows, int offset) { return __builtin_amdgcn_raw_buffer_load_b64(rows, offset, 0, 0); }
+ATTN_DEVICE unsigned load_4(Rows rows, int offset) { return __builtin_amdgcn_raw_buffer_load_b32(rows, offset, 0, 0); }
+ATTN_DEVICE unsigned load_2(Rows rows, int offset) { return __builtin_amdgcn_raw_buffer_load_b16(rows, offset, 0, 0); }
+
+constexpr int kOutside = 0x7fffffff;
+
+// Eight, or four, 16-bit elements of a row that begins at element `row`. Its `Columns` columns start at multiples of `Align` elements; those
+// after them are zeros.
+template <int Align, int Columns, int Padded> ATTN_DEVICE int byte_of(int row, int column) {
+  return Columns == Padded || column < Columns ? 2 * (row + column) : kOutside;
+}
+template <int Align, int Columns, int Padded> ATTN_DEVICE unsigned load_pair(Rows rows, int row, int column) {
+  if constexpr (Align >= 2) return load_4(rows, byte_of<Align, Columns, Padded>(row, column));
+  return load_2(rows, byte_of<Align, Columns, Padded>(row, column)) |
+         load_2(rows, byte_of<Align, Columns, Padded>(row, column + 1)) << 16;
+}
+template <int Align, int Columns, int Padded> ATTN_DEVICE Bits2 load_four(Rows rows, int row, int column) {
+  if constexpr (Align >= 4) return load_8(rows, byte_of<Align, Columns, Padded>(row, column));
+  return Bits2{load_pair<Align, Columns, Padded>(rows, row, column), load_pair<Align, Columns, Padded>(rows, row, column + 2)};
+}
+template <int Align, int Columns, int Padded> ATTN_DEVICE Bits4 load_eight(Rows rows, int row, int column) {
+  if constexpr (Align >= 8) return load_16(rows, byte_of<Align, Columns, Padded>(row, column));
+  const Bits2 low = load_four<Align, Columns, Padded>(rows, row, column);
+  const Bits2 high = load_four<Align, Columns, Padded>(rows, row, column + 4);
+  return Bits4{low.x, low.y, high.x, high.y};
+}
+
+// ---- 16-bit numbers
+
+// Two numbers as weights of a product: f16 rounds towards zero, bf16 to nearest (ties away from zero).
+ATTN_DEVICE unsigned pack_f16(float a, float b) { return bits<unsigned>(__builtin_amdgcn_cvt_pkrtz(a, b)); }
+ATTN_DEVICE unsigned pack_bf16(float a, float b) {
+  const unsigned x = __builtin_elementwise_add_sat(bits<unsigned>(a), 0x8000u);
+  const unsigned y = __builtin_elementwise_add_sat(bits<unsigned>(b), 0x8000u);
+  return __builtin_amdgcn_perm(y, x, 0x07060302u);
+}
+// Two numbers as results: to nearest, ties to even.
+ATTN_DEVICE unsigned round_f16(float a, float b) {
+  const Half2 x = {(_Float16)a, (_Float16)b};
+  return bits<unsigned>(x);
+}
+ATTN_DEVICE unsigned short round_bf16(float a) {
+  const unsigned x = bits<unsigned>(a);
+  return (a != a ? x | 0x400000u : x + 0x7fffu + (x >> 16 & 1)) >> 16;
+}
+ATTN_DEVICE unsigned round_bf16(float a, float b) { return round_bf16(a) | (unsigned)round_bf16(b) << 16; }
+ATTN_DEVICE unsigned short half_of(unsigned pair, int high) { return (unsigned short)(high ? pair >> 16 : pair); }
+template <typename Words, typename T> ATTN_DEVICE void set_half(Words &words, int number, T x) {
+  const unsigned half = bits<unsigned short>(x), old = words[number / 2];
+  words[number / 2] = number % 2 ? (old & 0xffffu) | half << 16 : (old & 0xffff0000u) | half;
+}
+
+// ---- matrix products
+
+// Row i = 8 b + 4 h + j of operand A is row 16 h + 4 b + j of the tile: then each half of a wave has 16 neighbouring rows of the result.
+ATTN_DEVICE int permuted_row(int i) { return (i & 4) << 2 | (i >> 1 & 12) | (i & 3); }
+
+// The place of a chunk of 16 bytes in its row of shared memory: rows that are read, or written, together use different banks.
+template <int Chunks> ATTN_DEVICE int swizzle(int row) {
+  constexpr int mask = (Chunks & -Chunks) > 8 ? 7 : (Chunks & -Chunks) - 1;
+  return (((row ^ row >> 2) & 3) | (row >> 2 & 4)) & mask;
+}
+
+// A tile in shared memory has rows of `Chunks` swizzled chunks of eight 16-bit elements.
+template <int Chunks> ATTN_DEVICE unsigned char *chunk_at(unsigned char *tile, int row, int chunk) {
+  return tile + row * (16 * Chunks) + ((chunk ^ swizzle<Chunks>(row)) << 4);
+}
+template <int Chunks> ATTN_DEVICE void keep_eight(unsigned char *tile, int row, int column, Bits4 x) {
+  *(Bits4 *)chunk_at<Chunks>(tile, row, column >> 3) = x;
+}
+template <int Chunks> ATTN_DEVICE void keep_four(unsigned char *tile, int row, int column, Bits2 x) {
+  *(Bits2 *)(chunk_at<Chunks>(tile, row, column >> 3) + 2 * (column & 4)) = x;
+}
+// Eight rows of four columns become four rows of the transpose, eight elements of each.
+template <int Chunks> ATTN_DEVICE void keep_transposed(unsigned char *tile, int row, int column, const Bits2 *x) {
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    Bits4 words;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      words[i] = __builtin_amdgcn_perm(x[2 * i + 1][c / 2], x[2 * i][c / 2], c % 2 ? 0x07060302u : 0x05040100u);
+    *(Bits4 *)chunk_at<Chunks>(tile, column + c, row >> 3) = words;
+  }
+}
+
+// to += a b for 16 terms: `a` has 32 rows and `b` 32 columns, eight neighbouring terms a lane.
+ATTN_DEVICE void multiply_f16(Float16x &to, Bits4 a, Bits4 b) {
+  to = __builtin_amdgcn_mfma_f32_32x32x8f16(bits<Half4>(a.xy), bits<Half4>(b.xy), to, 0, 0, 0);
+  to = __builtin_amdgcn_mfma_f32_32x32x8f16(bits<Half4>(a.zw), bits<Half4>(b.zw), to, 0, 0, 0);
+}
+ATTN_DEVICE void multiply_bf16(Float16x &to, Bits4 a, Bits4 b) {
+  to = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(bits<Short4>(a.xy), bits<Short4>(b.xy), to, 0, 0, 0);
+  to = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(bits<Short4>(a.zw), bits<Short4>(b.zw), to, 0, 0, 0);
+}
+
+// Columns of the result are rows of the tile in shared memory, rows of the result are those of the lanes: to += (tile b)^T.
+template <int Outputs, int Terms, int Chunks>
+ATTN_DEVICE void product_f16(Float16x (&to)[Outputs], const unsigned char *tile, const Bits4 (&b)[Terms]) {
+  const int lane = thread() & 63, half = lane >> 5, row = permuted_row(lane & 31);
+#pragma unroll
+  for (int t = 0; t < Terms; ++t)
+#pragma unroll
+    for (int u = 0; u < Outputs; ++u)
+      multiply_f16(to[u], *(const Bits4 *)chunk_at<Chunks>((unsigned char *)tile + u * (512 * Chunks), row, t / 2 * 4 + 2 * half + t % 2), b[t]);
+}
+template <int Outputs, int Terms, int Chunks>
+ATTN_DEVICE void product_bf16(Float16x (&to)[Outputs], const unsigned char *tile, const Bits4 (&b)[Terms]) {
+  const int lane = thread() & 63, half = lane >> 5, row = permuted_row(lane & 31);
+#pragma unroll
+  for (int t = 0; t < Terms; ++t)
+#pragma unroll
+    for (int u = 0; u < Outputs; ++u)
+      multiply_bf16(to[u], *(const Bits4 *)chunk_at<Chunks>((unsigned char *)tile + u * (512 * Chunks), row, t / 2 * 4 + 2 * half + t % 2), b[t]);
+}
+
+// Multiplies the rows of a tile, where some row of the wave has a factor other than 1.
+template <int Parts> ATTN_DEVICE void rescale(Float16x (&tile)[Parts], float factor) {
+  if (!any(factor != 1.0f)) return;
+#pragma unroll
+  for (int n = 0; n < Parts; ++n) tile[n] *= factor;
+}
+
+// ---- results
+
+// A row in global memory, of `Columns` columns that start at multiples of `Align` elements; this lane has 16 of every 32.
+template <int Align, int Columns, int Words>
+ATTN_DEVICE void store_row(unsigned short *row, int column, const Bits4 (&words)[Words]) {
+#pragma unroll
+  for (int w = 0; w < Words; ++w) {
+    const int first = column + w / 2 * 32 + w % 2 * 8;
+    if constexpr (Align >= 8) {
+      if (first < Columns) *(Bits4 *)(row + first) = words[w];
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        if (first + e < Columns) row[first + e] = half_of(words[w][e / 2], e % 2);
+    }
+  }
+}
+template <int Align, int Columns, int Parts>
+ATTN_DEVICE void store_row(float *row, int column, const Float16x (&tile)[Parts]) {
+#pragma unroll
+  for (int n = 0; n < Parts; ++n)
+#pragma unroll
+    for (int r = 0; r < 16; r += 4) {
+      const int first = column + 32 * n + r;
+      if constexpr (Align >= 4) {
+        if (first < Columns) *(Float4 *)(row + first) = Float4{tile[n][r], tile[n][r + 1], tile[n][r + 2], tile[n][r + 3]};
+      } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (first + e < Columns) row[first + e] = tile[n][r + e];
+      }
+    }
+}
+
+// ---- scalar functions
+
+ATTN_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+ATTN_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
+ATTN_DEVICE float exp(float x) { return exp2(x * 1.44269504f); }
+ATTN_DEVICE float log(float x) { return log2(x) * 0.693147181f; }
+ATTN_DEVICE float log10(float x) { return log2(x) * 0.301029996f; }
+ATTN_DEVICE float sqrt(float x) { return __builtin_amdgcn_sqrtf(x); }
+ATTN_DEVICE float rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
+ATTN_DEVICE float fabs(float x) { return __builtin_fabsf(x); }
+ATTN_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+// The same for two numbers at once.
+#define ATTN_PAIRED(name) \
+  ATTN_DEVICE Float2 name(Float2 x) { return Float2{name(x.x), name(x.y)}; }
+ATTN_PAIRED(exp2) ATTN_PAIRED(log2) ATTN_PAIRED(exp) ATTN_PAIRED(log) ATTN_PAIRED(sqrt) ATTN_PAIRED(rsqrt) ATTN_PAIRED(fabs)
+template <typename A, typename B, typename C> ATTN_DEVICE Float2 fma(A a, B b, C c) { return a * b + c; }
+ATTN_DEVICE Float2 pair_of(const Float16x &x, int c) { return Float2{x[c], x[c + 1]}; }
+ATTN_DEVICE void set_pair(Float16x &x, int c, Float2 pair) {
+  x[c] = pair.x;
+  x[c + 1] = pair.y;
+}
+
+}  // namespace attn
+
+// The names that printed scalar code uses.
+ATTN_DEVICE float __half2float(__half x) { return (float)x; }
+ATTN_DEVICE __half __float2half_rn(float x) { return (__half)x; }
+ATTN_DEVICE float __bfloat162float(__hip_bfloat16 x) {
+  return attn::bits<float>((unsigned)attn::bits<unsigned short>(x) << 16);
+}
+ATTN_DEVICE __hip_bfloat16 __float2bfloat16_rn(float x) { return attn::bits<__hip_bfloat16>(attn::round_bf16(x)); }
+ATTN_DEVICE int __float_as_int(float x) { return attn::bits<int>(x); }
+ATTN_DEVICE float __int_as_float(int x) { return attn::bits<float>(x); }
+template <typename T> ATTN_DEVICE T min(T a, T b) { return a < b ? a : b; }
+template <typename T> ATTN_DEVICE T max(T a, T b) { return a < b ? b : a; }
+#define exp2f attn::exp2
+#define expf attn::exp
+#define logf attn::log
+#define log2f attn::log2
+#define log10f attn::log10
+#define sqrtf attn::sqrt
+#define rsqrtf attn::rsqrt
+#define fabsf attn::fabs
+#define fabs __builtin_fabs
+#define fmaxf __builtin_fmaxf
+#define fminf __builtin_fminf
+#define fmaf attn::fma
+#define floorf __builtin_floorf
+#define ceilf __builtin_ceilf
+#define truncf __builtin_truncf
+#define rintf __builtin_rintf
+#define roundf __builtin_roundf
+#define copysignf __builtin_copysignf
+#define abs __builtin_abs
+#define llabs __builtin_llabs

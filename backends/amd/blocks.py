@@ -1,0 +1,49 @@
+"""Block sizes of kernels: how many rows and keys a program works on at a time, by the size of heads."""
+
+from dataclasses import dataclass
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all, pieces
+
+ROWS = 128
+"""Rows of a program: 32 for each of its four waves."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the choice of block sizes depends on.
+
+    `grid`: "rows", "pairs" or "elements"; `columns`: the larger one of the columns of q and v; `products` of queries and keys that a pair
+    needs; `terms`: tensors that are summed over keys.
+    """
+
+    grid: str
+    columns: int = 0
+    products: int = 1
+    terms: int = 1
+
+
+def facts_of(function: ir.Operation) -> Facts | None:
+    """The facts of a function before tiling; None if it is no kernel."""
+    for online in find_all(function, "attn.online"):
+        columns = _columns([online.operands[0], online.operands[2]])
+        return Facts("rows", columns, 1 + len(pieces(online, "attn.product")), 1 + len(pieces(online, "attn.term")))
+    for pairs in find_all(function, "attn.pairs"):
+        products = pieces(pairs, "attn.product")
+        return Facts("pairs", _columns([products[0].operands[0], products[-1].operands[0]]), len(products))
+    return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
+
+
+def default_blocks(facts: Facts) -> tuple[int, int]:
+    """Query rows and keys of a block ("rows"), or keys and query rows ("pairs")."""
+    if facts.grid == "rows":
+        if facts.products > 1 or facts.terms > 1:
+            return ROWS, 64 if facts.columns <= 64 else 32
+        return ROWS, 128 if facts.columns <= 64 else 64 if facts.columns <= 128 else 32
+    if facts.grid == "pairs":
+        return ROWS, 64 if facts.columns <= 64 else 32
+    return 128, 128
+
+
+def _columns(values: list[ir.Value]) -> int:
+    return max(ir.RankedTensorType(value.type).shape[-1] for value in values)

@@ -1,0 +1,47 @@
+"""HIP C++ with matrix instructions: four waves of 32 rows each; what they multiply with goes through shared memory."""
+
+from collections.abc import Mapping
+
+from attn_mlir.backends.amd.mfma.kernel import Kernel
+from attn_mlir.backends.amd.target import AmdTarget
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
+from attn_mlir.backends.gpu.grid import depends_on_block
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all, walk
+
+
+def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | str]) -> Fields | None:
+    """The schedule of a kernel with matrix products in 16 bits: `waves` per SIMD, `reverse`: the last blocks of rows first.
+
+    None for other kernels. Raises UnsupportedError where such a kernel cannot be made.
+    """
+    if not find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale"):
+        return None
+    if choices.get("deterministic"):
+        raise UnsupportedError("amd: sums over keys have no fixed order yet: leave out deterministic=True, or use the CPU")
+    columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
+    sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+    pairs = "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs"
+    fields: Fields = {"waves": 1 if pairs or columns > 128 else 2, "reverse": int(_uneven(kernel) and not pairs)}
+    fields.update({name: value for name, value in choices.items() if name in fields})
+    code = Kernel(kernel, {"arch": target.arch, **fields}).emit()
+    if code.shared_bytes > target.lds_bytes:
+        raise UnsupportedError(
+            f"amd: the kernel needs {code.shared_bytes} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller blocks"
+        )
+    return fields
+
+
+def emit(kernel: ir.Operation, target: AmdTarget) -> KernelCode:
+    """The source of a scheduled kernel. Raises UnsupportedError for what this emitter cannot do."""
+    return Kernel(kernel, {**attributes.read(kernel, SCHEDULE), "arch": target.arch}).emit()
+
+
+def _uneven(kernel: ir.Operation) -> bool:
+    """Whether some blocks of rows have more keys than others: the bounds of the loops depend on the block, or blocks are skipped."""
+    if any(op.name == "scf.if" for op in walk(kernel)):
+        return True
+    return any(depends_on_block(value) for loop in find_all(kernel, "scf.for") for value in list(loop.operands)[:2])

@@ -1,0 +1,240 @@
+"""Prints `tile.map` over tiles in registers."""
+
+from attn_mlir.backends.amd.mfma.core import PACKS, Core
+from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, element_name, round_up
+from attn_mlir.backends.gpu.scalars import dependence, frontier
+from attn_mlir.backends.gpu.structure import body, constant, hint, maker, operations, widened, yielded
+from attn_mlir.mlir import ir
+
+_I, _J = frozenset({0}), frozenset({1})
+_IDENTITY = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
+_HINTS = {"sum": "row_sum", "max": "row_max", "min": "row_min"}
+_PAIRED = ("tensor.extract", "arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.truncf", "math.fma", "math.exp2",
+           "math.exp", "math.log2", "math.log", "math.sqrt", "math.rsqrt", "math.absf")  # fmt: skip
+"""What can be printed for two neighbouring elements at once: the hardware adds and multiplies pairs as fast as single numbers."""
+
+
+class Maps:
+    """Prints maps: what depends on nothing or on the row alone once a lane, the rest for each element.
+
+    `partial` holds the row values of which each half of a wave keeps its own part.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.partial: set[ir.Value] = set()
+
+    def print(self, op: ir.Operation) -> None:
+        """Prints a map whose results become tiles in registers."""
+        if len(list(op.operands)) == 1:
+            self._rows(op)
+        else:
+            _Elements(self, op).print()
+
+    def _rows(self, op: ir.Operation) -> None:
+        core, block = self.core, body(op)
+        results = []
+        with core.scope(None):
+            core.scalars.bind(block.arguments[0], "row")
+            texts = [core.scalars.emit(value) for value in yielded(block)]
+            for value, text, result in zip(yielded(block), texts, op.results, strict=True):
+                row = Row(core.names.fresh(hint(value, "r")), result in self.partial)
+                core.writer.line(f"const float {row.name} = {text};")
+                results.append(row)
+        core.tiles.update(zip(op.results, results, strict=True))
+
+
+class _Elements:
+    """One map over the elements of a tile."""
+
+    def __init__(self, maps: Maps, op: ir.Operation) -> None:
+        self.maps, self.core, self.op = maps, maps.core, op
+        self.block = body(op)
+        self.depends = dependence(self.block)
+        self.values = yielded(self.block)
+        self.results = list(op.results)
+        self.kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        self.stored = len(self.results) - len(self.kinds)
+        self.columns = self._columns()
+        self.inverse: dict[ir.Value, str] = {}
+        self.paired = False
+        self.left = ""
+
+    def _columns(self) -> int:
+        """How many columns the registers have."""
+        extent = constant(list(self.op.operands)[1])
+        return round_up(int(extent) if extent is not None else self.core.width, STEP)
+
+    def print(self) -> None:
+        core, block = self.core, self.block
+        limit = self._limit()
+        sums: list[Row] = []
+        with core.scope(None):
+            exists = None if limit is None else core.value(limit)
+            self.paired = exists is None and self._pairs()
+            core.scalars.bind(block.arguments[0], "row")
+            for value in [*frontier(block, self.depends, frozenset()), *frontier(block, self.depends, _I)]:
+                core.scalars.emit(value)
+            for value in self._reciprocals():
+                self.inverse[value] = core.names.fresh("inverse")
+                core.writer.line(f"const float {self.inverse[value]} = 1.0f / {core.scalars.emit(value)};")
+            targets = [self._target(value, result, exists) for value, result in zip(self.values, self.results[: self.stored], strict=False)]
+            for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
+                sums.append(self._sum(kind, result in self.maps.partial))
+            if exists is not None:
+                self.left = core.names.fresh("left")
+                core.writer.line(f"const int {self.left} = attn::opaque({exists} - column);")
+            if sums or any(target is not None for target in targets):
+                self._elements(exists, targets, sums)
+            self._reduce(sums)
+        core.tiles.update(zip(self.results[self.stored :], sums, strict=True))
+
+    def _sum(self, kind: str, partial: bool) -> Row:
+        """A row value that a reduction begins with; sums of pairs are added up at the end."""
+        if self.paired and kind == "sum":
+            name = self.core.names.fresh(_HINTS[kind])
+            self.core.writer.line(f"attn::Float2 {name} = {{0.0f, 0.0f}};")
+            return Row(name, partial)
+        return self.core.row(_HINTS[kind], _IDENTITY[kind], partial)
+
+    def _pairs(self) -> bool:
+        """Whether two elements can be printed at once: sums and products of floats, no positions, no conditions."""
+        inner = [op for op in operations(self.block)[:-1] if 1 in self.depends.get(op.results[0], frozenset())]
+        arithmetic = [op for op in inner if op.name not in ("tensor.extract", "arith.truncf")]
+        if not arithmetic or any(op.name not in _PAIRED for op in inner):
+            return False
+        floats = all(str(op.results[0].type) == "f32" for op in inner if op.name != "arith.truncf")
+        tiles = [self.core.tiles.get(op.operands[0]) for op in inner if op.name == "tensor.extract"]
+        rounded = all(op.results[0] in self.values for op in inner if op.name == "arith.truncf")
+        constants = all(1 in self.depends.get(value, frozenset()) for value in self.values)
+        return floats and rounded and constants and all(isinstance(tile, Fragment) for tile in tiles)
+
+    def _limit(self) -> ir.Value | None:
+        """The number of columns that exist, where it can be less than those in registers."""
+        extent = list(self.op.operands)[1]
+        number = constant(extent)
+        if number is None:
+            return extent
+        return extent if number < self.columns and self.kinds else None
+
+    def _target(self, value: ir.Value, result: ir.Value, exists: str | None) -> Fragment | Packed | None:
+        """Registers for a result; None for one that is another tile."""
+        core, element = self.core, element_name(result.type)
+        op = maker(value)
+        same = core.tiles.get(op.operands[0]) if op is not None and op.name == "tensor.extract" else None
+        if isinstance(same, (Fragment, Packed)) and (exists is None or element not in PACKS):
+            core.tiles[result] = same
+            return None
+        if element not in PACKS:
+            target: Fragment | Packed = core.fragment(hint(widened(value), "s"), self.columns)
+        else:
+            target = core.packed(hint(widened(value), "weights"), self.columns, element)
+        core.tiles[result] = target
+        return target
+
+    def _reciprocals(self) -> list[ir.Value]:
+        """Divisors in f32 that are the same along the row: the division becomes a product."""
+        found = []
+        for op in operations(self.block):
+            if op.name == "arith.divf" and isinstance(op.result.type, ir.F32Type) and 1 in self.depends[op.result]:
+                divisor = op.operands[1]
+                if self.depends.get(divisor, frozenset()) <= _I and constant(divisor) is None:
+                    found.append(divisor)
+        return list(dict.fromkeys(found))
+
+    def _elements(self, exists: str | None, targets: list[Fragment | Packed | None], sums: list[Row]) -> None:
+        """The loops over the columns of a lane; elements of 16 bits are made in pairs."""
+        core, parts = self.core, self.columns // STEP
+        if self.paired:
+            with core.unrolled("n", parts), core.unrolled("c", 16, 2):
+                self._pair(targets, sums)
+            return
+        packed = [target for target in targets if isinstance(target, Packed)]
+        with core.unrolled("n", parts):
+            if not packed:
+                with core.unrolled("r", 16):
+                    self._element(exists, targets, sums, {})
+                return
+            with core.unrolled("c", 16, 2):
+                pairs = {target: core.names.fresh("pair") for target in packed}
+                core.writer.line(*(f"float {name}[2];" for name in pairs.values()))
+                with core.unrolled("r", "c + 2", start="c"):
+                    self._element(exists, targets, sums, {target: f"{name}[r - c]" for target, name in pairs.items()})
+                for target in targets:
+                    if isinstance(target, Packed):
+                        name, round_ = pairs[target], self._rounding(target)
+                        core.writer.line(f"{target.name}[2 * n + c / 8][c / 2 % 4] = {round_}({name}[0], {name}[1]);")
+
+    def _pair(self, targets: list[Fragment | Packed | None], sums: list[Row]) -> None:
+        """Columns c and c + 1 of a lane."""
+        core, writer = self.core, self.core.writer
+        for op in operations(self.block):
+            if op.name == "tensor.extract" and 1 in self.depends[op.results[0]]:
+                tile = core.tiles[op.operands[0]]
+                core.scalars.bind(op.results[0], f"attn::pair_of({tile.name}[n], c)")  # type: ignore[union-attr]
+        start = len(writer.lines)
+        self._divisions()
+        texts = [core.scalars.emit(widened(value)) for value in self.values]
+        writer.lines[start:] = [line.replace("const float ", "const attn::Float2 ", 1) for line in writer.lines[start:]]
+        for text, target in zip(texts, targets, strict=False):
+            if isinstance(target, Fragment):
+                writer.line(f"attn::set_pair({target.name}[n], c, {text});")
+            elif target is not None:
+                writer.line(f"{target.name}[2 * n + c / 8][c / 2 % 4] = {self._rounding(target)}(({text}).x, ({text}).y);")
+        for text, kind, row in zip(texts[self.stored :], self.kinds, sums, strict=True):
+            if kind == "sum":
+                writer.line(f"{row.name} += {text};")
+            else:
+                writer.line(f"{row.name} = f{kind}f(f{kind}f({row.name}, ({text}).x), ({text}).y);")
+
+    def _rounding(self, target: Packed) -> str:
+        """The function that rounds a pair: results that are stored to nearest, weights as it is cheapest."""
+        values = [result for result in self.results if self.core.tiles.get(result) == target]
+        stored = any(use.owner.operation.name == "tile.store" for value in values for use in value.uses)
+        return f"attn::{'round' if stored else 'pack'}_{target.element}"
+
+    def _element(self, exists: str | None, targets: list[Fragment | Packed | None], sums: list[Row], pairs: dict[Packed, str]) -> None:
+        core, writer = self.core, self.core.writer
+        # What is read at a position past the last one is not used, but it must exist.
+        reads = [op for op in operations(self.block) if op.name == "memref.load"]
+        clamped = exists is not None and any(1 in self.depends[op.result] for op in reads)
+        position = f"min(column + 32 * n + r, max({exists} - 1, 0))" if clamped else "(column + 32 * n + r)"
+        core.scalars.bind(self.block.arguments[1], position)
+        if exists is not None:
+            writer.line(f"const bool inside = 32 * n + r < {self.left};")
+        self._divisions()
+        for value, target in zip(self.values, targets, strict=False):
+            if isinstance(target, Fragment):
+                writer.line(f"{target.name}[n][r] = {core.scalars.emit(value)};")
+            elif target is not None:
+                text = self._number(value)
+                writer.line(f"{pairs[target]} = {text if exists is None else f'inside ? {text} : 0.0f'};")
+        for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
+            text = core.scalars.emit(value)
+            text = text if exists is None else f"inside ? {text} : {_IDENTITY[kind]}"
+            writer.line(f"{row.name} = {_combined(kind, row.name, text)};")
+
+    def _number(self, value: ir.Value) -> str:
+        """An element as f32, whatever it is rounded to later."""
+        wide = widened(value)
+        text = self.core.scalars.emit(wide)
+        return {"f16": f"__half2float({text})", "bf16": f"__bfloat162float({text})"}.get(str(wide.type), text)
+
+    def _divisions(self) -> None:
+        for op in operations(self.block) if self.inverse else []:
+            if op.name == "arith.divf" and op.operands[1] in self.inverse and 1 in self.depends[op.result]:
+                self.core.scalars.bind(op.result, f"({self.core.scalars.emit(op.operands[0])} * {self.inverse[op.operands[1]]})")
+
+    def _reduce(self, sums: list[Row]) -> None:
+        """Each row is in two lanes."""
+        for number, (kind, row) in enumerate(zip(self.kinds, sums, strict=True)):
+            if self.paired and kind == "sum":
+                row = sums[number] = self.core.row(_HINTS[kind], f"{row.name}.x + {row.name}.y", row.partial)
+            if not row.partial:
+                self.core.writer.line(f"{row.name} = {_combined(kind, row.name, f'attn::other_half({row.name})')};")
+
+
+def _combined(kind: str, a: str, b: str) -> str:
+    if kind == "sum":
+        return f"{a} + ({b})" if "?" in b else f"{a} + {b}"
+    return f"f{kind}f({a}, {b})"

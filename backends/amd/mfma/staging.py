@@ -1,0 +1,284 @@
+"""Tiles on their way from global to shared memory: registers of each thread hold the next block while the current one is multiplied."""
+
+from dataclasses import dataclass, field
+
+from attn_mlir.backends.amd.mfma.core import TYPES, Core, check_element
+from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, Packed, Shared, round_up
+from attn_mlir.backends.gpu.structure import body, operations, yielded
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+THREADS = 64 * WAVES
+
+
+@dataclass
+class Stream:
+    """A tensor whose blocks of rows go through shared memory.
+
+    `rows_used`: products read its rows (one chunk of 8 columns at a time); `columns_used`: they read its columns, so that it is transposed
+    on the way. `change`: a map that is applied on the way.
+    """
+
+    source: ir.Value
+    batch: ir.Value
+    head: ir.Value
+    rows: int
+    columns: int
+    element: str
+    name: str
+    rows_used: bool = False
+    columns_used: bool = False
+    tile: Shared | None = None
+    loads: list[ir.Operation] = field(default_factory=list)
+
+    @property
+    def shared(self) -> Shared:
+        """Where it is in shared memory, once that is known."""
+        if self.tile is None:
+            raise RuntimeError(f"{self.name} has no place in shared memory yet")
+        return self.tile
+
+    @property
+    def padded(self) -> int:
+        """Columns in shared memory."""
+        return round_up(self.columns, STEP)
+
+    @property
+    def patches(self) -> bool:
+        """Whether a thread carries patches of 8 rows and 4 columns, which it can transpose, and not rows of 8 columns."""
+        return self.columns_used
+
+    @property
+    def pieces(self) -> int:
+        """Of a block, all threads together."""
+        return self.rows * self.padded // (32 if self.patches else 8)
+
+    @property
+    def turns(self) -> int:
+        """Pieces of one thread."""
+        return -(-self.pieces // THREADS)
+
+    def bytes(self) -> int:
+        """In shared memory."""
+        return self.rows * self.padded * 2 * (int(self.rows_used) + int(self.columns_used))
+
+
+class Staging:
+    """Prints how the streams of one kernel are loaded and kept."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.bytes = 0
+        """Shared memory that is used at most."""
+
+    # ---- what there is
+
+    def stream(self, load: ir.Operation, known: list[Stream]) -> Stream:
+        """The stream of a `tile.load`, one of `known` or a new one, which is added there."""
+        core, source = self.core, load.operands[0]
+        uses = _uses(load.results[0])
+        change = changing(load)
+        for stream in known:
+            fits = (stream.source, stream.batch, stream.head, stream.rows) == (*list(load.operands)[:3], core.rows(load.results[0].type))
+            if fits and all(load.block != other.block for other in stream.loads):
+                found = stream
+                break
+        else:
+            found = Stream(
+                source, load.operands[1], load.operands[2], core.rows(load.results[0].type), core.columns(load.results[0].type),
+                check_element(load, source), core.names.fresh(f"{core.arguments.names[core.arguments.number(source)]}_next"),
+            )  # fmt: skip
+            known.append(found)
+        if change is not None and _uses_other_than(load.results[0], change):
+            raise UnsupportedError(f"amd: a tile is read both changed and as it is ({load.location})")
+        found.rows_used |= uses[0]
+        found.columns_used |= uses[1]
+        found.loads.append(load)
+        return found
+
+    def place(self, streams: list[Stream], start: int = 0) -> int:
+        """Gives each stream its shared memory from byte `start`; returns where it ends."""
+        for stream in streams:
+            if stream.rows % STEP or stream.rows > 256:
+                raise UnsupportedError(f"amd: blocks of keys have a multiple of {STEP} rows, not {stream.rows}: choose another block_kv")
+            rows_at = columns_at = None
+            if stream.rows_used:
+                rows_at, start = start, start + stream.rows * stream.padded * 2
+            if stream.columns_used:
+                columns_at, start = start, start + stream.rows * stream.padded * 2
+            stream.tile = Shared(stream.rows, stream.padded, stream.element, rows_at, columns_at)
+        self.bytes = max(self.bytes, start)
+        return start
+
+    # ---- global memory to registers
+
+    def declare(self, streams: list[Stream]) -> None:
+        """The registers, and where this thread's pieces are in a block."""
+        core, arguments = self.core, self.core.arguments
+        for stream in streams:
+            stride = arguments.stride(stream.source, 2)
+            core.align(stream.source)
+            kind, count = ("Bits2", 8 * stream.turns) if stream.patches else ("Bits4", stream.turns)
+            core.writer.line(f"attn::{kind} {stream.name}[{count}];")
+            per_row = stream.padded // (4 if stream.patches else 8)
+            first = f"attn::thread() / {per_row}" + (" * 8" if stream.patches else "")
+            width = 4 if stream.patches else 8
+            core.writer.line(
+                f"const int {stream.name}_row = {first}, {stream.name}_column = attn::thread() % {per_row} * {width};"
+                if THREADS % per_row == 0
+                else f"const int {stream.name}_row = 0, {stream.name}_column = 0;"
+            )
+            core.writer.line(f"const int {stream.name}_stride = (int){stride};")
+
+    def fetch(self, streams: list[Stream], row: str) -> None:
+        """Starts to load the blocks that begin at `row` into registers. Rows that do not exist become zeros."""
+        core, arguments = self.core, self.core.arguments
+        for stream in streams:
+            source = stream.source
+            batch, head = core.value(stream.batch), core.value(stream.head)
+            offset = [(batch, 0), (head, 1), (row, 2)]
+            address = " + ".join(f"{place} * {arguments.stride(source, dim)}" for place, dim in offset)
+            rows = f"{stream.name}_rows"
+            count = f"min({stream.rows}, {arguments.size(source, 2)} - {row})"
+            base = arguments.pointer(source)
+            with core.scope(""):
+                core.writer.line(
+                    f"const attn::Rows {rows} = attn::rows_of({base} + {address}, {count}, {stream.name}_stride, {stream.columns});"
+                )
+                self._pieces(stream, rows)
+
+    def _pieces(self, stream: Stream, rows: str) -> None:
+        core, writer = self.core, self.core.writer
+        align = self.core.align(stream.source)
+        with core.unrolled("i", stream.turns):
+            row, column = self._piece(stream)
+            template = f"<{align}, {stream.columns}, {stream.padded}>"
+            if stream.patches:
+                with writer.unrolled("e", 8):
+                    writer.line(
+                        f"{stream.name}[8 * i + e] = attn::load_four{template}({rows}, ({row} + e) * {stream.name}_stride, {column});"
+                    )
+            else:
+                writer.line(f"{stream.name}[i] = attn::load_eight{template}({rows}, {row} * {stream.name}_stride, {column});")
+
+    def _piece(self, stream: Stream) -> tuple[str, str]:
+        """First row and column of piece `i` of this thread."""
+        width, height = (4, 8) if stream.patches else (8, 1)
+        per_row = stream.padded // width
+        if THREADS % per_row == 0:
+            step = THREADS // per_row * height
+            return f"({stream.name}_row + {step} * i)" if stream.turns > 1 else f"{stream.name}_row", f"{stream.name}_column"
+        self.core.writer.line(f"const int piece = attn::thread() + {THREADS} * i;")
+        row = f"piece / {per_row}" + (f" * {height}" if height > 1 else "")
+        return f"({row})", f"(piece % {per_row} * {width})"
+
+    # ---- registers to shared memory
+
+    def keep(self, streams: list[Stream], block: ir.Block) -> None:
+        """Puts what was loaded into shared memory, changed where the load in this block is followed by a map."""
+        for stream in streams:
+            load = next(load for load in stream.loads if load.block == block)
+            change = changing(load)
+            self.core.tiles[load.results[0] if change is None else change.results[0]] = stream.shared
+            with self.core.scope(""):
+                if change is not None:
+                    self._change(stream, change)
+                self._keep(stream)
+
+    def _guard(self, stream: Stream) -> str:
+        return f"if (attn::thread() + {THREADS} * i < {stream.pieces})" if stream.pieces % THREADS else ""
+
+    def _keep(self, stream: Stream) -> None:
+        core, writer, tile = self.core, self.core.writer, stream.shared
+        chunks, transposed = stream.padded // 8, stream.rows // 8
+        with core.unrolled("i", stream.turns):
+            row, column = self._piece(stream)
+            with core.scope(self._guard(stream) or None):
+                if not stream.patches:
+                    writer.line(f"attn::keep_eight<{chunks}>(memory + {tile.rows_at}, {row}, {column}, {stream.name}[i]);")
+                    return
+                if tile.rows_at is not None:
+                    with writer.unrolled("e", 8):
+                        at = f"memory + {tile.rows_at}, {row} + e, {column}"
+                        writer.line(f"attn::keep_four<{chunks}>({at}, {stream.name}[8 * i + e]);")
+                writer.line(f"attn::keep_transposed<{transposed}>(memory + {tile.columns_at}, {row}, {column}, {stream.name} + 8 * i);")
+
+    def _change(self, stream: Stream, change: ir.Operation) -> None:
+        """Applies a map to the elements in registers. Rows that do not exist stay zero: zero times infinity would be no number."""
+        core, writer, block = self.core, self.core.writer, body(change)
+        reads = [op for op in operations(block) if op.name == "tensor.extract"]
+        type_ = TYPES[stream.element]
+        exists = core.value(change.operands[0])
+        writer.line("// Each thread changes its elements on the way.")
+        size, words = (4, f"{stream.name}[8 * i + e]") if stream.patches else (8, f"{stream.name}[i]")
+        with core.unrolled("i", stream.turns):
+            row, column = self._piece(stream)
+            with core.unrolled("e", 8) if stream.patches else core.scope(None):
+                at = f"({row} + e)" if stream.patches else row
+                with core.unrolled("c", size):
+                    writer.line(f"const bool here = {at} < {exists} && {column} + c < {stream.columns};")
+                    self._element(block, reads, f"min({at}, {exists} - 1)", f"min({column} + c, {stream.columns - 1})", words, type_)
+
+    def _element(self, block: ir.Block, reads: list[ir.Operation], row: str, column: str, words: str, type_: str) -> None:
+        core = self.core
+        core.scalars.bind(block.arguments[0], row)
+        core.scalars.bind(block.arguments[1], column)
+        for read in reads:
+            core.scalars.bind(read.results[0], f"attn::bits<{type_}>(attn::half_of({words}[c / 2], c % 2))")
+        text = core.scalars.emit(yielded(block)[0])
+        core.writer.line(f"attn::set_half({words}, c, here ? {text} : ({type_})0.0f);")
+
+
+class Held:
+    """Prints tiles whose rows stay in registers as operand B: each lane loads its own row."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def load(self, load: ir.Operation) -> Packed:
+        """Loads row `row` of a tile."""
+        core, writer, arguments = self.core, self.core.writer, self.core.arguments
+        source, batch, head, first, count = list(load.operands)
+        columns = core.columns(load.results[0].type)
+        padded = round_up(columns, STEP)
+        name = core.names.fresh(core.arguments.names[core.arguments.number(source)])
+        place = [core.value(value) for value in (batch, head, first)]
+        address = " + ".join(f"{at} * {arguments.stride(source, dim)}" for dim, at in enumerate(place))
+        align, stride = core.align(source), arguments.stride(source, 2)
+        writer.line(f"attn::Bits4 {name}[{padded // 16}];")
+        with core.scope(""):
+            writer.line(
+                f"const attn::Rows rows = attn::rows_of({arguments.pointer(source)} + {address}, {core.value(count)}, {stride}, {columns});"
+            )
+            with writer.unrolled("n", padded // STEP), writer.unrolled("g", 2):
+                at = f"rows, row * (int){stride}, column + 32 * n + 8 * g"
+                writer.line(f"{name}[2 * n + g] = attn::load_eight<{align}, {columns}, {padded}>({at});")
+        return Packed(name, padded, check_element(load, source))
+
+
+def changing(load: ir.Operation) -> ir.Operation | None:
+    """The map that changes the elements of a loaded tile, if there is one: a mod of queries, keys or values."""
+    for use in load.results[0].uses:
+        outer = use.owner.operation.parent
+        if use.owner.operation.name == "tensor.extract" and outer is not None and outer.name == "tile.map":
+            return outer
+    return None
+
+
+def _uses_other_than(value: ir.Value, change: ir.Operation) -> bool:
+    return any(use.owner.operation.parent != change for use in value.uses)
+
+
+def _uses(value: ir.Value) -> tuple[bool, bool]:
+    """Whether products read a tile's rows, and its columns, as their right operand."""
+    rows = columns = False
+    for use in value.uses:
+        op, outer = use.owner.operation, use.owner.operation.parent
+        if op.name in ("tile.dot", "tile.dot_add", "tile.dot_rescale"):
+            transposed = ir.BoolAttr(op.attributes["transpose_b"]).value
+            if use.operand_number == len(list(op.operands)) - 1:
+                rows, columns = rows or transposed, columns or not transposed
+        elif op.name == "tensor.extract" and outer is not None and outer.name == "tile.map":
+            more = _uses(outer.results[0])
+            rows, columns = rows or more[0], columns or more[1]
+    return rows, columns

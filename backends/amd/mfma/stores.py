@@ -1,0 +1,31 @@
+"""Prints `tile.store`: each lane writes its part of its row."""
+
+from attn_mlir.backends.amd.mfma.core import Core
+from attn_mlir.backends.amd.mfma.tiles import Fragment, Packed, Row
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+class Stores:
+    """Prints stores."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def store(self, op: ir.Operation) -> None:
+        """Writes the rows of a tile that exist."""
+        core, tile, target = self.core, self.core.tiles[op.operands[0]], op.operands[1]
+        batch, head, begin, count = (core.value(value) for value in list(op.operands)[2:])
+        place = [batch, head, f"({begin} + row)"]
+        if isinstance(tile, Row):
+            core.writer.line(f"if (half == 0 && row < {count}) {core.arguments.element(target, place)} = {tile.name};")
+            return
+        memory = ir.MemRefType(target.type)
+        wanted = tile.element if isinstance(tile, Packed) else "f32"
+        if not isinstance(tile, (Fragment, Packed)) or str(memory.element_type) != wanted:
+            raise UnsupportedError(f"amd: {op.operands[0]} is stored as {memory.element_type} ({op.location})")
+        align = core.align(target)
+        address = f"&{core.arguments.element(target, [*place, '0'])}"
+        kind = "float" if isinstance(tile, Fragment) else "unsigned short"
+        core.writer.line(f"if (row < {count})")
+        core.writer.line(f"  attn::store_row<{align}, {memory.shape[-1]}>(({kind} *){address}, column, {tile.name});")

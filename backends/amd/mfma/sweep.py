@@ -1,0 +1,247 @@
+"""What a block of threads does, one op after another; loops over blocks of keys or queries load the next block while they multiply."""
+
+from attn_mlir.backends.amd.mfma.core import Core
+from attn_mlir.backends.amd.mfma.maps import Maps
+from attn_mlir.backends.amd.mfma.products import Products
+from attn_mlir.backends.amd.mfma.staging import Held, Staging, Stream, changing
+from attn_mlir.backends.amd.mfma.stores import Stores
+from attn_mlir.backends.amd.mfma.sums import Sums
+from attn_mlir.backends.amd.mfma.tiles import Fragment, Row, Tile
+from attn_mlir.backends.gpu.structure import body, chains, is_row, is_tile, operations, partial_sums, yielded
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
+
+
+class Sweep:
+    """Prints blocks of a tile function."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.staging, self.held, self.maps = Staging(core), Held(core), Maps(core)
+        self.products, self.stores, self.sums = Products(core), Stores(core), Sums(core)
+        self.base = 0
+        """The first byte of shared memory that enclosing blocks leave free."""
+
+    # ---- blocks
+
+    def block(self, block: ir.Block, streams: list[Stream] | None = None) -> None:
+        """Prints the ops of a block up to its terminator; tiles of `streams` are in shared memory already."""
+        found = chains(block)
+        members = {op: chain for chain in found for op in chain}
+        base = self.base
+        if streams is None:
+            streams = self._stage_here(block)
+        loads = [load for stream in streams for load in stream.loads]
+        changes = [change for change in map(changing, loads) if change is not None]
+        for op in operations(block):
+            if op.name in ("scf.yield", "func.return"):
+                break
+            if op in members:
+                if op == members[op][0]:
+                    self._chain(members[op])
+            elif op not in loads and op not in changes:
+                self.operation(op)
+        self.base = base
+
+    def _stage_here(self, block: ir.Block) -> list[Stream]:
+        """Loads what the products of a block read from shared memory, when the block is entered."""
+        core, streams = self.core, list[Stream]()
+        loads = [op for op in operations(block) if op.name == "tile.load" and _goes_through_memory(op)]
+        for load in loads:
+            self.staging.stream(load, streams)
+        if not streams:
+            return streams
+        core.writer.line("attn::barrier();")
+        self.base = self.staging.place(streams, self.base)
+        self.staging.declare(streams)
+        for stream in streams:
+            self.staging.fetch([stream], core.value(stream.loads[0].operands[3]))
+        self.staging.keep(streams, block)
+        core.writer.line("attn::barrier();")
+        return streams
+
+    def operation(self, op: ir.Operation) -> None:
+        """Prints one op."""
+        core = self.core
+        match op.name:
+            case "tile.load":
+                self._load(op)
+            case "tile.map":
+                self.maps.print(op)
+            case "tile.fill":
+                type_ = ir.RankedTensorType(op.results[0].type)
+                start = core.value(op.operands[0])
+                make = core.row("total", start) if type_.rank == 1 else core.fragment("sum", type_.shape[1], start)
+                core.tiles[op.results[0]] = make
+            case "tile.dot" | "tile.dot_add" | "tile.dot_rescale":
+                self.products.print(op)
+            case "tile.store":
+                self.stores.store(op)
+            case "tile.accumulate":
+                self.sums.accumulate(op, self.base)
+            case "tile.scatter_add":
+                self.sums.scatter(op)
+            case "scf.for":
+                self._chain([op])
+            case "scf.if":
+                self._branch(op)
+            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
+                self._scalar(op)
+            case _:
+                raise UnsupportedError(f"amd: '{op.name}' has no form in a kernel with products ({op.location})")
+
+    def _scalar(self, op: ir.Operation) -> None:
+        """Scalars of the function are printed where they stand, unless they are constants."""
+        if op.name != "arith.constant":
+            for result in op.results:
+                if list(result.uses):
+                    self.core.value(result)
+
+    def _load(self, op: ir.Operation) -> None:
+        if any(use.owner.operation.name == "tile.accumulate" and use.operand_number == 1 for use in op.results[0].uses):
+            self.sums.load(op)
+        else:
+            self.core.tiles[op.results[0]] = self.held.load(op)
+
+    # ---- loops
+
+    def _chain(self, loops: list[ir.Operation]) -> None:
+        """Loops that follow each other; what they load goes through the same memory."""
+        core, streams = self.core, list[Stream]()
+        loads = [[op for op in operations(body(loop)) if op.name == "tile.load" and _goes_through_memory(op)] for loop in loops]
+        ahead = any(loads) and all(
+            load.operands[3] == next(iter(body(loop).arguments)) and _from_outside(load, loop)
+            for loop, own in zip(loops, loads, strict=True)
+            for load in own
+        )
+        if not ahead:
+            for loop in loops:
+                self._loop(loop, [], None)
+            return
+        for own in loads:
+            for load in own:
+                self.staging.stream(load, streams)
+        base = self.base
+        self.base = self.staging.place(streams, base)
+        with core.scope(None):
+            self.staging.declare(streams)
+            bounds = [self._bounds(loop) for loop in loops]
+            core.writer.line("const auto fetch = [&](int next) __attribute__((always_inline)) {")
+            core.writer.indent += "  "
+            with core.scope(None):
+                self.staging.fetch(streams, "next")
+            core.writer.indent = core.writer.indent[:-2]
+            core.writer.line("};")
+            end = core.arguments.size(streams[0].source, 2)
+            core.writer.line(f"fetch({_first(bounds, end)});")
+            for number, loop in enumerate(loops):
+                self._loop(loop, streams, (bounds[number], _first(bounds[number + 1 :], end)))
+        self.base = base
+
+    def _bounds(self, loop: ir.Operation) -> tuple[str, str]:
+        core = self.core
+        begin, end = (core.names.fresh(name) for name in ("begin", "end"))
+        texts = [core.value(value) for value in list(loop.operands)[:2]]
+        core.writer.line(f"const int {begin} = {texts[0]}, {end} = {texts[1]};")
+        return begin, end
+
+    def _loop(self, op: ir.Operation, streams: list[Stream], ahead: tuple[tuple[str, str], str] | None) -> None:
+        """A loop whose carried tiles are changed in place."""
+        core = self.core
+        self.maps.partial |= partial_sums([op])
+        arguments = list(body(op).arguments)
+        carried = [self._carry(argument, value) for argument, value in zip(arguments[1:], list(op.operands)[3:], strict=True)]
+        begin, end = ahead[0] if ahead is not None else tuple(core.value(value) for value in list(op.operands)[:2])
+        step = core.value(op.operands[2])
+        index = core.names.fresh("at")
+        with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
+            core.scalars.bind(arguments[0], index)
+            if ahead is not None:
+                core.writer.line("attn::barrier();")
+                own = [stream for stream in streams if any(load.block == body(op) for load in stream.loads)]
+                self.staging.keep(own, body(op))
+                core.writer.line("attn::barrier();", f"fetch({index} + {step} < {end} ? {index} + {step} : {ahead[1]});")
+                self.block(body(op), own)
+            else:
+                self.block(body(op))
+            self._assign(carried, yielded(body(op)))
+        for result, tile in zip(op.results, carried, strict=True):
+            core.tiles[result] = self._whole(tile)
+
+    def _carry(self, argument: ir.Value, start: ir.Value) -> Tile:
+        """Where a carried tile is while a loop runs; it begins as `start`."""
+        core, tile = self.core, self.core.tiles[start]
+        if isinstance(tile, Row):
+            partial = argument in self.maps.partial
+            tile = core.row(tile.name, f"half == 0 ? {tile.name} : 0.0f" if partial else tile.name, partial)
+        core.tiles[argument] = tile
+        return tile
+
+    def _assign(self, carried: list[Tile], values: list[ir.Value]) -> None:
+        """Puts the values that a block yields where they are carried."""
+        core, writer = self.core, self.core.writer
+        news = [core.tiles[value] for value in values]
+        moved = {tile.name for tile in carried if isinstance(tile, (Row, Fragment))}
+        for old, new in zip(carried, news, strict=True):
+            if old == new:
+                continue
+            if isinstance(old, Row) and isinstance(new, Row):
+                if new.name in moved:
+                    raise UnsupportedError("amd: a loop exchanges values that it carries")
+                writer.line(f"{old.name} = {new.name};")
+            elif isinstance(old, Fragment) and isinstance(new, Fragment):
+                writer.line("#pragma unroll", f"for (int n = 0; n < {old.parts}; ++n) {old.name}[n] = {new.name}[n];")
+            else:
+                raise UnsupportedError("amd: a loop carries a tile that has no place of its own in registers")
+
+    def _whole(self, tile: Tile) -> Tile:
+        """Adds up the parts of a sum."""
+        if not isinstance(tile, Row) or not tile.partial:
+            return tile
+        return self.core.row(tile.name, f"{tile.name} + attn::other_half({tile.name})")
+
+    def _branch(self, op: ir.Operation) -> None:
+        """A branch that all threads take together; its tiles are changed in place."""
+        core = self.core
+        condition = core.value(op.operands[0])
+        results: list[Tile | None] = []
+        for value, result in zip(yielded(body(op)), op.results, strict=True):
+            if not is_tile(value):
+                raise UnsupportedError(f"amd: a branch yields {result}, a scalar ({op.location})")
+            results.append(core.row("chosen", partial=result in self.maps.partial) if is_row(value.type) else None)
+        for number, region in enumerate(op.regions):
+            with core.scope(f"if ({condition})" if number == 0 else "else"):
+                self.block(region.blocks[0])
+                for position, value in enumerate(yielded(region.blocks[0])):
+                    tile, target = core.tiles[value], results[position]
+                    if isinstance(tile, Row) and isinstance(target, Row):
+                        core.writer.line(f"{target.name} = {tile.name};")
+                    elif target is None:
+                        results[position] = tile
+                    elif tile != target:
+                        raise UnsupportedError(f"amd: the sides of a branch leave a tile in different places ({op.location})")
+        core.tiles.update({result: tile for result, tile in zip(op.results, results, strict=True) if tile is not None})
+
+
+def _first(bounds: list[tuple[str, str]], otherwise: str) -> str:
+    """Where the first of these loops that runs at all begins; loads from `otherwise` give nothing."""
+    text = otherwise
+    for begin, end in reversed(bounds):
+        text = f"{begin} < {end} ? {begin} : {text}"
+    return text
+
+
+def _goes_through_memory(load: ir.Operation) -> bool:
+    """Whether a loaded tile is the right operand of a product, itself or changed."""
+    change = changing(load)
+    value = load.results[0] if change is None else change.results[0]
+    return any(
+        use.owner.operation.name in _DOTS and use.operand_number == len(list(use.owner.operation.operands)) - 1 for use in value.uses
+    )
+
+
+def _from_outside(load: ir.Operation, loop: ir.Operation) -> bool:
+    """Whether batch and head of a load are known before the loop."""
+    return all(isinstance(v.owner, ir.Block) or v.owner.operation.block != body(loop) for v in list(load.operands)[1:3])

@@ -1,0 +1,31 @@
+"""Block sizes, by the facts of each kernel."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.amd import blocks
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all
+
+
+@dataclass(frozen=True)
+class ChooseBlocks(Pass):
+    """Gives each function that becomes a kernel its `tile.blocks`: those of `tile.choices`, else defaults by head dimensions."""
+
+    name = "amd-choose-blocks"
+
+    def run(self, module: ir.Operation) -> bool:
+        for function in find_all(module, "func.func"):
+            facts = blocks.facts_of(function)
+            if facts is None:
+                continue
+            choices = attributes.read(function, attributes.CHOICES)
+            sizes = [
+                choices.get(name, default) for name, default in zip(("block_q", "block_kv"), blocks.default_blocks(facts), strict=True)
+            ]
+            if not all(isinstance(size, int) and size > 0 for size in sizes):
+                function.location.emit_error(f"{self.name}: block sizes must be positive numbers, got {sizes[0]} and {sizes[1]}")
+                return False
+            function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([int(size) for size in sizes], function.context)
+        return True
