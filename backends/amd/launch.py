@@ -1,0 +1,77 @@
+"""Kernels on torch tensors: on an AMD GPU through the HIP runtime, or emulated on the CPU."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from attn_mlir.backends.amd import hip
+from attn_mlir.backends.amd.compile import Binary
+from attn_mlir.backends.amd.emulation import EmulatedKernel
+from attn_mlir.backends.gpu.packing import Packed, aligned_copy, grid_of, misaligned, values_of
+from attn_mlir.backends.gpu.units import Unit
+from attn_mlir.errors import ArgumentError, UnsupportedError
+
+_OFFSET_LIMIT = 1 << 31
+_BLOCK_ROWS = 128
+EMULATED = "hip-emulated"
+
+
+class Launcher(Protocol):
+    """A kernel, ready to run."""
+
+    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
+        """Runs on the arguments of the tile function, of which those with numbers in `outputs` are written."""
+        ...
+
+
+class HipLauncher:
+    """A kernel loaded on one AMD GPU, which runs on torch's current stream; nothing waits for it."""
+
+    def __init__(self, unit: Unit, binary: Binary, index: int) -> None:
+        self._unit, self._index = unit, index
+        if any(p.kind == "counter" for p in unit.code.parameters):
+            raise UnsupportedError(f"the kernel {unit.code.name} takes a counter, which the HIP driver does not give")
+        with hip.on_device(index):
+            self._function = hip.Function(binary.code, unit.code.entry)
+
+    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
+        for number, argument in enumerate(arguments):
+            if isinstance(argument, torch.Tensor) and hip.index_of(argument) != self._index:
+                raise ArgumentError(f"argument {number} of this kernel is on {argument.device}, but the others are on cuda:{self._index}")
+        arguments = readable(self._unit, arguments)
+        grid, blocks = grid_of(self._unit.code, self._unit.kernel.block_q, arguments[self._unit.kernel.over].shape)
+        packed = Packed(values_of(self._unit.code, arguments, blocks))
+        with hip.on_device(self._index):
+            self._function.launch(grid, self._unit.code.threads, hip.current_stream(self._index), packed.address)
+
+
+class EmulatedLauncher:
+    """A kernel that the CPU emulates."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+        self._kernel = EmulatedKernel(unit.code)
+
+    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
+        arguments = readable(self._unit, arguments)
+        grid, blocks = grid_of(self._unit.code, self._unit.kernel.block_q, arguments[self._unit.kernel.over].shape)
+        self._kernel.run(arguments, outputs, grid, blocks)
+
+
+def readable(unit: Unit, arguments: Sequence[Any]) -> list[Any]:
+    """The arguments, copies of those that the kernel cannot read where they are."""
+    made = list(arguments)
+    asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
+    copied = set(misaligned(unit.code, arguments)) | {number for number in asked if not _has_short_offsets(arguments[number])}
+    for number in copied:
+        made[number] = aligned_copy(made[number], asked[number])
+    return made
+
+
+def _has_short_offsets(tensor: torch.Tensor) -> bool:
+    """Whether the rows of [B, H, S, D] lie apart, and offsets inside of a block of rows fit into 32 bits."""
+    if tensor.dim() != 4 or tensor.shape[2] <= 1:
+        return True
+    stride = tensor.stride(2)
+    return stride >= tensor.shape[3] and _BLOCK_ROWS * stride * tensor.element_size() < _OFFSET_LIMIT

@@ -1,0 +1,69 @@
+"""The kernels of a program as a driver keeps them: how they are launched, their code, and what its compiler made of it."""
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.host import Host, Kernel, from_json, read_kernel, to_json
+from attn_mlir.backends.program import DTYPES
+from attn_mlir.mlir import ir
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A kernel: its grid and outputs, its code, the schedule that the code follows, and the element types of its outputs in memory."""
+
+    kernel: Kernel
+    code: KernelCode
+    schedule: Fields
+    outputs: tuple[str, ...]
+
+    @cached_property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """Those of the outputs."""
+        return tuple(DTYPES[element] for element in self.outputs)
+
+    def describe(self) -> str:
+        """In words: who made it, with which decisions, and what it takes of a GPU."""
+        code, schedule = self.code, dict(self.schedule)
+        made = f"{schedule.pop('emitter', code.language)} for {schedule.pop('arch', code.arch)}"
+        line = f"{code.name}: {made}, {code.threads} threads, {code.shared_bytes} bytes of shared memory, grid: {code.grid}"
+        return line + ("\n  schedule: " + ", ".join(f"{name} {value}" for name, value in schedule.items()) if schedule else "")
+
+
+def read_unit(function: ir.Operation, results: int, emit: Callable[[ir.Operation], KernelCode]) -> Unit:
+    """The unit of a scheduled kernel with that many outputs. Raises UnsupportedError where its emitter cannot make it."""
+    kernel = read_kernel(function, results)
+    arguments = [argument.type for argument in function.regions[0].blocks[0].arguments]
+    end = len(arguments) - (kernel.grid == "pairs")
+    elements = tuple(str(ir.MemRefType(type_).element_type) for type_ in arguments[end - results : end])
+    return Unit(kernel, emit(function), attributes.read(function, attributes.SCHEDULE), elements)
+
+
+def pack(host: Host, units: Mapping[str, Unit]) -> tuple[bytes, dict[str, Any]]:
+    """A program before its kernels are compiled as one file and plain data."""
+    file = io.BytesIO()
+    fields = to_json(host, {name: unit.kernel for name, unit in units.items()})
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, unit in units.items():
+            archive.writestr(name, unit.code.source)
+    fields["units"] = [[name, unit.code.to_json(), unit.schedule, unit.outputs] for name, unit in units.items()]
+    return file.getvalue(), fields
+
+
+def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit]]:
+    """The inverse of `pack`. Raises LookupError, TypeError, ValueError or zipfile.BadZipFile for other data."""
+    host, kernels = from_json(fields)
+    units = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for name, code, schedule, outputs in fields["units"]:
+            units[name] = Unit(kernels[name], KernelCode.from_json(code, archive.read(name).decode()), schedule, tuple(outputs))
+    return host, units
