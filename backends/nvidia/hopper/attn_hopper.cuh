@@ -17,10 +17,8 @@ namespace attn {
 
 ATTN_DEVICE uint32_t shared_address(const void *pointer) { return static_cast<uint32_t>(__cvta_generic_to_shared(pointer)); }
 
-// Where TMA with a swizzle of 128 (64, 32) bytes puts the byte at `offset` of a panel with rows of 128 (64, 32) bytes.
+// Where TMA with a swizzle of 128 bytes puts the byte at `offset` of a panel with rows of 128 bytes.
 ATTN_DEVICE uint32_t swizzle_128(uint32_t offset) { return offset ^ ((offset >> 3) & 0x70); }
-ATTN_DEVICE uint32_t swizzle_64(uint32_t offset) { return offset ^ ((offset >> 3) & 0x30); }
-ATTN_DEVICE uint32_t swizzle_32(uint32_t offset) { return offset ^ ((offset >> 3) & 0x10); }
 
 // True in one thread of a converged warp.
 ATTN_DEVICE bool elect_one() {
@@ -59,9 +57,6 @@ ATTN_DEVICE void barrier_arrive(uint32_t barrier) {
 ATTN_DEVICE void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(bytes) : "memory");
 }
-ATTN_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
 // Waits until the phase with this parity (0 first) is over.
 ATTN_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile("{\n"
@@ -73,12 +68,6 @@ ATTN_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
                "finished:\n"
                "}" ::"r"(barrier), "r"(parity) : "memory");
 }
-ATTN_DEVICE bool barrier_test(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
-  return done != 0;
-}
 
 // Named barriers (0 is __syncthreads()): `threads` counts those that wait and those that only arrive.
 ATTN_DEVICE void named_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
@@ -89,24 +78,10 @@ ATTN_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::c
 
 // ---- TMA -------------------------------------------------------------------------------------------------------------------------------
 
-// Policies for the second level cache.
-constexpr uint64_t kEvictNormal = 0x1000000000000000ull;
-constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
-constexpr uint64_t kEvictLast = 0x14F0000000000000ull;
-
-ATTN_DEVICE void prefetch_descriptor(const CUtensorMap *map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
-}
 // Coordinates innermost first: column, row, head, batch.
 ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int batch) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
                "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
-               : "memory");
-}
-ATTN_DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column, int row, int head, int batch, uint64_t policy) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], "
-               "[%2], %7;" ::"r"(to),
-               "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(policy)
                : "memory");
 }
 ATTN_DEVICE void tma_store(const CUtensorMap *map, uint32_t from, int column, int row, int head, int batch) {
@@ -120,19 +95,6 @@ ATTN_DEVICE void tma_add(const CUtensorMap *map, uint32_t from, int column, int 
                    reinterpret_cast<uint64_t>(map)),
                "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
                : "memory");
-}
-// Contiguous copies; addresses and `bytes` are multiples of 16.
-ATTN_DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
-               "r"(barrier)
-               : "memory");
-}
-ATTN_DEVICE void bulk_store(void *to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
-}
-// Adds f32 values of shared memory to global memory.
-ATTN_DEVICE void bulk_add(float *to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 // The stores and additions that this thread issued: close a group; wait until all but the newest `Pending` groups have read shared memory, or
 // are done altogether.
@@ -177,11 +139,10 @@ ATTN_DEVICE void pin(float value) {
 // Descriptors of operands in shared memory. `K-major`: rows of the panel are rows (M or N) of the operand and its columns run along K.
 // `MN-major` (the "_ta", "_tb" instructions): rows of the panel run along K and its columns along M or N; `panel_bytes` from one panel of
 // columns to the next. Address: K-major: panel + row * 128 + k * 2 for k < 64, rows a multiple of 8; MN-major: panel + k * 128.
-enum Swizzle : uint64_t { kSwizzle128 = 1, kSwizzle64 = 2, kSwizzle32 = 3 };
+constexpr uint64_t kSwizzle128 = 1;
 
-ATTN_DEVICE constexpr uint64_t descriptor_bits(uint32_t leading_bytes, uint32_t stride_bytes, Swizzle swizzle) {
-  return (static_cast<uint64_t>(leading_bytes >> 4) << 16) | (static_cast<uint64_t>(stride_bytes >> 4) << 32) |
-         (static_cast<uint64_t>(swizzle) << 62);
+ATTN_DEVICE constexpr uint64_t descriptor_bits(uint32_t leading_bytes, uint32_t stride_bytes) {
+  return (static_cast<uint64_t>(leading_bytes >> 4) << 16) | (static_cast<uint64_t>(stride_bytes >> 4) << 32) | (kSwizzle128 << 62);
 }
 // Both words are put together and taken apart in PTX: of 64-bit arithmetic the compiler makes masks, one or two instructions each time.
 ATTN_DEVICE uint64_t descriptor_of(uint32_t low, uint32_t high) {
@@ -192,17 +153,9 @@ ATTN_DEVICE uint64_t descriptor_of(uint32_t low, uint32_t high) {
 ATTN_DEVICE uint64_t descriptor_at(uint32_t address, uint64_t bits) {
   return descriptor_of((address >> 4) + static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32));
 }
-ATTN_DEVICE uint64_t k_major(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 1024, kSwizzle128)); }
+ATTN_DEVICE uint64_t k_major(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 1024)); }
 ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t panel_bytes) {
-  return descriptor_at(address, descriptor_bits(panel_bytes, 1024, kSwizzle128));
-}
-ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 512, kSwizzle64)); }
-ATTN_DEVICE uint64_t mn_major_64(uint32_t address, uint32_t panel_bytes) {
-  return descriptor_at(address, descriptor_bits(panel_bytes, 512, kSwizzle64));
-}
-ATTN_DEVICE uint64_t k_major_32(uint32_t address) { return descriptor_at(address, descriptor_bits(16, 256, kSwizzle32)); }
-ATTN_DEVICE uint64_t mn_major_32(uint32_t address, uint32_t panel_bytes) {
-  return descriptor_at(address, descriptor_bits(panel_bytes, 256, kSwizzle32));
+  return descriptor_at(address, descriptor_bits(panel_bytes, 1024));
 }
 // The descriptor `bytes` (a multiple of 16) further on. The address never carries out of the low word, so one 32-bit addition does it.
 ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) {
@@ -228,10 +181,6 @@ ATTN_DEVICE uint32_t pack_bf16(float low, float high) {
 // Four 8x8 matrices of 16 bits; lane l gives the address of row l % 8 of matrix l / 8 (16 bytes).
 ATTN_DEVICE void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
-ATTN_DEVICE void store_matrices_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
-               : "memory");
 }
 ATTN_DEVICE void load_matrices(uint32_t address, uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -268,20 +217,10 @@ ATTN_DEVICE void store_shared_int(uint32_t address, int value) { asm volatile("s
 
 // ---- arithmetic ------------------------------------------------------------------------------------------------------------------------
 
-// 2^x by the special function unit.
-ATTN_DEVICE float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 // Over the 4 lanes that hold one row of an accumulator.
 ATTN_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-ATTN_DEVICE float quad_min(float x) {
-  x = fminf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fminf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 ATTN_DEVICE float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
