@@ -6,7 +6,8 @@ from attn_mlir.backends.amd import pipeline
 BACKEND = Backend(
     name="amd",
     package="attn_mlir.backends.amd",
-    device_types=("hip",),
+    device_types=("hip", "hip-emulated"),
+    tensors={"hip": "cuda", "hip-emulated": "cpu"},
     passes={
         "amd-choose-blocks": "passes.choose_blocks:ChooseBlocks",
     },
@@ -16,4 +17,6 @@ BACKEND = Backend(
         "hip": "translate:to_hip",
     },
     schedule="passes.schedule:schedule",
+    compile="driver:compile_module",
+    derive="driver:compile_derivative",
 )

@@ -70,7 +70,7 @@ def test_cache_can_be_turned_off(monkeypatch):
 
 
 def test_devices_without_kernels():
-    for device, words in (("hip", "amd backend generates no kernels yet"), ("abacus", "no backend serves it")):
+    for device, words in (("hip", "take 16-bit inputs"), ("abacus", "no backend serves it")):
         with pytest.raises(UnsupportedError, match=words):
             driver.compile(SOFTMAX, device)
 

@@ -1,0 +1,125 @@
+"""Compiles programs for AMD GPUs and for their emulation, or finds them in memory or on disk."""
+
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from attn_mlir.backends.amd.target import MI250, TARGETS
+
+from attn_mlir.backends import disk_cache
+from attn_mlir.backends.amd import codegen, hip, pipeline
+from attn_mlir.backends.amd.launch import EMULATED
+from attn_mlir.backends.amd.program import AmdProgram, outlined
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.units import Unit, pack, read_unit, unpack
+from attn_mlir.backends.host import Host, read_host
+from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+_ELEMENTS = ("f16", "bf16")
+_MAX_COLUMNS = 256
+_SUFFIX = "zip"
+_PROGRAMS: dict[Any, AmdProgram] = {}
+_KERNELS: dict[AmdProgram, "AmdKernel"] = {}
+
+
+class AmdKernel:
+    """A program that is a whole attention. See `driver.Kernel`."""
+
+    def __init__(self, program: AmdProgram) -> None:
+        self.program = program
+
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        """See `driver.Kernel.run`; on a GPU, the results are computed on its current stream."""
+        return self.program.run((q, k, v, *captures), layout)
+
+    def stages(self) -> dict[str, str]:
+        """See `driver.Kernel.stages`."""
+        return self.program.stages()
+
+    def explain(self) -> str:
+        """The kernels in words: schedules, registers, spills."""
+        return self.program.explain()
+
+
+def compile_module(source: str, device: str) -> AmdKernel:
+    """Compiles a module given as text; clang runs at the first launch. Raises CompileError, or UnsupportedError where nothing makes it."""
+    program = compile_program(source, "attention", device=device)
+    return _KERNELS.setdefault(program, AmdKernel(program))
+
+
+def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool, device: str) -> AmdProgram:
+    """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
+    return compile_program(source, *prepare_derivative(function, wrt), deterministic, device=device)
+
+
+def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, *, device: str) -> AmdProgram:
+    """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk."""
+    choices: attributes.Fields = {"arch": arch_for(device)}
+    if deterministic:
+        choices["deterministic"] = 1
+    key = (source, name, prepare, device, *choices.values())
+    if key not in _PROGRAMS:
+        host, units = _units(source, name, prepare, choices)
+        _PROGRAMS[key] = AmdProgram(source, prepare, choices, host, units, device)
+    return _PROGRAMS[key]
+
+
+def arch_for(device: str) -> str:
+    """What kernels are made for: torch's current GPU; gfx90a for the emulation, and where there is no GPU, to look at kernels.
+
+    Raises UnsupportedError for other GPUs than those in `target.TARGETS`.
+    """
+    if device == EMULATED or not hip.is_rocm() or not torch.cuda.is_available():
+        return MI250.arch
+    arch = hip.arch_of(torch.cuda.current_device())
+    if arch not in TARGETS:
+        raise UnsupportedError(
+            f"kernels for AMD GPUs are made for {', '.join(TARGETS)}, and this one is {arch}: move the tensors to the CPU"
+        )
+    return arch
+
+
+def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
+    key = disk_cache.key_of(source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "amd"))
+    found = disk_cache.load(key, _SUFFIX)
+    if found is not None:
+        try:
+            return unpack(*found)
+        except (LookupError, TypeError, ValueError, zipfile.BadZipFile):
+            pass
+    host, units = _lower(source, name, prepare, choices)
+    disk_cache.save(key, _SUFFIX, *pack(host, units))
+    return host, units
+
+
+def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
+    with reported(), ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(source)
+        _check_types(module)
+        Pipeline.parse(prepare, registry()).run(module)
+        host = read_host(function_named(module, name))
+        outlined(module, host, choices)
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        called = {step.kernel: step for step in host.steps if step.kernel}
+        return host, {name: read_unit(function_named(module, name), len(step.results), codegen.emit) for name, step in called.items()}
+
+
+def _check_types(module: ir.Module) -> None:
+    """Refuses elements and head dimensions that no kernel takes."""
+    inputs = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value).inputs
+    q, v = ir.RankedTensorType(inputs[0]), ir.RankedTensorType(inputs[2])
+    if str(q.element_type) not in _ELEMENTS:
+        raise UnsupportedError(
+            f"kernels for AMD GPUs take 16-bit inputs, but q, k and v are {q.element_type}: cast them with .half() or .bfloat16() "
+            "(scores and sums are float32 all the same), or compute on the CPU"
+        )
+    for name, columns in (("q", q.shape[3]), ("v", v.shape[3])):
+        if columns > _MAX_COLUMNS:
+            raise UnsupportedError(f"{name} has head dimension {columns}, and kernels for AMD GPUs take up to {_MAX_COLUMNS}: use the CPU")

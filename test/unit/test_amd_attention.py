@@ -1,0 +1,90 @@
+"""Whole attentions through the AMD backend, emulated on the CPU: `device="hip-emulated"` against the dense formula in float64."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from attn_mlir import Attention, attention
+from attn_mlir.backends.amd import driver
+from attn_mlir.backends.amd.clang import find_host_clang
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from gpu_cases import CASES, DTYPES, Sizes, causal, failures, formula, functions, inputs, ours
+
+EMULATED = "hip-emulated"
+SMALL = Sizes(1, 2, 1, 70, 130, 32, 32)
+
+
+def _missing() -> str:
+    try:
+        find_host_clang()
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing() or "clang is there")
+
+
+def check_forward(name: str, sizes: Sizes, dtype: torch.dtype, **options: Any) -> None:
+    """Compares the output with the dense formula by the rule of `gpu_cases.failures`."""
+    case = CASES[name]
+    leaves = inputs(case, sizes, dtype)
+    with torch.no_grad():
+        got = ours(case, sizes, device=EMULATED, **options)(*leaves)
+        eager, exact = (
+            formula(case, sizes)(*[x.to(case.eager or dtype) for x in leaves]),
+            formula(case, sizes)(*[x.double() for x in leaves]),
+        )
+    wrong = failures([got], [eager], [exact], case.factor, ["o"])
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("retention", "layer norm")])
+def test_forward(name: str) -> None:
+    check_forward(name, SMALL, torch.float16)
+
+
+@pytest.mark.parametrize(("d", "dv"), [(64, 64), (128, 64), (40, 72)])
+def test_head_dimensions(d: int, dv: int) -> None:
+    check_forward("causal softmax", Sizes(1, 2, 1, 65, 65, d, dv), DTYPES[(d // 8) % 2])
+
+
+@pytest.mark.parametrize(("sq", "skv"), [(1, 1), (1, 300), (129, 127), (256, 128)])
+def test_lengths(sq: int, skv: int) -> None:
+    check_forward("causal softmax", Sizes(2, 4, 2, sq, skv, 32, 32), torch.float16)
+
+
+def test_lse() -> None:
+    q, k, v = inputs(CASES["causal softmax"], SMALL, torch.float16)
+    _, lse = attention(q, k, v, mask_mod=causal, device=EMULATED, return_lse=True)
+    scores = (q.double() @ k.double().mT / 32**0.5).masked_fill(torch.ones(70, 130).triu(1).bool(), -torch.inf)
+    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+
+def test_layout_and_strides() -> None:
+    """Of rows at odd addresses, with a number of columns that is no multiple of anything."""
+    q, k, v = (x[..., 1:32] for x in inputs(CASES["causal softmax"], SMALL, torch.float16))
+    o = attention(q, k, v, mask_mod=causal, device=EMULATED)
+    swapped = attention(*(x.transpose(1, 2) for x in (q, k, v)), mask_mod=causal, device=EMULATED, layout="bshd")  # type: ignore[arg-type]
+    dense = attention(q.contiguous(), k.contiguous(), v.contiguous(), mask_mod=causal, device=EMULATED)
+    assert torch.equal(o, dense) and torch.equal(swapped.transpose(1, 2), dense)
+
+
+def test_stages_end_in_hip() -> None:
+    run = Attention(mask_mod=causal, device=EMULATED)
+    q = torch.randn(1, 1, 16, 32).half()
+    run(q, q, q)
+    assert "ATTN_KERNEL" in run.stages()["hip"]
+    assert any("mfma for gfx90a, 256 threads" in program.explain() for program in driver._PROGRAMS.values())
+
+
+def test_what_is_refused() -> None:
+    q = torch.randn(1, 1, 16, 32)
+    with pytest.raises(UnsupportedError, match="16-bit inputs"):
+        attention(q, q, q, device=EMULATED)
+    with pytest.raises(ArgumentError, match=r"move q, k and v with .to\('cuda'\)"):
+        attention(q, q, q, device="hip")
+    wide = torch.randn(1, 1, 4, 512).half()
+    with pytest.raises(UnsupportedError, match="head dimension 512"):
+        attention(wide, wide, wide, device=EMULATED)
