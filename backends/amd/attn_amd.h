@@ -48,6 +48,7 @@ template <typename To, typename From> ATTN_DEVICE To bits(From x) { return __bui
 
 ATTN_DEVICE int thread() { return __builtin_amdgcn_workitem_id_x(); }
 ATTN_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+ATTN_DEVICE long long uniform(long long x) { return (long long)uniform((int)(x >> 32)) << 32 | (unsigned)uniform((int)x); }
 
 // All threads of the block have come here, and what they wrote to shared memory can be read.
 ATTN_DEVICE void barrier() {
@@ -63,9 +64,35 @@ ATTN_DEVICE float from_lane(float x, int lane) {
   return bits<float>(__builtin_amdgcn_ds_bpermute(lane << 2, bits<int>(x)));
 }
 ATTN_DEVICE int from_lane(int x, int lane) { return __builtin_amdgcn_ds_bpermute(lane << 2, x); }
+ATTN_DEVICE long long from_lane(long long x, int lane) {
+  return (long long)from_lane((int)(x >> 32), lane) << 32 | (unsigned)from_lane((int)x, lane);
+}
 
 // The value in the other half of the wave: lane + 32 or lane - 32.
 ATTN_DEVICE float other_half(float x) { return from_lane(x, (thread() & 63) ^ 32); }
+
+// Smallest and largest element of a box of integers, which the lanes of a wave search together.
+struct Range {
+  long long lowest = 0x7fffffffffffffffll, highest = -lowest - 1;
+  template <typename T> __device__ __forceinline__ void scan(const T *from, long long stride, int begin, int end) {
+    for (int at = begin + (thread() & 63); at < end; at += 64) {
+      const long long x = (long long)from[at * stride];
+      lowest = x < lowest ? x : lowest;
+      highest = x > highest ? x : highest;
+    }
+  }
+  __device__ __forceinline__ void combine() {
+#pragma unroll
+    for (int step = 1; step < 64; step *= 2) {
+      const int other = (thread() & 63) ^ step;
+      const long long low = from_lane(lowest, other), high = from_lane(highest, other);
+      lowest = low < lowest ? low : lowest;
+      highest = high > highest ? high : highest;
+    }
+    lowest = uniform(lowest);
+    highest = uniform(highest);
+  }
+};
 
 // ---- global memory
 
@@ -241,13 +268,13 @@ ATTN_DEVICE float log(float x) { return log2(x) * 0.693147181f; }
 ATTN_DEVICE float log10(float x) { return log2(x) * 0.301029996f; }
 ATTN_DEVICE float sqrt(float x) { return __builtin_amdgcn_sqrtf(x); }
 ATTN_DEVICE float rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
-ATTN_DEVICE float fabs(float x) { return __builtin_fabsf(x); }
+ATTN_DEVICE float absolute(float x) { return __builtin_fabsf(x); }
 ATTN_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 // The same for two numbers at once.
 #define ATTN_PAIRED(name) \
   ATTN_DEVICE Float2 name(Float2 x) { return Float2{name(x.x), name(x.y)}; }
-ATTN_PAIRED(exp2) ATTN_PAIRED(log2) ATTN_PAIRED(exp) ATTN_PAIRED(log) ATTN_PAIRED(sqrt) ATTN_PAIRED(rsqrt) ATTN_PAIRED(fabs)
+ATTN_PAIRED(exp2) ATTN_PAIRED(log2) ATTN_PAIRED(exp) ATTN_PAIRED(log) ATTN_PAIRED(sqrt) ATTN_PAIRED(rsqrt) ATTN_PAIRED(absolute)
 template <typename A, typename B, typename C> ATTN_DEVICE Float2 fma(A a, B b, C c) { return a * b + c; }
 ATTN_DEVICE Float2 pair_of(const Float16x &x, int c) { return Float2{x[c], x[c + 1]}; }
 ATTN_DEVICE void set_pair(Float16x &x, int c, Float2 pair) {
@@ -275,7 +302,7 @@ template <typename T> ATTN_DEVICE T max(T a, T b) { return a < b ? b : a; }
 #define log10f attn::log10
 #define sqrtf attn::sqrt
 #define rsqrtf attn::rsqrt
-#define fabsf attn::fabs
+#define fabsf attn::absolute
 #define fabs __builtin_fabs
 #define fmaxf __builtin_fmaxf
 #define fminf __builtin_fminf

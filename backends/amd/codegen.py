@@ -1,6 +1,6 @@
 """Which code generator makes a kernel: each plans what it can do, and emits what it planned.
 
-`mfma` prints kernels with matrix products.
+`mfma` prints kernels with matrix products, `simt` kernels without any.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-EMITTERS = ("mfma",)
+EMITTERS = ("mfma", "simt")
 """In the order in which they are asked."""
 
 

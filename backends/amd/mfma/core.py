@@ -13,7 +13,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _TAKEN = (
-    "row column half wave lane at_row swap n r e c g u pair block head batch memory next fetch inside chunk patch group place position "
+    "row column half wave lane at_row swap n r e c g u pair block head batch memory next inside chunk patch group place position "
     "added target query key query_part part acc attn here"
 ).split()
 """Names that the printed code uses for itself."""

@@ -128,16 +128,17 @@ class Sweep:
         with core.scope(None):
             self.staging.declare(streams)
             bounds = [self._bounds(loop) for loop in loops]
-            core.writer.line("const auto fetch = [&](int next) __attribute__((always_inline)) {")
+            fetch = core.names.fresh("fetch")
+            core.writer.line(f"const auto {fetch} = [&](int next) __attribute__((always_inline)) {{")
             core.writer.indent += "  "
             with core.scope(None):
                 self.staging.fetch(streams, "next")
             core.writer.indent = core.writer.indent[:-2]
             core.writer.line("};")
             end = core.arguments.size(streams[0].source, 2)
-            core.writer.line(f"fetch({_first(bounds, end)});")
+            core.writer.line(f"{fetch}({_first(bounds, end)});")
             for number, loop in enumerate(loops):
-                self._loop(loop, streams, (bounds[number], _first(bounds[number + 1 :], end)))
+                self._loop(loop, streams, (fetch, bounds[number], _first(bounds[number + 1 :], end)))
         self.base = base
 
     def _bounds(self, loop: ir.Operation) -> tuple[str, str]:
@@ -147,13 +148,13 @@ class Sweep:
         core.writer.line(f"const int {begin} = {texts[0]}, {end} = {texts[1]};")
         return begin, end
 
-    def _loop(self, op: ir.Operation, streams: list[Stream], ahead: tuple[tuple[str, str], str] | None) -> None:
+    def _loop(self, op: ir.Operation, streams: list[Stream], ahead: tuple[str, tuple[str, str], str] | None) -> None:
         """A loop whose carried tiles are changed in place."""
         core = self.core
         self.maps.partial |= partial_sums([op])
         arguments = list(body(op).arguments)
         carried = [self._carry(argument, value) for argument, value in zip(arguments[1:], list(op.operands)[3:], strict=True)]
-        begin, end = ahead[0] if ahead is not None else tuple(core.value(value) for value in list(op.operands)[:2])
+        begin, end = ahead[1] if ahead is not None else tuple(core.value(value) for value in list(op.operands)[:2])
         step = core.value(op.operands[2])
         index = core.names.fresh("at")
         with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
@@ -162,7 +163,7 @@ class Sweep:
                 core.writer.line("attn::barrier();")
                 own = [stream for stream in streams if any(load.block == body(op) for load in stream.loads)]
                 self.staging.keep(own, body(op))
-                core.writer.line("attn::barrier();", f"fetch({index} + {step} < {end} ? {index} + {step} : {ahead[1]});")
+                core.writer.line("attn::barrier();", f"{ahead[0]}({index} + {step} < {end} ? {index} + {step} : {ahead[2]});")
                 self.block(body(op), own)
             else:
                 self.block(body(op))

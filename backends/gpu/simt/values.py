@@ -6,19 +6,38 @@ from contextlib import contextmanager
 from attn_mlir.backends.gpu.arguments import Arguments
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import Names, Scalars, dependence, float_literal, frontier
+from attn_mlir.backends.gpu.simt.dialect import Dialect
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, find_all
 from attn_mlir.passes.tiling.scalars import identity
 
-_TAKEN = ("block", "head", "batch", "lane", "i", "i0", "j", "c", "e", "Aligned", "Pack", "load_pack", "store_pack", "aligned", "threads")
+_TAKEN = (
+    "block",
+    "head",
+    "batch",
+    "lane",
+    "i",
+    "i0",
+    "j",
+    "c",
+    "e",
+    "Aligned",
+    "Pack",
+    "load_pack",
+    "store_pack",
+    "aligned",
+    "threads",
+    "attn",
+    "blocks",
+)
 
 
 class Printer:
     """Prints statements for row `i` of a block, which `lanes` threads share, each of them with `vector` columns at a time."""
 
-    def __init__(self, kernel: ir.Operation, lanes: int, vector: int) -> None:
-        self.kernel, self.lanes, self.vector = kernel, lanes, vector
+    def __init__(self, kernel: ir.Operation, lanes: int, vector: int, dialect: Dialect) -> None:
+        self.kernel, self.lanes, self.vector, self.dialect = kernel, lanes, vector, dialect
         self.arguments = Arguments(kernel)
         self.lines: list[str] = []
         self.names = Names([*_TAKEN, *self.arguments.names])
@@ -36,6 +55,10 @@ class Printer:
         for op in find_all(kernel, "tile.map", "tile.scatter_add"):
             for argument, name in zip(block_of(op).arguments, ("i", "j"), strict=False):
                 self.scalars.bind(argument, name)
+
+    def blocks(self) -> str:
+        """How many blocks of rows there are."""
+        return self.dialect.blocks or self.arguments.blocks()
 
     # ---- printing
 
@@ -164,7 +187,7 @@ class Printer:
         self.columns(map_.operands[1], values, add)
         for name, kind in [] if self.serial or self.lanes == 1 else zip(names, kinds, strict=True):
             self.line("#pragma unroll")
-            other = f"__shfl_xor_sync(0xffffffffu, {name}, step)"
+            other = self.dialect.neighbour(name, "step")
             self.line(f"for (int step = {self.lanes // 2}; step > 0; step /= 2) {name} = {self._combine(kind, name, other)};")
         return [*[""] * tiles, *names]
 

@@ -1,4 +1,4 @@
-"""Prints kernels over rows as plain CUDA."""
+"""Prints kernels over rows as plain C++."""
 
 import contextlib
 
@@ -7,44 +7,44 @@ from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.nvidia.simt.source import source
-from attn_mlir.backends.nvidia.simt.values import Printer
-from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.gpu.simt.dialect import Dialect
+from attn_mlir.backends.gpu.simt.source import source
+from attn_mlir.backends.gpu.simt.values import Printer
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of
 
 
-def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
-    """The source of a scheduled kernel. Raises UnsupportedError for scalar ops without a CUDA form."""
-    return _Kernel(kernel, attributes.read(kernel, attributes.SCHEDULE)).emit(target)
+def emit(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
+    """The source of a scheduled kernel. Raises UnsupportedError for scalar ops without a form in C++."""
+    return _Kernel(kernel, attributes.read(kernel, attributes.SCHEDULE), dialect).emit()
 
 
 class _Kernel:
     """One kernel: a loop over the rows of a block, in which stores and sums ask for values."""
 
-    def __init__(self, kernel: ir.Operation, schedule: attributes.Fields) -> None:
+    def __init__(self, kernel: ir.Operation, schedule: attributes.Fields, dialect: Dialect) -> None:
         self.kernel = kernel
         self.threads, self.ordered = int(schedule["threads"]), bool(schedule["deterministic"])
         self.rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
-        self.print = Printer(kernel, int(schedule["lanes"]), int(schedule["vector"]))
+        self.print = Printer(kernel, int(schedule["lanes"]), int(schedule["vector"]), dialect)
         actions = [view.operation for view in block_of(kernel).operations]
         self.stores = [op for op in actions if op.name == "tile.store"]
         scatters = [op for op in actions if op.name == "tile.scatter_add"]
         self.sums = {op: self.print.names.fresh("sum") for op in scatters if _is_one_place(op)}
         self.scatters = [op for op in scatters if op not in self.sums]
 
-    def emit(self, target: NvidiaTarget) -> KernelCode:
+    def emit(self) -> KernelCode:
         """The code of the kernel."""
         p = self.print
         self.ordered = self.ordered and bool(self.sums or self.scatters)
         for op, name in self.sums.items():
             type_ = c_type(ir.MemRefType(op.operands[0].type).element_type)
             p.line(f"{type_} {name} = 0;")
-        with p.scope("for (int block = 0; block < gridDim.x; ++block)") if self.ordered else contextlib.nullcontext():
+        with p.scope(f"for (int block = 0; block < {p.blocks()}; ++block)") if self.ordered else contextlib.nullcontext():
             self._block()
         for op, name in self.sums.items():
             self._add(op, name)
-        return source(self.kernel, self.print, self.threads, self.ordered, target)
+        return source(self.kernel, self.print, self.threads, self.ordered)
 
     def _block(self) -> None:
         """The rows of one block."""
@@ -55,7 +55,7 @@ class _Kernel:
         for op in [*self.scatters, *self.sums]:
             p.scalars.emit(op.operands[1])
         step, trips = self.threads // p.lanes, -(-self.rows * p.lanes // self.threads)
-        row = f"(int)threadIdx.x / {p.lanes}" if p.lanes > 1 else "threadIdx.x"
+        row = f"(int){p.dialect.thread} / {p.lanes}" if p.lanes > 1 else p.dialect.thread
         if trips > 1:
             p.line(f"#pragma unroll {min(trips, 4)}")
         with p.scope(f"for (int i0 = 0; i0 < {self.rows}; i0 += {step})" if trips > 1 else ""):
@@ -68,7 +68,10 @@ class _Kernel:
                 self._sum(op, name)
         if self.ordered and self.scatters:
             p.serial = True
-            with p.scope("if (threadIdx.x == 0)"), p.scope(f"for (int i = 0; i < {p.scalars.emit(self.scatters[0].operands[1])}; ++i)"):
+            with (
+                p.scope(f"if ({p.dialect.thread} == 0)"),
+                p.scope(f"for (int i = 0; i < {p.scalars.emit(self.scatters[0].operands[1])}; ++i)"),
+            ):
                 for op in self.scatters:
                     self._scatter(op)
             p.serial = False
@@ -107,9 +110,8 @@ class _Kernel:
         def body() -> None:
             shown, condition, *indices = (p.scalars.emit(v) for v in (value, present, *place))
             wanted = "" if condition == "true" else f" && {condition}"
-            p.line(
-                f"if ({self._exists(extents[0], len(extents) == 1)}{wanted}) atomicAdd(&{p.arguments.element(memory, indices)}, {shown});"
-            )
+            exists, address = self._exists(extents[0], len(extents) == 1), p.arguments.element(memory, indices)
+            p.line(f"if ({exists}{wanted}) {p.dialect.add}(&{address}, {shown});")
 
         if len(extents) == 1:
             body()
@@ -137,7 +139,7 @@ class _Kernel:
         place = list(list(block_of(op).operations)[-1].operation.operands)[2:]
         indices = [p.scalars.emit(value) for value in place]
         p.line(f"{name} = block_sum<{self.threads}>({name});")
-        p.line(f"if (threadIdx.x == 0) atomicAdd(&{p.arguments.element(memory, indices)}, {name});")
+        p.line(f"if ({p.dialect.thread} == 0) {p.dialect.add}(&{p.arguments.element(memory, indices)}, {name});")
 
 
 def _extent(tile: ir.Value) -> ir.Value:

@@ -1,9 +1,8 @@
-"""What the plain CUDA code generator can do, and how it shares out rows."""
+"""What the plain code generator can do, and how it shares out rows."""
 
 from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
@@ -13,11 +12,11 @@ _KNOWN = ("tile.program_id", "tile.load", "tile.map", "tile.yield", "tile.store"
 _VECTOR_BYTES = 16
 
 
-def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
+def plan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int = 32) -> Fields | None:
     """The schedule of a kernel over rows or elements without products and loops; None for others.
 
-    `threads` of a block, `lanes` that share a row, `vector`, the elements that a lane reads at once; `deterministic`: sums in
-    memory have a fixed order.
+    `threads` of a block, a multiple of `wave`, `lanes` that share a row, `vector`, the elements that a lane reads at once;
+    `deterministic`: sums in memory have a fixed order.
     """
     if not all(op.name.startswith(_SCALARS) or op.name in _KNOWN for op in walk(kernel)) or not _reads_own_elements(kernel):
         return None
@@ -25,11 +24,11 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     vector = _vector(width, _smallest_element(kernel)) if find_all(kernel, "tile.load") else 1
     lanes = 1 if width == 0 else 32 if width < 0 else _lanes(width // vector)
     rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
-    threads = max(32, min(256, -(-rows * lanes // 32) * 32))
+    threads = max(wave, min(256, -(-rows * lanes // wave) * wave))
     fields: Fields = {"threads": threads, "lanes": lanes, "vector": vector, "deterministic": 0}
     fields |= {name: value for name, value in choices.items() if name in fields}
     threads, lanes, vector = (int(fields[name]) for name in ("threads", "lanes", "vector"))
-    valid = threads in range(32, 1025, 32) and lanes in (1, 2, 4, 8, 16, 32) and vector in (1, 2, 4, 8)
+    valid = threads in range(wave, 1025, wave) and lanes in (1, 2, 4, 8, 16, 32) and vector in (1, 2, 4, 8)
     return fields if valid and (width % vector == 0 if width > 0 else vector == 1) else None
 
 
