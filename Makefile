@@ -4,8 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
+CLANG  ?= 22
 
-.PHONY: all demo test lint docs check-docs lit unit bench format clean
+.PHONY: all demo test lint docs check-docs lit unit bench format clang clean
 
 all: test
 
@@ -19,7 +20,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
-test: lint check-docs lit unit
+test: clang lint check-docs lit unit
+
+# clang, its linker and disassembler for kernels for AMD GPUs: from apt, where that is allowed. Tests that need them are skipped otherwise.
+clang:
+	@{ command -v clang++-$(CLANG) && command -v ld.lld-$(CLANG) && command -v llvm-objdump-$(CLANG); } > /dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends clang-$(CLANG) lld-$(CLANG) llvm-$(CLANG) > /dev/null; \
+	} || echo "no clang-$(CLANG) with lld: tests of the AMD backend are skipped, unless another clang for AMD GPUs is found"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -5,25 +5,17 @@ from typing import Any
 import pytest
 import torch
 
+from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention
 from attn_mlir.backends.amd import driver
-from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from gpu_cases import CASES, DTYPES, Sizes, causal, failures, formula, functions, inputs, ours
+from gpu_cases import CASES, DTYPES, Sizes, causal, failures, formula, inputs, ours
 
 EMULATED = "hip-emulated"
 SMALL = Sizes(1, 2, 1, 70, 130, 32, 32)
 
 
-def _missing() -> str:
-    try:
-        find_host_clang()
-    except UnsupportedError as error:
-        return str(error)
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing() or "clang is there")
+pytestmark = needs_host_clang
 
 
 def check_forward(name: str, sizes: Sizes, dtype: torch.dtype, **options: Any) -> None:

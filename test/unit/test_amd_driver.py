@@ -8,6 +8,7 @@ import torch
 
 from amd_fakes import fake_gpu
 from amd_forward import LOG2_E, arguments, forward_code, inputs
+from amd_tools import needs_clang
 from attn_mlir.backends import backend_for
 from attn_mlir.backends.amd import clang, hip
 from attn_mlir.backends.amd.compile import Binary, compile_code, parse_log
@@ -18,16 +19,6 @@ from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Kernel
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
-
-def _missing() -> str:
-    try:
-        clang.find_clang()
-    except UnsupportedError as error:
-        return str(error)
-    return ""
-
-
-needs_clang = pytest.mark.skipif(bool(_missing()), reason=_missing() or "clang is there")
 BINARY = Binary(b"\x7fELF code")
 
 

@@ -7,21 +7,12 @@ import torch
 
 from amd_faults import BY_VALUE, FAULTS, Fault
 from amd_forward import OUTPUTS, ROWS, SOURCE, arguments, expected, forward_code, inputs
-from attn_mlir.backends.amd.clang import find_host_clang
+from amd_tools import needs_host_clang
 from attn_mlir.backends.amd.emulation import EmulatedKernel, EmulationError
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
-from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.errors import CompileError
 
-
-def _missing() -> str:
-    try:
-        find_host_clang()
-    except UnsupportedError as error:
-        return str(error)
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing() or "clang is there")
+pytestmark = needs_host_clang
 _PREAMBLE = '#include "attn_amd_emulated.h"\n'
 
 
