@@ -6,6 +6,7 @@
 // RUN: not attn-translate %s --to llvm 2>&1 | FileCheck %s --check-prefix=BAD
 // RUN: not attn-translate nothing.mlir --to llvm 2>&1 | FileCheck %s --check-prefix=MISSING
 // RUN: not attn-translate %inputs/causal-softmax.mlir --to abacus 2>&1 | FileCheck %s --check-prefix=FORMAT
+// RUN: not attn-translate %inputs/causal-softmax.mlir --to cuda 2>&1 | FileCheck %s --check-prefix=PASS
 
 // CHECK:       define void @attention(ptr %0)
 // CHECK:         atomicrmw add ptr %0, i64 1 monotonic
@@ -15,5 +16,6 @@
 
 // BAD:         attn-translate.mlir:{{[0-9]+}}:{{[0-9]+}}: error:
 // MISSING:     nothing.mlir: error: cannot read the file
+// PASS:        causal-softmax.mlir:1:1: error: tile-schedule: no code generator makes this kernel
 // FORMAT:      invalid choice: 'abacus'
 func.func @broken(

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(argv)
     except DiagnosticError as error:
         for diagnostic in error.diagnostics:
-            print(diagnostic.renamed("<input>"), file=sys.stderr)
+            print(diagnostic, file=sys.stderr)
     except (AttnError, OSError) as error:
         print(f"attn-translate: error: {error}", file=sys.stderr)
     return 1
@@ -38,14 +38,10 @@ def _main(argv: Sequence[str] | None) -> int:
     backend = targets[options.to]
     text = source.read(options.input)
     source.check_nesting(text)
-    with ir.Context() as context:
-        load_all(context)
-        try:
-            module = ir.Module.parse(text.text)
-        except ir.MLIRError as error:
-            found = from_mlir_error(error, "the text is not valid MLIR")
-            raise DiagnosticError([diagnostic.renamed(text.name) for diagnostic in found]) from None
-        result = backend.load(backend.translations[options.to])(module)
+    try:
+        result = _translate(backend, options.to, text.text)
+    except DiagnosticError as error:
+        raise DiagnosticError([diagnostic.renamed(text.name) for diagnostic in error.diagnostics]) from None
     data = result if isinstance(result, bytes) else result.encode()
     if options.output is not None:
         options.output.write_bytes(data)
@@ -53,6 +49,16 @@ def _main(argv: Sequence[str] | None) -> int:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
     return 0
+
+
+def _translate(backend: Backend, target: str, text: str) -> str | bytes:
+    with ir.Context() as context:
+        load_all(context)
+        try:
+            module = ir.Module.parse(text)
+        except ir.MLIRError as error:
+            raise DiagnosticError(from_mlir_error(error, "the text is not valid MLIR")) from None
+        return backend.load(backend.translations[target])(module)
 
 
 def _targets() -> dict[str, Backend]:
