@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends import disk_cache
+from attn_mlir.backends.nvidia.tuning.trial import Trial
 from attn_mlir.backends.nvidia.tuning.worker import Job
 from attn_mlir.mlir import LOCK
 
@@ -33,6 +34,11 @@ class GpuBench:
         self._job, self._inputs, self._layout = job, list(inputs), layout
         self._processes = processes or max(os.cpu_count() or 1, 1)
         self._flush: torch.Tensor | None = None
+        self._trial = Trial(job, inputs, layout)
+
+    def close(self) -> None:
+        """Ends the process that runs candidates first."""
+        self._trial.close()
 
     def compile(self, texts: Sequence[str], done: Callable[[], None]) -> list[str]:
         """See `Bench.compile`."""
@@ -60,7 +66,10 @@ class GpuBench:
         return problems
 
     def prepare(self, text: str) -> Callable[[], Any]:
-        """See `Bench.prepare`."""
+        """See `Bench.prepare`. The program ran before, in a process of its own, and came to its end there."""
+        problem = self._trial.run(text)
+        if problem:
+            raise RuntimeError(problem)
         with LOCK:
             program = self._job.compile(text)
         return lambda: program.run(self._inputs, self._layout)

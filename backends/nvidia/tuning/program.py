@@ -1,5 +1,6 @@
 """Tunes a program for the current GPU: finds its kernels and what they are run on."""
 
+import contextlib
 import hashlib
 import importlib.metadata
 import sys
@@ -49,8 +50,10 @@ def tune_module(
     """
     target = driver.current_target()
     known, found = tunables(text, job, (inputs[0].shape, inputs[1].shape), target)
-    with shared_cache():
-        made, reports = tune(text, found, bench or GpuBench(job, inputs, layout), TuneFile(path), target, measure, known)
+    with shared_cache(), contextlib.ExitStack() as stack:
+        if bench is None:
+            bench = stack.enter_context(contextlib.closing(GpuBench(job, inputs, layout)))
+        made, reports = tune(text, found, bench, TuneFile(path), target, measure, known)
     for report in reports:
         if not report.found:
             print(report, file=sys.stderr)
