@@ -71,6 +71,12 @@ ATTN_DEVICE long long from_lane(long long x, int lane) {
 // The value in the other half of the wave: lane + 32 or lane - 32.
 ATTN_DEVICE float other_half(float x) { return from_lane(x, (thread() & 63) ^ 32); }
 
+ATTN_DEVICE float wave_sum(float x) {
+#pragma unroll
+  for (int step = 1; step < 64; step *= 2) x += from_lane(x, (thread() & 63) ^ step);
+  return x;
+}
+
 // Smallest and largest element of a box of integers, which the lanes of a wave search together.
 struct Range {
   long long lowest = 0x7fffffffffffffffll, highest = -lowest - 1;
@@ -130,6 +136,18 @@ template <int Align, int Columns, int Padded> ATTN_DEVICE Bits4 load_eight(Rows 
   return Bits4{low.x, low.y, high.x, high.y};
 }
 
+// Eight elements of a column, in rows `row` to `row` + 7.
+template <int Columns> ATTN_DEVICE Bits4 load_column(Rows rows, int stride, int row, int column) {
+  Bits4 words;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int first = column < Columns ? 2 * ((row + 2 * i) * stride + column) : kOutside;
+    const int second = column < Columns ? 2 * ((row + 2 * i + 1) * stride + column) : kOutside;
+    words[i] = load_2(rows, first) | load_2(rows, second) << 16;
+  }
+  return words;
+}
+
 // ---- 16-bit numbers
 
 // Two numbers as weights of a product: f16 rounds towards zero, bf16 to nearest (ties away from zero).
@@ -175,6 +193,9 @@ template <int Chunks> ATTN_DEVICE void keep_eight(unsigned char *tile, int row, 
 }
 template <int Chunks> ATTN_DEVICE void keep_four(unsigned char *tile, int row, int column, Bits2 x) {
   *(Bits2 *)(chunk_at<Chunks>(tile, row, column >> 3) + 2 * (column & 4)) = x;
+}
+template <int Chunks> ATTN_DEVICE void keep_half(unsigned char *tile, int row, int column, unsigned short x) {
+  *(unsigned short *)(chunk_at<Chunks>(tile, row, column >> 3) + 2 * (column & 7)) = x;
 }
 // Eight rows of four columns become four rows of the transpose, eight elements of each.
 template <int Chunks> ATTN_DEVICE void keep_transposed(unsigned char *tile, int row, int column, const Bits2 *x) {
@@ -276,6 +297,9 @@ ATTN_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c
   ATTN_DEVICE Float2 name(Float2 x) { return Float2{name(x.x), name(x.y)}; }
 ATTN_PAIRED(exp2) ATTN_PAIRED(log2) ATTN_PAIRED(exp) ATTN_PAIRED(log) ATTN_PAIRED(sqrt) ATTN_PAIRED(rsqrt) ATTN_PAIRED(absolute)
 template <typename A, typename B, typename C> ATTN_DEVICE Float2 fma(A a, B b, C c) { return a * b + c; }
+ATTN_DEVICE Float2 pair_at(const unsigned char *values, int number) {
+  return Float2{((const float *)values)[number], ((const float *)values)[number + 1]};
+}
 ATTN_DEVICE Float2 pair_of(const Float16x &x, int c) { return Float2{x[c], x[c + 1]}; }
 ATTN_DEVICE void set_pair(Float16x &x, int c, Float2 pair) {
   x[c] = pair.x;

@@ -8,13 +8,14 @@ from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, Tile,
 from attn_mlir.backends.gpu.arguments import Arguments
 from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.gpu.scalars import Names, Scalars
+from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.gpu.writer import Writer
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _TAKEN = (
     "row column half wave lane at_row swap n r e c g u pair block head batch memory next inside chunk patch group place position "
-    "added target query key query_part part acc attn here"
+    "target query_sum scatter_sum attn here"
 ).split()
 """Names that the printed code uses for itself."""
 _AXES = ("block", "head", "batch")
@@ -137,6 +138,11 @@ class Core:
         """The columns of a tile of rank 2."""
         shape = ir.RankedTensorType(type_).shape
         return self.width if shape[1] < 0 else shape[1]
+
+    def columns_of(self, op: ir.Operation) -> int:
+        """How many columns a map over pairs has at most."""
+        extent = constant(list(op.operands)[1])
+        return self.width if extent is None else int(extent)
 
     def rows(self, type_: ir.Type) -> int:
         """The rows of a tile."""

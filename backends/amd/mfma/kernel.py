@@ -42,7 +42,7 @@ class Kernel:
         )
         sweep.block(body(self.kernel))
         name = ir.StringAttr(self.kernel.attributes["sym_name"]).value
-        shared = max(16, sweep.staging.bytes)
+        shared = max(16, sweep.staging.bytes, sweep.sums.bytes)
         head = [
             '#include "attn_amd.h"',
             "",

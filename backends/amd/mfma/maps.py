@@ -23,6 +23,30 @@ class Maps:
     def __init__(self, core: Core) -> None:
         self.core = core
         self.partial: set[ir.Value] = set()
+        self.staged: dict[ir.Operation, dict[ir.Value, int]] = {}
+        """Values of columns that maps find in shared memory, and at which byte."""
+
+    def stage(self, block: ir.Block, start: int) -> int:
+        """Puts what the maps of a block read from memory for each column into shared memory from byte `start`; returns where it ends.
+
+        Each thread takes one column. The caller sees to the barriers.
+        """
+        core, writer = self.core, self.core.writer
+        maps = [op for op in operations(block) if op.name == "tile.map" and len(list(op.operands)) == 2]
+        for op in maps:
+            inner = body(op)
+            wanted = [value for value in frontier(inner, dependence(inner), _J) if str(value.type) == "f32" and _is_read(value)]
+            columns = round_up(core.columns_of(op), STEP)
+            if not wanted:
+                continue
+            with core.scope(f"if (attn::thread() < {columns})"):
+                core.scalars.bind(inner.arguments[1], f"min(attn::thread(), max({core.value(op.operands[1])} - 1, 0))")
+                for value in wanted:
+                    text = core.scalars.emit(value)
+                    writer.line(f"((float *)(memory + {start}))[attn::thread()] = {text};")
+                    self.staged.setdefault(op, {})[value] = start
+                    start += 4 * columns
+        return start
 
     def print(self, op: ir.Operation) -> None:
         """Prints a map whose results become tiles in registers."""
@@ -55,15 +79,13 @@ class _Elements:
         self.results = list(op.results)
         self.kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
         self.stored = len(self.results) - len(self.kinds)
-        self.columns = self._columns()
+        self.columns = round_up(self.core.columns_of(op), STEP)
+        self.staged = maps.staged.get(op, {})
+        self.inner = _used(self.values, self.staged, self.block)
+        """The ops that are printed here, in their order."""
         self.inverse: dict[ir.Value, str] = {}
         self.paired = False
         self.left = ""
-
-    def _columns(self) -> int:
-        """How many columns the registers have."""
-        extent = constant(list(self.op.operands)[1])
-        return round_up(int(extent) if extent is not None else self.core.width, STEP)
 
     def print(self) -> None:
         core, block = self.core, self.block
@@ -99,7 +121,7 @@ class _Elements:
 
     def _pairs(self) -> bool:
         """Whether two elements can be printed at once: sums and products of floats, no positions, no conditions."""
-        inner = [op for op in operations(self.block)[:-1] if 1 in self.depends.get(op.results[0], frozenset())]
+        inner = [op for op in self.inner if 1 in self.depends.get(op.results[0], frozenset())]
         arithmetic = [op for op in inner if op.name not in ("tensor.extract", "arith.truncf")]
         if not arithmetic or any(op.name not in _PAIRED for op in inner):
             return False
@@ -135,7 +157,7 @@ class _Elements:
     def _reciprocals(self) -> list[ir.Value]:
         """Divisors in f32 that are the same along the row: the division becomes a product."""
         found = []
-        for op in operations(self.block):
+        for op in self.inner:
             if op.name == "arith.divf" and isinstance(op.result.type, ir.F32Type) and 1 in self.depends[op.result]:
                 divisor = op.operands[1]
                 if self.depends.get(divisor, frozenset()) <= _I and constant(divisor) is None:
@@ -168,7 +190,9 @@ class _Elements:
     def _pair(self, targets: list[Fragment | Packed | None], sums: list[Row]) -> None:
         """Columns c and c + 1 of a lane."""
         core, writer = self.core, self.core.writer
-        for op in operations(self.block):
+        for value, start in self.staged.items():
+            core.scalars.bind(value, f"attn::pair_at(memory + {start}, column + 32 * n + c)")
+        for op in self.inner:
             if op.name == "tensor.extract" and 1 in self.depends[op.results[0]]:
                 tile = core.tiles[op.operands[0]]
                 core.scalars.bind(op.results[0], f"attn::pair_of({tile.name}[n], c)")  # type: ignore[union-attr]
@@ -196,12 +220,14 @@ class _Elements:
     def _element(self, exists: str | None, targets: list[Fragment | Packed | None], sums: list[Row], pairs: dict[Packed, str]) -> None:
         core, writer = self.core, self.core.writer
         # What is read at a position past the last one is not used, but it must exist.
-        reads = [op for op in operations(self.block) if op.name == "memref.load"]
+        reads = [op for op in self.inner if op.name == "memref.load"]
         clamped = exists is not None and any(1 in self.depends[op.result] for op in reads)
         position = f"min(column + 32 * n + r, max({exists} - 1, 0))" if clamped else "(column + 32 * n + r)"
         core.scalars.bind(self.block.arguments[1], position)
         if exists is not None:
             writer.line(f"const bool inside = 32 * n + r < {self.left};")
+        for value, start in self.staged.items():
+            core.scalars.bind(value, f"((const float *)(memory + {start}))[column + 32 * n + r]")
         self._divisions()
         for value, target in zip(self.values, targets, strict=False):
             if isinstance(target, Fragment):
@@ -221,7 +247,7 @@ class _Elements:
         return {"f16": f"__half2float({text})", "bf16": f"__bfloat162float({text})"}.get(str(wide.type), text)
 
     def _divisions(self) -> None:
-        for op in operations(self.block) if self.inverse else []:
+        for op in self.inner if self.inverse else []:
             if op.name == "arith.divf" and op.operands[1] in self.inverse and 1 in self.depends[op.result]:
                 self.core.scalars.bind(op.result, f"({self.core.scalars.emit(op.operands[0])} * {self.inverse[op.operands[1]]})")
 
@@ -232,6 +258,24 @@ class _Elements:
                 row = sums[number] = self.core.row(_HINTS[kind], f"{row.name}.x + {row.name}.y", row.partial)
             if not row.partial:
                 self.core.writer.line(f"{row.name} = {_combined(kind, row.name, f'attn::other_half({row.name})')};")
+
+
+def _is_read(value: ir.Value) -> bool:
+    """Whether a value is made of elements of captured tensors."""
+    op = maker(value)
+    return op is not None and (op.name == "memref.load" or any(_is_read(operand) for operand in op.operands))
+
+
+def _used(values: list[ir.Value], known: dict[ir.Value, int], block: ir.Block) -> list[ir.Operation]:
+    """The ops of a block that values are made of, apart from what is known."""
+    pending, found = list(values), set[ir.Operation]()
+    while pending:
+        value = pending.pop()
+        op = maker(value)
+        if value not in known and op is not None and op.block == block and op not in found:
+            found.add(op)
+            pending += list(op.operands)
+    return [op for op in operations(block) if op in found]
 
 
 def _combined(kind: str, a: str, b: str) -> str:

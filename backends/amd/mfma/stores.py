@@ -1,6 +1,6 @@
 """Prints `tile.store`: each lane writes its part of its row."""
 
-from attn_mlir.backends.amd.mfma.core import Core
+from attn_mlir.backends.amd.mfma.core import PACKS, Core
 from attn_mlir.backends.amd.mfma.tiles import Fragment, Packed, Row
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -21,11 +21,23 @@ class Stores:
             core.writer.line(f"if (half == 0 && row < {count}) {core.arguments.element(target, place)} = {tile.name};")
             return
         memory = ir.MemRefType(target.type)
+        element = str(memory.element_type)
+        if isinstance(tile, Fragment) and element in PACKS:
+            tile = self._rounded(tile, element)
         wanted = tile.element if isinstance(tile, Packed) else "f32"
-        if not isinstance(tile, (Fragment, Packed)) or str(memory.element_type) != wanted:
-            raise UnsupportedError(f"amd: {op.operands[0]} is stored as {memory.element_type} ({op.location})")
+        if not isinstance(tile, (Fragment, Packed)) or element != wanted:
+            raise UnsupportedError(f"amd: {op.operands[0]} is stored as {element} ({op.location})")
         align = core.align(target)
         address = f"&{core.arguments.element(target, [*place, '0'])}"
         kind = "float" if isinstance(tile, Fragment) else "unsigned short"
         core.writer.line(f"if (row < {count})")
         core.writer.line(f"  attn::store_row<{align}, {memory.shape[-1]}>(({kind} *){address}, column, {tile.name});")
+
+    def _rounded(self, tile: Fragment, element: str) -> Packed:
+        """The tile in 16 bits."""
+        core = self.core
+        packed = core.packed("rounded", tile.columns, element)
+        with core.writer.unrolled("n", tile.parts), core.writer.unrolled("c", 8):
+            pair = f"{tile.name}[n][2 * c], {tile.name}[n][2 * c + 1]"
+            core.writer.line(f"{packed.name}[2 * n + c / 4][c % 4] = attn::round_{element}({pair});")
+        return packed

@@ -6,7 +6,7 @@ from attn_mlir.backends.amd.mfma.products import Products
 from attn_mlir.backends.amd.mfma.staging import Held, Staging, Stream, changing
 from attn_mlir.backends.amd.mfma.stores import Stores
 from attn_mlir.backends.amd.mfma.sums import Sums
-from attn_mlir.backends.amd.mfma.tiles import Fragment, Row, Tile
+from attn_mlir.backends.amd.mfma.tiles import Fragment, Row, Tile, round_up
 from attn_mlir.backends.gpu.structure import body, chains, is_row, is_tile, operations, partial_sums, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -59,8 +59,15 @@ class Sweep:
         for stream in streams:
             self.staging.fetch([stream], core.value(stream.loads[0].operands[3]))
         self.staging.keep(streams, block)
+        self.base = self._stage_columns(block)
         core.writer.line("attn::barrier();")
         return streams
+
+    def _stage_columns(self, block: ir.Block) -> int:
+        """Puts what maps read for each column into shared memory, too."""
+        end = round_up(self.maps.stage(block, self.base), 16)
+        self.staging.bytes = max(self.staging.bytes, end)
+        return end
 
     def operation(self, op: ir.Operation) -> None:
         """Prints one op."""
@@ -163,8 +170,10 @@ class Sweep:
                 core.writer.line("attn::barrier();")
                 own = [stream for stream in streams if any(load.block == body(op) for load in stream.loads)]
                 self.staging.keep(own, body(op))
+                base, self.base = self.base, self._stage_columns(body(op))
                 core.writer.line("attn::barrier();", f"{ahead[0]}({index} + {step} < {end} ? {index} + {step} : {ahead[2]});")
                 self.block(body(op), own)
+                self.base = base
             else:
                 self.block(body(op))
             self._assign(carried, yielded(body(op)))
