@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from attn_mlir.backends.gpu import scalar_ops
+from attn_mlir.backends.gpu.scalar_bounds import Ranges
 from attn_mlir.backends.gpu.scalar_integers import Context
 from attn_mlir.backends.gpu.scalar_printer import Printer, float_literal, is_wrapped
 from attn_mlir.errors import UnsupportedError
@@ -95,6 +96,11 @@ class Scalars:
     def bind(self, value: ir.Value, expression: str) -> None:
         """Makes `expression`, a name, literal or call, stand for `value`."""
         self._known[value] = expression
+
+    @property
+    def ranges(self) -> Ranges:
+        """Bounds of integer values."""
+        return self._context.ranges
 
     def type_of(self, value: ir.Value) -> str:
         """The C++ type that `value` is kept in."""

@@ -5,6 +5,8 @@ wait between programs. The producer decides everything: what program comes next,
 through shared memory beside the tiles. Queries have two buffers; a program's output leaves through the one that its queries were in.
 """
 
+from collections.abc import Callable
+
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Memory
@@ -43,12 +45,13 @@ def fits(kernel: ir.Operation, chain: list[ir.Operation]) -> bool:
 class Flat:
     """Prints both roles of a kernel with that schedule."""
 
-    def __init__(self, core: Core, memory: Memory, overlap: Overlap, programs: Programs, kernel: ir.Operation) -> None:
+    def __init__(self, core: Core, memory: Memory, overlap: Overlap, programs: Programs, kernel: ir.Operation, in_registers: bool) -> None:
         self.core, self.memory, self.overlap, self.programs, self.kernel = core, memory, overlap, programs, kernel
         self.ops = operations(body(kernel))
         self.chain = [step.loop for step in overlap.steps]
         self.queries = [op for op in self.ops if op.name == "tile.load"]
         self.addresses: dict[ir.Operation, tuple[str, int]] = {}
+        self.in_registers = in_registers
 
     def allocate(self) -> None:
         """Reserves the queries' two buffers and what the roles tell each other."""
@@ -66,23 +69,48 @@ class Flat:
     # ---- the producer
 
     def producer(self) -> None:
-        """Decides which programs and blocks are next, and loads them."""
+        """Decides which programs and blocks are next, and loads them.
+
+        The queries of the next program are loaded while this one still runs, as soon as the consumers are done with the buffer that they go
+        to. The consumers give it back with the first values of this program: by then `stages` further blocks have been sent, and they need
+        no more of them for it.
+        """
         core, writer, programs = self.core, self.core.writer, self.programs
         writer.all(self.memory.turns())
-        tiles = programs.order == "tiles"
-        programs_left = "round == 0" if tiles else "program < programs"
-        if not tiles:
+        if programs.order == "tiles":
+            writer.line("int program = 0;", "constexpr int programs = 1;")
+        else:
             writer.line("int program = blockIdx.x;")
-        with core.scope("for (uint32_t round = 0;; ++round)"):
+        writer.line("int next_block, next_head, next_batch;")
+        self._ahead()
+        writer.line("ahead(0);")
+        with core.scope("for (uint32_t round = 0; program < programs; ++round)"):
+            writer.line("const int block = next_block, head = next_head, batch = next_batch;")
+            programs.draw()
+            with writer.block("const auto follow = [&]()"):
+                programs.follow()
+                writer.line("ahead(round + 1);")
+            writer.lines[-1] += ";"
+            self.overlap.positions()
+            self._send()
+            with core.scope("for (int n = 0; n < key_blocks; ++n)"):
+                self._blocks()
+            if self.overlap.classified:
+                writer.line(f"send(found_kv, found_count | {_LAST});")
+            writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
+
+    def _ahead(self) -> None:
+        """A function that tells the consumers of the next program, or that there is none, and loads its queries."""
+        core, writer = self.core, self.core.writer
+        message = "shared + kProgram + round % 2 * 16"
+        full = "shared + kQueriesFull + round % 2 * 8"
+        with core.scope("const auto ahead = [&](uint32_t round)"):
             writer.line("attn::barrier_wait(shared + kQueriesFree + round % 2 * 8, (round / 2 & 1) ^ 1);")
-            message = "shared + kProgram + round % 2 * 16"
-            full = "shared + kQueriesFull + round % 2 * 8"
-            with writer.block(f"if (!({programs_left}))"):
+            with writer.block("if (program >= programs)"):
                 with writer.block("if (lane == 0)"):
                     writer.line(f"attn::store_shared_int4({message}, 0, 0, 0, 0);", f"attn::barrier_arrive({full});")
-                writer.line("break;")
-            programs.draw()
-            programs.decode()
+                writer.line("return;")
+            self.programs.decode()
             first = [core.value(op.operands[3]) for op in self.queries]
             with writer.block("if (lane == 0)"):
                 writer.line(f"attn::store_shared_int4({message}, block, head, batch, 1);")
@@ -90,20 +118,15 @@ class Flat:
                 writer.line(f"attn::barrier_arrive_expect({full}, {total});")
                 for op, begin in zip(self.queries, first, strict=True):
                     self._load_queries(op, begin, full)
-            writer.line("__syncwarp();")
-            self.overlap.positions()
-            self._send()
-            with core.scope("for (int n = 0; n < key_blocks; ++n)"):
-                self._blocks()
-            if self.overlap.classified:
-                writer.line(f"send(found_kv, found_count | {_LAST});")
-            programs.follow()
+            writer.line("__syncwarp();", "next_block = block, next_head = head, next_batch = batch;")
+        writer.lines[-1] += ";"
 
     def _send(self) -> None:
         """A function that loads a block of keys and tells the consumers about it."""
         core, writer, general = self.core, self.core.writer, self.overlap.general
         keys, values = self.overlap.keys, self.overlap.values
         place = ["kv", core.value(general.keys.operands[2]), core.value(general.keys.operands[1])]
+        writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
             with writer.block("if (lane == 0)"):
@@ -113,7 +136,7 @@ class Flat:
             writer.line("__syncwarp();", f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             with writer.block("if (lane == 0)"):
                 self.memory.copy_stage(values, place)
-            writer.line("__syncwarp();", "++turn;")
+            writer.line("__syncwarp();", "++turn;", f"if (++sent == {keys.stages + 1}) follow();")
         writer.lines[-1] += ";"
         if self.overlap.classified:
             writer.line("// A block is sent when the next one is known, because the last one is marked.")
@@ -166,7 +189,11 @@ class Flat:
             with writer.block("if (threadIdx.x % 128 == 0)"):
                 writer.line("attn::bulk_wait_read<0>();", "attn::barrier_arrive(shared + kQueriesFree + (round + 1) % 2 * 8);")
         writer.lines[-1] += ";"
+        if self.in_registers:
+            self._registers()
         writer.line("attn::barrier_wait(shared + kQueriesFull, 0);", "next_program();")
+        if self.in_registers:
+            writer.line("load_queries();")
         self._initial(consumer, carried)
         writer.line("bool ends;", "// The first block: nothing is in flight yet.")
         with core.scope(""):
@@ -256,6 +283,8 @@ class Flat:
             writer.line("if (leaving) release();", "leaving = false;", "++round;")
             writer.line("attn::barrier_wait(shared + kQueriesFull + round % 2 * 8, round / 2 & 1);")
             writer.line(*(f"old_{name} = {name};" for name in _PROGRAM[:3]), "next_program();", "if (!more) break;")
+            if self.in_registers:
+                writer.line("load_queries();")
         self._scores(consumer, overlap.general, "attn::named_sync(1 + warpgroup, 256);" if overlap.take_turns else "")
         overlap.sums(consumer, overlap.general, self.packed, self.accumulator, "first")
         if overlap.take_turns:
@@ -266,20 +295,25 @@ class Flat:
         writer.line(*(f"const float old_{row.name}[2] = {{{row.name}[0], {row.name}[1]}};" for row in rows))
         with writer.block("if (last)"):
             self._initial(consumer, carried)
+
+        def sums_done() -> None:
+            whole = [row for row in rows if not row.partial]
+            if whole and overlap.pin:
+                writer.line(f"attn::pin({whole[0].name}[0] + {whole[0].name}[1]);")
+            products.wait(0, self.accumulator)
+            self.memory.free(overlap.values, overlap.before)
+
         if overlap.inner is not None:
             with core.scope(f"if (kind & {_PARTIAL})"):
-                self._maps(consumer, overlap.general, carried)
+                self._maps(consumer, overlap.general, carried, sums_done)
+                products.pack(self.weights, self.packed)
             with core.scope("else"):
-                self._maps(consumer, overlap.inner, carried)
+                self._maps(consumer, overlap.inner, carried, sums_done)
+                products.pack(self.weights, self.packed)
         else:
             with core.scope(""):
-                self._maps(consumer, overlap.general, carried)
-        whole = [row for row in rows if not row.partial]
-        if whole and overlap.pin:
-            writer.line(f"attn::pin({whole[0].name}[0] + {whole[0].name}[1]);")
-        products.wait(0, self.accumulator)
-        self.memory.free(overlap.values, overlap.before)
-        products.pack(self.weights, self.packed)
+                self._maps(consumer, overlap.general, carried, sums_done)
+                products.pack(self.weights, self.packed)
         writer.line("if (leaving) release();", "leaving = last;")
         with core.scope("if (last)"):
             self._finish(consumer, carried)
@@ -294,15 +328,36 @@ class Flat:
         keys = self.memory.wait(overlap.keys)
         if before:
             writer.line(before)
+        left = "queries" if self.in_registers else products.left(self._queries(step, keys.element))
+        products.begin()
+        products.start(self.scores, left, keys, keys.depth, True, True, keys.element)
+        products.commit()
+
+    def _queries(self, step: Step, element: str) -> Shared:
+        """The queries of this program."""
         load = maker(step.scores.operands[0])
         if load is None or load not in self.addresses:
             raise UnsupportedError("hopper: scores are products of queries as they were loaded")
         name, size = self.addresses[load]
         rows, columns = self.core.rows(load.results[0].type), self.core.columns(load.results[0].type)
-        queries = Shared(f"shared + {name} + round % 2 * {size}", rows, columns, keys.element)
-        products.begin()
-        products.start(self.scores, products.left(queries), keys, keys.depth, True, True, keys.element)
-        products.commit()
+        return Shared(f"shared + {name} + round % 2 * {size}", rows, columns, element)
+
+    def _registers(self) -> None:
+        """A function that reads this warp's queries as left operand of its products."""
+        writer, step = self.core.writer, self.overlap.general
+        tile = self._queries(step, "")
+        writer.line(f"uint32_t queries[{tile.columns // 4}];")
+        with writer.block("const auto load_queries = [&]()"):
+            writer.line(f"const uint32_t from = {tile.address} + warpgroup * {64 * ROW_BYTES};")
+            writer.line("const uint32_t place = (threadIdx.x / 32 % 4 * 16 + lane % 16) * 128 + lane / 16 * 16;")
+            with writer.unrolled("k", tile.columns // 16):
+                writer.line(
+                    "uint32_t four[4];",
+                    f"attn::load_matrices(from + k / 4 * {tile.panel_bytes} + attn::swizzle_128(place + k % 4 * 32), four);",
+                )
+                with writer.unrolled("i", 4):
+                    writer.line("queries[4 * k + i] = four[i];")
+        writer.lines[-1] += ";"
 
     def _place(self) -> None:
         """Reads which keys the block has, before its stage is given back."""
@@ -310,7 +365,7 @@ class Flat:
         writer.line(f"const int kv = attn::load_shared_int({at}), kind = attn::uniform(attn::load_shared_int({at} + 4));")
         writer.line(f"const int count = kind % {_PARTIAL};", f"ends = kind / {_LAST};")
 
-    def _maps(self, consumer: Consumer, step: Step, carried: list[Tile]) -> None:
+    def _maps(self, consumer: Consumer, step: Step, carried: list[Tile], before: Callable[[], None] | None = None) -> None:
         """From scores to weights, in place, and to the new row values."""
         core, writer = self.core, self.core.writer
         core.scalars.bind(step.position, "kv")
@@ -320,6 +375,8 @@ class Flat:
         weights = list(step.sums.operands)[-2]
         consumer.maps.targets[weights] = self.weights
         for op in step.rest:
+            if before is not None and op == maker(weights):
+                before()
             consumer.operation(op, [])
         made = core.tiles[weights]
         if made != self.weights and isinstance(made, Fragment):

@@ -1,6 +1,7 @@
 """Prints `tile.map` over tiles in registers."""
 
 from attn_mlir.backends.gpu.scalars import dependence, frontier
+from attn_mlir.backends.nvidia.hopper.bounds import Comparison, comparisons, falls, is_minus_inf, only_compared, upper_bound, vanishes
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.structure import hint, widened
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
@@ -21,6 +22,8 @@ class Maps:
         self.partial: set[ir.Value] = set()
         self.targets: dict[ir.Value, Fragment] = {}
         """Registers that a result is to be put into, for results that have a place already."""
+        self.ended: dict[ir.Value, ir.Value] = {}
+        """Tiles with -inf in the columns that do not exist, and the number of those that do."""
 
     def print(self, op: ir.Operation) -> None:
         """Prints a map whose results become tiles in registers."""
@@ -59,6 +62,9 @@ class _Elements:
         self.stored = len(self.results) - len(self.kinds)
         self.values = values
         self.columns = self._columns()
+        self.extent = self._limit()
+        self.comparisons = comparisons(self.block, self.depends, self.core.scalars.ranges)
+        self.ended = self._ended()
 
     def _columns(self) -> int:
         """How many columns the registers have."""
@@ -73,20 +79,19 @@ class _Elements:
 
     def print(self) -> None:
         core = self.core
-        limit = self._limit()
         with core.scope(None):
-            if limit is not None:
-                limit = core.scalars.emit(limit)
-            for value in frontier(self.block, self.depends, frozenset()):
+            limit = None if self.extent is None else core.scalars.emit(self.extent)
+            for value in self._needed(frozenset()):
                 core.scalars.emit(value)
+            self._end(limit)
             targets = self._targets(limit)
             sums = []
             for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
                 sums.append(
                     core.row({"sum": "row_sum", "max": "row_max", "min": "row_min"}[kind], _IDENTITY[kind], result in self.maps.partial)
                 )
-            self._row_values()
-            tops = self._largest(limit, targets, sums)
+            self._row_values(limit)
+            tops = self._largest(targets, sums)
             if len(tops) < len(sums) or any(target is not None for target in targets):
                 with core.unrolled("c", self.columns // 8), core.unrolled("e", 2):
                     self._column(limit, targets, [None if row in tops else row for row in sums])
@@ -94,6 +99,49 @@ class _Elements:
                 core.writer.line(f"attn::largest_in_rows({fragment.name}, {row.name});")
             self._reduce([None if row in tops else row for row in sums])
         core.tiles.update(zip(self.results[self.stored :], sums, strict=True))
+        for value, result in zip(self.values[: self.stored], self.results, strict=False):
+            if self.ended is not None and value == self.ended[0] and self.extent is not None:
+                self.maps.ended[result] = self.extent
+
+    def _needed(self, arguments: frozenset[int]) -> list[ir.Value]:
+        """`frontier`, without what only comparisons with bounds need."""
+        return [value for value in frontier(self.block, self.depends, arguments) if not only_compared(value, self.comparisons)]
+
+    def _ended(self) -> tuple[ir.Value, Comparison] | None:
+        """A result that is -inf where a comparison is false which bounds the columns: it can bound them to those that exist, too."""
+        for value in self.values if self.extent is not None else []:
+            op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+            if op is not None and op.name == "arith.select" and is_minus_inf(op.operands[2]):
+                comparison = upper_bound(op.operands[0], self.comparisons)
+                if comparison is not None:
+                    return value, comparison
+        return None
+
+    def _guarded(self, value: ir.Value, kind: str) -> bool:
+        """Whether a result that is stored, or reduced in this way, needs to be told which columns exist."""
+        if self.extent is None:
+            return False
+        if self.ended is not None and value == self.ended[0]:
+            return kind != "max"
+        sources = [view.operation.operands[0] for view in self.block.operations if view.operation.name == "tensor.extract"]
+        ended = [source for source in sources if source in self.maps.ended and self.maps.ended[source] == self.extent]
+        neutral = {"max": falls, "sum": vanishes, "stored": vanishes}.get(kind)
+        return neutral is None or not any(neutral(value, source) for source in ended)
+
+    def _end(self, limit: str | None) -> None:
+        """Puts -inf into the columns that do not exist of tiles whose largest elements are wanted: nothing else reads them there."""
+        for value, kind in zip(self.values[self.stored :], self.kinds, strict=True):
+            same = self._same(value)
+            if kind != "max" or self.extent is None or same is None or same.element != "f32" or same.columns != self.columns:
+                continue
+            source = value.owner.operation.operands[0]
+            maker = source.owner.operation
+            if maker.name == "tile.map" and source in self.maps.ended:
+                continue
+            self.maps.ended[source] = self.extent
+            with self.core.unrolled("c", same.registers):
+                element = f"{same.name}[c]"
+                self.core.writer.line(f"{element} = c / 4 * 8 + c % 2 < {limit} - column ? {element} : -INFINITY;")
 
     def _limit(self) -> ir.Value | None:
         """The number of columns that exist, where it can be less than those in registers."""
@@ -126,10 +174,14 @@ class _Elements:
         tile = self.core.tiles.get(value.owner.operation.operands[0])
         return tile if isinstance(tile, Fragment) else None
 
-    def _row_values(self) -> None:
+    def _row_values(self, limit: str | None) -> None:
         """What depends on the row alone: two values for each."""
         core = self.core
-        wanted = [value for value in frontier(self.block, self.depends, _I) if self._row_of(value) is None]
+        wanted = [value for value in self._needed(_I) if self._row_of(value) is None]
+        for value in dict.fromkeys(value for comparison in self.comparisons for value, _ in comparison.terms):
+            if not self.depends.get(value):
+                core.scalars.emit(value)
+        self.bounds = {comparison: core.names.fresh("bound") for comparison in self.comparisons}
         reciprocals = self._reciprocals()
         arrays = {value: core.names.fresh(hint(value, "of_row")) for value in wanted}
         inverse = {value: core.names.fresh("inverse") for value in reciprocals}
@@ -137,16 +189,33 @@ class _Elements:
             core.writer.line(f"{core.scalars.type_of(value)} {name}[2];")
         for name in inverse.values():
             core.writer.line(f"float {name}[2];")
-        if arrays or inverse:
+        for name in self.bounds.values():
+            core.writer.line(f"int {name}[2];")
+        if arrays or inverse or self.bounds:
             with core.unrolled("h", 2):
                 core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
                 for value, name in arrays.items():
                     core.writer.line(f"{name}[h] = {core.scalars.emit(value)};")
                 for value, name in inverse.items():
                     core.writer.line(f"{name}[h] = 1.0f / {core.scalars.emit(value)};")
+                for comparison, name in self.bounds.items():
+                    core.writer.line(f"{name}[h] = {self._bound(comparison, limit)} - column;")
         for value, name in arrays.items():
             core.scalars.bind(value, f"{name}[h]")
         self._inverse = inverse
+
+    def _bound(self, comparison: Comparison, limit: str | None) -> str:
+        """The bound of a row, as an expression; of columns that exist, where the comparison stands for that, too."""
+        text = ""
+        for value, factor in comparison.terms:
+            times = f"{abs(factor)} * " if abs(factor) > 1 else ""
+            text += f" {'-' if factor < 0 else '+'} {times}{self.core.scalars.emit(value)}"
+        if comparison.constant or not text:
+            text += f" {'-' if comparison.constant < 0 else '+'} {abs(comparison.constant)}"
+        text = text.removeprefix(" + ").strip()
+        if self.ended is not None and comparison == self.ended[1]:
+            return f"min({text}, {limit}{' - 1' if comparison.operator == '<=' else ''})"
+        return text
 
     def _row_of(self, value: ir.Value) -> Row | None:
         if isinstance(value.owner, ir.Block) or value.owner.operation.name != "tensor.extract":
@@ -166,14 +235,14 @@ class _Elements:
                     found.append(divisor)
         return list(dict.fromkeys(found))
 
-    def _largest(self, limit: str | None, targets: list[Fragment | None], sums: list[Row]) -> dict[Row, Fragment]:
+    def _largest(self, targets: list[Fragment | None], sums: list[Row]) -> dict[Row, Fragment]:
         """Maxima of whole blocks whose elements are in registers anyway: these are searched afterwards, with integer instructions."""
         found: dict[Row, Fragment] = {}
         for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
             same = self._same(value)
             for other, target in zip(self.values[: self.stored], targets, strict=True):
                 same = target if other == value and target is not None and target.element == "f32" else same
-            if kind == "max" and limit is None and same is not None and same.columns == self.columns:
+            if kind == "max" and not self._guarded(value, kind) and same is not None and same.columns == self.columns:
                 found[row] = same
         return found
 
@@ -184,23 +253,26 @@ class _Elements:
         clamped = limit is not None and any(1 in self.depends[op.result] for op in reads)
         position = f"min(column + 8 * c + e, max({limit} - 1, 0))" if clamped else "(column + 8 * c + e)"
         core.scalars.bind(self.block.arguments[1], position)
-        if limit is not None:
+        kinds = ["stored"] * self.stored + self.kinds
+        if any(self._guarded(value, kind) for value, kind in zip(self.values, kinds, strict=True)):
             writer.line(f"const bool inside = column + 8 * c + e < {limit};")
-        for value in frontier(self.block, self.depends, _J):
+        for value in self._needed(_J):
             core.scalars.emit(value)
         with core.unrolled("h", 2):
             core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
             self._divisions()
+            for comparison, name in self.bounds.items():
+                core.scalars.bind(comparison.op.results[0], f"(8 * c + e {comparison.operator} {name}[h])")
             for value, target in zip(self.values, targets, strict=False):
                 if target is not None:
                     text = self._number(value)
-                    kept = f"inside ? {text} : 0.0f" if limit is not None and target.element != "f32" else text
+                    kept = f"inside ? {text} : 0.0f" if self._guarded(value, "stored") and target.element != "f32" else text
                     writer.line(f"{target.name}[4 * c + 2 * h + e] = {kept};")
             for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
                 if row is None:
                     continue
                 text = core.scalars.emit(value)
-                text = text if limit is None else f"inside ? {text} : {_IDENTITY[kind]}"
+                text = f"inside ? {text} : {_IDENTITY[kind]}" if self._guarded(value, kind) else text
                 writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
 
     def _number(self, value: ir.Value) -> str:

@@ -35,7 +35,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     narrow = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load")) <= 64
     uneven = _uneven(kernel)
     fields: Fields = {
-        "pin": 0, "turns": 1, "vote": 1, "order": "dynamic", "group": 16 if uneven else 8, "reverse": 1,
+        "pin": 0, "turns": 1, "vote": 1, "queries": "shared", "order": "dynamic", "group": 16 if uneven else 8, "reverse": 1,
         "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
     fields.update({name: value for name, value in choices.items() if name in fields})

@@ -76,7 +76,14 @@ class RowsKernel:
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_turns()
         if self.schedule["flow"] == "flat":
-            self.flat = Flat(self.core, self.memory, next(iter(self.overlaps.values())), self.programs, self.kernel)
+            self.flat = Flat(
+                self.core,
+                self.memory,
+                next(iter(self.overlaps.values())),
+                self.programs,
+                self.kernel,
+                self.schedule["queries"] == "registers",
+            )
             self.flat.allocate()
             return
         self.programs.allocate(self.memory.layout)

@@ -13,13 +13,16 @@
 // CHECK-NEXT:    const __grid_constant__ CUtensorMap q_map_64x128,
 // CHECK:         int *__restrict__ counter,
 
-// The producer asks for the next program, loads queries, then keys and values block by block.
+// The producer loads queries, asks for the next program, then loads keys and values block by block; after three of them the next queries.
 // CHECK:         attn::fewer_registers<40>();
-// CHECK:         atomicAdd(counter, 1)
+// CHECK:         const auto ahead = [&](uint32_t round) {
 // CHECK:         attn::tma_load(shared + kQ{{.*}}&q_map_64x128
+// CHECK:         ahead(0);
+// CHECK:         atomicAdd(counter, 1)
 // CHECK:         const auto send = [&](int kv, int count_and_kind) {
 // CHECK:         attn::tma_load(shared + kK{{.*}}&k_map_64x128
 // CHECK:         attn::tma_load(shared + kV{{.*}}&v_map_64x128
+// CHECK:         if (++sent == 3) follow();
 
 // The consumers: the scores of a block are started, then the sums of the one before; weights are computed while these are in flight.
 // CHECK:         attn::more_registers<232>();
@@ -29,9 +32,11 @@
 // CHECK:         attn::wgmma_m64n128k16_rs_f16_tb(o{{.*}}, packed[0]
 // CHECK:         attn::wgmma_wait<1>();
 // CHECK:         if (kind & 65536) {
-// CHECK:         const bool inside
-// CHECK:         else {
 // CHECK-NOT:     inside
+// CHECK:         [[BOUND:bound[_0-9]*]][h] = min({{.*}} - kv, count - 1) - column;
+// CHECK:         = (8 * c + e <= [[BOUND]][h]) ?
+// CHECK:         attn::largest_in_rows(s_
+// CHECK:         else {
 // CHECK:         attn::largest_in_rows(s, [[TOP:.*]]);
 // CHECK:         attn::wgmma_wait<0>();
 // CHECK:         attn::tma_store(&o_map_64x64
