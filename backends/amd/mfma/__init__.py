@@ -14,7 +14,9 @@ from attn_mlir.passes.regions import find_all, walk
 
 
 def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """The schedule of a kernel with matrix products in 16 bits: `waves` per SIMD, `reverse`: the last blocks of rows first.
+    """The schedule of a kernel with matrix products in 16 bits.
+
+    `waves` per SIMD; `reverse`: the last blocks of rows first; `in_turn`: rows and columns of a block share memory, one after the other.
 
     None for other kernels. Raises UnsupportedError where such a kernel cannot be made.
     """
@@ -25,14 +27,17 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     pairs = "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs"
-    fields: Fields = {"waves": 1 if pairs or columns > 128 else 2, "reverse": int(_uneven(kernel) and not pairs)}
+    fields: Fields = {"waves": 1 if pairs or columns > 128 else 2, "reverse": int(_uneven(kernel) and not pairs), "in_turn": 0}
     fields.update({name: value for name, value in choices.items() if name in fields})
-    code = Kernel(kernel, {"arch": target.arch, **fields}).emit()
-    if code.shared_bytes > target.lds_bytes:
-        raise UnsupportedError(
-            f"amd: the kernel needs {code.shared_bytes} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller blocks"
-        )
-    return fields
+    needed = 0
+    for in_turn in (0, 1):
+        fields["in_turn"] = in_turn
+        needed = Kernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
+        if needed <= target.lds_bytes:
+            return fields
+    raise UnsupportedError(
+        f"amd: the kernel needs {needed} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller blocks"
+    )
 
 
 def emit(kernel: ir.Operation, target: AmdTarget) -> KernelCode:

@@ -66,8 +66,9 @@ class Stream:
 class Staging:
     """Prints how the streams of one kernel are loaded and kept."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, in_turn: bool) -> None:
         self.core = core
+        self.in_turn = in_turn
         self.bytes = 0
         """Shared memory that is used at most."""
 
@@ -97,15 +98,21 @@ class Staging:
         return found
 
     def place(self, streams: list[Stream], start: int = 0) -> int:
-        """Gives each stream its shared memory from byte `start`; returns where it ends."""
+        """Gives each stream its shared memory from byte `start`; returns where it ends.
+
+        With `in_turn`, rows and columns of a block take the same memory, one after the other.
+        """
         for stream in streams:
             if stream.rows % STEP or stream.rows > 256:
                 raise UnsupportedError(f"amd: blocks of keys have a multiple of {STEP} rows, not {stream.rows}: choose another block_kv")
             rows_at = columns_at = None
+            size = stream.rows * stream.padded * 2
             if stream.rows_used:
-                rows_at, start = start, start + stream.rows * stream.padded * 2
-            if stream.columns_used:
-                columns_at, start = start, start + stream.rows * stream.padded * 2
+                rows_at, start = start, start + size
+            if stream.columns_used and rows_at is not None and self.in_turn:
+                columns_at = rows_at
+            elif stream.columns_used:
+                columns_at, start = start, start + size
             stream.tile = Shared(stream.rows, stream.padded, stream.element, rows_at, columns_at)
         self.bytes = max(self.bytes, start)
         return start
@@ -183,12 +190,27 @@ class Staging:
             with self.core.scope(""):
                 if change is not None:
                     self._change(stream, change)
-                self._keep(stream)
+                self._keep(stream, rows=True, columns=not self._later(stream))
+
+    def _later(self, stream: Stream) -> bool:
+        """Whether the columns of a block are kept when its rows are not needed any more."""
+        return self.in_turn and stream.rows_used and stream.columns_used
+
+    def keep_columns(self, streams: list[Stream]) -> None:
+        """Puts the columns where the rows were."""
+        for stream in streams:
+            if self._later(stream):
+                with self.core.scope(""):
+                    self._keep(stream, rows=False, columns=True)
+
+    def splits(self, streams: list[Stream]) -> bool:
+        """Whether `keep_columns` has something to do."""
+        return any(self._later(stream) for stream in streams)
 
     def _guard(self, stream: Stream) -> str:
         return f"if (attn::thread() + {THREADS} * i < {stream.pieces})" if stream.pieces % THREADS else ""
 
-    def _keep(self, stream: Stream) -> None:
+    def _keep(self, stream: Stream, rows: bool, columns: bool) -> None:
         core, writer, tile = self.core, self.core.writer, stream.shared
         chunks, transposed = stream.padded // 8, stream.rows // 8
         with core.unrolled("i", stream.turns):
@@ -197,11 +219,12 @@ class Staging:
                 if not stream.patches:
                     writer.line(f"attn::keep_eight<{chunks}>(memory + {tile.rows_at}, {row}, {column}, {stream.name}[i]);")
                     return
-                if tile.rows_at is not None:
+                if tile.rows_at is not None and rows:
                     with writer.unrolled("e", 8):
                         at = f"memory + {tile.rows_at}, {row} + e, {column}"
                         writer.line(f"attn::keep_four<{chunks}>({at}, {stream.name}[8 * i + e]);")
-                writer.line(f"attn::keep_transposed<{transposed}>(memory + {tile.columns_at}, {row}, {column}, {stream.name} + 8 * i);")
+                if columns:
+                    writer.line(f"attn::keep_transposed<{transposed}>(memory + {tile.columns_at}, {row}, {column}, {stream.name} + 8 * i);")
 
     def _change(self, stream: Stream, change: ir.Operation) -> None:
         """Applies a map to the elements in registers. Rows that do not exist stay zero: zero times infinity would be no number."""

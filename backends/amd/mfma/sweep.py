@@ -10,6 +10,7 @@ from attn_mlir.backends.amd.mfma.tiles import Fragment, Row, Tile, round_up
 from attn_mlir.backends.gpu.structure import body, chains, is_row, is_tile, operations, partial_sums, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import walk
 
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
@@ -17,17 +18,21 @@ _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 class Sweep:
     """Prints blocks of a tile function."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, in_turn: bool = False) -> None:
+        """With `in_turn`, rows and columns of the same block share memory."""
         self.core = core
-        self.staging, self.held, self.maps = Staging(core), Held(core), Maps(core)
+        self.staging, self.held, self.maps = Staging(core, in_turn), Held(core), Maps(core)
         self.products, self.stores, self.sums = Products(core), Stores(core), Sums(core)
         self.base = 0
         """The first byte of shared memory that enclosing blocks leave free."""
 
     # ---- blocks
 
-    def block(self, block: ir.Block, streams: list[Stream] | None = None) -> None:
-        """Prints the ops of a block up to its terminator; tiles of `streams` are in shared memory already."""
+    def block(self, block: ir.Block, streams: list[Stream] | None = None, after: str = "") -> None:
+        """Prints the ops of a block up to its terminator; tiles of `streams` are in shared memory already.
+
+        Where columns take the place of rows, they do before the first op that needs them; the statement `after` follows.
+        """
         found = chains(block)
         members = {op: chain for chain in found for op in chain}
         base = self.base
@@ -35,9 +40,17 @@ class Sweep:
             streams = self._stage_here(block)
         loads = [load for stream in streams for load in stream.loads]
         changes = [change for change in map(changing, loads) if change is not None]
+        late = self.staging.splits(streams)
         for op in operations(block):
             if op.name in ("scf.yield", "func.return"):
                 break
+            if late and _reads(op, by_rows=False):
+                self.core.writer.line("attn::barrier();")
+                self.staging.keep_columns(streams)
+                self.core.writer.line("attn::barrier();", *[after] * bool(after))
+                late = False
+            elif self.staging.splits(streams) and not late and _reads(op, by_rows=True):
+                raise UnsupportedError(f"amd: the kernel needs more shared memory than there is ({op.location}): choose smaller blocks")
             if op in members:
                 if op == members[op][0]:
                     self._chain(members[op])
@@ -171,8 +184,13 @@ class Sweep:
                 own = [stream for stream in streams if any(load.block == body(op) for load in stream.loads)]
                 self.staging.keep(own, body(op))
                 base, self.base = self.base, self._stage_columns(body(op))
-                core.writer.line("attn::barrier();", f"{ahead[0]}({index} + {step} < {end} ? {index} + {step} : {ahead[2]});")
-                self.block(body(op), own)
+                follow = f"{ahead[0]}({index} + {step} < {end} ? {index} + {step} : {ahead[2]});"
+                if self.staging.splits(own):
+                    core.writer.line("attn::barrier();")
+                    self.block(body(op), own, follow)
+                else:
+                    core.writer.line("attn::barrier();", follow)
+                    self.block(body(op), own)
                 self.base = base
             else:
                 self.block(body(op))
@@ -250,6 +268,11 @@ def _goes_through_memory(load: ir.Operation) -> bool:
     return any(
         use.owner.operation.name in _DOTS and use.operand_number == len(list(use.owner.operation.operands)) - 1 for use in value.uses
     )
+
+
+def _reads(op: ir.Operation, by_rows: bool) -> bool:
+    """Whether an op is, or holds, a product with the rows (or the columns) of its right operand."""
+    return any(inner.name in _DOTS and ir.BoolAttr(inner.attributes["transpose_b"]).value == by_rows for inner in [op, *walk(op)])
 
 
 def _from_outside(load: ir.Operation, loop: ir.Operation) -> bool:
