@@ -306,6 +306,76 @@ ATTN_DEVICE void set_pair(Float16x &x, int c, Float2 pair) {
   x[c + 1] = pair.y;
 }
 
+// Functions that the hardware lacks, with an error of a few units in the last place relative to the larger of 1 and the result, unless
+// another one is told. NaN stays NaN.
+ATTN_DEVICE float half_turn_sine(float x) {  // of |x| <= pi / 2
+  const float u = x * x;
+  return x * fma(fma(fma(fma(fma(-2.3889779e-08f, u, 2.75253046e-06f), u, -1.98408612e-04f), u, 8.33333097e-03f), u, -0.166666672f), u, 1.0f);
+}
+ATTN_DEVICE float sine(float x) {  // of |x| <= pi: the angle has been reduced
+  const float y = absolute(x);
+  return half_turn_sine(__builtin_copysignf(y > 1.57079633f ? 3.14159265f - y : y, x));
+}
+ATTN_DEVICE float cosine(float x) { return half_turn_sine(1.57079633f - absolute(x)); }
+ATTN_DEVICE float atan_of_one(float x) {  // of |x| <= 1
+  const float u = x * x;
+  float y = fma(fma(2.90347007e-03f, u, -1.62826814e-02f), u, 4.30388413e-02f);
+  y = fma(fma(fma(y, u, -7.53363222e-02f), u, 0.106546573f), u, -0.142071292f);
+  return x * fma(fma(fma(y, u, 0.199930534f), u, -0.333330929f), u, 1.0f);
+}
+ATTN_DEVICE float atan(float x) {
+  return absolute(x) <= 1.0f ? atan_of_one(x) : __builtin_copysignf(1.57079633f, x) - atan_of_one(1.0f / x);
+}
+ATTN_DEVICE float atan2(float y, float x) {
+  const float a = absolute(y), b = absolute(x);
+  const float slope = a == b ? 1.0f : (a < b ? a / b : b / a), first = atan_of_one(a == 0.0f && b == 0.0f ? 0.0f : slope);
+  const float angle = a > b ? 1.57079633f - first : first;
+  const float turned = __builtin_signbit(x) ? 3.14159265f - angle : angle;
+  return x != x || y != y ? x + y : __builtin_copysignf(turned, y);
+}
+ATTN_DEVICE float asin(float x) { return atan2(x, sqrt((1.0f - x) * (1.0f + x))); }
+ATTN_DEVICE float acos(float x) { return atan2(sqrt((1.0f - x) * (1.0f + x)), x); }
+ATTN_DEVICE float scaled_erfc(float x) {  // exp(x^2) erfc(x) of x >= 0.5
+  const float t = 1.0f / (1.0f + x);
+  float y = fma(fma(fma(-0.123901173f, t, 1.20592582f), t, -3.42925644f), t, 4.50794601f);
+  y = fma(fma(fma(y, t, -2.73892164f), t, 0.249063522f), t, 0.195294112f);
+  return fma(fma(fma(y, t, 0.572874427f), t, 0.563704431f), t, 1.15477442e-05f);
+}
+ATTN_DEVICE float erf(float x) {
+  const float y = absolute(x), u = x * x;
+  if (y > 1.0f) return __builtin_copysignf(1.0f - exp(-u) * scaled_erfc(y), x);
+  float p = fma(fma(7.88911493e-05f, u, -8.02083989e-04f), u, 5.18953521e-03f);
+  p = fma(fma(fma(p, u, -2.68544443e-02f), u, 0.112836003f), u, -0.37612626f);
+  return x * fma(p, u, 1.12837911f);
+}
+ATTN_DEVICE float erfc(float x) {  // relative error 1e-5 up to x = 9
+  const float y = absolute(x);
+  if (y < 0.5f) return 1.0f - erf(x);
+  const float tail = exp(-x * x) * scaled_erfc(y);
+  return x < 0.0f ? 2.0f - tail : tail;
+}
+ATTN_DEVICE float expm1(float x) {
+  if (!(absolute(x) < 0.4f)) return exp(x) - 1.0f;
+  return x * fma(fma(fma(fma(fma(1.39684451e-03f, x, 8.38107523e-03f), x, 4.16659117e-02f), x, 0.166663796f), x, 0.5f), x, 1.0f);
+}
+ATTN_DEVICE float log1p(float x) {
+  const float y = 1.0f + x, rest = y - 1.0f;
+  return rest == 0.0f ? x : absolute(x) > 1e9f ? log(y) : log(y) * (x / rest);
+}
+ATTN_DEVICE float sinh(float x) {
+  const float u = x * x, e = exp(absolute(x));
+  if (u < 1.0f) return x * fma(fma(fma(2.03996766e-04f, u, 8.32982734e-03f), u, 0.166667372f), u, 1.0f);
+  return __builtin_copysignf(0.5f * (e - 1.0f / e), x);
+}
+ATTN_DEVICE float cosh(float x) {
+  const float e = exp(absolute(x));
+  return 0.5f * (e + 1.0f / e);
+}
+ATTN_DEVICE float cbrt(float x) {
+  const float size = exp2(log2(absolute(x)) * 0.333333333f);
+  return x == 0.0f ? x : __builtin_copysignf(size, x);
+}
+
 }  // namespace attn
 
 // The names that printed scalar code uses.
@@ -337,5 +407,19 @@ template <typename T> ATTN_DEVICE T max(T a, T b) { return a < b ? b : a; }
 #define rintf __builtin_rintf
 #define roundf __builtin_roundf
 #define copysignf __builtin_copysignf
+#define sinf attn::sine
+#define cosf attn::cosine
+#define atanf attn::atan
+#define atan2f attn::atan2
+#define asinf attn::asin
+#define acosf attn::acos
+#define erff attn::erf
+#define erfcf attn::erfc
+#define expm1f attn::expm1
+#define log1pf attn::log1p
+#define sinhf attn::sinh
+#define coshf attn::cosh
+#define cbrtf attn::cbrt
+#define fmodf __builtin_fmodf
 #define abs __builtin_abs
 #define llabs __builtin_llabs

@@ -1,5 +1,7 @@
 """Prints `tile.map` over tiles in registers."""
 
+import math
+
 from attn_mlir.backends.amd.mfma.core import PACKS, Core
 from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, element_name, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
@@ -8,7 +10,10 @@ from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})
 _IDENTITY = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
+_SUMS = ("tile.dot_add", "tile.dot_rescale", "tile.accumulate")
 _HINTS = {"sum": "row_sum", "max": "row_max", "min": "row_min"}
+_RAISE = math.log2(1.0 + 0.75 * 2.0**-11)
+_LOWER = 1.0 / (1.0 + 0.75 * 2.0**-11)
 _PAIRED = ("tensor.extract", "arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.truncf", "math.fma", "math.exp2",
            "math.exp", "math.log2", "math.log", "math.sqrt", "math.rsqrt", "math.absf")  # fmt: skip
 """What can be printed for two neighbouring elements at once: the hardware adds and multiplies pairs as fast as single numbers."""
@@ -84,6 +89,7 @@ class _Elements:
         self.inner = _used(self.values, self.staged, self.block)
         """The ops that are printed here, in their order."""
         self.inverse: dict[ir.Value, str] = {}
+        self.raised: set[ir.Value] = set()
         self.paired = False
         self.left = ""
 
@@ -97,6 +103,7 @@ class _Elements:
             core.scalars.bind(block.arguments[0], "row")
             for value in [*frontier(block, self.depends, frozenset()), *frontier(block, self.depends, _I)]:
                 core.scalars.emit(value)
+            self._raise()
             for value in self._reciprocals():
                 self.inverse[value] = core.names.fresh("inverse")
                 core.writer.line(f"const float {self.inverse[value]} = 1.0f / {core.scalars.emit(value)};")
@@ -153,6 +160,30 @@ class _Elements:
             target = core.packed(hint(widened(value), "weights"), self.columns, element)
         core.tiles[result] = target
         return target
+
+    def _raise(self) -> None:
+        """Raises exponentials that are cut to f16 by 3/8 of a unit in the last place: then they are cut evenly, up and down.
+
+        It costs nothing for an element: the exponent's share is added to what belongs to the row. Sums of them are lowered as much.
+        """
+        core = self.core
+        for value, result in zip(self.values, self.results[: self.stored], strict=False):
+            exponential = maker(widened(value))
+            if element_name(result.type) != "f16" or exponential is None or exponential.name != "math.exp2":
+                continue
+            argument = maker(exponential.operands[0])
+            shift = argument.operands[2] if argument is not None and argument.name == "math.fma" else None
+            if argument is None or shift is None or not self.depends.get(shift, frozenset()) <= _I:
+                continue
+            weight = exponential.results[0]
+            sums = [kind for kind, summed in zip(self.kinds, self.values[self.stored :], strict=True) if summed == weight]
+            used_here = all(use.owner.operation.name in ("tile.yield", "arith.truncf") for use in weight.uses)
+            if not used_here or sums != ["sum"] or len(list(argument.results[0].uses)) > 1 or len(list(shift.uses)) > 1:
+                continue
+            raised = core.names.fresh("raised")
+            core.writer.line(f"const float {raised} = {core.scalars.emit(shift)} + {_RAISE!r}f; // weights are cut to f16")
+            core.scalars.bind(shift, raised)
+            self.raised.add(weight)
 
     def _reciprocals(self) -> list[ir.Value]:
         """Divisors in f32 that are the same along the row: the division becomes a product."""
@@ -212,10 +243,13 @@ class _Elements:
                 writer.line(f"{row.name} = f{kind}f(f{kind}f({row.name}, ({text}).x), ({text}).y);")
 
     def _rounding(self, target: Packed) -> str:
-        """The function that rounds a pair: results that are stored to nearest, weights as it is cheapest."""
-        values = [result for result in self.results if self.core.tiles.get(result) == target]
-        stored = any(use.owner.operation.name == "tile.store" for value in values for use in value.uses)
-        return f"attn::{'round' if stored else 'pack'}_{target.element}"
+        """The function that rounds a pair: to nearest, where weights were not raised for the cheaper one."""
+        values = [value for value, result in zip(self.values, self.results, strict=False) if self.core.tiles.get(result) == target]
+        weights = all(
+            use.owner.operation.name in _SUMS for result in self.results if self.core.tiles.get(result) == target for use in result.uses
+        )
+        cheap = all(widened(value) in self.raised for value in values) or (weights and target.element == "bf16")
+        return f"attn::{'pack' if cheap else 'round'}_{target.element}"
 
     def _element(self, exists: str | None, targets: list[Fragment | Packed | None], sums: list[Row], pairs: dict[Packed, str]) -> None:
         core, writer = self.core, self.core.writer
@@ -253,9 +287,12 @@ class _Elements:
 
     def _reduce(self, sums: list[Row]) -> None:
         """Each row is in two lanes."""
+        lowered = [value in self.raised for value in self.values[self.stored :]]
         for number, (kind, row) in enumerate(zip(self.kinds, sums, strict=True)):
-            if self.paired and kind == "sum":
-                row = sums[number] = self.core.row(_HINTS[kind], f"{row.name}.x + {row.name}.y", row.partial)
+            if (self.paired or lowered[number]) and kind == "sum":
+                total = f"{row.name}.x + {row.name}.y" if self.paired else row.name
+                total = f"({total}) * {_LOWER!r}f" if lowered[number] else total
+                row = sums[number] = self.core.row(_HINTS[kind], total, row.partial)
             if not row.partial:
                 self.core.writer.line(f"{row.name} = {_combined(kind, row.name, f'attn::other_half({row.name})')};")
 
