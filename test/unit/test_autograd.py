@@ -256,3 +256,16 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert int(done.stdout) < 300  # MiB; the nine tensors of q's shape that there are take 36
+
+
+def test_the_order_of_dimensions_does_not_matter_to_second_derivatives() -> None:
+    def both(layout: str) -> list[torch.Tensor]:
+        given = leaves(*[tensor.double().transpose(1, 2) for tensor in inputs(**SIZES)])
+        views = given if layout == "bshd" else [tensor.transpose(1, 2) for tensor in given]
+        o, lse = attention(*views, mask_mod=masks.causal("bottom_right"), layout=layout, return_lse=True)
+        o = o if layout == "bshd" else o.transpose(1, 2)
+        first = torch.autograd.grad(o.square().sum() + lse.sum(), given, create_graph=True)
+        return [o, lse, *first, *torch.autograd.grad(torch.stack([x.square().sum() for x in first]).sum(), given)]
+
+    for got, wanted in zip(both("bshd"), both("bhsd"), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)

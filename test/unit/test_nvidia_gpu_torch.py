@@ -167,6 +167,30 @@ class TestDeterminism:
         check(case, sizes, torch.float16, deterministic=how == "argument")
 
 
+class TestRepeats:
+    pytestmark = GPU
+
+    @pytest.mark.parametrize("grad", [False, True])
+    def test_calls_that_were_made_before(self, grad: bool) -> None:
+        """The short way through the driver gives what the first call gave; so does the other order of dimensions."""
+        q, k, v = qkv(s=200)
+        do, found = torch.randn_like(q), []
+        for layout in ("bhsd", "bshd"):
+            turn = (lambda x: x) if layout == "bhsd" else (lambda x: x.transpose(1, 2))
+            given = [turn(x).contiguous().requires_grad_(grad) for x in (q, k, v)]
+            upstream = turn(do).contiguous()
+            run = attn_mlir.Attention(mask_mod=causal, layout=layout, return_lse=True, deterministic=True)
+            o = q
+            for _ in range(3):
+                o, lse = run(*given)
+                made = torch.autograd.grad(o, given, upstream) if grad else ()
+                assert o.is_contiguous() and all(x.shape == y.shape for x, y in zip(made, given, strict=False))
+                found.append([lse, turn(o), *map(turn, made)])
+            given[1].detach().mul_(2)  # other numbers at the same addresses
+            assert not torch.equal(run(*given)[0], o)
+        assert all(torch.equal(x, y) for others in found[1:] for x, y in zip(others, found[0], strict=True))
+
+
 class TestMemory:
     pytestmark = GPU
 

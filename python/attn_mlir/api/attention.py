@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.execute import again, execute, kernel_of
+from attn_mlir.api.execute import again, differentiable, execute, kernel_of
 from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
@@ -152,7 +152,12 @@ def _execute(
     form, factor = scale_form(scale, problem.inputs.head_dim)
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device)
     captures = entry.captures(scan, factor)
-    results = None if tuning is not None else again(entry, problem, (q, k, v, *captures), layout, target, deterministic)
+    results = None
+    if tuning is None:
+        values = (q, k, v, *captures)
+        results = again(entry, problem, values, layout, target, deterministic)
+        if results is None:
+            results = differentiable(entry, problem, values, layout, target, deterministic)
     if results is not None:
         o = results[0]
     else:

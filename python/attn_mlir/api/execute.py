@@ -54,10 +54,7 @@ def execute(
     transformed = maybe_current_level() is not None
     wrt = "+".join(program.argument(i) for i in needing_gradient(values))
     if wrt or transformed:
-        if not program.derivatives:
-            driver.compiler_for(device)  # whose error says which devices there are
-        captures = [value.clone() if getattr(value, "shares_numpy", False) else value for value in captures]
-        tensors, floats, ints = program.split(captures)
+        tensors, floats, ints = _split(program, captures, device)
         if transformed:
             call = transforms().Call(program.name, wrt, layout, tuple(floats), tuple(ints), len(tensors))
             results = transforms().forward(call, q, k, v, tensors)
@@ -88,6 +85,31 @@ def again(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, de
     if len(values) > 3:
         program.check(values[3:], problem.sizes, problem.device)  # type: ignore[union-attr]
     return repeat(values, layout)
+
+
+def differentiable(
+    entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool
+) -> list[Any] | None:
+    """What `execute` gives for plain tensors of which some need a gradient, outside of transforms; else None.
+
+    Here q, k and v, the first of `values`, and o have the order of `layout`.
+    """
+    if may_carry_tangents() or maybe_current_level() is not None:
+        return None
+    needing = needing_gradient(values)
+    if not needing or not eager().applies(values):
+        return None
+    program = _program_for(entry, problem, device, deterministic)
+    numbers = _split(program, values[3:], device)
+    wrt = "+".join([program.argument(i) for i in needing])
+    return eager().forward(*values[:3], *numbers, program.name, wrt, layout, given=True)[: 1 + len(program.outputs)]
+
+
+def _split(program: programs.Program, captures: Sequence[Any], device: str) -> tuple[list[torch.Tensor], list[float], list[int]]:
+    """Captures by kind, for a derivative; tensors that share memory with numpy may change before the backward, and are copied."""
+    if not program.derivatives:
+        driver.compiler_for(device)  # whose error says which devices there are
+    return program.split([value.clone() if getattr(value, "shares_numpy", False) else value for value in captures])
 
 
 def _program_for(entry: Entry, problem: Problem, device: str, deterministic: bool) -> programs.Program:

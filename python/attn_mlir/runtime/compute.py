@@ -32,6 +32,21 @@ def compute_forward(
     return results
 
 
+def compute_again(q: Tensor, k: Tensor, v: Tensor, numbers: tuple[Any, ...], turned: bool) -> list[Tensor] | None:
+    """What `compute_forward` gives where it ran on the same memory before, and nothing is left to check; else None.
+
+    `numbers` are its arguments from the floats on. With `turned`, q, k, v and o are [B, S, H, D].
+    """
+    floats, ints, program, wrt, layout = numbers
+    found = programs.find(program)
+    if found.nonzero:
+        return None
+    repeat = getattr(found.derivative(q.device.type, "fwd", wrt), "again", None)
+    if repeat is None or (layout == "bshd" and not turned):
+        return None
+    return repeat([q, k, v, *found.join([], floats, ints)], layout)
+
+
 def compute_backward(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
     program: str, wrt: str, layout: str,
@@ -55,11 +70,13 @@ def empty_forward(
     return empty([(shape, q.dtype), *[(shape[:3], score)] * len(found.outputs)], q.device, layout)
 
 
-def forward_backward(ctx: Any, grads: Sequence[Tensor | None], gradients: Any) -> list[Tensor | None]:
-    """The gradients of q, k, v and the captures by those of the results; `gradients` is `backward`, or what computes it."""
+def forward_backward(ctx: Any, saved: Sequence[Tensor], grads: Sequence[Tensor | None], gradients: Any) -> list[Tensor | None]:
+    """The gradients of q, k, v and the captures by those of the results; `gradients` is `backward`, or what computes it.
+
+    `saved` are inputs, captures and results of the forward pass.
+    """
     floats, ints, program, wrt, layout = ctx.numbers
-    saved = list(ctx.saved_tensors)
-    inputs, captures, results = saved[:3], saved[3 : 3 + ctx.captures], saved[3 + ctx.captures :]
+    inputs, captures, results = list(saved[:3]), list(saved[3 : 3 + ctx.captures]), list(saved[3 + ctx.captures :])
     count = 1 + len(programs.find(program).outputs)
     if not wrt:
         raise UnsupportedError("this result was computed without the values that a gradient needs: name what needs one in `wrt`")

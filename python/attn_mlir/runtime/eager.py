@@ -21,19 +21,28 @@ def applies(values: Sequence[Any]) -> bool:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, wrt: str, layout: str
-) -> list[Tensor]:
-    """What `ops.forward` gives; `wrt` names something."""
-    return list(Forward.apply((floats, ints, program, wrt, layout), q, k, v, *captures))  # type: ignore[no-untyped-call]
+    q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, wrt: str, layout: str,
+    given: bool = False,
+) -> list[Tensor]:  # fmt: skip
+    """What `ops.forward` gives; `wrt` names something. `given`: q, k, v and o have the order of `layout`, and not only their memory."""
+    turned = given and layout == "bshd"
+    return list(Forward.apply((floats, ints, program, wrt, layout), turned, q, k, v, *captures))  # type: ignore[no-untyped-call]
 
 
 class Forward(torch.autograd.Function):
-    """`ops.forward`, whose gradient is `ops.backward`."""
+    """`ops.forward`, whose gradient is `ops.backward`; with `turned`, on tensors [B, S, H, D].
+
+    Turning them here spares autograd four views, and the same in the backward.
+    """
 
     @staticmethod
-    def forward(ctx: Any, numbers: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> tuple[Tensor, ...]:
-        results = compute.compute_forward(q, k, v, list(captures), *numbers)
-        ctx.numbers, ctx.captures = numbers, len(captures)
+    def forward(ctx: Any, numbers: tuple[Any, ...], turned: bool, q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> tuple[Tensor, ...]:
+        results = compute.compute_again(q, k, v, numbers, turned) if not captures else None
+        if results is None:
+            first, second, third = _turned([q, k, v], 3) if turned else (q, k, v)
+            results = compute.compute_forward(first, second, third, list(captures), *numbers)
+            results = _turned(results, 1) if turned else results
+        ctx.numbers, ctx.captures, ctx.turned = numbers, len(captures), turned
         ctx.save_for_backward(q, k, v, *captures, *results)
         ctx.mark_non_differentiable(*results[1 + len(programs.find(numbers[2]).outputs) :])
         ctx.set_materialize_grads(False)
@@ -42,4 +51,15 @@ class Forward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         gradients = importlib.import_module("attn_mlir.runtime.ops").backward if torch.is_grad_enabled() else compute.compute_backward
-        return (None, *compute.forward_backward(ctx, grads, gradients))
+        saved = list(ctx.saved_tensors)
+        if ctx.turned:
+            first = 3 + ctx.captures
+            saved = [*_turned(saved[:3], 3), *saved[3:first], *_turned(saved[first:], 1)]
+            grads = tuple(_turned(grads, 1))
+        made = compute.forward_backward(ctx, saved, grads, gradients)
+        return (None, None, *(_turned(made, 3) if ctx.turned else made))
+
+
+def _turned(tensors: Sequence[Any], count: int) -> list[Any]:
+    """The tensors, of which the first ones have heads and positions exchanged."""
+    return [tensor.transpose(1, 2) if i < count and tensor is not None else tensor for i, tensor in enumerate(tensors)]

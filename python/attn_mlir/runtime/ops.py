@@ -101,7 +101,7 @@ def _setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> N
 
 
 def _forward_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    every = forward_backward(ctx, grads, backward)
+    every = forward_backward(ctx, ctx.saved_tensors, grads, backward)
     return (*every[:3], every[3:], *_of_numbers(*ctx.numbers[:2]), None, None, None)
 
 
