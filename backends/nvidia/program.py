@@ -77,6 +77,8 @@ class NvidiaProgram(HostProgram):
 
     def _remember(self, key: tuple[Any, ...], inputs: Sequence[Any], results: list[torch.Tensor], index: int) -> None:
         """Keeps the short way for these inputs, if there is one."""
+        if any(0 in value.shape[:3] for value in inputs[:2]):
+            return  # without rows or keys nothing was launched
         launcher = self._launchers.get((self._single, index))  # none where everything was empty
         if launcher is None or launcher.copied([*inputs, *results]) or any(_is_negated(value) for value in inputs):
             return
