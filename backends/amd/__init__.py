@@ -6,8 +6,8 @@ from attn_mlir.backends.amd import pipeline
 BACKEND = Backend(
     name="amd",
     package="attn_mlir.backends.amd",
-    device_types=("hip", "hip-emulated"),
-    tensors={"hip": "cuda", "hip-emulated": "cpu"},
+    device_types=("hip", "hip-emulated", "hip-interpreted"),
+    tensors={"hip": "cuda", "hip-emulated": "cpu", "hip-interpreted": "cpu"},
     passes={
         "amd-choose-blocks": "passes.choose_blocks:ChooseBlocks",
     },

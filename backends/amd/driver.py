@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from attn_mlir.backends.amd.target import MI250, TARGETS
 
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.amd import codegen, hip, pipeline
-from attn_mlir.backends.amd.launch import EMULATED
+from attn_mlir.backends.amd.launch import ON_CPU
 from attn_mlir.backends.amd.program import AmdProgram, outlined
+from attn_mlir.backends.amd.target import MI250, TARGETS
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.units import Unit, pack, read_unit, unpack
 from attn_mlir.backends.host import Host, read_host
@@ -75,7 +75,7 @@ def arch_for(device: str) -> str:
 
     Raises UnsupportedError for other GPUs than those in `target.TARGETS`.
     """
-    if device == EMULATED or not hip.is_rocm() or not torch.cuda.is_available():
+    if device in ON_CPU or not hip.is_rocm() or not torch.cuda.is_available():
         return MI250.arch
     arch = hip.arch_of(torch.cuda.current_device())
     if arch not in TARGETS:

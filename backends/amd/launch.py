@@ -1,4 +1,4 @@
-"""Kernels on torch tensors: on an AMD GPU through the HIP runtime, or emulated on the CPU."""
+"""Kernels on torch tensors: on an AMD GPU, or on the CPU, which emulates their source or interprets their machine code."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -8,13 +8,15 @@ import torch
 from attn_mlir.backends.amd import hip
 from attn_mlir.backends.amd.compile import Binary
 from attn_mlir.backends.amd.emulation import EmulatedKernel
+from attn_mlir.backends.amd.isa import Machine
 from attn_mlir.backends.gpu.packing import Packed, aligned_copy, grid_of, misaligned, values_of
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _OFFSET_LIMIT = 1 << 31
 _BLOCK_ROWS = 128
-EMULATED = "hip-emulated"
+EMULATED, INTERPRETED = "hip-emulated", "hip-interpreted"
+ON_CPU = (EMULATED, INTERPRETED)
 
 
 class Launcher(Protocol):
@@ -57,6 +59,19 @@ class EmulatedLauncher:
         arguments = readable(self._unit, arguments)
         grid, blocks = grid_of(self._unit.code, self._unit.kernel.block_q, arguments[self._unit.kernel.over].shape)
         self._kernel.run(arguments, outputs, grid, blocks)
+
+
+class InterpretedLauncher:
+    """A kernel whose machine code the CPU interprets."""
+
+    def __init__(self, unit: Unit, binary: Binary) -> None:
+        self._unit = unit
+        self.machine = Machine(unit.code, binary.code)
+
+    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
+        arguments = readable(self._unit, arguments)
+        grid, blocks = grid_of(self._unit.code, self._unit.kernel.block_q, arguments[self._unit.kernel.over].shape)
+        self.machine.run(arguments, outputs, grid, blocks)
 
 
 def readable(unit: Unit, arguments: Sequence[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ import torch
 
 from attn_mlir.backends.amd import hip, pipeline
 from attn_mlir.backends.amd.compile import Binary, compile_all
-from attn_mlir.backends.amd.launch import EMULATED, EmulatedLauncher, HipLauncher, Launcher
+from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, EmulatedLauncher, HipLauncher, InterpretedLauncher, Launcher
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.limits import check_sizes
 from attn_mlir.backends.gpu.packing import aligned_empty
@@ -27,7 +27,7 @@ class AmdProgram(HostProgram):
     """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
 
     def __init__(self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], device: str) -> None:
-        """`device`: "hip", or "hip-emulated" for the emulation on the CPU."""
+        """`device`: "hip", or "hip-emulated" or "hip-interpreted", which run on the CPU."""
         super().__init__(host, {name: unit.kernel for name, unit in units.items()})
         self.units = units
         self._source, self._prepare, self._choices = source, prepare, choices
@@ -38,9 +38,9 @@ class AmdProgram(HostProgram):
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         q = inputs[0]
-        if self._device == EMULATED and q.device.type != "cpu":
-            raise ArgumentError(f"q is on {q.device}, but the emulation takes tensors on the CPU: move them with .cpu()")
-        if self._device != EMULATED and hip.index_of(q) < 0:
+        if self._device in ON_CPU and q.device.type != "cpu":
+            raise ArgumentError(f"q is on {q.device}, but an emulation takes tensors on the CPU: move them with .cpu()")
+        if self._device not in ON_CPU and hip.index_of(q) < 0:
             raise ArgumentError(f"this program is compiled for AMD GPUs, but q is on {q.device}: move the tensors with .cuda()")
         return super().run(inputs, layout)
 
@@ -72,12 +72,17 @@ class AmdProgram(HostProgram):
 
     def _launcher(self, name: str, over: torch.Tensor) -> Launcher:
         """The kernel on the tensor's device, compiled and loaded at its first use there."""
-        index = -1 if self._device == EMULATED else hip.index_of(over)
+        index = -1 if self._device in ON_CPU else hip.index_of(over)
         found = self._launchers.get((name, index))
         if found is not None:
             return found
         unit = self.units[name]
-        made = EmulatedLauncher(unit) if self._device == EMULATED else HipLauncher(unit, self.binaries()[name], index)
+        if self._device == EMULATED:
+            made: Launcher = EmulatedLauncher(unit)
+        elif self._device in ON_CPU:
+            made = InterpretedLauncher(unit, self.binaries()[name])
+        else:
+            made = HipLauncher(unit, self.binaries()[name], index)
         with self._lock:
             return self._launchers.setdefault((name, index), made)
 

@@ -1,0 +1,59 @@
+"""Matrix products (MFMA) of f16 and bf16 into f32."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.backends.amd.isa.disassembly import Instruction
+from attn_mlir.backends.amd.isa.functions import F16, F32, U16, U32
+from attn_mlir.backends.amd.isa.operands import constant, only, register_of, unknown, vector_register
+from attn_mlir.backends.amd.isa.state import LANES, InterpreterError, Wave
+from attn_mlir.backends.amd.isa.vector import Step
+
+_SHAPES = {(32, 8): 1, (16, 16): 1}
+_LANE = np.arange(LANES)
+
+
+def step(instruction: Instruction, flush: bool) -> Step | None:
+    """What the instruction does, or None where it is none; with `flush`, subnormal numbers count as zero."""
+    if not instruction.opcode.startswith("v_mfma"):
+        return None
+    found = re.fullmatch(r"v_mfma_f32_(\d+)x\d+x(\d+)_?(f16|bf16_1k)", instruction.opcode)
+    if found is None or (int(found.group(1)), int(found.group(2))) not in _SHAPES:
+        raise unknown(instruction)
+    only(instruction)
+    rows, kind = int(found.group(1)), found.group(3)
+    a, b, target = register_of(instruction, 1), register_of(instruction, 2), register_of(instruction, 0)
+    added = vector_register(instruction.operands[3])
+    if added is None and constant(instruction.operands[3]) != 0:
+        raise unknown(instruction)
+    count = rows * rows // LANES
+    # Lane l holds column l % rows of the result, and of its rows register r the one in row[r, l].
+    register = np.arange(count)[:, None]
+    row = 8 * (register // 4) + 4 * (_LANE // 32) + register % 4 if rows == 32 else 4 * (_LANE // 16) + register
+    column = np.broadcast_to(_LANE % rows, row.shape)
+
+    def run(wave: Wave) -> None:
+        if not wave.full:
+            raise InterpreterError("a matrix product with inactive lanes")
+        product = _operand(wave.v[a : a + 2], kind, rows, flush) @ _operand(wave.v[b : b + 2], kind, rows, flush).T
+        result = product[row, column]
+        if added is not None:
+            result = result + wave.v[added : added + count].view(F32)
+        wave.v[target : target + count] = (_flushed(result, 2.0**-126) if flush else result).view(U32)
+
+    return run
+
+
+def _operand(words: Any, kind: str, rows: int, flush: bool) -> Any:
+    """[rows, summed] of the two words of each lane: row l % rows, four places from 4 (l / rows)."""
+    halves = np.ascontiguousarray(words.T)
+    numbers = halves.view(F16).astype(F32) if kind == "f16" else (halves.view(U16).astype(U32) << U32(16)).view(F32)
+    if flush:
+        numbers = _flushed(numbers, 2.0**-14 if kind == "f16" else 2.0**-126)
+    return numbers.reshape(LANES // rows, rows, 4).transpose(1, 0, 2).reshape(rows, -1)
+
+
+def _flushed(x: Any, smallest: float) -> Any:
+    return np.where(np.abs(x) < smallest, F32(0), x)
