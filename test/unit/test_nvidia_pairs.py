@@ -21,9 +21,16 @@ NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on t
 
 
 def kernels(
-    name: str, head: int = 64, value: int | None = None, element: str = "f16", function: str = "bwd", wrt: str = "q+k+v", choices: str = ""
+    name: str,
+    head: int = 64,
+    value: int | None = None,
+    element: str = "f16",
+    function: str = "bwd",
+    wrt: str = "q+k+v",
+    choices: str = "",
+    rounded: bool = False,
 ) -> list[tuple[dict[str, int | str], KernelCode]]:
-    """The schedule and the code of all kernels of a derivative that run over pairs."""
+    """The schedule and the code of all kernels of a derivative that run over pairs; `rounded`: their stored results are 16 bits."""
     text = (INPUTS / f"{name}.mlir").read_text()
     text = text.replace("x32xf32", f"x{head if value is None else value}x{element}").replace("x64xf32", f"x{head}x{element}")
     context = ir.Context()
@@ -40,8 +47,20 @@ def kernels(
         for kernel in find_all(module.operation, "func.func"):
             sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
             if "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs":
+                if rounded:
+                    _round(kernel, ir.Type.parse(element))
                 found.append((attributes.read(kernel, attributes.SCHEDULE), codegen.emit(kernel)))
         return found
+
+
+def _round(kernel: ir.Operation, element: ir.Type) -> None:
+    """As the driver does with results that nothing else reads."""
+    kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["outputs"])]
+    outputs = list(kernel.regions[0].blocks[0].arguments)[-1 - len(kinds) : -1]
+    for output, kind in zip(outputs, kinds, strict=True):
+        old = ir.MemRefType(output.type)
+        if kind == "store":
+            output.set_type(ir.MemRefType.get(old.shape, element, old.layout, loc=kernel.location))
 
 
 def multiplying(code: KernelCode) -> Binary:
@@ -77,8 +96,19 @@ def test_wide_heads_are_left_to_another_emitter() -> None:
 @pytest.mark.parametrize("name", ["derivatives/softmax", "causal-softmax"])
 @pytest.mark.parametrize("choices", ["", "{deterministic = 1 : i64}"])
 def test_bar_shapes_do_not_spill(name: str, head: int, choices: str) -> None:
-    ((_, code),) = kernels(name, head, choices=choices)
+    ((_, code),) = kernels(name, head, choices=choices, rounded=True)
     assert multiplying(code).spills == 0
+
+
+@pytest.mark.parametrize(("head", "rounded"), [(64, True), (128, True), (64, False)])
+def test_results(head: int, rounded: bool) -> None:
+    """In 16 bits they leave through shared memory, at a head dimension of 128 one after the other."""
+    ((_, code),) = kernels("derivatives/softmax", head, head, rounded=rounded)
+    stores = code.source.count("attn::tma_store(")
+    assert stores == (2 * head // 64 if rounded else 0)
+    waits = code.source.count("attn::named_sync(8 + warpgroup, 128);")
+    assert waits == (0 if not rounded else 3 if head == 64 else 4)
+    assert code.grid == "persistent" and code.shared_bytes <= 232448
 
 
 def test_who_adds_sums_over_keys() -> None:
@@ -88,6 +118,19 @@ def test_who_adds_sums_over_keys() -> None:
         assert schedule["adders"] == own
         assert ("else if (warp >= 2 && warp < 4)" in code.source) == own
         assert "attn::tma_add(&out" in code.source
+
+
+def test_order_of_programs() -> None:
+    """Under a mask the longest programs of many heads come first; in a fixed order it is the other way round."""
+    for name, choices, group in (
+        ("derivatives/softmax", "", 1),
+        ("causal-softmax", "", 512),
+        ("derivatives/softmax", "{deterministic = 1 : i64}", 512),
+        ("causal-softmax", "{deterministic = 1 : i64}", 1),
+    ):
+        ((schedule, code),) = kernels(name, 64, choices=choices)
+        assert (schedule["order"], schedule["group"], code.grid) == ("dynamic", group, "persistent")
+        assert f"const int together = min(pairs, max(1, {group} / blocks));" in code.source
 
 
 @NVCC
@@ -116,14 +159,16 @@ def test_compiles(name: str, options: dict[str, str | int]) -> None:
 
 
 def test_turns() -> None:
-    """Sums over keys in a fixed order: counters in global memory, and no rotation that would make programs wait."""
+    """Sums over keys in a fixed order: the programs of the last keys come first, each waits for the one of the next keys."""
     ((schedule, code),) = kernels("causal-softmax", 64, choices="{deterministic = 1 : i64}")
     assert (schedule["deterministic"], schedule["turn_rows"], schedule["turn_parts"]) == (1, 128, 2)
-    assert "attn::await_turn(turn, block)" in code.source and "attn::pass_turn(turn, block + 1)" in code.source
+    assert "attn::await_turn(turn, block + 2)" in code.source and "attn::pass_turn(turn, block + 1)" in code.source
+    assert "const int block = blocks - 1 - inside / width" in code.source
 
 
-def test_no_turns_for_windows() -> None:
-    """Blocks of keys before a window add nothing, and nobody would let the others go on."""
+@pytest.mark.parametrize(("name", "emitter"), [("sliding-window", "hopper"), ("key-padding", "tilelang")])
+def test_turns_of_masks(name: str, emitter: str) -> None:
+    """A window's queries begin and end later for later keys; of other masks nobody knows which blocks of keys add to a block of queries."""
     pytest.importorskip("tilelang")
-    found = kernels("sliding-window", 64, choices="{deterministic = 1 : i64}")
-    assert [schedule["emitter"] for schedule, _ in found] == ["tilelang"]
+    found = kernels(name, 64, choices="{deterministic = 1 : i64}")
+    assert [schedule["emitter"] for schedule, _ in found] == [emitter]

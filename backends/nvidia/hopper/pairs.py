@@ -4,7 +4,8 @@ A program has one block of keys of one head. Consumer warpgroups hold 64 keys ea
 stay in registers for the sums over queries, and go through shared memory for the sums over keys, which are added to global memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
@@ -12,8 +13,17 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_adder import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import REGISTERS, Layout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_programs import PairPrograms
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import ColumnWriter, Loader, as_int, check_steps, is_masked, load_keys, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import (
+    ColumnWriter,
+    Loader,
+    as_int,
+    check_steps,
+    is_masked,
+    load_keys,
+    staged_values,
+)
 from attn_mlir.backends.nvidia.hopper.source import header
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -32,6 +42,10 @@ _NAMES += (
     "memory",
     "present",
     "column_float",
+    "left",
+    "same_program",
+    "part",
+    "together",
 )
 
 
@@ -43,10 +57,13 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     except UnsupportedError:
         return None
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
-    # Measured: warps of their own pay where programs with later keys have fewer queries.
-    adders = layout.warpgroups > 1 and is_masked(layout.kernel)
-    fields["adders"] = int(choices.get("adders", adders or bool(choices.get("deterministic"))))
-    fields["rotated"] = int(choices.get("rotated", 0))
+    # Measured. Under a mask programs differ in length: warps of their own add, and many heads run together, the longest programs first.
+    # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
+    # have begun long before.
+    masked, ordered = is_masked(layout.kernel), bool(choices.get("deterministic"))
+    fields["adders"] = int(choices.get("adders", ordered or (layout.warpgroups > 1 and masked)))
+    fields["order"] = choices.get("order", "dynamic")
+    fields["group"] = int(choices.get("group", 512 if masked != ordered else 1))
     if choices.get("deterministic"):
         # Sums over keys are added in turns, for which there is a counter for each block of queries and warpgroup.
         over = Core(kernel, 0).arguments.number(turn_tensor(layout.kernel))
@@ -82,10 +99,12 @@ class _Printer:
 
     def __init__(self, layout: Layout, fields: Mapping[str, int | str]) -> None:
         self.ordered = bool(fields.get("deterministic", 0))
-        layout.rotated = bool(fields.get("rotated", 0)) and not self.ordered
         layout.adders = bool(layout.adds) and (self.ordered or bool(fields.get("adders", 0)))
         self.layout, self.kernel = layout, layout.kernel
         self.core = _core(self.kernel)
+        order = str(fields.get("order", "tiles"))
+        roles = 4 * layout.warpgroups + (layout.column_slots > 0) + (layout.warpgroups if layout.adders else 0)
+        self.programs = PairPrograms(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.name = ir.StringAttr(self.kernel.function.attributes["sym_name"]).value
 
     def code(self) -> KernelCode:
@@ -94,6 +113,7 @@ class _Printer:
         core.writer.indent = "  "
         self._bind_program()
         self._group()
+        self.programs.declare()
         self._producer()
         self._consumers()
         body = core.writer.lines
@@ -103,7 +123,8 @@ class _Printer:
         ]
         head[-1] = head[-1][:-1] + ") {"
         text = [header(), core.instructions(), core.scalars.helper_source(), *head, *self._prologue(), *body, "}", ""]
-        return KernelCode(self.name, self.name, "\n".join(text), core.arguments.parameters(), layout.threads, layout.bytes)
+        parameters, grid = core.arguments.parameters(), self.programs.grid
+        return KernelCode(self.name, self.name, "\n".join(text), parameters, layout.threads, layout.bytes, grid)
 
     def _bind_program(self) -> None:
         """A program has one block of keys: a chunk is one block."""
@@ -121,11 +142,11 @@ class _Printer:
             "extern __shared__ __align__(1024) unsigned char memory[];",
             "const uint32_t shared = attn::shared_address(memory);",
             f"const uint32_t barriers = shared + {layout.barriers}; // of the keys; then full and free ones of tiles of queries",
-            "const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;",
             "const int warpgroup = attn::warpgroup_index(), warp = attn::warp_index() % 4, lane = threadIdx.x % 32;",
-            f"const int key0 = {self.kernel.keys} * block;",
+            f"constexpr uint32_t kNextFull = {layout.next}, kNextFree = {layout.next + 16}, kNext = {layout.next_program};",
             "if (threadIdx.x == 0) {",
             "  attn::barrier_init(barriers, 1);",
+            f"  attn::barrier_init(shared + {layout.keys_free}, {warps});",
         ]
         for pipe in range(layout.pipes):
             arrivals = 32 if layout.column_slots and pipe == layout.pipes - 1 else 1
@@ -133,6 +154,10 @@ class _Printer:
             for stage in range(layout.stages):
                 lines.append(f"  attn::barrier_init(barriers + {full + 8 * stage}, {arrivals});")
                 lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {warps});")
+        if self.programs.order == "dynamic":
+            for turn in range(2):
+                lines.append(f"  attn::barrier_init(shared + kNextFull + {8 * turn}, 1);")
+                lines.append(f"  attn::barrier_init(shared + kNextFree + {8 * turn}, {self.programs.warps});")
         parts = range(layout.warpgroups if layout.adders else 0)
         lines += [f"  attn::barrier_init(barriers + {layout.added - layout.barriers + 8 * part}, 1);" for part in parts]
         return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}"]]
@@ -150,16 +175,17 @@ class _Printer:
         with core.scope(f"if (warpgroup == {layout.warpgroups})"):
             if fewer:
                 core.writer.line(f"attn::fewer_registers<{fewer}>();")
-            with core.scope("if (warp == 0)"):
+            with core.scope("if (warp == 0)"), self._programs(True):
                 load_keys(core, kernel, layout)
                 Loader(core, kernel, layout).print()
             if layout.column_slots:
-                with core.scope("else if (warp == 1)"):
+                with core.scope("else if (warp == 1)"), self._programs():
                     ColumnWriter(core, kernel, layout).print()
             if layout.adders:
                 with core.scope(f"else if (warp >= 2 && warp < {2 + layout.warpgroups})"):
                     core.writer.line("const int part = warp - 2; // sums of this warpgroup")
-                    Adder(core, kernel, layout, self.ordered).print()
+                    with self._programs():
+                        Adder(core, kernel, layout, self.ordered).print()
             core.writer.line("return;")
         if more:
             core.writer.line(f"attn::more_registers<{more}>();")
@@ -171,10 +197,33 @@ class _Printer:
             "const float column_float = column;",
         )
         consumers = Consumers(core, kernel, layout, check_types(kernel))
-        with core.scope(None):
+        with self._programs():
             consumers.accumulators()
-            core.writer.line("attn::barrier_wait(barriers, 0);")
+            core.writer.line("attn::barrier_wait(barriers, round & 1);")
             consumers.print()
-            consumers.sums.free_staging()
-            for op in kernel.stores:
-                consumers.sums.store(op)
+            core.writer.line(f"if (lane == 0) attn::barrier_arrive(shared + {layout.keys_free});")
+            with self._again():
+                for number, op in enumerate(kernel.stores):
+                    consumers.sums.store(op, number)
+        core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
+
+    @contextmanager
+    def _again(self) -> Iterator[None]:
+        """Where the program's place is computed once more, so that it needs no registers before."""
+        if self.programs.order != "dynamic":
+            yield
+            return
+        with self.core.scope(""):
+            self.core.writer.line("const int same_program = attn::opaque(program);")
+            with self.core.scope(""):
+                self.core.writer.line("const int program = same_program;")
+                self.programs.decode()
+                self.core.writer.line(f"const int key0 = {self.kernel.keys} * block;")
+                yield
+
+    @contextmanager
+    def _programs(self, producer: bool = False) -> Iterator[None]:
+        """The loop over programs of one role."""
+        with self.programs.each(producer):
+            self.core.writer.line(f"const int key0 = {self.kernel.keys} * block;")
+            yield

@@ -32,8 +32,9 @@ def part_block(layout: Layout, split: Split, number: int, warpgroup: str = "warp
 class Adder(Sweep):
     """One warp for each warpgroup of consumers.
 
-    With `ordered`, programs add to the same queries in the order of their keys: a counter in global memory for each block of queries and
-    warpgroup tells whose turn it is. A program waits for earlier ones only, which run or have run.
+    With `ordered`, programs add to the same queries one after the other, the one with the last keys first: under a causal mask that is
+    the order in which they get there. A number in global memory for each block of queries and warpgroup tells which program was the
+    last. A program waits only for such that began before it, which run or have run.
     """
 
     placed = ("tile.accumulate",)
@@ -41,8 +42,24 @@ class Adder(Sweep):
     def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, ordered: bool) -> None:
         super().__init__(core, kernel, layout)
         self.ordered = ordered
+        self._next_begin = ""
         if ordered:
             _check_order(kernel, layout)
+
+    def before_heads(self, block: ir.Block) -> None:
+        """Where the queries begin that see the next block of keys."""
+        if not self.ordered:
+            return
+        core = self.core
+        with core.scope(None):
+            for op in ops_of(core.kernel.regions[0].blocks[0], "tile.program_id"):
+                if ir.IntegerAttr(op.attributes["axis"]).value == 0:
+                    core.scalars.bind(op.results[0], "(block + 1)")
+            core.scalars.bind(self._first_key(), f"(key0 + {self.kernel.keys})")
+            self._next_begin = core.value(ops_of(block, "scf.for")[0].operands[0])
+
+    def _first_key(self) -> ir.Value:
+        return self.kernel.key_loop.regions[0].blocks[0].arguments[0]
 
     def step(self, block: ir.Block) -> None:
         core, layout = self.core, self.layout
@@ -53,11 +70,9 @@ class Adder(Sweep):
             for op in adds.values():
                 add_staged(core, layout, op, "part")
             core.writer.line("attn::bulk_commit();")
+            core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * part);")
             if self.ordered:
                 core.writer.line("attn::bulk_wait<0>();", f"attn::pass_turn({turn}, block + 1);")
-            else:
-                core.writer.line("attn::bulk_wait_read<0>();")
-            core.writer.line(f"attn::barrier_arrive({added_barrier(layout)} + 8 * part);")
         core.writer.line("__syncwarp();")
 
     def _wait(self, op: ir.Operation) -> str:
@@ -69,7 +84,11 @@ class Adder(Sweep):
         blocks = f"({length} + {queries - 1}) / {queries}"
         place = f"({core.value(batch)} * {heads} + {core.value(head)}) * ({blocks}) + {core.value(row)} / {queries}"
         turns = core.arguments.turns()
-        core.writer.line(f"int *const turn = {turns} + ({place}) * {self.layout.warpgroups} + part;", "attn::await_turn(turn, block);")
+        last = f"key0 + {self.kernel.keys} >= {core.arguments.size(self.kernel.over, 2)}"
+        core.writer.line(
+            f"int *const turn = {turns} + ({place}) * {self.layout.warpgroups} + part;",
+            f"if (!({last} || {self._next_begin} > {core.value(row)})) attn::await_turn(turn, block + 2);",
+        )
         return "turn"
 
 
@@ -95,7 +114,7 @@ def turn_tensor(kernel: PairsKernel) -> ir.Value:
 
 
 def _check_order(kernel: PairsKernel, layout: Layout) -> None:
-    """Raises UnsupportedError unless for each block of queries all blocks of keys up to some one add to it, each in its turn."""
+    """Raises UnsupportedError unless the blocks of keys that add to a block of queries follow each other without a gap."""
     if any(op.operands[2] not in layout.adds for op in kernel.step_ops("tile.accumulate")) or kernel.step_ops("tile.scatter_add"):
         raise UnsupportedError("hopper: no fixed order of what is added element by element")
     loops = ops_of(kernel.sweep, "scf.for")
@@ -105,8 +124,9 @@ def _check_order(kernel: PairsKernel, layout: Layout) -> None:
             raise UnsupportedError("hopper: a fixed order of sums needs one range of queries for each block of keys")
     if any(ops_of(loop.regions[0].blocks[0], "scf.if") for loop in loops):
         raise UnsupportedError("hopper: a fixed order of sums needs masks whose blocks are known from their bounds")
-    if not _grows(loops[0].operands[0], keys) or not _is_length(loops[-1].operands[1]):
-        raise UnsupportedError("hopper: a fixed order of sums needs queries that see all keys up to some one")
+    count = list(kernel.key_loads[0].operands)[4]
+    if not _grows(loops[0].operands[0], keys, count) or not _grows(loops[-1].operands[1], keys, count):
+        raise UnsupportedError("hopper: a fixed order of sums needs queries that begin and end later for later keys")
 
 
 def _same_end(before: ir.Operation, after: ir.Operation) -> bool:
@@ -116,19 +136,22 @@ def _same_end(before: ir.Operation, after: ir.Operation) -> bool:
     return op is not None and op.name == "arith.minsi" and after.operands[0] in list(op.operands)
 
 
-def _is_length(value: ir.Value) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "memref.dim"
+def _grows(value: ir.Value, keys: ir.Value, count: ir.Value) -> bool:
+    """Whether the value does not fall when `keys` grows, where `count` keys follow.
 
-
-def _grows(value: ir.Value, keys: ir.Value) -> bool:
-    """Whether the value does not fall when `keys` grows: made of it by sums with, limits to and multiples by what does not depend on it."""
+    That is known of sums with, limits to and multiples by what does not depend on `keys`.
+    """
     if value == keys or not depends(value, keys):
         return True
     op = value.owner.operation  # type: ignore[union-attr]
+    if op.name == "arith.addi" and count in list(op.operands):
+        return keys in list(op.operands)  # the end of the block of keys
     if op.name in ("arith.addi", "arith.minsi", "arith.maxsi"):
-        return all(_grows(operand, keys) for operand in op.operands)
+        return all(_grows(operand, keys, count) for operand in op.operands)
+    if op.name == "arith.subi":
+        return not depends(op.operands[1], keys) and _grows(op.operands[0], keys, count)
     if op.name in ("arith.muli", "arith.divsi", "arith.floordivsi", "arith.ceildivsi"):
         factor = op.operands[1]
         constant = not isinstance(factor.owner, ir.Block) and factor.owner.operation.name == "arith.constant"
-        return constant and ir.IntegerAttr(factor.owner.operation.attributes["value"]).value > 0 and _grows(op.operands[0], keys)
+        return constant and ir.IntegerAttr(factor.owner.operation.attributes["value"]).value > 0 and _grows(op.operands[0], keys, count)
     return False

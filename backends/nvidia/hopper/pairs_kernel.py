@@ -31,6 +31,12 @@ class PairsKernel:
     def sweep(self) -> ir.Block:
         return self.heads.regions[0].blocks[0]
 
+    @property
+    def over(self) -> ir.Value:
+        """The tensor of keys whose blocks are programs."""
+        number = ir.IntegerAttr(ir.DictAttr(self.function.attributes["tile.kernel"])["over"]).value
+        return list(self.function.regions[0].blocks[0].arguments)[number]
+
     def step_ops(self, name: str) -> list[ir.Operation]:
         """The ops of this name in the first step: all steps hold the same ones, but for masks."""
         return ops_of(self.steps[0], name) if self.steps else []

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
+from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -15,6 +16,8 @@ ADDED_COLUMNS = 32
 """Columns of f32 in a panel of shared memory from which TMA adds to global memory: 128 bytes."""
 ADDERS = 2
 """Warps of the producer that add to global memory, one for each warpgroup of consumers."""
+_BARRIER_BYTES = 512
+"""Enough for all barriers."""
 _ADDRESSES = 20
 """Registers that a thread needs besides tiles, about."""
 
@@ -36,18 +39,18 @@ class Layout:
 
     `keys`, `queries`: buffers by the tensor they are read from; `exchange`: weights that all warpgroups need; `adds`: by tensor, sums
     over keys on their way to memory, a part for each warpgroup; `columns`: values of query rows, 4 bytes each, `column_slots` of them
-    for a query. Barriers (8 bytes) follow: one for the keys, then for each tensor of queries, and for the values of rows if there are
-    any, one "full" and one "free" for each stage; one for each warpgroup's part of `adds`, at `added`. The last 8 bytes keep the number
-    of heads of a group.
+    for a query; `results`: sums over queries in 16 bits on their way to memory, a part for each warpgroup, as many copies as there are
+    such sums or as fit. Barriers (8 bytes) follow: one for the keys, then for each tensor of queries, and for the values of rows if
+    there are any, one "full" and one "free" for each stage; one for each warpgroup's part of `adds`, at `added`; two for programs to
+    come and two that the roles have seen them, at `next`; one that the keys are free again, at `keys_free`. The last 16 bytes keep
+    the number of heads of a group and two numbers of programs.
     """
 
-    def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, column_slots: int, staged_adds: bool) -> None:
+    def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, column_slots: int, staged_adds: bool, limit: int) -> None:
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
         self.warpgroups = kernel.keys // ROWS
         self.adders = False
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
-        self.rotated = False
-        """Whether programs start at different queries."""
         self._size = 0
         self.keys: dict[ir.Value, Buffer] = {}
         self.queries: dict[ir.Value, Buffer] = {}
@@ -67,11 +70,27 @@ class Layout:
                 self.adds[target] = self._take("added", ROWS, split.columns, part, self.warpgroups)
         self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, stages)
         self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
+        self.results = self._results(kernel, limit)
         self.barriers = self._size
         self.pipes = len(self.queries) + (column_slots > 0)
         self.added = self._size + 8 * (1 + 2 * stages * self.pipes)
-        self.group = self.added + 8 * self.warpgroups
-        self.bytes = self.group + 8
+        self.next = self.added + 8 * self.warpgroups
+        self.keys_free = self.next + 32
+        self.group = self.keys_free + 8
+        self.next_program = self.group + 8
+        self.bytes = self.next_program + 8
+
+    def _results(self, kernel: PairsKernel, limit: int) -> Buffer | None:
+        """Room for results that leave through TMA, where there is some beside barriers."""
+        targets = [op.operands[1] for op in kernel.stores if through_tma(op.operands[1].type)]
+        if not targets:
+            return None
+        columns = max(64 * panels(head_columns(target)) for target in targets)
+        size = tile_bytes(ROWS, columns) * self.warpgroups
+        start = round_up(self._size, 1024)
+        copies = min(len(targets), (limit - _BARRIER_BYTES - start) // size)
+        self._size = start
+        return self._take("results", ROWS * self.warpgroups, columns, size, copies) if copies > 0 else None
 
     def _buffer(self, rows: int, memory: ir.Value, copies: int) -> Buffer:
         columns = head_columns(memory)
@@ -155,7 +174,7 @@ def plan_layout(kernel: PairsKernel, target: NvidiaTarget, column_slots: int, st
         raise UnsupportedError(f"hopper: the tiles of pairs need about {needed} registers, there are {_SPARE[warpgroups]}")
     for count, exchanges, staged_adds in ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False)):
         if stages is None or stages == count:
-            layout = Layout(kernel, count, exchanges, column_slots, staged_adds)
+            layout = Layout(kernel, count, exchanges, column_slots, staged_adds, target.shared_bytes)
             if layout.bytes <= target.shared_bytes:
                 return layout
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")

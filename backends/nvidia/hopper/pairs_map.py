@@ -93,8 +93,11 @@ class PairMap:
         self.stored = len(self.results) - len(self.kinds)
         self.depends = dependence(self.block)
 
-    def print(self, queries: int, limit: str | None, products: list[ir.Value], rest: Callable[[], None]) -> None:
-        """Prints the map; `rest` waits for all products but the first of `products`. `limit`: how many queries there are, if not all."""
+    def print(self, queries: int, limit: str | None, products: list[ir.Value], first: Callable[[], None], rest: Callable[[], None]) -> None:
+        """Prints the map; `limit`: how many queries there are, if not all.
+
+        `first` waits for the first of `products`, if there is one, `rest` for all others.
+        """
         core = self.core
         targets, sums = self._targets(queries)
         fragment = core.tiles.get(products[0]) if products else None
@@ -102,6 +105,10 @@ class PairMap:
         for value in frontier(self.block, self.depends, frozenset()):
             core.scalars.emit(value)
         self._row_values()
+        # Otherwise the compiler keeps all columns of a thread in registers through all steps.
+        core.writer.line("const int at_column = attn::opaque(column);")
+        if products:
+            first()
         if early is not None and isinstance(fragment, Fragment):
             element = f"{fragment.name}[4 * c + 2 * h + e]"
             with core.unrolled("c", queries // 8):
@@ -113,6 +120,8 @@ class PairMap:
                         self._bind_row()
                         core.writer.line(f"{element} = {core.scalars.emit(early)};")
         rest()
+        if limit is not None:
+            core.writer.line(f"const int left = {limit} - at_column;")
         with core.unrolled("c", queries // 8):
             needed = slice_of(self.values, self.block, early)
             loads = self._column_loads(needed)
@@ -188,10 +197,10 @@ class PairMap:
 
     def _column(self, loads: dict[ir.Value, str], limit: str | None, needed: set[ir.Value]) -> None:
         core = self.core
-        position = "column + 8 * c + e"
+        position = "at_column + 8 * c + e"
         core.scalars.bind(self.block.arguments[1], f"({position})")
         if limit is not None and needed & set(self.values):
-            core.writer.line(f"const bool inside = {position} < {limit};")
+            core.writer.line("const bool inside = 8 * c + e < left;")
         if limit is not None and self._reads_memory(needed):
             core.writer.line(f"const int query = min({position}, {limit} - 1);")
             core.scalars.bind(self.block.arguments[1], "query")

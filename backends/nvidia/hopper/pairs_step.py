@@ -7,7 +7,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, PairMap, body_of,
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, round_up
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -131,25 +131,23 @@ class Consumers(Sweep):
             core.writer.line(f"const uint32_t columns = shared + {layout.columns.offset} + {layout.columns.bytes} * {STAGE} + 4 * column;")
         fragments = [core.tiles[op.results[0]] for op in dots]
 
-        def land(pending: int, some: list[object]) -> None:
+        def land(pending: int, some: list[Tile]) -> None:
             if some:
                 core.writer.line(f"attn::wgmma_wait<{pending}>();")
                 core.writer.all(f"attn::hold({tile.name});" for tile in some if isinstance(tile, Fragment))
 
         slots = {value: slot for slot, value in enumerate(staged_values(core, block))}
         products = [op.results[0] for op in dots]
-        early = bool(maps) and limit is None and len(dots) > 1 and early_value(body_of(maps[0]), products[0]) is not None
-        if early:
-            land(len(dots) - 1, [*fragments[:1]])
+        early = bool(maps) and len(dots) > 1 and early_value(body_of(maps[0]), products[0]) is not None
         for number, op in enumerate(maps):
             own = {value: slots[value] for value in column_values(op, core.scalars.type_of)}
-            first = number == 0
-
-            def rest(first: bool = first) -> None:
-                if first:
-                    land(0, [*fragments[1:]] if early else [*fragments])
-
-            PairMap(core, op, own, self.packed).print(self.kernel.queries, limit, products if early and first else [], rest)
+            map_ = PairMap(core, op, own, self.packed)
+            if number:
+                map_.print(self.kernel.queries, limit, [], _nothing, _nothing)
+            elif early:
+                map_.print(self.kernel.queries, limit, products, lambda: land(len(dots) - 1, fragments[:1]), lambda: land(0, fragments[1:]))
+            else:
+                map_.print(self.kernel.queries, limit, [], _nothing, lambda: land(0, fragments))
         if layout.column_slots:
             core.writer.line("__syncwarp();")
             self._release(layout.pipes - 1)
@@ -230,6 +228,10 @@ class Consumers(Sweep):
         if arguments:
             return arguments[place]
         return list(terminator.parent.parent.regions[0].blocks[0].arguments)[1 + place]
+
+
+def _nothing() -> None:
+    """Waits for nothing."""
 
 
 def accumulated(kernel: PairsKernel) -> dict[ir.Value, int]:

@@ -46,9 +46,9 @@ class Sweep(ABC):
         return
 
     def print(self) -> None:
-        """Prints the loop over the heads of a group and all in it. The variable of steps counts on."""
+        """Prints the loop over the heads of a group and all in it. The variable of steps, declared before, counts on."""
         core, loop = self.core, self.kernel.heads
-        core.writer.line(f"int {STEP} = 0;")
+        core.scalars.bind(loop.operands[1], self._group())
         carried = list(self.kernel.sweep.arguments)
         with self._for(loop):
             self.enter(carried[1:], list(loop.operands)[3:])
@@ -57,6 +57,10 @@ class Sweep(ABC):
             self._walk(self.kernel.sweep)
             self.after_heads(self.kernel.sweep)
         self.leave(list(loop.results), list(loop.operands)[3:])
+
+    def _group(self) -> str:
+        """The number of heads of a group."""
+        return f"attn::load_shared_int(shared + {self.layout.group})"
 
     def _places(self) -> None:
         """Prints the heads and batches of tiles here, once for all steps: there may be a division in them."""
@@ -83,33 +87,14 @@ class Sweep(ABC):
         core = self.core
         bounds = list(op.operands)[:3]
         begin, step = core.value(bounds[0]), core.value(bounds[2])
-        end = f"attn::load_shared_int(shared + {self.layout.group})" if op == self.kernel.heads else core.value(bounds[1])
+        end = self._group() if op == self.kernel.heads else core.value(bounds[1])
         variable = op.regions[0].blocks[0].arguments[0]
         name = core.names.fresh("member" if op == self.kernel.heads else "query0")
         type_ = core.scalars.type_of(variable)
         core.scalars.bind(variable, name)
-        if self.layout.rotated and self._same_for_all_keys(op):
-            # Programs that run side by side start at different queries, so that they do not all add to the same ones.
-            left, apart = core.names.fresh("left"), self.kernel.keys // self.kernel.queries
-            core.writer.line(
-                f"int {left} = ({end} - {begin}) / {step};",
-                f"{type_} {name} = {begin} + ({left} > 0 ? {apart} * block % {left} * {step} : 0);",
-                "#pragma unroll 1",
-            )
-            with core.scope(f"for (; {left} > 0; --{left})"):
-                yield
-                core.writer.line(f"{name} += {step};", f"if ({name} >= {end}) {name} = {begin};")
-            return
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for ({type_} {name} = {begin}; {name} < {end}; {name} += {step})"):
             yield
-
-    def _same_for_all_keys(self, op: ir.Operation) -> bool:
-        """Whether the loop runs over whole blocks of queries, the same ones for all keys."""
-        counts = [list(load.operands)[4] for load in ops_of(op.regions[0].blocks[0], "tile.load")]
-        keys = self.kernel.key_loop.regions[0].blocks[0].arguments[0]
-        whole = bool(counts) and all(step_limit(count) is None for count in counts)
-        return whole and not any(depends(bound, keys) for bound in list(op.operands)[:2])
 
     def _block(self, block: ir.Block) -> None:
         if ops_of(block, "tile.load", "tile.dot", "tile.map"):
@@ -215,7 +200,7 @@ class ColumnWriter(Sweep):
             parts = next(n for n in (4, 2, 1) if n == 1 or (n * len(values) <= KEPT and queries % (32 * n) == 0))
             core.writer.line("#pragma unroll 1")
             with core.scope(f"for (int first = lane; first < {queries}; first += {32 * parts})"):
-                self._forget_places()
+                self._forget_places(values)
                 core.writer.all(f"{core.scalars.type_of(value)} {name}[{parts}];" for value, name in zip(values, names, strict=True))
                 with core.unrolled("part", parts):
                     core.writer.line("const int query = first + 32 * part;")
@@ -229,10 +214,12 @@ class ColumnWriter(Sweep):
             core.writer.line(wait)
         core.writer.line(f"attn::barrier_arrive({full});")
 
-    def _forget_places(self) -> None:
+    def _forget_places(self, values: list[ir.Value]) -> None:
         """What follows from the program's place is computed anew in each step, not kept in registers."""
         core = self.core
         for op in ops_of(core.kernel.regions[0].blocks[0], "tile.program_id"):
+            if not any(depends(value, op.results[0]) for value in values):
+                continue
             own = core.names.fresh("own")
             core.writer.line(f"const int {own} = attn::opaque({core.value(op.results[0])});")
             core.scalars.bind(op.results[0], own)
@@ -268,16 +255,18 @@ def as_int(core: Core, value: ir.Value) -> str:
 
 
 def load_keys(core: Core, kernel: PairsKernel, layout: Layout) -> None:
-    """Prints the loads of the tiles of keys, behind the first barrier."""
+    """Prints the loads of the tiles of keys, behind the first barrier, once the program before needs its own no more."""
     loads = {op.operands[0]: op for op in kernel.key_loads}
     places = {memory: ", ".join(core.value(value) for value in list(loads[memory].operands)[3:0:-1]) for memory in layout.keys}
+    tiles = [
+        (core.arguments.descriptor(memory, 64, buffer.rows), f"{64 * panel}, {places[memory]}", buffer.offset + panel * buffer.rows * 128)
+        for memory, buffer in layout.keys.items()
+        for panel in range(panels(buffer.columns))
+    ]
+    core.writer.line(f"attn::barrier_wait(barriers + {layout.keys_free - layout.barriers}, round & 1 ^ 1);")
     with core.writer.block("if (lane == 0)"):
         core.writer.line(f"attn::barrier_arrive_expect(barriers, {sum(buffer.bytes for buffer in layout.keys.values())});")
-        for memory, buffer in layout.keys.items():
-            map_ = core.arguments.descriptor(memory, 64, buffer.rows)
-            for panel in range(panels(buffer.columns)):
-                to = f"shared + {buffer.offset + panel * buffer.rows * 128}"
-                core.writer.line(f"attn::tma_load({to}, {map_}, barriers, {64 * panel}, {places[memory]});")
+        core.writer.all(f"attn::tma_load(shared + {offset}, {map_}, barriers, {place});" for map_, place, offset in tiles)
     core.writer.line("__syncwarp();")
 
 

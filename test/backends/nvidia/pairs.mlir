@@ -9,6 +9,8 @@
 // CHECK:       if (warpgroup == 2) {
 // CHECK-NEXT:    attn::fewer_registers<24>();
 // CHECK-NEXT:    if (warp == 0) {
+// CHECK:           attn::store_shared_int(shared + kNext
+// CHECK:           attn::barrier_wait(barriers + {{[0-9]+}}, round & 1 ^ 1);
 // CHECK:           attn::tma_load({{.*}}, &arg1_map_64x128, barriers
 // CHECK:           for (int member = 0;
 // CHECK:             for (int query0 = 0;
@@ -16,6 +18,7 @@
 // CHECK:               attn::barrier_arrive_expect(
 // CHECK-NEXT:          attn::tma_load({{.*}}, &[[Q]]_map_64x128
 // CHECK:         else if (warp == 1) {
+// CHECK:           const int program = attn::uniform(
 // CHECK:           kept[part] =
 // CHECK-NEXT:      kept_2[part] =
 // CHECK:           attn::barrier_wait(
@@ -24,8 +27,7 @@
 // CHECK:       attn::more_registers<240>();
 
 // The head of the queries is found once, before the steps.
-// CHECK:       const int [[GROUP:n_[0-9]+]] = quotient<int>(
-// CHECK-NEXT:  const int [[HEAD:n_[0-9]+]] = (head * [[GROUP]]) +
+// CHECK:       const int [[HEAD:n_[0-9]+]] = (head * attn::load_shared_int(shared + {{[0-9]+}})) +
 // CHECK:       for (int query0_
 
 // Both products start; the exponential needs the first one only.

@@ -1,0 +1,66 @@
+"""The order in which blocks of threads run the programs of a kernel over pairs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP
+from attn_mlir.backends.nvidia.hopper.programs import Programs
+
+
+@dataclass
+class PairPrograms(Programs):
+    """Programs differ in length under a mask: the next one is asked for when all tiles of the one before are on their way.
+
+    `group` is a number of programs here: as many heads run together as have so many, at least one, the blocks of all of them in turn.
+    """
+
+    @contextmanager
+    def each(self, producer: bool) -> Iterator[None]:
+        """The loop; steps are counted through all programs.
+
+        So that programs need no register of their own, their number is kept above the 28 bits of the number of steps.
+        """
+        writer = self.core.writer
+        writer.line(f"uint32_t {STEP} = 0;")
+        if self.order != "dynamic":
+            with super().each(producer):
+                yield
+            return
+        if producer:
+            writer.line("int program = blockIdx.x;")
+        with self.core.scope(f"for (;; {STEP} += 1u << 28)"):
+            writer.line(f"const uint32_t round = {STEP} >> 28;")
+            self._exchange(producer)
+            self.decode()
+            yield
+            if producer:
+                self.follow()
+
+    def declare(self) -> None:
+        super().declare()
+        if self.order != "tiles":
+            blocks = self.core.arguments.blocks()
+            self.core.writer.line(f"const int together = min(pairs, max(1, {self.group} / {blocks}));")
+
+    def draw(self) -> None:
+        """Nothing yet."""
+
+    def follow(self) -> None:
+        """Asks for the next program and goes on to it."""
+        super().draw()
+        super().follow()
+
+    def decode(self) -> None:
+        """Which block, head and batch the program is."""
+        if self.order == "tiles":
+            super().decode()
+            return
+        writer, arguments = self.core.writer, self.core.arguments
+        heads, blocks = arguments.size(self.over, 1), arguments.blocks()
+        place = f"{blocks} - 1 - inside / width" if self.reverse else "inside / width"
+        writer.line(
+            f"const int first = program / ({blocks} * together) * together, inside = program % ({blocks} * together);",
+            "const int width = min(together, pairs - first), pair = first + inside % width;",
+            f"const int block = {place}, head = pair % {heads}, batch = pair / {heads};",
+        )
