@@ -5,6 +5,7 @@ shapes and strides, and found again: torch's allocator gives the same addresses 
 """
 
 import ctypes
+import functools
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,19 @@ _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 
 
+@functools.cache
+def _layout(forms: tuple[str, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
+    """Parameters of these formats of `struct`, or "map", in one piece of memory, and where each begins."""
+    offsets, end, text = [], 0, "="
+    for form in forms:
+        size = cuda.MAP_BYTES if form == "map" else struct.calcsize(form)
+        gap = -end % (cuda.MAP_ALIGNMENT if form == "map" else size)
+        text += f"{gap}x{cuda.MAP_BYTES}s" if form == "map" else f"{gap}x{form}"
+        offsets.append(end + gap)
+        end += gap + size
+    return struct.Struct(text), tuple(offsets)
+
+
 class Packed:
     """The configuration and the parameters of one launch, in memory of their own."""
 
@@ -33,21 +47,13 @@ class Packed:
 
     def __init__(self, values: Sequence[tuple[str, Any]], config: cuda.Config) -> None:
         """`values` are formats of `struct` with numbers, or "map" with its bytes."""
-        offsets, end = [], 0
-        for form, _ in values:
-            size = cuda.MAP_BYTES if form == "map" else struct.calcsize(form)
-            end += -end % (cuda.MAP_ALIGNMENT if form == "map" else size)
-            offsets.append(end)
-            end += size
-        self._buffer = (ctypes.c_char * (end + cuda.MAP_ALIGNMENT))()
+        layout, offsets = _layout(tuple([form for form, _ in values]))
+        self._buffer = (ctypes.c_char * (layout.size + cuda.MAP_ALIGNMENT))()
         start = ctypes.addressof(self._buffer)
         shift = -start % cuda.MAP_ALIGNMENT
-        for offset, (form, value) in zip(offsets, values, strict=True):
-            if form == "map":
-                self._buffer[shift + offset : shift + offset + len(value)] = value
-            else:
-                struct.pack_into(form, self._buffer, shift + offset, value)
-        self._pointers = (ctypes.c_void_p * max(1, len(values)))(*[start + shift + offset for offset in offsets])
+        layout.pack_into(self._buffer, shift, *[value for _, value in values])
+        start += shift
+        self._pointers = (ctypes.c_void_p * max(1, len(values)))(*[start + offset for offset in offsets])
         self._config = config
         self.parameters = ctypes.addressof(self._pointers)
         self.config = ctypes.addressof(config)
