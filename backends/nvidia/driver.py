@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.units import Unit, read_unit, round_results, unpa
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
@@ -60,14 +60,25 @@ def compile_derivative(source: str, function: str, wrt: Sequence[str], determini
     return compile_program(source, *prepare_derivative(function, wrt), deterministic)
 
 
-def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False) -> NvidiaProgram:
-    """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk."""
+def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, length: int = 0) -> NvidiaProgram:
+    """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk.
+
+    `length`: with the schedules for so many keys and more.
+    """
     choices: attributes.Fields = {"arch": current_target().arch}
+    if length:
+        choices["length"] = length
     if deterministic:
         choices["deterministic"] = 1
-    key = (source, name, prepare, *choices.values())
+    key = (source, name, prepare, *choices.items())
     if key not in _PROGRAMS:
-        _PROGRAMS[key] = _compile(source, name, prepare, choices)
+        program = _PROGRAMS[key] = _compile(source, name, prepare, choices)
+
+        def longer(keys: int) -> NvidiaProgram:
+            with LOCK:
+                return compile_program(source, name, prepare, deterministic, keys)
+
+        program.compile_longer = longer
     return _PROGRAMS[key]
 
 

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,6 +51,9 @@ class NvidiaProgram(HostProgram):
         self._launchers: dict[tuple[str, int], Launcher] = {}
         self._single = _single_kernel(host, units)
         self._calls: dict[tuple[Any, ...], calls.Call] = {}
+        self.compile_longer: Callable[[int], NvidiaProgram] | None = None
+        """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
+        self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         key = calls.key_of(inputs, layout) if self._single else ()
@@ -58,6 +61,11 @@ class NvidiaProgram(HostProgram):
         call = self._calls.get(key)
         if call is not None and call.launcher.index == index:
             return call(inputs)
+        if self._longer and self.compile_longer is not None and inputs[1].shape[2] >= self._longer:
+            longer = self.compile_longer(self._longer)
+            results = longer.run(inputs, layout)
+            self._calls.update(longer._calls)
+            return results
         needed = cuda.index_of(inputs[0])
         if needed < 0:
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")

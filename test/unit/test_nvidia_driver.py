@@ -225,6 +225,26 @@ def test_rows_that_the_copy_engine_cannot_write(gpu: FakeCuda) -> None:
     assert not program._calls
 
 
+def test_long_sequences_have_kernels_of_their_own(gpu: FakeCuda) -> None:
+    head = Argument("f16", (-1, -1, -1, 64))
+    host = Host("f", (head, head), (Step("f", (0, 1), (Result("query", head),)),), (2,))
+
+    def program(block: int, **schedule: int) -> NvidiaProgram:
+        parameters = (Parameter("descriptor", 2, box=(64, 64)),)
+        return NvidiaProgram(
+            "", "", {}, host, {"f": Unit(kernel(), code(*parameters), {"block": block, **schedule}, ("f16",))}, {"f": BINARY}
+        )
+
+    short, long, asked = program(1, longer=100), program(2), []
+    short.compile_longer = lambda keys: (asked.append(keys), long)[1]
+    few, many = [heads(1, 2, 20, 64), heads(1, 2, 99, 64)], [heads(1, 2, 20, 64), heads(1, 2, 100, 64)]
+    for inputs in (few, many, few, many):
+        short.run(inputs)
+    assert asked == [100]  # later calls on the same tensors find their launch
+    assert short._launchers.keys() == long._launchers.keys() and len(gpu.named("cuModuleLoadData")) == 2
+    assert [call.launcher for call in short._calls.values()] == [*short._launchers.values(), *long._launchers.values()]
+
+
 def test_gradients_are_rounded_where_they_are_written() -> None:
     """dk and dv are stored in the type of q; dq, to which programs add, stays f32."""
 

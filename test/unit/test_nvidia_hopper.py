@@ -53,6 +53,13 @@ def test_bar_shapes_spill_nothing(name: str, columns: int, element: str, tmp_pat
     assert disassembled(path).count("HGMMA") >= 4 * (columns // 16)
 
 
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_long_sequences_without_a_mask_spill_nothing(element: str) -> None:
+    code = emit(program("plain-softmax", 128, element), length=8192)
+    assert "wgmma_m64n192k16" in code.source
+    assert compiled(code).spills == 0
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -1,5 +1,6 @@
 """The tuner's model of a GPU: facts of kernels, what schedules need, how they are ranked, and the table of measured ones."""
 
+import dataclasses
 import json
 
 import pytest
@@ -165,8 +166,18 @@ def test_entries_of_the_table_fit_the_chip() -> None:
             facts = KernelFacts("rows", "f16", columns * scores, columns, (), 1.0, 5.0, bool(entry.masked))
         else:
             facts = KernelFacts("pairs", "f16", columns * scores, columns * 2, columns, 1.0, 8.0, bool(entry.masked))
-        assert table.lookup(facts, entry.arch) == entry.choices
+        assert table.lookup(facts, entry.arch, entry.length) == entry.choices
         assert "rows must" not in cost(facts, entry.choices, HOPPER, Work()).problem
+
+
+def test_long_sequences_have_choices_of_their_own() -> None:
+    plain = KernelFacts("rows", "f16", (128,), (128,), (), 1.0, 5.0)
+    assert space.best(plain, HOPPER)["block_kv"] == 128
+    assert space.best(plain, HOPPER, length=8192)["block_kv"] == 192
+    assert (table.next_length(plain, "sm_90a"), table.next_length(plain, "sm_90a", 8192)) == (8192, 0)
+    for change in ({"masked": True}, {"instructions": 6.0}, {"scores": (64,), "sums": (64,)}, {"element": "f32"}):
+        assert table.next_length(dataclasses.replace(plain, **change), "sm_90a") == 0
+    assert table.next_length(plain, "sm_80") == 0
 
 
 def test_what_is_measured_begins_with_the_untuned_schedule() -> None:

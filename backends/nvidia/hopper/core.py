@@ -13,9 +13,9 @@ from attn_mlir.mlir import ir
 
 _TAKEN = (
     "row column lane warpgroup h c e block head batch shared memory tile counter blocks pairs programs program round first "
-    "inside width pair drawn n kv count kind send found found_kv found_count begin_of end_of partial_blocks found_blocks "
+    "inside group width pair drawn n kv count kind send found found_kv found_count begin_of end_of partial_blocks found_blocks "
     "key_blocks ends last leaving more message next_program release old_block old_head old_batch staging place turn final "
-    "at_row at_column at ahead follow sent next_block next_head next_batch"
+    "at_row at_column at ahead queries load_queries follow sent next_block next_head next_batch"
 ).split()
 """Names that the printed code uses for itself."""
 _AXES = ("block", "head", "batch")

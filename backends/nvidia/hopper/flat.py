@@ -14,8 +14,8 @@ from attn_mlir.backends.nvidia.hopper.overlap import Overlap, Step
 from attn_mlir.backends.nvidia.hopper.programs import Programs
 from attn_mlir.backends.nvidia.hopper.stores import Stores, through_tma
 from attn_mlir.backends.nvidia.hopper.structure import body, constant, maker, operations, partial_sums, yielded
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Shared, Tile, panels, tile_bytes
-from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile, panels, tile_bytes
+from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES, STEP
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -73,7 +73,7 @@ class Flat:
 
         The queries of the next program are loaded while this one still runs, as soon as the consumers are done with the buffer that they go
         to. The consumers give it back with the first values of this program: by then `stages` further blocks have been sent, and they need
-        no more of them for it.
+        no more of them for it. (Not where blocks are classified: that takes the registers.)
         """
         core, writer, programs = self.core, self.core.writer, self.programs
         writer.all(self.memory.turns())
@@ -96,8 +96,9 @@ class Flat:
             with core.scope("for (int n = 0; n < key_blocks; ++n)"):
                 self._blocks()
             if self.overlap.classified:
-                writer.line(f"send(found_kv, found_count | {_LAST});")
-            writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
+                writer.line(f"send(found_kv, found_count | {_LAST});", "follow();")
+            else:
+                writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
 
     def _ahead(self) -> None:
         """A function that tells the consumers of the next program, or that there is none, and loads its queries."""
@@ -126,7 +127,8 @@ class Flat:
         core, writer, general = self.core, self.core.writer, self.overlap.general
         keys, values = self.overlap.keys, self.overlap.values
         place = ["kv", core.value(general.keys.operands[2]), core.value(general.keys.operands[1])]
-        writer.line("int sent = 0;")
+        if not self.overlap.classified:
+            writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
             with writer.block("if (lane == 0)"):
@@ -136,7 +138,9 @@ class Flat:
             writer.line("__syncwarp();", f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             with writer.block("if (lane == 0)"):
                 self.memory.copy_stage(values, place)
-            writer.line("__syncwarp();", "++turn;", f"if (++sent == {keys.stages + 1}) follow();")
+            writer.line("__syncwarp();", "++turn;")
+            if not self.overlap.classified:
+                writer.line(f"if (++sent == {keys.stages + 1}) follow();")
         writer.lines[-1] += ";"
         if self.overlap.classified:
             writer.line("// A block is sent when the next one is known, because the last one is marked.")
@@ -346,11 +350,11 @@ class Flat:
         """A function that reads this warp's queries as left operand of its products."""
         writer, step = self.core.writer, self.overlap.general
         tile = self._queries(step, "")
-        writer.line(f"uint32_t queries[{tile.columns // 4}];")
+        writer.line(f"uint32_t queries[{tile.depth // 4}];")
         with writer.block("const auto load_queries = [&]()"):
-            writer.line(f"const uint32_t from = {tile.address} + warpgroup * {64 * ROW_BYTES};")
+            writer.line(f"const uint32_t from = {tile.address} + warpgroup * {ROWS * ROW_BYTES};")
             writer.line("const uint32_t place = (threadIdx.x / 32 % 4 * 16 + lane % 16) * 128 + lane / 16 * 16;")
-            with writer.unrolled("k", tile.columns // 16):
+            with writer.unrolled("k", tile.depth // STEP):
                 writer.line(
                     "uint32_t four[4];",
                     f"attn::load_matrices(from + k / 4 * {tile.panel_bytes} + attn::swizzle_128(place + k % 4 * 32), four);",

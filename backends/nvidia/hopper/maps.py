@@ -107,14 +107,19 @@ class _Elements:
         """`frontier`, without what only comparisons with bounds need."""
         return [value for value in frontier(self.block, self.depends, arguments) if not only_compared(value, self.comparisons)]
 
-    def _ended(self) -> tuple[ir.Value, Comparison] | None:
-        """A result that is -inf where a comparison is false which bounds the columns: it can bound them to those that exist, too."""
-        for value in self.values if self.extent is not None else []:
+    def _ended(self) -> tuple[ir.Value, Comparison | None] | None:
+        """A result whose largest elements are wanted, too: it will be -inf in columns that do not exist, which nothing else reads.
+
+        With it a comparison that bounds the columns where it is not -inf, if there is one: it can bound them to those that exist, too.
+        """
+        largest = [value for value, kind in zip(self.values[self.stored :], self.kinds, strict=True) if kind == "max"]
+        for value in self.values[: self.stored] if self.extent is not None else []:
+            if value not in largest or self._same(value) is not None or not isinstance(value.type, ir.F32Type):
+                continue
             op = None if isinstance(value.owner, ir.Block) else value.owner.operation
-            if op is not None and op.name == "arith.select" and is_minus_inf(op.operands[2]):
-                comparison = upper_bound(op.operands[0], self.comparisons)
-                if comparison is not None:
-                    return value, comparison
+            if op is None or op.name != "arith.select" or not is_minus_inf(op.operands[2]):
+                return value, None
+            return value, upper_bound(op.operands[0], self.comparisons)
         return None
 
     def _guarded(self, value: ir.Value, kind: str) -> bool:
@@ -254,7 +259,8 @@ class _Elements:
         position = f"min(column + 8 * c + e, max({limit} - 1, 0))" if clamped else "(column + 8 * c + e)"
         core.scalars.bind(self.block.arguments[1], position)
         kinds = ["stored"] * self.stored + self.kinds
-        if any(self._guarded(value, kind) for value, kind in zip(self.values, kinds, strict=True)):
+        alone = self.ended is not None and self.ended[1] is None
+        if alone or any(self._guarded(value, kind) for value, kind in zip(self.values, kinds, strict=True)):
             writer.line(f"const bool inside = column + 8 * c + e < {limit};")
         for value in self._needed(_J):
             core.scalars.emit(value)
@@ -266,6 +272,7 @@ class _Elements:
             for value, target in zip(self.values, targets, strict=False):
                 if target is not None:
                     text = self._number(value)
+                    text = f"inside ? {text} : -INFINITY" if alone and self.ended is not None and value == self.ended[0] else text
                     kept = f"inside ? {text} : 0.0f" if self._guarded(value, "stored") and target.element != "f32" else text
                     writer.line(f"{target.name}[4 * c + 2 * h + e] = {kept};")
             for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):

@@ -182,7 +182,7 @@ class Overlap:
             scores = self.scores(consumer, self.general)
             consumer.products.wait(0, scores)
             self.memory.free(self.keys)
-            self.softmax(consumer, self.general, pin=False)
+            self.softmax(consumer, self.general)
             consumer.products.pack(self.weights(self.general), packed)
             core.tiles[self.general.sums.results[0]] = accumulator
             consumer.assign(carried, yielded(self.general.block))
@@ -209,9 +209,7 @@ class Overlap:
                 writer.line(f"attn::named_arrive({following}, 256);")
             products.wait(1, scores)
             self.memory.free(self.keys)
-            self.softmax(consumer, step, pin=self.pin)
-            products.wait(0, accumulator)
-            self.memory.free(self.values, self.before)
+            self.softmax(consumer, step, accumulator)
             self.count()
             products.pack(self.weights(step), packed)
             if step.sums.name == "tile.dot_rescale":
@@ -265,13 +263,20 @@ class Overlap:
             raise UnsupportedError("hopper: weights are in registers")
         return tile
 
-    def softmax(self, consumer: Consumer, step: Step, pin: bool) -> None:
-        """The maps between the products. `pin`: the wait for the sums that are in flight must not move before the first row values."""
+    def softmax(self, consumer: Consumer, step: Step, accumulator: Fragment | None = None) -> None:
+        """The maps between the products; before the one that makes weights the sums that are in flight, if any, are waited for.
+
+        With `pin` this wait must not move before the first row values.
+        """
         first: list[str] = []
+        weights = maker(list(step.sums.operands)[-2])
         for op in step.rest:
+            if accumulator is not None and op == weights:
+                if self.pin and first:
+                    self.core.writer.line(f"attn::pin({' + '.join(first)});")
+                consumer.products.wait(0, accumulator)
+                self.memory.free(self.values, self.before)
             consumer.operation(op, [])
             rows = [tile for tile in (self.core.tiles.get(result) for result in op.results) if isinstance(tile, Row) and not tile.partial]
             if not first and rows:
                 first = [f"{rows[0].name}[{h}]" for h in range(2)]
-        if pin and first:
-            self.core.writer.line(f"attn::pin({' + '.join(first)});")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.grid import depends_on_block
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.overlap import read_chain
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
@@ -16,6 +17,10 @@ from attn_mlir.passes.regions import find_all, walk
 
 _REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}
 """By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
+
+
+_OTHERS = 40
+"""Registers of a consumer thread beside tiles."""
 
 
 def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
@@ -35,19 +40,20 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     narrow = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load")) <= 64
     uneven = _uneven(kernel)
     fields: Fields = {
-        "pin": 0, "turns": 1, "vote": 1, "queries": "shared", "order": "dynamic", "group": 16 if uneven else 8, "reverse": 1,
+        "pin": 0, "turns": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
+        "group": 16 if uneven else 8,
         "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
-    fields.update({name: value for name, value in choices.items() if name in fields})
+    fields.update({name: value for name, value in choices.items() if name in fields or name == "longer"})
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
     # Measured on an H200: narrow heads want three stages where blocks are masked, and no flat loop where none is.
     flow = _flow(kernel)
     flow = "each" if flow == "flat" and narrow and not uneven else flow
-    return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, 3 if narrow else 2, target)
+    return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, 3 if narrow else 2, keys, target)
 
 
 def _fitting(
-    kernel: ir.Operation, fields: Fields, choices: Mapping[str, int | str], chosen: bool, stages: int, target: NvidiaTarget
+    kernel: ir.Operation, fields: Fields, choices: Mapping[str, int | str], chosen: bool, stages: int, keys: int, target: NvidiaTarget
 ) -> Fields | None:
     """The schedule with the first flow, number of stages and place of outputs that shared memory has room for; None if there is none.
 
@@ -65,6 +71,8 @@ def _fitting(
         if any(choice is not None and choice != value for choice, value in zip(wanted, layout, strict=True)):
             continue
         planned: Fields = {**fields, **dict(zip(("flow", "stages", "staging"), layout, strict=True))}
+        if layout[0] == "flat" and "queries" not in choices and _have_room(kernel, keys, int(planned["consumer_registers"])):
+            planned["queries"] = "registers"
         try:
             needed = RowsKernel(kernel, planned).emit().shared_bytes
         except UnsupportedError:
@@ -76,6 +84,32 @@ def _fitting(
             f"this schedule needs {needed} bytes of shared memory, the chip has {target.shared_bytes}: choose smaller blocks"
         )
     return None
+
+
+def _have_room(kernel: ir.Operation, keys: int, available: int) -> bool:
+    """Whether a thread has registers for queries beside scores, weights, sums and a few more.
+
+    Not where masks or scores need others of their own in every step: values of columns, elements of captured tensors.
+    """
+    for step in read_chain(chains(body(kernel))[0]) or []:
+        queries, values = (ir.RankedTensorType(value.type).shape[1] for value in (step.scores.operands[0], step.sums.results[0]))
+        if step.sums.name != "tile.dot_rescale" or keys // 2 + keys // 4 + values // 2 + queries // 4 > available - _OTHERS:
+            return False
+        if any(_needs_more(op.regions[0].blocks[0]) for op in step.rest if op.name == "tile.map"):
+            return False
+    return True
+
+
+def _needs_more(block: ir.Block) -> bool:
+    depends = dependence(block)
+    for view in block.operations:
+        op = view.operation
+        arguments = [operand for operand in op.operands if isinstance(operand.owner, ir.Block) and operand not in depends]
+        scalars = any(value.owner.owner.operation.name == "func.func" and not isinstance(value.type, ir.ShapedType) for value in arguments)
+        of_columns = any(isinstance(result.type, ir.FloatType) and depends[result] == {1} for result in op.results)
+        if op.name == "memref.load" or scalars or of_columns:
+            return True
+    return False
 
 
 def _flow(kernel: ir.Operation) -> str:

@@ -8,14 +8,17 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout
 from attn_mlir.mlir import ir
 
+_BLOCKS = 16
+"""Heads with fewer blocks of rows run in larger groups: it is the memory of their keys that counts."""
+
 
 @dataclass
 class Programs:
     """The loop over programs of both roles, inside of which `block`, `head` and `batch` are known.
 
     `order`: "tiles", a grid of them; "static", block of threads n of N runs the programs n, n + N...; "dynamic", each takes the next
-    one from a counter. `group` heads run together (so that their keys stay in the second level cache), the last blocks first where
-    `reverse`. `turn` counts the programs that a block of threads has run.
+    one from a counter. `group` heads run together (so that their keys stay in the second level cache), more of them where a head has few
+    blocks; the last blocks first where `reverse`. `turn` counts the programs that a block of threads has run.
     """
 
     core: Core
@@ -46,6 +49,7 @@ class Programs:
         arguments = self.core.arguments
         heads, batches = arguments.size(self.over, 1), arguments.size(self.over, 0)
         self.core.writer.line(f"const int pairs = {heads} * {batches}, programs = {arguments.blocks()} * pairs;")
+        self.core.writer.line(f"const int group = max({self.group}, {_BLOCKS * self.group} / {arguments.blocks()});")
 
     @contextmanager
     def each(self, producer: bool) -> Iterator[None]:
@@ -109,6 +113,6 @@ class Programs:
             return
         heads, blocks = arguments.size(self.over, 1), arguments.blocks()
         place = f"{blocks} - 1 - inside / width" if self.reverse else "inside / width"
-        writer.line(f"const int first = program / ({blocks} * {self.group}) * {self.group}, inside = program % ({blocks} * {self.group});")
-        writer.line(f"const int width = min({self.group}, pairs - first), pair = first + inside % width;")
+        writer.line(f"const int first = program / ({blocks} * group) * group, inside = program % ({blocks} * group);")
+        writer.line("const int width = min(group, pairs - first), pair = first + inside % width;")
         writer.line(f"const int block = {place}, head = pair % {heads}, batch = pair / {heads};")

@@ -11,6 +11,7 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
+from attn_mlir.backends.nvidia.tuning.table import next_length
 from attn_mlir.mlir import ir
 
 TUNED = "nvidia.tuned"
@@ -44,7 +45,10 @@ def choices_in(module: ir.Operation) -> dict[str, Fields]:
 
 
 def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
-    """What is chosen for a function before tiling: its own `tile.choices` first, then tuned ones, then the best untuned schedule."""
+    """What is chosen for a function before tiling: its own `tile.choices` first, then tuned ones, then the best untuned schedule.
+
+    `length` among them asks for what is best for so many keys; `longer` tells from how many keys on other choices would be better.
+    """
     own = attributes.read(function, attributes.CHOICES)
     name = ir.StringAttr(function.attributes["sym_name"]).value
     known = {**tuned.get(EVERY, {}), **tuned.get(name, {}), **own}
@@ -52,8 +56,11 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
         return known
     facts = facts_of(function)
     target = TARGETS.get(str(known.get("arch", "sm_90a")))
-    untuned = space.best(facts, target) if facts is not None and target is not None else {}
-    return {**untuned, **known}
+    if facts is None or target is None:
+        return known
+    length = int(known.get("length", 0))
+    longer = 0 if "block_q" in known or "block_kv" in known else next_length(facts, target.arch, length)
+    return {**space.best(facts, target, length=length), **known, **({"longer": longer} if longer else {})}
 
 
 def _fields(fields: Fields) -> str:

@@ -64,9 +64,9 @@ def ranked(facts: KernelFacts, target: NvidiaTarget, work: Work, emitter: str = 
     return sorted(fitting, key=lambda candidate: (candidate.cost.cycles, candidate.cost.shared, str(candidate.choices)))
 
 
-def best(facts: KernelFacts, target: NvidiaTarget, work: Work = Work()) -> Fields:  # noqa: B008
-    """What is used without tuning: the measured schedule of the table, else the model's first."""
-    known = table.lookup(facts, target.arch)
+def best(facts: KernelFacts, target: NvidiaTarget, work: Work = Work(), length: int = 0) -> Fields:  # noqa: B008
+    """What is used without tuning on at least `length` keys: the measured schedule of the table, else the model's first."""
+    known = table.lookup(facts, target.arch, length)
     if known is not None:
         return known
     for emitter in ("hopper", "tilelang"):
@@ -87,7 +87,7 @@ def refined(facts: KernelFacts, target: NvidiaTarget, work: Work, choices: Field
 
 def to_measure(facts: KernelFacts, target: NvidiaTarget, work: Work, count: int = 16, emitter: str = "hopper") -> list[Fields]:
     """What a tuner measures: the untuned schedule first, then the model's best `count`."""
-    first = best(facts, target, work)
+    first = best(facts, target, work, work.keys)
     others = [candidate.choices for candidate in ranked(facts, target, work, emitter)[:count]]
     if not first:
         return others

@@ -5,6 +5,7 @@ comes from a run of `benchmarks/nvidia_attention.py` or of the tuner on an H200;
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
@@ -14,7 +15,8 @@ from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 class Entry:
     """Choices for the kernels of a `grid` with at most `scores` products of queries and keys, and heads of at most `columns` columns.
 
-    `masked`: with or without skipped blocks; None: both.
+    `masked`: with or without skipped blocks; None: both. `instructions`: at most so many for a pair, as the facts count them. `length`:
+    from so many keys on.
     """
 
     grid: str
@@ -23,6 +25,8 @@ class Entry:
     masked: bool | None
     choices: Fields
     arch: str = "sm_90a"
+    instructions: float = inf
+    length: int = 0
 
     def fits(self, facts: KernelFacts, arch: str) -> bool:
         """Whether the choices are for such a kernel."""
@@ -33,14 +37,17 @@ class Entry:
             and wide <= self.columns
             and facts.element_bytes == 2
             and self.masked in (None, facts.masked)
+            and facts.instructions <= self.instructions
         )
 
 
 _ANY = 99
+_LONG: Fields = {"block_q": 128, "block_kv": 192, "consumer_registers": 240, "producer_registers": 24}
 
 TABLE = (
     # Forward, softmax and its like.
     Entry("rows", 1, 64, None, {"block_q": 192, "block_kv": 128}),
+    Entry("rows", 1, 128, False, _LONG, instructions=5, length=8192),
     Entry("rows", 1, 128, None, {"block_q": 128, "block_kv": 128}),
     Entry("rows", 1, 192, None, {"block_q": 128, "block_kv": 80}),
     Entry("rows", 1, 256, None, {"block_q": 128, "block_kv": 64}),
@@ -55,6 +62,13 @@ TABLE = (
 """The first that fits counts."""
 
 
-def lookup(facts: KernelFacts, arch: str) -> Fields | None:
-    """The measured choices for a kernel, or None."""
-    return next((dict(entry.choices) for entry in TABLE if entry.fits(facts, arch)), None)
+def lookup(facts: KernelFacts, arch: str, length: int = 0) -> Fields | None:
+    """The measured choices for a kernel on at least `length` keys, or None."""
+    return next((dict(entry.choices) for entry in TABLE if entry.fits(facts, arch) and entry.length <= length), None)
+
+
+def next_length(facts: KernelFacts, arch: str, length: int = 0) -> int:
+    """From how many keys on other choices are better than those for `length`; 0 if there are none."""
+    now = lookup(facts, arch, length)
+    lengths = sorted({entry.length for entry in TABLE if entry.length > length})
+    return next((more for more in lengths if lookup(facts, arch, more) != now), 0)

@@ -28,7 +28,8 @@
 // CHECK:         attn::more_registers<232>();
 // CHECK:         // The first block: nothing is in flight yet.
 // CHECK:         for (;; ++turn) {
-// CHECK:         attn::wgmma_m64n128k16_ss_f16(s,
+// CHECK:         load_queries();
+// CHECK:         attn::wgmma_m64n128k16_rs_f16(s, queries[0]
 // CHECK:         attn::wgmma_m64n128k16_rs_f16_tb(o{{.*}}, packed[0]
 // CHECK:         attn::wgmma_wait<1>();
 // CHECK:         if (kind & 65536) {
