@@ -15,6 +15,7 @@ BACKEND = Backend(
     translations={
         "amd-kernel": "translate:to_kernel",
         "hip": "translate:to_hip",
+        "hip-report": "report:to_report",
     },
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",

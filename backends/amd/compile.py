@@ -31,8 +31,8 @@ _POOL: list[ThreadPoolExecutor] = []
 class Binary:
     """A compiled kernel: what hipModuleLoadData takes, and what clang said of it.
 
-    Registers of a lane (`vgprs`, `agprs`) and of a wave (`sgprs`); `spills` of either kind; bytes of `scratch` a lane and of `shared`
-    memory a block; `waves` that fit onto a SIMD.
+    Registers of a lane (`vgprs`, `agprs`) and of a wave (`sgprs`); `spills` of a lane's, and `scalar_spills` of a wave's, which go to lanes
+    of vector registers; bytes of `scratch` a lane and of `shared` memory a block; `waves` that fit onto a SIMD.
     """
 
     code: bytes
@@ -40,6 +40,7 @@ class Binary:
     agprs: int = 0
     sgprs: int = 0
     spills: int = 0
+    scalar_spills: int = 0
     scratch: int = 0
     shared: int = 0
     waves: int = 0
@@ -56,9 +57,17 @@ class Binary:
 
     def describe(self) -> str:
         """In words."""
-        spills = f"{self.spills} registers spilled, {self.scratch} bytes of scratch a lane" if self.spills or self.scratch else "no spills"
-        registers = f"{self.vgprs} vector registers and {self.agprs} accumulation registers a lane, {self.sgprs} scalar ones"
-        return f"{registers}, {spills}, {self.waves} waves a SIMD, {len(self.code)} bytes of code"
+        registers = f"{self.vgprs} vector registers and {self.agprs} accumulation registers a lane, {self.sgprs} scalar ones a wave"
+        return f"{registers}, {self.describe_spills()}, {self.waves} waves a SIMD, {len(self.code)} bytes of code"
+
+    def describe_spills(self) -> str:
+        """What did not fit into registers, in words."""
+        told = []
+        if self.spills or self.scratch:
+            told.append(f"{self.spills} vector registers spilled, {self.scratch} bytes of scratch a lane")
+        if self.scalar_spills:
+            told.append(f"{self.scalar_spills} scalar registers kept in vector registers")
+        return ", ".join(told) or "no spills"
 
 
 def compile_all(codes: Sequence[KernelCode]) -> list[Binary]:
@@ -122,7 +131,8 @@ def parse_log(code: bytes, log: str) -> Binary:
         int(facts.get("VGPRs", 0)),
         int(facts.get("AGPRs", 0)),
         int(facts.get("TotalSGPRs", 0)),
-        int(facts.get("VGPRs Spill", 0)) + int(facts.get("SGPRs Spill", 0)),
+        int(facts.get("VGPRs Spill", 0)),
+        int(facts.get("SGPRs Spill", 0)),
         int(facts.get("ScratchSize", 0)),
         int(facts.get("LDS Size", 0)),
         int(facts.get("Occupancy", 0)),

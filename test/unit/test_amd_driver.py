@@ -57,7 +57,7 @@ def test_facts_in_clang_s_words() -> None:
     log = "k.hip:1:1: remark:     VGPRs: 300 [-R]\nremark:     AGPRs: 44 [-R]\nremark:     VGPRs Spill: 7 [-R]\nx: warning: odd\n"
     binary = parse_log(b"", log)
     assert (binary.vgprs, binary.agprs, binary.spills, binary.warnings) == (300, 44, 7, ("x: warning: odd",))
-    assert "7 registers spilled" in binary.describe()
+    assert "7 vector registers spilled" in binary.describe()
 
 
 def test_no_clang(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,12 @@ def _main(argv: Sequence[str] | None) -> int:
     parser.add_argument("input", nargs="?", default="-", help="MLIR file, or - for standard input")
     parser.add_argument("--to", required=True, choices=sorted(targets), help="what to make")
     parser.add_argument("-o", "--output", type=Path, help="where to write it (default: standard output)")
+    parser.add_argument("--report", action="store_true", help="facts of the compiled code instead of it, for formats that have them")
     options = parser.parse_args(argv)
+    if options.report:
+        if f"{options.to}-report" not in targets:
+            parser.error(f"--to {options.to} has no report")
+        options.to = f"{options.to}-report"
     backend = targets[options.to]
     text = source.read(options.input)
     source.check_nesting(text)
