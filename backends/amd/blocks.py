@@ -14,20 +14,21 @@ class Facts:
     """What the choice of block sizes depends on.
 
     `grid`: "rows", "pairs" or "elements"; `columns`: the larger one of the columns of q and v; `products` of queries and keys that a pair
-    needs; `terms`: tensors that are summed over keys.
+    needs; `terms`: tensors that are summed over keys; `plain`: the row function needs few registers (none or one maximum and one sum).
     """
 
     grid: str
     columns: int = 0
     products: int = 1
     terms: int = 1
+    plain: bool = True
 
 
 def facts_of(function: ir.Operation) -> Facts | None:
     """The facts of a function before tiling; None if it is no kernel."""
     for online in find_all(function, "attn.online"):
         columns = _columns([online.operands[0], online.operands[2]])
-        return Facts("rows", columns, 1 + len(pieces(online, "attn.product")), 1 + len(pieces(online, "attn.term")))
+        return Facts("rows", columns, 1 + len(pieces(online, "attn.product")), 1 + len(pieces(online, "attn.term")), _is_plain(online))
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         return Facts("pairs", _columns([products[0].operands[0], products[-1].operands[0]]), len(products))
@@ -39,10 +40,15 @@ def default_blocks(facts: Facts) -> tuple[int, int]:
     if facts.grid == "rows":
         if facts.products > 1 or facts.terms > 1:
             return ROWS, 64 if facts.columns <= 64 else 32
-        return ROWS, 128 if facts.columns <= 64 else 64 if facts.columns <= 128 else 32
+        return ROWS, 128 if facts.columns <= 64 and facts.plain else 64 if facts.columns <= 128 else 32
     if facts.grid == "pairs":
         return ROWS, 64 if facts.columns <= 64 else 32
     return 128, 128
+
+
+def _is_plain(online: ir.Operation) -> bool:
+    kinds = [ir.StringAttr(op.attributes["kind"]).value for op in find_all(online, "attn.reduce")]
+    return sorted(kinds) in ([], ["max", "sum"])
 
 
 def _columns(values: list[ir.Value]) -> int:

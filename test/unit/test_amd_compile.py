@@ -13,13 +13,17 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
 
 INPUTS = Path(__file__).parent.parent / "Inputs"
 HEADERS = Path(translate.__file__).parent
 CLANG = next((path for name in ("clang++-22", "clang++-21", "clang++") if (path := shutil.which(name))), None)
 LINKER = any(shutil.which(name) for name in ("ld.lld-22", "ld.lld-21", "ld.lld"))
 REASON = "no clang++ with lld is installed (apt install clang-22 lld-22)"
+
+BACKWARD = "attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}"
 
 needs_clang = pytest.mark.skipif(CLANG is None or not LINKER, reason=REASON)
 
@@ -37,11 +41,12 @@ def program(name: str, head: int, value: int | None = None, element: str = "f16"
     return text.replace(old, new)
 
 
-def codes(text: str, arch: str = "gfx90a") -> list[KernelCode]:
-    """The kernels of a program."""
+def codes(text: str, arch: str = "gfx90a", prepare: str = "") -> list[KernelCode]:
+    """The kernels of a program, after a pipeline."""
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(text)
+        Pipeline.parse(prepare, registry()).run(module)
         for function in find_all(module.operation, "func.func"):
             function.attributes[attributes.CHOICES] = attributes.write({"arch": arch})
         return translate.codes_of(module)
@@ -80,3 +85,28 @@ def test_head_dimensions(arch: str, head: int, value: int, tmp_path: Path) -> No
     assert code.arch == arch
     assert found["ScratchSize"] == 0
     assert found["LDS Size"] <= 65536
+
+
+@needs_clang
+@pytest.mark.parametrize(("head", "spills"), [(64, False), (128, False), (256, True)])
+@pytest.mark.parametrize(("name", "arch", "element"), [("plain-softmax", "gfx90a", "f16"), ("causal-softmax", "gfx942", "bf16")])
+def test_backward(name: str, arch: str, element: str, head: int, spills: bool, tmp_path: Path) -> None:
+    made = codes(program(name, head, head, element), arch, BACKWARD)
+    pairs = [facts(code, tmp_path) for code in made if code.name.endswith("pairs")]
+    assert len(pairs) == 1
+    assert len(made) > 1
+    assert pairs[0]["LDS Size"] <= 65536
+    assert spills or pairs[0]["VGPRs Spill"] == pairs[0]["ScratchSize"] == 0
+    for code in made:
+        assert facts(code, tmp_path)["LDS Size"] == code.shared_bytes
+
+
+@needs_clang
+@pytest.mark.parametrize(
+    "name", ["alibi-signed", "bias", "document-causal", "entropy", "layer-norm", "query-key-value-mods", "retention", "softcap"]
+)
+def test_row_functions_and_mods(name: str, tmp_path: Path) -> None:
+    text = (INPUTS / f"{name}.mlir").read_text()
+    (code,) = codes(re.sub(r"tensor<\?x\?x\?x(\d+)xf32>", r"tensor<?x?x?x\1xf16>", text))
+    found = facts(code, tmp_path)
+    assert found["ScratchSize"] == found["VGPRs Spill"] == 0

@@ -37,6 +37,14 @@ class Core:
         self.arguments = Arguments(kernel)
         self.names = Names([*_TAKEN, *self.arguments.names])
         self.tiles: dict[ir.Value, Tile] = {}
+        self.scales: dict[str, str] = {}
+        """By the names of accumulators: the factor that their weights have, and so their sums."""
+        self.factors: dict[str, str] = {}
+        """By the names of weights in 16 bits: the factor that they have."""
+        self.lifted = "tile.lift" in kernel.attributes
+        """Whether weights are large enough as they are."""
+        self.rows_exist = "true"
+        """The condition that this lane's row exists."""
         self.aligned: dict[int, int] = {}
         """Of how many elements the rows of an argument must start at multiples."""
         self.scalars = Scalars(self.writer.lines, self.names, self.load, self.extract, "", other=self._other)
@@ -160,6 +168,20 @@ class Core:
     def fill(self, fragment: Fragment, start: str) -> None:
         """Sets all elements of a tile."""
         self.writer.line("#pragma unroll", f"for (int n = 0; n < {fragment.parts}; ++n) {fragment.name}[n] = (attn::Float16x)({start});")
+
+    def accumulator(self, hint: str, columns: int, start: str) -> Fragment:
+        """Registers for sums of products, whose weights have a factor that changes while the kernel runs."""
+        fragment = self.fragment(hint, columns, start)
+        if not self.lifted and start == "0.0f":
+            scale = self.scales[fragment.name] = self.names.fresh(f"{fragment.name}_scale")
+            self.writer.line(f"float {scale} = attn::kFirstScale;")
+        return fragment
+
+    def settle(self, fragment: Fragment) -> None:
+        """Takes the factor out of sums."""
+        scale = self.scales.get(fragment.name)
+        if scale is not None:
+            self.writer.line(f"attn::settle({fragment.name}, {scale});")
 
     def packed(self, hint: str, columns: int, element: str) -> Packed:
         """Declares registers for a tile of 16-bit elements."""

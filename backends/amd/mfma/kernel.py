@@ -34,7 +34,7 @@ class Kernel:
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
         core, writer = self.core, self.core.writer
-        writer.indent = "  "
+        writer.indent = core.scalars.indent = "  "
         sweep = Sweep(core, bool(self.schedule["in_turn"]))
         reverse = bool(self.schedule["reverse"])
         place = (

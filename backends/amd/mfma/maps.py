@@ -86,12 +86,17 @@ class _Elements:
         self.stored = len(self.results) - len(self.kinds)
         self.columns = round_up(self.core.columns_of(op), STEP)
         self.staged = maps.staged.get(op, {})
-        self.inner = _used(self.values, self.staged, self.block)
+        self.positions = _float_positions(self.block)
+        """The values that are the column's number as a float."""
+        self.inner = _used(self.values, {**self.staged, **dict.fromkeys(self.positions, 0)}, self.block)
         """The ops that are printed here, in their order."""
         self.inverse: dict[ir.Value, str] = {}
         self.raised: set[ir.Value] = set()
+        self.weights: set[Fragment] = set()
+        """Weights that are rounded after all of them are made."""
+        self.first, self.first_float = "column", ""
         self.paired = False
-        self.left = ""
+        self.left: list[str] = []
 
     def print(self) -> None:
         core, block = self.core, self.block
@@ -103,6 +108,7 @@ class _Elements:
             core.scalars.bind(block.arguments[0], "row")
             for value in [*frontier(block, self.depends, frozenset()), *frontier(block, self.depends, _I)]:
                 core.scalars.emit(value)
+            self._place()
             self._raise()
             for value in self._reciprocals():
                 self.inverse[value] = core.names.fresh("inverse")
@@ -111,12 +117,26 @@ class _Elements:
             for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
                 sums.append(self._sum(kind, result in self.maps.partial))
             if exists is not None:
-                self.left = core.names.fresh("left")
-                core.writer.line(f"const int {self.left} = attn::opaque({exists} - column);")
-            if sums or any(target is not None for target in targets):
-                self._elements(exists, targets, sums)
+                self.left = [core.names.fresh("left") for _ in [*self.kinds, 0]]
+                core.writer.line(*(f"const int {name} = attn::opaque({exists} - column);" for name in self.left))
+            scaled = self._scaled(targets)
+            made = [scaled.get(target, target) if isinstance(target, Packed) else target for target in targets]
+            if sums or any(target is not None for target in made):
+                self._elements(exists, made, sums)
+            for packed, fragment in scaled.items():
+                self._pack(packed, fragment)
             self._reduce(sums)
         core.tiles.update(zip(self.results[self.stored :], sums, strict=True))
+
+    def _place(self) -> None:
+        """The lane's first column. What is made of it is made here, where it is needed, and not kept in a register for each element."""
+        core = self.core
+        if any(self.block.arguments[1] in list(op.operands) for op in self.inner):
+            self.first = core.names.fresh("column")
+            core.writer.line(f"const int {self.first} = attn::opaque(column);")
+        if self.positions:
+            self.first_float = core.names.fresh("column_float")
+            core.writer.line(f"const float {self.first_float} = (float)attn::opaque(column);")
 
     def _sum(self, kind: str, partial: bool) -> Row:
         """A row value that a reduction begins with; sums of pairs are added up at the end."""
@@ -161,6 +181,49 @@ class _Elements:
         core.tiles[result] = target
         return target
 
+    def _scaled(self, targets: list[Fragment | Packed | None]) -> dict[Packed, Fragment]:
+        """Weights in f16 whose size nothing tells: they stay in f32 until a factor for them is known. The products take small ones as 0."""
+        core, found = self.core, dict[Packed, Fragment]()
+        for result, target in zip(self.results, targets, strict=False):
+            if isinstance(target, Packed) and target.element == "f16" and self._sums_of(result):
+                found[target] = core.fragment(f"{target.name}_f32", self.columns)
+                self.weights.add(found[target])
+        return found
+
+    def _sums_of(self, weight: ir.Value) -> list[Fragment]:
+        """The accumulators with factors that products of a weight are added to; none where it is used otherwise, too."""
+        found: list[Fragment] = []
+        for use in weight.uses:
+            op = use.owner.operation
+            if op.name == "tile.accumulate":
+                continue
+            if op.name not in _SUMS:
+                return []
+            start = op.operands[0]
+            while start not in self.core.tiles and (before := maker(start)) is not None and before.name in _SUMS:
+                start = before.operands[0]
+            tile = self.core.tiles.get(start)
+            if not isinstance(tile, Fragment) or tile.name not in self.core.scales:
+                return []
+            found.append(tile)
+        return list(dict.fromkeys(found))
+
+    def _pack(self, target: Packed, fragment: Fragment) -> None:
+        """Multiplies weights by their factor, which is made smaller where they are too large, and rounds them."""
+        core = self.core
+        result = next(result for result in self.results if core.tiles.get(result) == target)
+        sums = self._sums_of(result)
+        scale = core.scales[sums[0].name]
+        for other in sums[1:]:
+            # All sums of a weight have one factor.
+            core.writer.line(f"attn::share_scale({scale}, {sums[0].name}, {core.scales[other.name]}, {other.name});")
+        names = ", ".join(tile.name for tile in sums)
+        core.writer.line(f"attn::fit_scale({scale}, {core.rows_exist}, {fragment.name}, {names});")
+        for other in sums[1:]:
+            core.writer.line(f"{core.scales[other.name]} = {scale};")
+        core.writer.line(f"attn::pack_scaled({target.name}, {fragment.name}, {scale});")
+        core.factors[target.name] = scale
+
     def _raise(self) -> None:
         """Raises exponentials that are cut to f16 by 3/8 of a unit in the last place: then they are cut evenly, up and down.
 
@@ -168,6 +231,8 @@ class _Elements:
         """
         core = self.core
         for value, result in zip(self.values, self.results[: self.stored], strict=False):
+            if self._sums_of(result):
+                continue
             exponential = maker(widened(value))
             if element_name(result.type) != "f16" or exponential is None or exponential.name != "math.exp2":
                 continue
@@ -223,6 +288,8 @@ class _Elements:
         core, writer = self.core, self.core.writer
         for value, start in self.staged.items():
             core.scalars.bind(value, f"attn::pair_at(memory + {start}, column + 32 * n + c)")
+        for value in self.positions:
+            core.scalars.bind(value, f"attn::positions({self.first_float}, 32 * n + c)")
         for op in self.inner:
             if op.name == "tensor.extract" and 1 in self.depends[op.results[0]]:
                 tile = core.tiles[op.operands[0]]
@@ -256,22 +323,27 @@ class _Elements:
         # What is read at a position past the last one is not used, but it must exist.
         reads = [op for op in self.inner if op.name == "memref.load"]
         clamped = exists is not None and any(1 in self.depends[op.result] for op in reads)
-        position = f"min(column + 32 * n + r, max({exists} - 1, 0))" if clamped else "(column + 32 * n + r)"
+        position = f"min({self.first} + 32 * n + r, max({exists} - 1, 0))" if clamped else f"({self.first} + 32 * n + r)"
         core.scalars.bind(self.block.arguments[1], position)
+        for value in self.positions:
+            core.scalars.bind(value, f"({self.first_float} + (float)(32 * n + r))")
         if exists is not None:
-            writer.line(f"const bool inside = 32 * n + r < {self.left};")
+            writer.line(f"const bool inside = 32 * n + r < {self.left[-1]};")
         for value, start in self.staged.items():
             core.scalars.bind(value, f"((const float *)(memory + {start}))[column + 32 * n + r]")
         self._divisions()
         for value, target in zip(self.values, targets, strict=False):
             if isinstance(target, Fragment):
-                writer.line(f"{target.name}[n][r] = {core.scalars.emit(value)};")
+                text = self._number(value) if target in self.weights else core.scalars.emit(value)
+                cut = exists is not None and target in self.weights
+                writer.line(f"{target.name}[n][r] = {f'inside ? {text} : 0.0f' if cut else text};")
             elif target is not None:
                 text = self._number(value)
                 writer.line(f"{pairs[target]} = {text if exists is None else f'inside ? {text} : 0.0f'};")
-        for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
+        for number, (value, kind, row) in enumerate(zip(self.values[self.stored :], self.kinds, sums, strict=True)):
             text = core.scalars.emit(value)
-            text = text if exists is None else f"inside ? {text} : {_IDENTITY[kind]}"
+            # Compared anew for each sum: to keep what comparisons gave takes more registers than there are.
+            text = text if exists is None else f"32 * n + r < {self.left[number]} ? {text} : {_IDENTITY[kind]}"
             writer.line(f"{row.name} = {_combined(kind, row.name, text)};")
 
     def _number(self, value: ir.Value) -> str:
@@ -295,6 +367,17 @@ class _Elements:
                 row = sums[number] = self.core.row(_HINTS[kind], total, row.partial)
             if not row.partial:
                 self.core.writer.line(f"{row.name} = {_combined(kind, row.name, f'attn::other_half({row.name})')};")
+
+
+def _float_positions(block: ir.Block) -> list[ir.Value]:
+    """The column's number as f32, where a map uses it."""
+    found = []
+    for op in operations(block):
+        if op.name == "arith.sitofp" and isinstance(op.results[0].type, ir.F32Type):
+            source = maker(op.operands[0])
+            if source is not None and source.name == "arith.index_cast" and source.operands[0] == block.arguments[1]:
+                found.append(op.results[0])
+    return found
 
 
 def _is_read(value: ir.Value) -> bool:

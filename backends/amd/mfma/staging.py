@@ -269,10 +269,10 @@ class Held:
         address = " + ".join(f"{at} * {arguments.stride(source, dim)}" for dim, at in enumerate(place))
         align, stride = core.align(source), arguments.stride(source, 2)
         writer.line(f"attn::Bits4 {name}[{padded // 16}];")
+        rows = core.value(count)
+        core.rows_exist = f"row < {rows}"
         with core.scope(""):
-            writer.line(
-                f"const attn::Rows rows = attn::rows_of({arguments.pointer(source)} + {address}, {core.value(count)}, {stride}, {columns});"
-            )
+            writer.line(f"const attn::Rows rows = attn::rows_of({arguments.pointer(source)} + {address}, {rows}, {stride}, {columns});")
             with writer.unrolled("n", padded // STEP), writer.unrolled("g", 2):
                 at = f"rows, row * (int){stride}, column + 32 * n + 8 * g"
                 writer.line(f"{name}[2 * n + g] = attn::load_eight<{align}, {columns}, {padded}>({at});")

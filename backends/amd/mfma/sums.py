@@ -81,14 +81,17 @@ class Sums:
         tile, packed = self._columns.get(keys), core.tiles.get(weights)
         if tile is None or not isinstance(packed, Packed) or packed.element != tile.element:
             raise UnsupportedError(f"amd: sums over keys need weights and keys in registers ({op.location}): use the CPU")
-        queries = packed.columns
-        self.bytes = max(self.bytes, base + queries * _KEYS * 2)
+        queries, scale = packed.columns, core.factors.get(packed.name)
+        factors = base + queries * _KEYS * 2
+        self.bytes = max(self.bytes, factors + 16)
         place = [core.value(value) for value in (slot, batch, head)]
         first, exists, known = core.value(row), core.value(count), core.value(tile.count)
         writer.line("// Sums over keys: all weights of a query come together.")
         with writer.unrolled("n", queries // STEP), writer.unrolled("r", 16):
             word = f"attn::half_of({packed.name}[2 * n + r / 8][r / 2 % 4], r % 2)"
             writer.line(f"attn::keep_half<{_KEYS // 8}>(memory + {base}, column + 32 * n + r, row, row < {known} ? {word} : 0);")
+        if scale is not None:
+            writer.line(f"if (lane == 0) ((float *)(memory + {factors}))[attn::thread() / 64] = 1.0f / {scale};")
         writer.line("attn::barrier();")
         blocks = queries // STEP
         turns = -(-blocks // tile.groups)
@@ -102,7 +105,10 @@ class Sums:
             with core.scope(f"if ({' && '.join(conditions)})" if conditions else ""):
                 writer.line("attn::Float16x query_sum[1] = {(attn::Float16x)(0.0f)};")
                 at = f"memory + {base} + {query} * {STEP * _KEYS * 2}"
-                writer.line(f"attn::product_{tile.element}<1, {_KEYS // 16}, {_KEYS // 8}>(query_sum, {at}, {tile.name}[i]);")
+                if scale is None:
+                    writer.line(f"attn::product_{tile.element}<1, {_KEYS // 16}, {_KEYS // 8}>(query_sum, {at}, {tile.name}[i]);")
+                else:
+                    writer.line(f"attn::product_of_waves(query_sum[0], {at}, {tile.name}[i], (const float *)(memory + {factors}));")
                 inside = f" && {column} < {tile.columns}" if tile.columns % STEP else ""
                 with writer.unrolled("r", 16):
                     number = f"{query} * 32 + half * 16 + r"

@@ -23,6 +23,7 @@ class Sweep:
         self.core = core
         self.staging, self.held, self.maps = Staging(core, in_turn), Held(core), Maps(core)
         self.products, self.stores, self.sums = Products(core), Stores(core), Sums(core)
+        self.filled: set[ir.Value] = set()
         self.base = 0
         """The first byte of shared memory that enclosing blocks leave free."""
 
@@ -54,9 +55,17 @@ class Sweep:
             if op in members:
                 if op == members[op][0]:
                     self._chain(members[op])
+                    self._settle(members[op])
             elif op not in loads and op not in changes:
                 self.operation(op)
         self.base = base
+
+    def _settle(self, loops: list[ir.Operation]) -> None:
+        """Takes the factors out of sums that began in this block, as their loops have ended."""
+        for start in list(loops[0].operands)[3:]:
+            tile = self.core.tiles[start]
+            if start in self.filled and isinstance(tile, Fragment):
+                self.core.settle(tile)
 
     def _stage_here(self, block: ir.Block) -> list[Stream]:
         """Loads what the products of a block read from shared memory, when the block is entered."""
@@ -93,7 +102,8 @@ class Sweep:
             case "tile.fill":
                 type_ = ir.RankedTensorType(op.results[0].type)
                 start = core.value(op.operands[0])
-                make = core.row("total", start) if type_.rank == 1 else core.fragment("sum", type_.shape[1], start)
+                make = core.row("total", start) if type_.rank == 1 else core.accumulator("sum", type_.shape[1], start)
+                self.filled.add(op.results[0])
                 core.tiles[op.results[0]] = make
             case "tile.dot" | "tile.dot_add" | "tile.dot_rescale":
                 self.products.print(op)

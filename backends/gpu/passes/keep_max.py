@@ -16,7 +16,7 @@ class KeepMax(Pass):
     """Keeps a running maximum while it would grow by no more than `slack` log 2: accumulators then need no rescaling.
 
     With `lift`, the reference is lower than the maximum by `lift` log 2, so that weights reach from there up to 2^(lift + slack): for
-    targets that take small 16-bit numbers as zeros.
+    targets that take small 16-bit numbers as zeros. Kernels where it is so get the attribute `tile.lift`.
 
     Any number may take the maximum's place when everything that is stored is the same for all of them: weights, sums and accumulators have
     a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are.
@@ -33,6 +33,8 @@ class KeepMax(Pass):
             for number in range(len(list(loops[0].operands)) - 3) if loops else []:
                 maxima = [_maximum(loop, number) for loop in loops]
                 if all(op is not None for op in maxima) and _free(block, loops, number, [op for op in maxima if op is not None]):
+                    if self.lift:
+                        kernel.attributes["tile.lift"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, module.context), self.lift)
                     for op in maxima:
                         if op is not None:
                             _keep(op, self.slack * math.log(2.0), self.lift * math.log(2.0))
