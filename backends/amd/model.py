@@ -18,8 +18,8 @@ ASSUMPTIONS = (
     "each from another wave",
     "a matrix instruction holds the matrix unit for 64 clocks (32x32x8) or 32 (16x16x16); exp, log, rcp, rsq and sqrt take 16 clocks, "
     "other vector instructions 4, packed f32 ones too",
-    f"LDS gives 128 bytes a clock to all waves of a compute unit, {_LDS_LATENCY * QUAD} clocks later, slowed down by the conflicts of banks",
-    f"memory answers after {_MEMORY_LATENCY * QUAD} clocks, whatever else goes on; caches, HBM, clock limits, instruction fetch are left out",
+    f"LDS gives 128 bytes a clock to all waves of a compute unit, {_LDS_LATENCY * QUAD} clocks later, slowed down by conflicts of banks",
+    f"memory answers after {_MEMORY_LATENCY * QUAD} clocks, whatever else goes on; caches, HBM, clocks, instruction fetch are left out",
     "which lanes of a 16-byte LDS read are served together is documented for gfx942, and taken to hold for gfx90a",
 )
 """What the figures rest on, in words."""

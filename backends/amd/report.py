@@ -92,10 +92,8 @@ def _executed(code: KernelCode, binary: Binary, machine: Machine, length: int) -
     groups = groups_of(code, binary)
     made = estimate(machine.trace, code.threads // 64, groups, ratios)
     stalls = ", ".join(f"{name} {count}" for name, count in made.stalls.most_common(3))
-    lines.append(
-        f"  time         matrix units work in {made.matrix:.2f}, vector units in {made.vector:.2f} of {made.clocks} clocks, {groups} blocks of "
-        f"length {length} [model]; waves wait for: {stalls or 'nothing'}"
-    )
+    busy = f"matrix units work in {made.matrix:.2f}, vector units in {made.vector:.2f} of {made.clocks} clocks"
+    lines.append(f"  time         {busy}, {groups} blocks of length {length} [model]; waves wait for: {stalls or 'nothing'}")
     return lines
 
 
