@@ -1,8 +1,6 @@
 """The tuner for NVIDIA GPUs: choices in modules, tune files, and tuning with made-up times. No GPU is needed."""
 
-import contextlib
 import json
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,20 +10,16 @@ import torch
 
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.masks import causal
-from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.passes.choose_blocks import ChooseBlocks
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.tuning import space
-from attn_mlir.backends.nvidia.tuning.bench import GpuBench, shared_cache
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, choices_for, choices_in, with_choices
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 from attn_mlir.backends.nvidia.tuning.program import tunables, tune_module, versions
 from attn_mlir.backends.nvidia.tuning.store import Key, TuneFile, bucket
-from attn_mlir.backends.nvidia.tuning.trial import Trial, inputs_of
-from attn_mlir.backends.nvidia.tuning.worker import Job, compile_program
+from attn_mlir.backends.nvidia.tuning.worker import Job
 from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import ir
@@ -264,58 +258,6 @@ def test_another_kernel_length_or_version_is_tuned_anew(monkeypatch: pytest.Monk
     assert {name for name, _ in versions()} == {"attn_mlir", "nvcc", "tilelang", "torch"}
 
 
-# ---- compiling in other processes
-
-
-def test_a_worker_tells_what_is_wrong() -> None:
-    assert "CompileError" in compile_program("module { nonsense }", Job())
-    assert driver.current_target().arch.startswith("sm_")
-
-
-def test_candidates_are_compiled_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[int] = []
-    problems = GpuBench(Job(), [], "bhsd", processes=2).compile(["module { nonsense }"] * 3, lambda: steps.append(1))
-    assert len(steps) == 3
-    assert all("CompileError" in problem for problem in problems)
-
-
-def test_a_process_that_dies_costs_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/bin/false")
-    assert GpuBench(Job(), [], "bhsd", 1).compile(["module {}"] * 2, lambda: None) == ["the compiling process died"] * 2
-
-
-# ---- running candidates in a process of their own
-
-_PROCESS = """
-import json, sys, time
-for line in sys.stdin:
-    text = json.loads(line).get("text", "")
-    if text == "hangs":
-        time.sleep(60)
-    if text == "dies":
-        sys.exit(1)
-    print(json.dumps("" if text in ("", "ends") else text), flush=True)
-"""
-
-
-def test_a_candidate_that_does_not_end_is_given_up() -> None:
-    trial = Trial(Job(), [], "bhsd", [sys.executable, "-c", _PROCESS], seconds=1.0)
-    with contextlib.closing(trial):
-        assert trial.run("ends") == ""
-        assert trial.run("hangs") == "does not end within 1 s"
-        assert trial.run("ends") == ""
-        assert trial.run("dies") == "the process that ran it died"
-        assert trial.run("CudaError: misaligned address") == "CudaError: misaligned address"
-        assert trial.run("OutOfMemoryError: two at once") == ""
-
-
-def test_where_no_other_process_can_run_candidates_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial(Job(), [], "bhsd", ["/bin/false"])
-    with contextlib.closing(trial):
-        assert trial.run("hangs") == trial.run("hangs") == ""
-    assert capsys.readouterr().err.count("run in this process alone") == 1
-
-
 def test_a_candidate_that_does_not_end_is_skipped(tmp_path: Any) -> None:
     class Hanging(FakeBench):
         def prepare(self, text: str) -> Callable[[], Any]:
@@ -326,25 +268,3 @@ def test_a_candidate_that_does_not_end_is_skipped(tmp_path: Any) -> None:
     assert tuned(Hanging(by_columns), str(tmp_path / "tune.json"))["attention"]["block_kv"] != 96
     (entry,) = json.loads((tmp_path / "tune.json").read_text())["entries"].values()
     assert entry["reasons"]["RuntimeError: does not end within 20 s"] > 0
-
-
-def test_what_candidates_are_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Floats of the same places in memory, integers of the same values, numbers."""
-    given = [torch.zeros(2, 3, 4).transpose(0, 1), torch.zeros(()).expand(5, 2), torch.arange(6).view(2, 3), 0.25, 7]
-    told: list[dict[str, Any]] = []
-    trial = Trial(Job("bwd", ("q",), True), given, "bshd", [sys.executable, "-c", _PROCESS])
-    with contextlib.closing(trial):
-        monkeypatch.setattr(trial, "_ask", lambda message, seconds: told.append(json.loads(json.dumps(message))) or "")
-        assert trial.run("ends") == ""
-        made = inputs_of(told[0])
-    assert (told[0]["function"], told[0]["wrt"], told[0]["layout"], told[1]) == ("bwd", ["q"], "bshd", {"text": "ends"})
-    assert [x.stride() for x in made[:3]] == [x.stride() for x in given[:3]]  # type: ignore[union-attr]
-    assert made[0].abs().sum() > 0 and torch.equal(made[2], given[2]) and made[3:] == [0.25, 7]  # type: ignore[arg-type]
-
-
-def test_without_a_disk_cache_there_is_one_for_the_time_being(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
-    with shared_cache():
-        folder = disk_cache.directory()
-        assert folder is not None and folder.is_dir()
-    assert disk_cache.directory() is None
