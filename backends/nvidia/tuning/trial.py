@@ -45,11 +45,14 @@ class Trial:
             self._start()
         if self._unusable:
             return ""
-        problem = self._ask({"text": text}, self._seconds)
-        if problem is None:
-            died = self._process is not None and self._process.poll() is not None
+        try:
+            problem = self._ask({"text": text}, self._seconds)
+        except TimeoutError as error:
             self._end()
-            return "the process that ran it died" if died else f"does not end within {self._seconds:g} s"
+            return str(error)
+        except EOFError:
+            self._end()
+            return "the process that ran it died"
         return "" if problem.startswith(_MEMORY) else problem  # there is memory for one at a time: the tuner runs it alone
 
     def close(self) -> None:
@@ -70,10 +73,13 @@ class Trial:
             return
         self._process = process
         threading.Thread(target=_forward, args=(process, self._answers), daemon=True).start()
-        problem = self._ask(self._description(), START_SECONDS)
-        if problem != "":
+        try:
+            problem = self._ask(self._description(), START_SECONDS)
+        except (TimeoutError, EOFError):
+            problem = "it does not start"
+        if problem:
             self._end()
-            self._give_up(problem or "it does not start")
+            self._give_up(problem)
 
     def _give_up(self, reason: str) -> None:
         self._unusable = reason
@@ -92,15 +98,17 @@ class Trial:
         device = next((str(t.device) for t in tensors if t is not None), "cuda")
         return {**asdict(self._job), "layout": self._layout, "inputs": inputs, "file": str(file), "device": device}
 
-    def _ask(self, message: dict[str, Any], seconds: float) -> str | None:
-        """What the process answers in this time; None where it says nothing."""
+    def _ask(self, message: dict[str, Any], seconds: float) -> str:
+        """What the process answers. Raises TimeoutError where it says nothing in this time, EOFError where it is gone."""
         assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
             return json.loads(self._answers.get(timeout=seconds))
-        except (OSError, ValueError, queue.Empty):
-            return None
+        except queue.Empty:
+            raise TimeoutError(f"does not end within {seconds:g} s") from None
+        except (OSError, ValueError):  # a broken pipe, or the empty line at the end
+            raise EOFError from None
 
     def _end(self) -> None:
         if self._process is not None:
