@@ -13,7 +13,9 @@
                                                     amdgpu_waves_per_eu(waves))) void
 namespace attn {
 static __device__ __forceinline__ void atomic_add(float *address, float x) {
-  __hip_atomic_fetch_add(address, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  [[clang::atomic(no_remote_memory, no_fine_grained_memory, ignore_denormal_mode)]] {
+    __hip_atomic_fetch_add(address, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  }
 }
 // The number itself; what is made of it is computed anew, not kept.
 static __device__ __forceinline__ int opaque(int x) {

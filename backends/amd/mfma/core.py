@@ -41,6 +41,8 @@ class Core:
         """By the names of accumulators: the factor that their weights have, and so their sums."""
         self.factors: dict[str, str] = {}
         """By the names of weights in 16 bits: the factor that they have."""
+        self.waiting: set[str] = set()
+        """Weights that have been rounded and wait for their product."""
         self.lifted = "tile.lift" in kernel.attributes
         """Whether weights are large enough as they are."""
         self.rows_exist = "true"

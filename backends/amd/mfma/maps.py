@@ -6,6 +6,7 @@ from attn_mlir.backends.amd.mfma.core import PACKS, Core
 from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, element_name, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, constant, hint, maker, operations, widened, yielded
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})
@@ -123,8 +124,8 @@ class _Elements:
             made = [scaled.get(target, target) if isinstance(target, Packed) else target for target in targets]
             if sums or any(target is not None for target in made):
                 self._elements(exists, made, sums)
-            for packed, fragment in scaled.items():
-                self._pack(packed, fragment)
+            for weights, accumulators in self._groups(scaled):
+                self._pack({target: scaled[target] for target in weights}, accumulators)
             self._reduce(sums)
         core.tiles.update(zip(self.results[self.stored :], sums, strict=True))
 
@@ -208,21 +209,34 @@ class _Elements:
             found.append(tile)
         return list(dict.fromkeys(found))
 
-    def _pack(self, target: Packed, fragment: Fragment) -> None:
-        """Multiplies weights by their factor, which is made smaller where they are too large, and rounds them."""
-        core = self.core
-        result = next(result for result in self.results if core.tiles.get(result) == target)
-        sums = self._sums_of(result)
-        scale = core.scales[sums[0].name]
+    def _groups(self, scaled: dict[Packed, Fragment]) -> list[tuple[list[Packed], list[Fragment]]]:
+        """Weights and the sums that they are added to, apart where they have nothing in common: each group has one factor."""
+        groups: list[tuple[list[Packed], list[Fragment]]] = []
+        for target in scaled:
+            result = next(result for result in self.results if self.core.tiles.get(result) == target)
+            weights, sums = [target], self._sums_of(result)
+            for group in [group for group in groups if any(tile in group[1] for tile in sums)]:
+                groups.remove(group)
+                weights, sums = [*group[0], *weights], list(dict.fromkeys([*group[1], *sums]))
+            groups.append((weights, sums))
+        return groups
+
+    def _pack(self, weights: dict[Packed, Fragment], sums: list[Fragment]) -> None:
+        """Multiplies weights by their factor, which is made smaller where one of them is too large, and rounds them."""
+        core, scale = self.core, self.core.scales[sums[0].name]
+        if any(core.factors.get(name) == scale for name in core.waiting):
+            raise UnsupportedError(f"amd: weights of two maps are added to one sum ({self.op.location}): use the CPU")
         for other in sums[1:]:
-            # All sums of a weight have one factor.
             core.writer.line(f"attn::share_scale({scale}, {sums[0].name}, {core.scales[other.name]}, {other.name});")
         names = ", ".join(tile.name for tile in sums)
-        core.writer.line(f"attn::fit_scale({scale}, {core.rows_exist}, {fragment.name}, {names});")
+        for fragment in weights.values():
+            core.writer.line(f"attn::fit_scale({scale}, {core.rows_exist}, {fragment.name}, {names});")
         for other in sums[1:]:
             core.writer.line(f"{core.scales[other.name]} = {scale};")
-        core.writer.line(f"attn::pack_scaled({target.name}, {fragment.name}, {scale});")
-        core.factors[target.name] = scale
+        for target, fragment in weights.items():
+            core.writer.line(f"attn::pack_scaled({target.name}, {fragment.name}, {scale});")
+            core.factors[target.name] = scale
+            core.waiting.add(target.name)
 
     def _raise(self) -> None:
         """Raises exponentials that are cut to f16 by 3/8 of a unit in the last place: then they are cut evenly, up and down.

@@ -22,6 +22,7 @@ class Products:
         at, outputs, terms = (right.rows_at, right.rows, right.columns) if by_rows else (right.columns_at, right.columns, right.rows)
         if at is None or left.columns != terms or left.element != right.element:
             raise UnsupportedError(f"amd: the operands of a product do not fit each other ({op.location})")
+        core.waiting.discard(left.name)
         if not start:
             target = core.fragment("s", outputs, "0.0f")
         elif isinstance(start[0], Fragment):

@@ -47,6 +47,8 @@ class Sums:
         self.core = core
         self.bytes = 0
         """Where the shared memory that the sums use ends."""
+        self.busy = False
+        """Whether that memory may be in use still."""
         self._columns: dict[ir.Value, Columns] = {}
 
     # ---- sums over keys
@@ -87,6 +89,9 @@ class Sums:
         place = [core.value(value) for value in (slot, batch, head)]
         first, exists, known = core.value(row), core.value(count), core.value(tile.count)
         writer.line("// Sums over keys: all weights of a query come together.")
+        if self.busy:
+            writer.line("attn::barrier();")
+        self.busy = True
         with writer.unrolled("n", queries // STEP), writer.unrolled("r", 16):
             word = f"attn::half_of({packed.name}[2 * n + r / 8][r / 2 % 4], r % 2)"
             writer.line(f"attn::keep_half<{_KEYS // 8}>(memory + {base}, column + 32 * n + r, row, row < {known} ? {word} : 0);")
@@ -110,10 +115,13 @@ class Sums:
                 else:
                     writer.line(f"attn::product_of_waves(query_sum[0], {at}, {tile.name}[i], (const float *)(memory + {factors}));")
                 inside = f" && {column} < {tile.columns}" if tile.columns % STEP else ""
+                number = f"{query} * 32 + half * 16"
+                added = core.names.fresh("added")
+                element = core.arguments.element(target, [*place, f"({first} + {number})", column])
+                writer.line(f"float *const {added} = &{element};")
                 with writer.unrolled("r", 16):
-                    number = f"{query} * 32 + half * 16 + r"
-                    element = core.arguments.element(target, [*place, f"({first} + {number})", column])
-                    writer.line(f"if ({number} < {exists}{inside}) attn::atomic_add(&{element}, query_sum[0][r]);")
+                    to = f"{added} + r * {core.arguments.stride(target, 3)}"
+                    writer.line(f"if ({number} + r < {exists}{inside}) attn::atomic_add({to}, query_sum[0][r]);")
 
     # ---- sums for captured tensors
 

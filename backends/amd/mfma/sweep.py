@@ -76,6 +76,7 @@ class Sweep:
         if not streams:
             return streams
         core.writer.line("attn::barrier();")
+        self.sums.busy = False
         self.base = self.staging.place(streams, self.base)
         self.staging.declare(streams)
         for stream in streams:
@@ -191,6 +192,7 @@ class Sweep:
             core.scalars.bind(arguments[0], index)
             if ahead is not None:
                 core.writer.line("attn::barrier();")
+                self.sums.busy = False
                 own = [stream for stream in streams if any(load.block == body(op) for load in stream.loads)]
                 self.staging.keep(own, body(op))
                 base, self.base = self.base, self._stage_columns(body(op))
