@@ -134,3 +134,15 @@ def test_parameters_follow_their_order() -> None:
     declared = re.search(r'extern "C".*?\((.*?)\) \{', code.source, re.DOTALL)
     assert declared is not None
     assert declared.group(1).count(",") == len(kinds)  # and one in __launch_bounds__
+
+
+def test_every_helper_of_the_headers_is_printed() -> None:
+    """By a code generator, or inside of another helper."""
+    folder = Path(codegen.__file__).parent
+    headers = "\n".join(path.read_text() for path in folder.rglob("*.cuh"))
+    printed = "\n".join(path.read_text() for path in folder.rglob("*.py"))
+    helpers = set(re.findall(r"ATTN_DEVICE [^;{}()=]*?(\w+)\(", headers))
+    assert "tma_load" in helpers and len(helpers) > 40
+    unused = {name for name in helpers if not re.search(rf"\b{name}\b", printed)}
+    defined = {name: len(re.findall(rf"ATTN_DEVICE [^;{{}}()=]*?\b{name}\(", headers)) for name in unused}
+    assert not [name for name in unused if len(re.findall(rf"\b{name}\b", headers)) <= defined[name]]
