@@ -113,9 +113,13 @@ def main(argv: list[str] | None = None) -> None:
     finish()
     first = time.perf_counter() - start
 
-    def reference(dtype: torch.dtype) -> list[torch.Tensor]:
+    # In float64 PyTorch keeps all scores: of long sequences just the first and the last head are compared.
+    every = slice(None)
+    compared = every if H * S * S <= 1 << 28 else [0, H - 1]
+
+    def reference(dtype: torch.dtype, heads: Any) -> list[torch.Tensor]:
         """The result and the gradients of PyTorch's attention."""
-        inputs = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
+        inputs = [x.detach()[:, :, heads].to(dtype).requires_grad_() for x in (q, k, v)]
         query, key, value = (x.transpose(1, 2) for x in inputs)
         o = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
         return [o.detach(), *torch.autograd.grad(o, inputs, torch.ones_like(o))]
@@ -127,14 +131,14 @@ def main(argv: list[str] | None = None) -> None:
         o = mod(q, k, v)
         return torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
 
-    exact, theirs = reference(torch.float64), reference(dtype)
+    exact, theirs = reference(torch.float64, compared), reference(dtype, compared)
     where = f"{torch.get_num_threads()} threads" if device == "cpu" else torch.cuda.get_device_name(device)
     print(f"causal softmax attention, B={B} H={H} S={S} D={D} {name}, {where}")
     print(f"  first call and its backward, with compiling: {first:.2f} s")
     print(f"  time: forward {seconds(forward) * 1e3:.1f} ms, forward and backward {seconds(forward_and_backward) * 1e3:.1f} ms")
-    print(f"  scaled_dot_product_attention, forward and backward: {seconds(lambda: reference(dtype)) * 1e3:.1f} ms")
+    print(f"  scaled_dot_product_attention, forward and backward: {seconds(lambda: reference(dtype, every)) * 1e3:.1f} ms")
     for name, x, y, wanted in zip(("o", "dq", "dk", "dv"), (out.detach(), q.grad, k.grad, v.grad), theirs, exact, strict=True):
-        ours = largest(x, wanted)
+        ours = largest(None if x is None else x[:, :, compared], wanted)
         print(f"  max error of {name} against float64: attn_mlir {ours:.2e}   PyTorch {largest(y, wanted):.2e}")
 
 
