@@ -11,6 +11,10 @@ BACKEND = Backend(
         "gpu-fold-scale": "passes.fold_scale:FoldScale",
         "gpu-exp2": "passes.exp2:Exp2",
         "gpu-float-positions": "passes.float_positions:FloatPositions",
+        "gpu-logistic": "passes.logistic:Logistic",
+        "gpu-share-reciprocals": "passes.share_reciprocals:ShareReciprocals",
+        "gpu-row-terms": "passes.row_terms:RowTerms",
+        "gpu-tanh": "passes.tanh:Tanh",
         "gpu-sink-factors": "passes.sink_factors:SinkFactors",
     },
 )

@@ -72,6 +72,47 @@ _DIVISION = """template <typename T> {start}T {name}(T a, T b) {{  // divides by
 }}"""
 
 
+_SHARED = """{start}void quotients_{count}(float a, const float (&x)[{count}], float (&quotient)[{count}]) {{
+  // a / min(x, 1), for numbers x of at least 2^-{power}: one reciprocal. If an x is NaN, so is a quotient.
+  {declare}
+#ifdef __CUDA_ARCH__
+  {clamp}
+  float all;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(all) : "f"({product}));
+#else
+  {clamp_host}
+  float all = 1.0f / ({product});
+#endif
+  {rest}
+}}"""
+
+
+def _shared(count: int, power: int) -> str:
+    """Quotients of 2 or 4 elements by one reciprocal."""
+    names = [f"x{number}" for number in range(count)]
+    clamp = " ".join(f"{name} = __saturatef(x[{number}]);" for number, name in enumerate(names))
+    host = " ".join(f"{name} = x[{number}] < 1.0f ? x[{number}] : 1.0f;" for number, name in enumerate(names))
+    if count == 2:
+        rest = "all *= a;\n  quotient[0] = all * x1, quotient[1] = all * x0;"
+        return _SHARED.format(
+            start=_START, count=2, power=power, declare="float x0, x1;", clamp=clamp, clamp_host=host, product="x0 * x1", rest=rest
+        )
+    rest = (
+        "all *= a;\n  const float first = all * (x2 * x3), second = all * (x0 * x1);\n"
+        "  quotient[0] = first * x1, quotient[1] = first * x0, quotient[2] = second * x3, quotient[3] = second * x2;"
+    )
+    return _SHARED.format(
+        start=_START,
+        count=4,
+        power=power,
+        declare="float x0, x1, x2, x3;",
+        clamp=clamp,
+        clamp_host=host,
+        product="(x0 * x1) * (x2 * x3)",
+        rest=rest,
+    )
+
+
 def _division(name: str, result: str) -> str:
     negative = "(T)(0 - (unsigned long long)a)" if name != "remainder" else "0"
     text = _DIVISION.format(start=_START, name=name, negative=negative, result=result)
@@ -98,6 +139,8 @@ HELPERS: dict[str, str] = {
   return tanhf(x);
 #endif
 }}""",
+    "quotients_2": _shared(2, 63),
+    "quotients_4": _shared(4, 31),
     "reduce_angle": _REDUCE.format(start=_START),
     "sine": f"{_START}float sine(float x) {{ return sinf(reduce_angle(x)); }}",
     "cosine": f"{_START}float cosine(float x) {{ return cosf(reduce_angle(x)); }}",

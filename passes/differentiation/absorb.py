@@ -41,10 +41,18 @@ class Absorber:
         if n.op in _SUMS:
             a, b = (self._of(x) for x in n.args)
             return n if (a, b) == n.args else g.add(a, b) if n.op == "arith.addf" else g.sub(a, b)
-        return self._product(n) if n.op == "arith.mulf" else n
+        return self._product(n) if n.op in ("arith.mulf", "arith.divf") else n
+
+    def _factors(self, n: Node) -> list[Node]:
+        """The factors of a product, 1 / x for a divisor x that is captured or belongs to a row."""
+        g, found = self.program.graph, list[Node]()
+        for f in factors_of(n):
+            divided = f.op == "arith.divf" and (f.args[1].op == "param" or not self.program.is_pair(f.args[1])) and not f.args[0].is_const
+            found += [*self._factors(f.args[0]), g.div(g.const(1.0), f.args[1])] if divided else [f]
+        return found
 
     def _product(self, n: Node) -> Node:
-        g, found = self.program.graph, factors_of(n)
+        g, found = self.program.graph, self._factors(n)
         exponential = next((f for f in found if f.op in _LOGARITHMS and self.program.is_pair(f)), None)
         if exponential is None:
             return n

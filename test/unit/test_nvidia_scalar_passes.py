@@ -14,7 +14,10 @@ from gradient_checks import compiled_errors
 from programs import INPUTS, parsed, text_of
 from test_numerics_stages import STAGES, check
 
-PASSES = "gpu-float-positions,gpu-sink-factors,gpu-fold-scale,gpu-exp2,canonicalize,cse"
+PASSES = (
+    "gpu-keep-max,gpu-float-positions,gpu-tanh,gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,canonicalize,cse,"
+    "gpu-share-reciprocals,canonicalize,cse"
+)
 EVERY = os.environ.get("ATTN_MLIR_SLOW_TESTS", "") not in ("", "0")
 PROGRAMS = sorted(path.stem for path in INPUTS.glob("*.mlir"))
 

@@ -40,13 +40,13 @@ def _fold(map_: ir.Operation) -> None:
             continue
         positions = [p for p in range(len(map_.results)) if terminator.operands[p] == value]
         others = [p for p in positions if p >= tiles and kinds[p - tiles] == "sum"]
-        if others or not all(_is_only_read(map_.results[p]) for p in positions):
+        if others or not all(is_only_read(map_.results[p]) for p in positions):
             continue
         with terminator.location, ir.InsertionPoint(terminator):
             plain = _without(value, found)
         for p in positions:
             terminator.operands[p] = plain
-            _scale_reads(map_.results[p], found, kinds[p - tiles] if p >= tiles and _may_be_empty(map_, value) else None)
+            _scale_reads(map_.results[p], found, kinds[p - tiles] if p >= tiles and may_be_empty(map_, value) else None)
 
 
 def _positive_factor(value: ir.Value) -> float | None:
@@ -79,12 +79,12 @@ def _without(value: ir.Value, c: float) -> ir.Value:
     return _without(found[0], c) if _positive_factor(found[0]) is not None else found[0]
 
 
-def _may_be_empty(map_: ir.Operation, value: ir.Value) -> bool:
+def may_be_empty(map_: ir.Operation, value: ir.Value) -> bool:
     """Whether the reduction may run over nothing that counts."""
     return maker(map_.operands[1], "arith.constant") is None or maker(value, "arith.select") is not None
 
 
-def _is_only_read(result: ir.Value) -> bool:
+def is_only_read(result: ir.Value) -> bool:
     return all(use.owner.operation.name == "tensor.extract" for use in result.uses)
 
 
@@ -111,7 +111,7 @@ def _forward_copies(module: ir.Operation) -> None:
         kept = list(range(len(map_.results)))
         for p in range(tiles):
             source = _copied(terminator.operands[p], block)
-            if source is None or source.type != map_.results[p].type or not _is_only_read(map_.results[p]):
+            if source is None or source.type != map_.results[p].type or not is_only_read(map_.results[p]):
                 continue
             for op in [use.owner.operation for use in map_.results[p].uses]:
                 op.operands[0] = source

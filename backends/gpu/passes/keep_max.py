@@ -10,6 +10,9 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
 
+FREE = "gpu.free"
+"""Attribute of the `arith.maximumf` that makes a running maximum in whose place any number near it does."""
+
 
 @dataclass(frozen=True)
 class KeepMax(Pass):
@@ -89,6 +92,7 @@ def _free(block: ir.Block, loops: list[ir.Operation], number: int, maxima: list[
 
 def _keep(op: ir.Operation, slack: float, lift: float) -> None:
     """Takes the old value where the new one is not larger by more than `slack`; both are lower than the maximum by `lift`."""
+    op.attributes[FREE] = ir.UnitAttr.get(op.context)
     old, new = op.operands[0], op.result
     if lift:
         with ir.InsertionPoint(op), unnamed(op.location):

@@ -41,6 +41,13 @@ def used_once(value: ir.Value) -> bool:
     return sum(1 for _ in value.uses) == 1
 
 
+def erase_unused(block: ir.Block) -> None:
+    """Erases arithmetic of a region that nothing reads any more, so that what it read may count as used once."""
+    for op in [view.operation for view in block.operations][::-1]:
+        if op.name.startswith(("arith.", "math.")) and not any(True for result in op.results for _ in result.uses):
+            op.erase()
+
+
 def unnamed(location: ir.Location) -> ir.Location:
     """The place in the user's source without the name of a variable."""
     return location.child_loc if isinstance(location, ir.NameLoc) else location
@@ -90,7 +97,11 @@ class Scaler:
 
     def cheap(self, value: ir.Value) -> bool:
         """Whether it is computed once for a row, for a column or at all, not for every element."""
-        return self.depends(value) != self._all
+        return self.partial(self.depends(value))
+
+    def partial(self, on: frozenset[int]) -> bool:
+        """Whether these are not all indices."""
+        return on != self._all
 
     def free(self, value: ir.Value) -> bool:
         """Whether a multiple of `value` costs no more per element than `value`, which nothing but one op needs then."""
@@ -153,11 +164,10 @@ class Sum:
     def __init__(self, scaler: Scaler, value: ir.Value, c: float) -> None:
         """c times `value`."""
         self._scaler, self._type = scaler, value.type
-        self._full: list[tuple[ir.Value, ir.Value]] = []
+        self.full: list[tuple[ir.Value, ir.Value]] = []
+        """Products that are computed for every element."""
         self._cheap: dict[frozenset[int], list[ir.Value]] = {}
         self._largest = 0.0
-        self.distributed = False
-        """Whether a factor was multiplied into the terms of a sum."""
         self._add(value, c, root=True)
 
     def _add(self, value: ir.Value, c: float, root: bool = False) -> None:
@@ -169,7 +179,7 @@ class Sum:
             return
         op = maker(value, "arith.mulf", "arith.negf", "math.fma", *_SUMS)
         if op is None or not (root or used_once(value)):
-            self._full.append((value, constant(c, value.type)))
+            self.full.append((value, constant(c, value.type)))
             return
         a, b = [*op.operands, value][:2]
         match op.name:
@@ -185,24 +195,34 @@ class Sum:
                 self._add(b, -c if op.name == "arith.subf" else c)
 
     def _product(self, a: ir.Value, b: ir.Value, c: float) -> None:
-        """Adds c a b; u (s + t) is taken apart where s and t are cheap, and u, too."""
+        """Adds c a b; u (s + t) is taken apart where u is cheap, and s or t, too."""
         scaler = self._scaler
+        on = scaler.depends(a) | scaler.depends(b)
+        if scaler.partial(on):
+            self._cheap.setdefault(on, []).append(arith.mulf(*scaler.product(a, b, c)))
+            return
         for u, total in ((a, b), (b, a)):
             op = maker(total, *_SUMS)
             if op is None or not scaler.cheap(u) or scaler.cheap(total) or not used_once(total) or number(u) is not None:
                 continue
             terms = [(op.operands[0], c), (op.operands[1], -c if op.name == "arith.subf" else c)]
-            if all(scaler.cheap(term) for term, _ in terms):
-                self.distributed = True
+            if any(scaler.cheap(term) for term, _ in terms):
                 for term, sign in terms:
                     on = scaler.depends(u) | scaler.depends(term)
+                    found = None if scaler.cheap(term) else factor(term)
+                    if found is not None and used_once(term):
+                        term, sign = found[0], sign * found[1]
                     factors = scaler.product(u, term, sign)
                     if on == scaler.depends(total):
-                        self._full.append(factors)
+                        self.full.append(factors)
                     else:
                         self._cheap.setdefault(on, []).append(arith.mulf(*factors))
                 return
-        self._full.append(scaler.product(a, b, c))
+        self.full.append(scaler.product(a, b, c))
+
+    def taken(self, on: frozenset[int]) -> list[ir.Value]:
+        """Takes the terms that depend on exactly these indices out of the sum."""
+        return self._cheap.pop(on, [])
 
     def emit(self) -> ir.Value:
         """The sum: one multiply-add for each term of the first kind, one addition between the kinds of cheap ones.
@@ -225,7 +245,7 @@ class Sum:
                 group = arith.addf(group, term)
             group = self._scaler.bound(group, self._largest)
             total = group if total is None else arith.addf(total, group)
-        for x, y in self._full:
+        for x, y in self.full:
             total = arith.mulf(x, y) if total is None else math_ops.fma(x, y, total)
         return constant(0.0, self._type) if total is None else total
 

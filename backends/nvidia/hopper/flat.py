@@ -378,10 +378,17 @@ class Flat:
         core.tiles[step.scores.results[0]] = self.scores
         weights = list(step.sums.operands)[-2]
         consumer.maps.targets[weights] = self.weights
+        # Sums that are in flight read the weights of the block before: what comes before the weights, or they alone, is computed meanwhile.
+        maps = [op for op in step.rest if op.name == "tile.map"]
+        alone = maps.index(maker(weights)) == 0
         for op in step.rest:
-            if before is not None and op == maker(weights):
+            if before is not None and op == maker(weights) and not alone:
                 before()
             consumer.operation(op, [])
+            if before is not None and op == maker(weights) and alone:
+                if self.overlap.pin:
+                    writer.line(f"attn::hold({self.weights.name});")
+                before()
         made = core.tiles[weights]
         if made != self.weights and isinstance(made, Fragment):
             with writer.unrolled("c", made.registers):

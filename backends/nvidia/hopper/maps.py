@@ -1,8 +1,13 @@
 """Prints `tile.map` over tiles in registers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divisions, unclamped
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.nvidia.hopper.bounds import Comparison, comparisons, falls, is_minus_inf, only_compared, upper_bound, vanishes
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.places import Places
 from attn_mlir.backends.nvidia.hopper.structure import hint, widened
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
 from attn_mlir.mlir import ir
@@ -65,6 +70,7 @@ class _Elements:
         self.extent = self._limit()
         self.comparisons = comparisons(self.block, self.depends, self.core.scalars.ranges)
         self.ended = self._ended()
+        self.places = Places(self.core, self.block, self.depends)
 
     def _columns(self) -> int:
         """How many columns the registers have."""
@@ -91,10 +97,16 @@ class _Elements:
                     core.row({"sum": "row_sum", "max": "row_max", "min": "row_min"}[kind], _IDENTITY[kind], result in self.maps.partial)
                 )
             self._row_values(limit)
+            self.places.declare()
             tops = self._largest(targets, sums)
             if len(tops) < len(sums) or any(target is not None for target in targets):
-                with core.unrolled("c", self.columns // 8), core.unrolled("e", 2):
-                    self._column(limit, targets, [None if row in tops else row for row in sums])
+                rest = [None if row in tops else row for row in sums]
+                shared = [] if self.extent is not None else shared_divisions(self.block, self.depends)
+                if shared:
+                    self._groups(shared, targets, rest)
+                else:
+                    with core.unrolled("c", self.columns // 8), core.unrolled("e", 2):
+                        self._column(limit, targets, rest)
             for row, fragment in tops.items():
                 core.writer.line(f"attn::largest_in_rows({fragment.name}, {row.name});")
             self._reduce([None if row in tops else row for row in sums])
@@ -258,6 +270,8 @@ class _Elements:
         clamped = limit is not None and any(1 in self.depends[op.result] for op in reads)
         position = f"min(column + 8 * c + e, max({limit} - 1, 0))" if clamped else "(column + 8 * c + e)"
         core.scalars.bind(self.block.arguments[1], position)
+        if not clamped:
+            self.places.bind()
         kinds = ["stored"] * self.stored + self.kinds
         alone = self.ended is not None and self.ended[1] is None
         if alone or any(self._guarded(value, kind) for value, kind in zip(self.values, kinds, strict=True)):
@@ -266,21 +280,59 @@ class _Elements:
             core.scalars.emit(value)
         with core.unrolled("h", 2):
             core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
-            self._divisions()
-            for comparison, name in self.bounds.items():
-                core.scalars.bind(comparison.op.results[0], f"(8 * c + e {comparison.operator} {name}[h])")
-            for value, target in zip(self.values, targets, strict=False):
-                if target is not None:
-                    text = self._number(value)
-                    text = f"inside ? {text} : -INFINITY" if alone and self.ended is not None and value == self.ended[0] else text
-                    kept = f"inside ? {text} : 0.0f" if self._guarded(value, "stored") and target.element != "f32" else text
-                    writer.line(f"{target.name}[4 * c + 2 * h + e] = {kept};")
-            for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
-                if row is None:
-                    continue
-                text = core.scalars.emit(value)
-                text = f"inside ? {text} : {_IDENTITY[kind]}" if self._guarded(value, kind) else text
-                writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
+            self._results(targets, sums)
+
+    def _results(self, targets: list[Fragment | None], sums: list[Row | None]) -> None:
+        """The results of one element, once its row and column are known."""
+        core, writer = self.core, self.core.writer
+        ended = self.ended[0] if self.ended is not None and self.ended[1] is None else None
+        self._divisions()
+        for comparison, name in self.bounds.items():
+            core.scalars.bind(comparison.op.results[0], f"(8 * c + e {comparison.operator} {name}[h])")
+        for value, target in zip(self.values, targets, strict=False):
+            if target is not None:
+                text = self._number(value)
+                text = f"inside ? {text} : -INFINITY" if ended is not None and value == ended else text
+                kept = f"inside ? {text} : 0.0f" if self._guarded(value, "stored") and target.element != "f32" else text
+                writer.line(f"{target.name}[4 * c + 2 * h + e] = {kept};")
+        for value, kind, row in zip(self.values[self.stored :], self.kinds, sums, strict=True):
+            if row is None:
+                continue
+            text = core.scalars.emit(value)
+            text = f"inside ? {text} : {_IDENTITY[kind]}" if self._guarded(value, kind) else text
+            writer.line(f"{row.name}[h] = {self._combined(kind, f'{row.name}[h]', text)};")
+
+    # ---- elements that share reciprocals
+
+    def _groups(self, shared: list[ir.Operation], targets: list[Fragment | None], sums: list[Row | None]) -> None:
+        """Elements in groups: first their divisors, then quotients by one reciprocal, then the rest."""
+        core, names = self.core, self.core.names
+        count = ir.IntegerAttr(shared[0].attributes[SHARED]).value
+        function = core.scalars.helper(f"quotients_{count}")
+        arrays = {op: (names.fresh("divisor"), names.fresh("quotient")) for op in shared}
+        with core.unrolled("g", self.columns // (4 * count)), core.unrolled("h", 2):
+            core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
+            for divisors, quotients in arrays.values():
+                core.writer.line(f"float {divisors}[{count}], {quotients}[{count}];")
+            with self._member(count):
+                for op, (divisors, _) in arrays.items():
+                    core.writer.line(f"{divisors}[k] = {core.scalars.emit(unclamped(op.operands[1]))};")
+            for op, (divisors, quotients) in arrays.items():
+                core.writer.line(f"{function}({core.scalars.emit(op.operands[0])}, {divisors}, {quotients});")
+            with self._member(count):
+                for op, (_, quotients) in arrays.items():
+                    core.scalars.bind(op.result, f"{quotients}[k]")
+                self._results(targets, sums)
+
+    @contextmanager
+    def _member(self, count: int) -> Iterator[None]:
+        """A scope for each element of a group."""
+        core = self.core
+        with core.unrolled("k", count):
+            core.writer.line(f"const int c = {count // 2} * g + k / 2, e = k % 2;")
+            core.scalars.bind(self.block.arguments[1], "(column + 8 * c + e)")
+            self.places.bind()
+            yield
 
     def _number(self, value: ir.Value) -> str:
         """An element as f32, whatever it is rounded to later."""

@@ -56,14 +56,19 @@ def _is_costly(value: ir.Value) -> bool:
     return op is not None and op.name.startswith(_COSTLY)
 
 
-def early_value(block: ir.Block, product: ir.Value) -> ir.Value | None:
-    """The last value through which alone the elements of `product` matter: it can be computed before the other products are there."""
+def early_value(block: ir.Block, product: ir.Value, divisions: bool = True) -> ir.Value | None:
+    """The last value through which alone the elements of `product` matter: it can be computed before the other products are there.
+
+    Without `divisions`, a quotient is none: it takes more registers while the other products are in flight.
+    """
     operations = [view.operation for view in block.operations]
     of_product = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] == product)
     mixed = _reached(operations, lambda op: op.name == "tensor.extract" and op.operands[0] != product)
     for op in reversed(operations[:-1]):
         value = op.results[0] if len(list(op.results)) else None
         if value is None or value not in of_product or value in mixed or not isinstance(value.type, ir.F32Type):
+            continue
+        if op.name == "arith.divf" and not divisions:
             continue
         if op.name == "tensor.extract":
             return None
@@ -101,7 +106,7 @@ class PairMap:
         core = self.core
         targets, sums = self._targets(queries)
         fragment = core.tiles.get(products[0]) if products else None
-        early = early_value(self.block, products[0]) if len(products) > 1 and isinstance(fragment, Fragment) else None
+        early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, Fragment) else None
         for value in frontier(self.block, self.depends, frozenset()):
             core.scalars.emit(value)
         self._row_values()

@@ -78,10 +78,8 @@ def _minus_abs(x: Value) -> Value:
 
 
 def sigmoid(x: Any) -> Value:
-    """With an exponential that never overflows: infinity would make the derivative NaN."""
-    x = value(x)
-    e = exp(_minus_abs(x))
-    return where(x > 0.0, 1.0, e) / (1.0 + e)
+    """1 / (1 + exp(-x)), which stays at 2e-35 below -80: an infinite exponential would make the derivative NaN."""
+    return 1.0 / (1.0 + exp(wrap(ops.extremum("min", lift(-value(x)), lift(80.0)))))
 
 
 def logsigmoid(x: Any) -> Value:

@@ -34,4 +34,4 @@
 // CHECK:                      weight[i, j] = T.if_then_else(j < [[N]], {{.*}}, T.float16(0.0))
 
 // CHECK:                  if i < count:
-// CHECK-NEXT:                 o[batch, head, first + i, j] = T.cast(sums[i, j] / {{.*}}, "float16")
+// CHECK-NEXT:                 o[batch, head, first + i, j] = T.cast(sums[i, j] * {{.*}}, "float16")
