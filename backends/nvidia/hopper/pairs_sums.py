@@ -113,7 +113,11 @@ class QuerySums:
         if staged and adders:
             self.core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({ADDED} + warpgroup, 160);")
         elif staged:
-            self.core.writer.line("attn::fence_proxy_async();", f"attn::named_sync({ADDED} + warpgroup, 128);")
+            # Only the warp that starts the additions waits for the others.
+            barrier = f"({ADDED} + warpgroup, 128);"
+            self.core.writer.line(
+                "attn::fence_proxy_async();", f"if (warp == 0) attn::named_sync{barrier}", f"else attn::named_arrive{barrier}"
+            )
             with self.core.scope("if (threadIdx.x % 128 == 0)"):
                 for op in staged:
                     add_staged(self.core, self.layout, op, "warpgroup")

@@ -51,7 +51,8 @@
 // CHECK-NEXT:    attn::wgmma_wait<1>();
 // CHECK-NEXT:    attn::hold(query_sum);
 // CHECK:         attn::store_shared2(
-// CHECK:         attn::named_sync(3 + warpgroup, 128);
+// CHECK:         if (warp == 0) attn::named_sync(3 + warpgroup, 128);
+// CHECK-NEXT:    else attn::named_arrive(3 + warpgroup, 128);
 // CHECK:         attn::tma_add(&[[DQ]]_map_32x64, {{.*}}, [[HEAD]], batch);
 // CHECK:         attn::wgmma_wait<0>();
 !t = tensor<?x?x?x64xf16>
