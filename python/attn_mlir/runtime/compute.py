@@ -109,27 +109,24 @@ def derivative_call(
 
 def named_tensors(inputs: Sequence[Tensor], captures: Sequence[Tensor], program: str, wrt: str) -> list[Tensor]:
     """The tensors that `wrt` names, in the order of the arguments."""
-    found = programs.find(program)
-    tensors = dict(zip(found.tensor_positions(), [*inputs, *captures], strict=True))
-    return [tensors[position] for position in sorted(found.position(name) for name in wrt.split("+"))]
+    tensors = [*inputs, *captures]
+    return [tensors[place] for place in programs.find(program).wanted(wrt)]
 
 
 def spread(
     gradients: Sequence[Tensor], inputs: Sequence[Tensor], captures: Sequence[Tensor], program: str, wrt: str
 ) -> list[Tensor | None]:
     """Gradients of what `wrt` names in the places of all tensors: q, k, v and the captures."""
-    found = programs.find(program)
-    wanted = sorted(found.position(name) for name in wrt.split("+"))
-    by_position = dict(zip(wanted, gradients, strict=True))
-    return [by_position.get(position) for position in found.tensor_positions()]
+    every: list[Tensor | None] = [None] * (len(inputs) + len(captures))
+    for place, gradient in zip(programs.find(program).wanted(wrt), gradients, strict=True):
+        every[place] = gradient
+    return every
 
 
 def empty_gradients(inputs: Sequence[Tensor], captures: Sequence[Tensor], program: str, wrt: str, layout: str) -> list[Tensor]:
     """Empty gradients of what `wrt` names: those of q, k and v in the memory order of `layout`, those of captures dense."""
-    found = programs.find(program)
-    wanted = sorted(found.position(name) for name in wrt.split("+"))
-    likes = zip(wanted, named_tensors(inputs, captures, program, wrt), strict=True)
-    return [empty([(t.shape, t.dtype)], t.device, layout if position < 3 else "bhsd")[0] for position, t in likes]
+    likes = zip(programs.find(program).wanted(wrt), named_tensors(inputs, captures, program, wrt), strict=True)
+    return [empty([(t.shape, t.dtype)], t.device, layout if place < 3 else "bhsd")[0] for place, t in likes]
 
 
 def empty(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.device, layout: str) -> list[Tensor]:

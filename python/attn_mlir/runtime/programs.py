@@ -53,6 +53,8 @@ class Program:
     """What computes it where that is not the device of its tensors, such as an emulation."""
     kernels: dict[str, driver.Kernel] = dataclasses.field(default_factory=dict)
     derivatives: dict[tuple[str, str, str, bool], driver.Program] = dataclasses.field(default_factory=dict)
+    places: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    """What `wanted` found."""
 
     def kernel(self, device: str) -> driver.Kernel:
         """The kernel for a device that computes o and the row outputs, compiled at its first use."""
@@ -118,6 +120,14 @@ class Program:
         """The inverse of `split`."""
         by_kind = {"tensor": iter(tensors), "float": iter(floats), "int": iter(ints)}
         return [next(by_kind[kind]) for kind in self.kinds]
+
+    def wanted(self, wrt: str) -> tuple[int, ...]:
+        """Where the tensors that `wrt` names stand among `tensor_positions`, in the order of the arguments."""
+        found = self.places.get(wrt)
+        if found is None:
+            positions = self.tensor_positions()
+            found = self.places[wrt] = tuple(positions.index(n) for n in sorted(self.position(name) for name in wrt.split("+")))
+        return found
 
     def tensor_positions(self) -> list[int]:
         """The arguments that are tensors: q, k, v and those of the captures."""
