@@ -74,8 +74,7 @@ class HostProgram(ABC):
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Program.run`."""
-        key = tuple([(x.shape, x.dtype) if isinstance(x, torch.Tensor) else None for x in inputs])
-        plan = self._plans.get(key) or self._plan(key, inputs)
+        plan = self.plan(inputs)
         values: list[Any] = [
             # Tensors with a fixed number of columns are read by tiles.
             self.readable(value, bool(type_.shape) and type_.shape[-1] != -1) if type_.shape is not None else value
@@ -93,6 +92,11 @@ class HostProgram(ABC):
             for last in last_uses:
                 values[last] = None
         return [values[i] for i in self.host.returns]
+
+    def plan(self, inputs: Sequence[Any]) -> Plan:
+        """The plan of a run on these inputs. Raises ArgumentError for other inputs than the program takes."""
+        key = tuple([(x.shape, x.dtype) if isinstance(x, torch.Tensor) else None for x in inputs])
+        return self._plans.get(key) or self._plan(key, inputs)
 
     def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
         for position, (value, type_) in enumerate(zip(inputs, self.host.arguments, strict=True)):

@@ -67,6 +67,11 @@ def key_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...]:
     return tuple(key)
 
 
+def is_negated(value: Any) -> bool:
+    """Whether a value is a tensor whose elements are the negatives of what its memory holds."""
+    return isinstance(value, torch.Tensor) and value.is_neg()
+
+
 def transposed(values: Sequence[Any], count: int) -> list[Any]:
     """The values, of which the first ones, tensors, have heads and positions exchanged."""
     return [value.transpose(1, 2) if i < count else value for i, value in enumerate(values)]

@@ -212,6 +212,24 @@ def launch_again(result: int, config: int, function: int, parameters: int, index
     check(result, "launching a kernel")
 
 
+def clear(address: int, size: int, stream: int, index: int) -> None:
+    """Writes so many zero bytes on a stream of a device."""
+    call = _clearing()
+    result = call(address, 0, size, stream)
+    if result == _INVALID_CONTEXT:
+        enter_context(index)
+        result = call(address, 0, size, stream)
+    check(result, "clearing memory")
+
+
+@cache
+def _clearing() -> Any:
+    call = library().cuMemsetD8Async
+    call.argtypes = [ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p]
+    call.restype = ctypes.c_int
+    return call
+
+
 _SCRATCH = threading.local()
 
 

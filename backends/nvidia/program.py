@@ -12,10 +12,10 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.limits import check_sizes
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.memory import Memory, allocate, empty
-from attn_mlir.backends.nvidia import calls, cuda, pipeline
+from attn_mlir.backends.nvidia import calls, chains, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, tiled_empty
-from attn_mlir.backends.nvidia.units import Unit, describe, pack
+from attn_mlir.backends.nvidia.units import Unit, describe, pack, turns
 from attn_mlir.backends.program import HostProgram, Made, Plan, keep_kernels, stages_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir
@@ -50,16 +50,17 @@ class NvidiaProgram(HostProgram):
         self._lock = threading.Lock()
         self._launchers: dict[tuple[str, int], Launcher] = {}
         self._single = _single_kernel(host, units)
-        self._calls: dict[tuple[Any, ...], calls.Call] = {}
+        self._chained = not self._single and chains.is_chain(host, units)
+        self._calls: dict[tuple[Any, ...], calls.Call | chains.Chain] = {}
         self.compile_longer: Callable[[int], NvidiaProgram] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        key = calls.key_of(inputs, layout) if self._single else ()
+        key = calls.key_of(inputs, layout) if self._single or self._chained else ()
         index = cuda.current_device()
-        call = self._calls.get(key)
-        if call is not None and call.launcher.index == index:
+        call = self._known(key, index)
+        if call is not None:
             return call(inputs)
         if self._longer and self.compile_longer is not None and inputs[1].shape[2] >= self._longer:
             longer = self.compile_longer(self._longer)
@@ -76,25 +77,42 @@ class NvidiaProgram(HostProgram):
                 results = super().run(inputs, layout)
         if self._single:
             self._remember(key, inputs, results, needed)
+        elif self._chained and key not in self._calls:
+            launchers = {name: launcher for (name, device), launcher in self._launchers.items() if device == needed}
+            chain = chains.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
+            if chain is not None:
+                self._keep(key, chain)
         return results
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""
-        call = self._calls.get(calls.key_of(inputs, _GIVEN if layout == "bshd" else layout))
-        return call(inputs) if call is not None and call.launcher.index == cuda.current_device() else None
+        call = self._known(calls.key_of(inputs, _GIVEN if layout == "bshd" else layout), cuda.current_device())
+        return call(inputs) if call is not None else None
+
+    def _known(self, key: tuple[Any, ...], index: int) -> calls.Call | chains.Chain | None:
+        """The short way for these inputs, if there is one on this device."""
+        call = self._calls.get(key)
+        if call is None or call.launcher.index != index:
+            return None
+        if isinstance(call, chains.Chain) and call.counts and cuda.is_capturing():
+            return None  # a CUDA graph has counters of its own, which the long way makes
+        return call
 
     def _remember(self, key: tuple[Any, ...], inputs: Sequence[Any], results: list[torch.Tensor], index: int) -> None:
         """Keeps the short way for these inputs, if there is one."""
         if any(0 in value.shape[:3] for value in inputs[:2]):
             return  # without rows or keys nothing was launched
         launcher = self._launchers.get((self._single, index))  # none where everything was empty
-        if launcher is None or launcher.copied([*inputs, *results]) or any(_is_negated(value) for value in inputs):
+        if launcher is None or launcher.copied([*inputs, *results]) or any(calls.is_negated(value) for value in inputs):
             return
-        if len(self._calls) >= LIMIT:
-            self._calls.clear()
-        self._calls[key] = calls.Call(launcher, results)
+        self._keep(key, calls.Call(launcher, results))
         if key[0] == "bshd":
             self._calls[calls.key_of(calls.transposed(inputs, 3), _GIVEN)] = calls.Call(launcher, calls.transposed(results, 1), True)
+
+    def _keep(self, key: tuple[Any, ...], call: calls.Call | chains.Chain) -> None:
+        if len(self._calls) >= LIMIT:
+            self._calls.clear()
+        self._calls[key] = call
 
     def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
         check_sizes(self.host.arguments, inputs)
@@ -176,14 +194,9 @@ class NvidiaProgram(HostProgram):
 
 
 def _turns(unit: Unit, operands: Sequence[Any]) -> list[torch.Tensor]:
-    """What tells programs that add to the same sums whose turn it is: zeros, `turn_parts` of them for `turn_rows` rows of a head."""
-    schedule = unit.schedule
-    if "turn_rows" not in schedule:
-        return []
-    over = operands[int(schedule["turn_over"])]
-    batch, heads, length = over.shape[:3]
-    count = batch * heads * -(-length // int(schedule["turn_rows"])) * int(schedule["turn_parts"])
-    return [torch.zeros(count, dtype=torch.int32, device=over.device)]
+    """What tells programs that add to the same sums whose turn it is."""
+    count = turns(unit, [value.shape if isinstance(value, torch.Tensor) else () for value in operands])
+    return [torch.zeros(count, dtype=torch.int32, device=operands[unit.kernel.over].device)] if count else []
 
 
 def _padded(unit: Unit, output: int, shape: torch.Size, transposed: bool, device: torch.device) -> Memory:
@@ -212,10 +225,6 @@ def _single_kernel(host: Host, units: Mapping[str, Unit]) -> str:
     arguments = len(host.arguments)
     whole = host.returns == tuple(range(arguments, arguments + len(host.steps[0].results)))
     return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""
-
-
-def _is_negated(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_neg()
 
 
 def outlined(module: ir.Module, host: Host, choices: attributes.Fields) -> None:

@@ -39,6 +39,18 @@ class Unit:
         return all(kind == "store" for kind in self.kernel.outputs)
 
 
+def turns(unit: Unit, operands: Sequence[Any]) -> int:
+    """How many int32 zeros tell programs that add to the same sums whose turn it is; `operands` are the shapes of the kernel's.
+
+    There are `turn_parts` of them for `turn_rows` rows of a head.
+    """
+    schedule = unit.schedule
+    if "turn_rows" not in schedule:
+        return 0
+    batch, heads, length = operands[int(schedule["turn_over"])][:3]
+    return int(batch * heads * -(-length // int(schedule["turn_rows"])) * int(schedule["turn_parts"]))
+
+
 def read_unit(function: ir.Operation, results: int) -> Unit:
     """The unit of a scheduled kernel with that many outputs. Raises UnsupportedError where its emitter cannot make it."""
     kernel = read_kernel(function, results)

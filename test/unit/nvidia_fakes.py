@@ -165,7 +165,7 @@ def parameter(launch: dict[str, Any], number: int, kind: Any) -> Any:
 def fake_gpu(**failing: int) -> Iterator[FakeCuda]:
     """Within it, tensors on the CPU count as on GPU 0, and launches do nothing."""
     fake = FakeCuda(**failing)
-    cached = (cuda.device, cuda._handle, cuda._context, cuda.launcher)
+    cached = (cuda.device, cuda._handle, cuda._context, cuda.launcher, cuda._clearing)
     for function in cached:
         function.cache_clear()
     with pytest.MonkeyPatch.context() as patch:

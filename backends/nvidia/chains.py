@@ -1,0 +1,151 @@
+"""The short way through a program of several kernels: what they need besides inputs and results is one piece of memory."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.host import Host, Step
+from attn_mlir.backends.nvidia import cuda
+from attn_mlir.backends.nvidia.calls import is_negated
+from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
+from attn_mlir.backends.nvidia.units import Unit, turns
+from attn_mlir.backends.nvidia.workspace import Part, Workspace, filled
+from attn_mlir.backends.program import Plan
+
+
+@dataclass(frozen=True)
+class Made:
+    """A value that a kernel makes: result number `place`, or a part of the workspace.
+
+    `chunks`: how many programs along the grid's rows add to it, which see it with stride 0; 0 where it is written.
+    """
+
+    place: int | Part
+    chunks: int
+
+    def seen(self, results: Sequence[torch.Tensor], memory: torch.Tensor) -> torch.Tensor:
+        """As kernels take it."""
+        tensor = self.place.of(memory) if isinstance(self.place, Part) else results[self.place]
+        return tensor.expand(self.chunks, *tensor.shape) if self.chunks else tensor
+
+
+@dataclass(frozen=True)
+class Link:
+    """One kernel; `values` are its operands and `outputs` its results by their numbers in the program, `more` the driver's arguments."""
+
+    launcher: Launcher
+    operands: tuple[int, ...]
+    outputs: tuple[Made, ...]
+    more: tuple[int | Part, ...]
+
+
+class Chain:
+    """A program on inputs of known addresses, shapes and strides, which its kernels read where they are."""
+
+    def __init__(self, links: Sequence[Link], results: Sequence[torch.Tensor], workspace: Workspace) -> None:
+        """`results` are those of an earlier run, dense; the kernels write every element of them, or add to zeros."""
+        self.launcher = links[0].launcher
+        self.counts = any(link.launcher.counts for link in links)
+        """Whether a kernel has a counter, which a CUDA graph must not share with other launches."""
+        self._links = tuple(links)
+        self._zeros = tuple(workspace.zeros)
+        added = {made.place for link in links for made in link.outputs if made.chunks}
+        self._added = [(place, result.nbytes) for place, result in enumerate(results) if place in added]
+        self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
+        self._memory = ((max(1, workspace.size),), (1,), torch.uint8)
+        self._packed: dict[tuple[int, ...], list[tuple[Launcher, Packed]]] = {}
+
+    def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """The results; the device of the launchers must be the current one."""
+        results = [cuda.empty(size, strides, dtype) for size, strides, dtype in self._forms]
+        memory = cuda.empty(*self._memory)
+        index = self.launcher.index
+        stream = cuda.current_stream(index)
+        start = memory.data_ptr()
+        key = (stream, start, *[result.data_ptr() for result in results])
+        packed = self._packed.get(key) or self._pack(key, inputs, results, memory)
+        for offset, size in self._zeros:
+            cuda.clear(start + offset, size, stream, index)
+        for place, size in self._added:
+            cuda.clear(key[2 + place], size, stream, index)
+        for launcher, each in packed:
+            launcher.start(each)
+        return results
+
+    def copies(self, inputs: Sequence[Any], results: Sequence[torch.Tensor]) -> bool:
+        """Whether some kernel cannot read or write these tensors where they are."""
+        memory = cuda.empty(*self._memory)
+        return any(launcher.copied(arguments) for launcher, arguments in self._arguments(inputs, results, memory))
+
+    def _pack(
+        self, key: tuple[int, ...], inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
+    ) -> list[tuple[Launcher, Packed]]:
+        packed = [(launcher, launcher.pack(arguments, key[0])) for launcher, arguments in self._arguments(inputs, results, memory)]
+        if len(self._packed) >= LIMIT:
+            self._packed.clear()
+        self._packed[key] = packed
+        return packed
+
+    def _arguments(
+        self, inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
+    ) -> Iterator[tuple[Launcher, list[Any]]]:
+        """The kernels with their arguments."""
+        values: list[Any] = list(inputs)
+        for link in self._links:
+            outputs = [made.seen(results, memory) for made in link.outputs]
+            yield link.launcher, [*[values[number] for number in link.operands], *outputs, *filled(link.more, memory)]
+            values += [seen[0] if made.chunks else seen for made, seen in zip(link.outputs, outputs, strict=True)]
+
+
+def is_chain(host: Host, units: Mapping[str, Unit]) -> bool:
+    """Whether all steps are kernels whose results are written, or added to in one place, and the program returns some of them, once."""
+    made, returns = len(host.arguments), host.returns
+    if not returns or len(set(returns)) < len(returns) or min(returns) < made:
+        return False
+    return all(step.kernel in units and _is_simple(units[step.kernel]) for step in host.steps)
+
+
+def _is_simple(unit: Unit) -> bool:
+    return all(kind in ("store", "accumulate") for kind in unit.kernel.outputs) and unit.schedule.get("sums") != "slots"
+
+
+def chain(
+    host: Host, plan: Plan, units: Mapping[str, Unit], launchers: Mapping[str, Launcher], inputs: Sequence[Any], results: list[torch.Tensor]
+) -> Chain | None:
+    """The short way for inputs that were run once, with these results; None where something is empty or must be copied each time.
+
+    `launchers` are those of one device.
+    """
+    if plan.empty or any(map(is_negated, inputs)) or not all(map(_is_dense, results)):
+        return None
+    workspace, places = Workspace(), {number: place for place, number in enumerate(host.returns)}
+    shapes: list[Any] = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
+    links = []
+    for step, new in zip(host.steps, plan.steps, strict=True):
+        unit, first = units[step.kernel], len(shapes)
+        chunks = -(-shapes[step.operands[unit.kernel.over]][2] // unit.kernel.block_q)
+        outputs = []
+        for i, shape in enumerate(new.shapes):
+            is_sum, number = unit.kernel.outputs[i] == "accumulate", first + i
+            place = places[number] if number in places else workspace.take(shape, unit.dtypes[i], zeros=float(is_sum))
+            outputs.append(Made(place, chunks if is_sum else 0))
+        links.append(Link(launchers[step.kernel], step.operands, tuple(outputs), _more(unit, step, shapes, workspace)))
+        shapes += new.shapes
+    found = Chain(links, results, workspace)
+    return None if found.copies(inputs, results) else found
+
+
+def _more(unit: Unit, step: Step, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | Part, ...]:
+    """The driver's own arguments: for "pairs" the keys of a chunk, then zeros for turns."""
+    more: list[int | Part] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
+    count = turns(unit, [shapes[number] for number in step.operands])
+    return (*more, workspace.take((count,), torch.int32, zeros=1)) if count else tuple(more)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a tensor fill its memory without a gap."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return extent == math.prod(tensor.shape)
