@@ -41,6 +41,8 @@ class Core:
         """By the names of accumulators: the factor that their weights have, and so their sums."""
         self.factors: dict[str, str] = {}
         """By the names of weights in 16 bits: the factor that they have."""
+        self.scaled: dict[str, bool] = {}
+        """By the names of accumulators: whether the weights of their products have a factor."""
         self.waiting: set[str] = set()
         """Weights that have been rounded and wait for their product."""
         self.lifted = "tile.lift" in kernel.attributes
@@ -182,7 +184,7 @@ class Core:
     def settle(self, fragment: Fragment) -> None:
         """Takes the factor out of sums."""
         scale = self.scales.get(fragment.name)
-        if scale is not None:
+        if scale is not None and self.scaled.get(fragment.name):
             self.writer.line(f"attn::settle({fragment.name}, {scale});")
 
     def packed(self, hint: str, columns: int, element: str) -> Packed:

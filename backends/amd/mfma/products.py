@@ -33,6 +33,9 @@ class Products:
             if not isinstance(start[1], Row):
                 raise UnsupportedError(f"amd: a product rescales rows by something that is no row ({op.location})")
             core.writer.line(f"attn::rescale({target.name}, {start[1].name});")
+        factor = left.name in core.factors
+        if core.scaled.setdefault(target.name, factor) != factor:
+            raise UnsupportedError(f"amd: a sum has weights with a factor and others without ({op.location}): use the CPU")
         core.writer.line(
             f"attn::product_{left.element}<{outputs // STEP}, {terms // 16}, {terms // 8}>({target.name}, memory + {at}, {left.name});"
         )

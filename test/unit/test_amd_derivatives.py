@@ -1,0 +1,74 @@
+"""Derivatives of attentions through the kernels for AMD GPUs, which the CPU emulates: head dimensions, fixed orders, second derivatives."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import jvp
+
+from amd_tools import needs_host_clang
+from attn_mlir.errors import AttnError
+from gpu_cases import CASES, Sizes, failures, formula, inputs, ours, results
+
+EMULATED = "hip-emulated"
+SMALL = Sizes(1, 2, 1, 40, 70, 32, 32)
+
+
+def _check(name: str, sizes: Sizes, dtype: torch.dtype) -> None:
+    case = CASES[name]
+    leaves = inputs(case, sizes, dtype)
+    got = results(ours(case, sizes, device=EMULATED), leaves)
+    eager, exact = (results(formula(case, sizes), [x.to(other) for x in leaves]) for other in (dtype, torch.float64))
+    wrong = failures(got, eager, exact, case.factor, ["o", "dq", "dk", "dv"])
+    assert not wrong, wrong
+
+
+@needs_host_clang
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [
+        (Sizes(1, 1, 1, 70, 150, 64, 64), torch.bfloat16),
+        (Sizes(1, 1, 1, 33, 40, 128, 40), torch.float16),
+        (Sizes(1, 1, 1, 40, 33, 256, 256), torch.float16),
+        (Sizes(2, 3, 1, 1, 130, 7, 33), torch.float16),
+    ],
+)
+def test_backward_of_heads(sizes: Sizes, dtype: torch.dtype) -> None:
+    _check("softmax", sizes, dtype)
+
+
+@needs_host_clang
+def test_sums_in_a_fixed_order() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        _check("causal softmax", Sizes(1, 1, 1, 40, 290, 32, 32), torch.float16)
+        with pytest.raises(AttnError, match="in no fixed order"):
+            results(ours(CASES["learned slopes"], SMALL, device=EMULATED), inputs(CASES["learned slopes"], SMALL, torch.float16))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _relative(got: Tensor, want: Tensor) -> float:
+    return float((got.double() - want.double()).norm() / want.double().norm())
+
+
+@needs_host_clang
+def test_tangents() -> None:
+    case = CASES["softcap"]
+    leaves = tuple(inputs(case, SMALL, torch.float16))
+    tangents = tuple(inputs(case, SMALL, torch.float16, seed=1))
+    got = jvp(ours(case, SMALL, device=EMULATED), leaves, tangents)
+    want = jvp(formula(case, SMALL), tuple(x.double() for x in leaves), tuple(x.double() for x in tangents))
+    assert all(_relative(x, y) < 1e-3 for x, y in zip(got, want, strict=True))
+
+
+@needs_host_clang
+def test_second_backward() -> None:
+    case = CASES["softmax"]
+    found = []
+    for run, dtype in ((ours(case, SMALL, device=EMULATED), torch.float16), (formula(case, SMALL), torch.float64)):
+        leaves = [x.to(dtype).requires_grad_() for x in inputs(case, SMALL, torch.float16)]
+        upstream = torch.randn(1, 2, 40, 32, generator=torch.Generator().manual_seed(2)).half().to(dtype).requires_grad_()
+        first = torch.autograd.grad(run(*leaves), leaves, upstream, create_graph=True)
+        directions = [x.to(dtype) for x in inputs(case, SMALL, torch.float16, seed=3)]
+        found.append(torch.autograd.grad(first, [*leaves, upstream], directions))
+    assert all(_relative(x, y) < 2e-3 for x, y in zip(*found, strict=True))
