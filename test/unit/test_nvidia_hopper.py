@@ -7,7 +7,7 @@ import pytest
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia import codegen, driver, pipeline
 from attn_mlir.backends.nvidia.hopper.plan import check_registers
 from attn_mlir.backends.nvidia.hopper.structure import body, chains, partial_sums
 from attn_mlir.backends.nvidia.target import HOPPER
@@ -58,6 +58,12 @@ def test_long_sequences_without_a_mask_spill_nothing(element: str) -> None:
     code = emit(program("plain-softmax", 128, element), length=8192)
     assert "wgmma_m64n192k16" in code.source
     assert compiled(code).spills == 0
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+def test_tangents_spill_nothing(columns: int) -> None:
+    made = driver.compile_derivative(program("causal-softmax", columns), "jvp", ("q", "k", "v"))
+    assert [compiled(unit.code).spills for unit in made.units.values()] == [0]
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,9 @@ def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
         rows, columns = total.shape
         context.line(f"for i, j in T.Parallel({rows}, {columns}):")
         context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {context.tile(scale[0]).at('i')}", 1)
-    if ir.BoolAttr(op.attributes["transpose_b"]).value:
-        raise UnsupportedError(f"tilelang: sums of products with a transposed tile ({op.location})")
-    context.line(f"T.gemm({context.tile(a).whole()}, {context.shared(b).whole()}, {total.name}, {_policy(context, total.shape[0])})")
+    turned = "transpose_B=True, " if ir.BoolAttr(op.attributes["transpose_b"]).value else ""
+    left, right = context.tile(a).whole(), context.shared(b).whole()
+    context.line(f"T.gemm({left}, {right}, {total.name}, {turned}{_policy(context, total.shape[0])})")
 
 
 def _accumulator(context: Context, op: ir.Operation, c: ir.Value) -> Tile:
