@@ -42,7 +42,7 @@ class Entry:
 
 
 _ANY = 99
-_LONG: Fields = {"block_q": 128, "block_kv": 192, "consumer_registers": 240, "producer_registers": 24}
+_LONG: Fields = {"block_q": 128, "block_kv": 192, "group": 4, "consumer_registers": 240, "producer_registers": 24}
 
 TABLE = (
     # Forward, softmax and its like.
