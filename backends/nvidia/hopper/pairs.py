@@ -13,17 +13,11 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_adder import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import REGISTERS, Layout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_producer import ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_programs import PairPrograms
+from attn_mlir.backends.nvidia.hopper.pairs_results import Results
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import (
-    ColumnWriter,
-    Loader,
-    as_int,
-    check_steps,
-    is_masked,
-    load_keys,
-    staged_values,
-)
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, is_masked, staged_values
 from attn_mlir.backends.nvidia.hopper.source import header
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -196,6 +190,7 @@ class _Printer:
             "const int tile_row = 16 * warp + lane / 4, row = 64 * warpgroup + tile_row, column = 2 * (lane % 4);",
             "const float column_float = column;",
         )
+        results = Results(core, kernel, layout)
         consumers = Consumers(core, kernel, layout, check_types(kernel))
         with self._programs():
             consumers.accumulators()
@@ -204,7 +199,7 @@ class _Printer:
             core.writer.line(f"if (lane == 0) attn::barrier_arrive(shared + {layout.keys_free});")
             with self._again():
                 for number, op in enumerate(kernel.stores):
-                    consumers.sums.store(op, number)
+                    results.store(op, number)
         core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
 
     @contextmanager

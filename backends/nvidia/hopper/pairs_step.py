@@ -5,7 +5,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, PairMap, body_of, column_values, early_value
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, key_count, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
@@ -34,7 +34,7 @@ class Consumers(Sweep):
             self.core.tiles[result] = self.core.tiles[value]
 
     def before_heads(self, block: ir.Block) -> None:
-        self.sums.key_count()
+        key_count(self.core, self.kernel)
         for op in ops_of(block, "tile.fill"):
             self.core.tiles[op.results[0]] = self.core.row("state", self.core.value(op.operands[0]))
 

@@ -1,39 +1,31 @@
 """Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
 
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_adder import ADDED, add_staged, added_barrier, part_block, split_of
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, Split, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, body_of
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, as_int
-from attn_mlir.backends.nvidia.hopper.stores import through_tma
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, panels
-from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, SharedOperand, product
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, key_count
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment
+from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-RESULTS = 8
-"""Named barrier of the first warpgroup's results; those of the others follow."""
-
 
 class QuerySums:
-    """Prints `tile.accumulate`, `tile.scatter_add` and `tile.store`."""
+    """Prints `tile.accumulate` and `tile.scatter_add`."""
 
     def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, element: str) -> None:
         self.core, self.kernel, self.layout, self.element = core, kernel, layout, element
         self._exchanged: dict[ir.Value, str] = {}
         self._parts: dict[ir.Value, list[Fragment]] = {}
 
-    def key_count(self) -> str:
-        """How many keys the program has, a C++ expression."""
-        return as_int(self.core, list(self.kernel.key_loads[0].operands)[4])
-
     def clear_missing_keys(self, tiles: list[Packed]) -> None:
         """Rows behind the last key do not count in sums over keys."""
         if not tiles:
             return
         core = self.core
-        count = self.key_count()
+        count = key_count(self.core, self.kernel)
         with core.scope(f"if ({count} < {self.kernel.keys})"), core.unrolled("c", self.kernel.queries // 8), core.unrolled("h", 2):
             for tile in tiles:
                 core.writer.line(f"if (row + 8 * h >= {count}) {tile.name}[2 * c + h] = 0;")
@@ -175,7 +167,7 @@ class QuerySums:
     def scatter_pairs(self, op: ir.Operation, limit: str | None) -> None:
         """Adds an element of each pair at its place."""
         core, block = self.core, body_of(op)
-        count = self.key_count()
+        count = key_count(self.core, self.kernel)
         with core.unrolled("c", self.kernel.queries // 8), core.unrolled("e", 2):
             core.writer.line("const int query = column + 8 * c + e;")
             with core.unrolled("h", 2), core.scope(f"if (row + 8 * h < {count}{'' if limit is None else f' && query < {limit}'})"):
@@ -198,7 +190,7 @@ class QuerySums:
             raise UnsupportedError("hopper: what is scattered behind the loop over queries has one value for each key")
         keys, consumers = self.kernel.keys, 128 * layout.warpgroups
         table = f"shared + {layout.scatter.offset}"
-        count = self.key_count()
+        count = key_count(self.core, self.kernel)
         writer = core.writer
         value, present, *indices = list(list(block.operations)[-1].operation.operands)
         with core.unrolled("h", 2):
@@ -221,71 +213,3 @@ class QuerySums:
             added = f"attn::load_shared({table} + {8 * keys} + 4 * key)"
             writer.line(f"if (place >= 0) attn::add_global({core.arguments.pointer(op.operands[0])} + place, {added});")
         writer.line(f"attn::named_sync(2, {consumers});")
-
-    # ---- results
-
-    def store(self, op: ir.Operation, number: int) -> None:
-        """Writes the sum over queries with this number."""
-        tile, target = self.core.tiles[op.operands[0]], op.operands[1]
-        if not isinstance(tile, Fragment):
-            raise UnsupportedError("hopper: sums over queries are stored as tiles")
-        element = str(ir.MemRefType(target.type).element_type)
-        if element not in ("f16", "bf16", "f32"):
-            raise UnsupportedError(f"hopper: sums are stored as f32, f16 or bf16, not {element}")
-        results = self.layout.results
-        if results is not None and through_tma(target.type):
-            copy, part = number % results.copies, results.bytes // self.layout.warpgroups
-            self._through(op, tile, f"{results.offset + copy * results.bytes} + {part} * warpgroup", copy == 0)
-        else:
-            self._elements(op, tile, element)
-
-    def _through(self, op: ir.Operation, tile: Fragment, offset: str, used: bool) -> None:
-        """Registers, shared memory (each warpgroup its rows), TMA, which leaves out rows past the end of the tensor.
-
-        `used`: what was at `offset` before may still be on its way.
-        """
-        core, writer = self.core, self.core.writer
-        _, target, batch, head, row, _ = list(op.operands)
-        threads = f"attn::named_sync({RESULTS} + warpgroup, 128);"
-        with core.scope(""):
-            if used:
-                writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", threads)
-            writer.line(
-                "const unsigned own = attn::opaque(threadIdx.x) % 128;",
-                f"const uint32_t result = attn::opaque(shared + {offset});",
-                "const uint32_t place = (own / 32 * 16 + own % 16) * 128 + own % 32 / 16 * 16;",
-            )
-            pack = f"attn::{PANELS[str(ir.MemRefType(target.type).element_type)]}"
-            full, rest = divmod(tile.columns, 16)
-            with core.unrolled("c", full):
-                words = ", ".join(f"{pack}({tile.name}[8 * c + {i}], {tile.name}[8 * c + {i + 1}])" for i in (0, 2, 4, 6))
-                writer.line(f"attn::store_matrices(result + c / 4 * 8192 + attn::swizzle_128(place + c % 4 * 32), {words});")
-            if rest:
-                words = ", ".join(f"{pack}({tile.name}[{8 * full + i}], {tile.name}[{8 * full + i + 1}])" for i in (0, 2))
-                at = f"result + {full // 4 * 8192} + attn::swizzle_128(place + {full % 4 * 32})"
-                writer.line(f"attn::store_matrices({at}, {words}, 0, 0);")
-            writer.line("attn::fence_proxy_async();", threads)
-            places = [core.value(value) for value in (row, head, batch)]
-            map_ = core.arguments.descriptor(target, COLUMNS, ROWS)
-            with writer.block("if (threadIdx.x % 128 == 0)"):
-                for panel in range(panels(tile.columns)):
-                    place = f"{COLUMNS * panel}, {places[0]} + {ROWS} * warpgroup, {places[1]}, {places[2]}"
-                    writer.line(f"attn::tma_store({map_}, result + {8192 * panel}, {place});")
-                writer.line("attn::bulk_commit();")
-
-    def _elements(self, op: ir.Operation, tile: Fragment, element: str) -> None:
-        """Registers to memory, two columns of a thread at once."""
-        core = self.core
-        _, target, batch, head, row, _ = list(op.operands)
-        columns, count = head_columns(target), self.key_count()
-        with core.unrolled("h", 2), core.scope(f"if (row + 8 * h < {count})"):
-            texts = [core.value(batch), core.value(head), f"({core.value(row)} + row + 8 * h)", "column"]
-            core.writer.line(f"auto *to = &{core.arguments.element(target, texts)};")
-            core.writer.line("#pragma unroll")
-            with core.writer.block(f"for (int c = 0; c < {tile.columns // 8}; ++c)"):
-                low, high = f"{tile.name}[4 * c + 2 * h]", f"{tile.name}[4 * c + 2 * h + 1]"
-                inside = "" if columns == tile.columns else f"if (column + 8 * c < {columns}) "
-                if element == "f32":
-                    core.writer.line(f"{inside}*reinterpret_cast<float2 *>(to + 8 * c) = make_float2({low}, {high});")
-                else:
-                    core.writer.line(f"{inside}*reinterpret_cast<uint32_t *>(to + 8 * c) = attn::pack_{element}({low}, {high});")

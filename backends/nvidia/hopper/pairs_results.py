@@ -1,0 +1,87 @@
+"""Sums over queries on their way to memory: in 16 bits through shared memory and TMA, else from registers."""
+
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
+from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import key_count
+from attn_mlir.backends.nvidia.hopper.stores import through_tma
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, panels
+from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+RESULTS = 8
+"""Named barrier of the first warpgroup's results; those of the others follow."""
+
+
+class Results:
+    """Prints `tile.store`."""
+
+    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout) -> None:
+        self.core, self.kernel, self.layout = core, kernel, layout
+
+    def store(self, op: ir.Operation, number: int) -> None:
+        """Writes the sum over queries with this number."""
+        tile, target = self.core.tiles[op.operands[0]], op.operands[1]
+        if not isinstance(tile, Fragment):
+            raise UnsupportedError("hopper: sums over queries are stored as tiles")
+        element = str(ir.MemRefType(target.type).element_type)
+        if element not in ("f16", "bf16", "f32"):
+            raise UnsupportedError(f"hopper: sums are stored as f32, f16 or bf16, not {element}")
+        results = self.layout.results
+        if results is not None and through_tma(target.type):
+            copy, part = number % results.copies, results.bytes // self.layout.warpgroups
+            self._through(op, tile, f"{results.offset + copy * results.bytes} + {part} * warpgroup", copy == 0)
+        else:
+            self._elements(op, tile, element)
+
+    def _through(self, op: ir.Operation, tile: Fragment, offset: str, used: bool) -> None:
+        """Registers, shared memory (each warpgroup its rows), TMA, which leaves out rows past the end of the tensor.
+
+        `used`: what was at `offset` before may still be on its way.
+        """
+        core, writer = self.core, self.core.writer
+        _, target, batch, head, row, _ = list(op.operands)
+        threads = f"attn::named_sync({RESULTS} + warpgroup, 128);"
+        with core.scope(""):
+            if used:
+                writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", threads)
+            writer.line(
+                "const unsigned own = attn::opaque(threadIdx.x) % 128;",
+                f"const uint32_t result = attn::opaque(shared + {offset});",
+                "const uint32_t place = (own / 32 * 16 + own % 16) * 128 + own % 32 / 16 * 16;",
+            )
+            pack = f"attn::{PANELS[str(ir.MemRefType(target.type).element_type)]}"
+            full, rest = divmod(tile.columns, 16)
+            with core.unrolled("c", full):
+                words = ", ".join(f"{pack}({tile.name}[8 * c + {i}], {tile.name}[8 * c + {i + 1}])" for i in (0, 2, 4, 6))
+                writer.line(f"attn::store_matrices(result + c / 4 * 8192 + attn::swizzle_128(place + c % 4 * 32), {words});")
+            if rest:
+                words = ", ".join(f"{pack}({tile.name}[{8 * full + i}], {tile.name}[{8 * full + i + 1}])" for i in (0, 2))
+                at = f"result + {full // 4 * 8192} + attn::swizzle_128(place + {full % 4 * 32})"
+                writer.line(f"attn::store_matrices({at}, {words}, 0, 0);")
+            writer.line("attn::fence_proxy_async();", threads)
+            places = [core.value(value) for value in (row, head, batch)]
+            map_ = core.arguments.descriptor(target, COLUMNS, ROWS)
+            with writer.block("if (threadIdx.x % 128 == 0)"):
+                for panel in range(panels(tile.columns)):
+                    place = f"{COLUMNS * panel}, {places[0]} + {ROWS} * warpgroup, {places[1]}, {places[2]}"
+                    writer.line(f"attn::tma_store({map_}, result + {8192 * panel}, {place});")
+                writer.line("attn::bulk_commit();")
+
+    def _elements(self, op: ir.Operation, tile: Fragment, element: str) -> None:
+        """Registers to memory, two columns of a thread at once."""
+        core = self.core
+        _, target, batch, head, row, _ = list(op.operands)
+        columns, count = head_columns(target), key_count(core, self.kernel)
+        with core.unrolled("h", 2), core.scope(f"if (row + 8 * h < {count})"):
+            texts = [core.value(batch), core.value(head), f"({core.value(row)} + row + 8 * h)", "column"]
+            core.writer.line(f"auto *to = &{core.arguments.element(target, texts)};")
+            core.writer.line("#pragma unroll")
+            with core.writer.block(f"for (int c = 0; c < {tile.columns // 8}; ++c)"):
+                low, high = f"{tile.name}[4 * c + 2 * h]", f"{tile.name}[4 * c + 2 * h + 1]"
+                inside = "" if columns == tile.columns else f"if (column + 8 * c < {columns}) "
+                if element == "f32":
+                    core.writer.line(f"{inside}*reinterpret_cast<float2 *>(to + 8 * c) = make_float2({low}, {high});")
+                else:
+                    core.writer.line(f"{inside}*reinterpret_cast<uint32_t *>(to + 8 * c) = attn::pack_{element}({low}, {high});")
