@@ -31,6 +31,18 @@ ATTN_DEVICE bool elect_one() {
 ATTN_DEVICE int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 7, 0); }
 ATTN_DEVICE int warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 5, 0); }
 
+// What the lanes of the (converged) warp read and wrote comes before what any of them does next. ptxas drops the instruction where it sees that
+// the warp is converged; racecheck, which looks at machine code, finds it if ATTN_VISIBLE_SYNC is defined.
+ATTN_DEVICE void warp_sync() {
+#ifdef ATTN_VISIBLE_SYNC
+  uint32_t below, above; // all lanes, which ptxas does not know
+  asm volatile("mov.u32 %0, %%lanemask_le;\nmov.u32 %1, %%lanemask_gt;" : "=r"(below), "=r"(above));
+  __syncwarp(below | above);
+#else
+  __syncwarp();
+#endif
+}
+
 // `value`; the compiler does not know that it is, so it computes anew what depends on it instead of keeping it in registers.
 ATTN_DEVICE int opaque(int value) {
   asm volatile("" : "+r"(value));

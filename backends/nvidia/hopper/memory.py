@@ -200,8 +200,8 @@ class Memory:
         return Shared(ring.at(turn), ring.rows, ring.columns, ring.element)
 
     def free(self, ring: Ring, turn: str = "") -> None:
-        """Gives the stage back; every warp does."""
-        self.core.writer.line(f"if (attn::elect_one()) attn::barrier_arrive({ring.barrier('free', turn)});")
+        """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""
+        self.core.writer.line("attn::warp_sync();", f"if (attn::elect_one()) attn::barrier_arrive({ring.barrier('free', turn)});")
 
     def wait_residents(self, turn: str) -> None:
         """Waits for the tiles that stay."""
