@@ -179,7 +179,7 @@ class TestRepeats:
         do, found = torch.randn_like(q), []
         for layout in ("bhsd", "bshd"):
             turn = (lambda x: x) if layout == "bhsd" else (lambda x: x.transpose(1, 2))
-            given = [turn(x).contiguous().requires_grad_(grad) for x in (q, k, v)]
+            given = [turn(x).clone(memory_format=torch.contiguous_format).requires_grad_(grad) for x in (q, k, v)]
             upstream = turn(do).contiguous()
             run = attn_mlir.Attention(mask_mod=causal, layout=layout, return_lse=True, deterministic=True)
             o = q
