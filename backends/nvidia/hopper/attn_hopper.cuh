@@ -49,6 +49,13 @@ ATTN_DEVICE int opaque(int value) {
   return value;
 }
 
+// threadIdx.x, read anew: what rare code computes from it does not stay in registers in between.
+ATTN_DEVICE int thread_again() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // ---- registers of a warpgroup ----------------------------------------------------------------------------------------------------------
 // The sum over threads of the registers asked for must not exceed registers at launch x threads: otherwise the kernel hangs.
 
@@ -174,6 +181,11 @@ ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   uint32_t low, high;
   asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
   return descriptor_of(low + (bytes >> 4), high);
+}
+// An MN-major operand of one panel; its second one is the 16 rows at `beside`, further on in memory, at every step along K.
+ATTN_DEVICE uint64_t mn_major_beside(uint32_t address, uint32_t beside) { return mn_major(address, beside - address); }
+ATTN_DEVICE uint64_t advance_beside(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(descriptor) + (bytes >> 4) - ((bytes >> 4) << 16));
 }
 // `value`, known to the compiler to be the same in all threads of the (converged) warp: what is computed from it stays in uniform registers.
 ATTN_DEVICE int uniform(int value) { return static_cast<int>(__reduce_or_sync(0xffffffffu, static_cast<unsigned>(value))); }

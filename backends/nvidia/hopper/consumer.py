@@ -1,5 +1,7 @@
 """What the consumer warpgroups of a kernel do: one op after another, products waited for when their tiles are read."""
 
+from collections.abc import Collection, Mapping
+
 from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.maps import Maps
@@ -74,8 +76,10 @@ class Consumer:
 
     # ---- tiles
 
-    def map(self, op: ir.Operation) -> None:
-        """Prints a map: over registers, or, for tiles that products read, over shared memory."""
+    def map(
+        self, op: ir.Operation, wanted: Collection[ir.Value] | None = None, fixed: Mapping[ir.Value, float | ir.Value] | None = None
+    ) -> None:
+        """Prints a map: over registers, or, for tiles that products read, over shared memory. For `wanted` and `fixed` see `Maps`."""
         sources = [inner.operands[0] for inner in operations(body(op)) if inner.name == "tensor.extract"]
         if any(isinstance(self.core.tiles.get(source), Shared) for source in sources):
             self.land()
@@ -83,7 +87,7 @@ class Consumer:
             return
         if self.flying:
             self.land()
-        self.maps.print(op)
+        self.maps.print(op, wanted, fixed)
 
     def land(self) -> None:
         """Waits for the products in flight."""

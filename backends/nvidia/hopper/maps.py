@@ -1,10 +1,10 @@
 """Prints `tile.map` over tiles in registers."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divisions, unclamped
-from attn_mlir.backends.gpu.scalars import dependence, frontier
+from attn_mlir.backends.gpu.scalars import dependence, float_literal, frontier
 from attn_mlir.backends.nvidia.hopper.bounds import Comparison, comparisons, falls, is_minus_inf, only_compared, upper_bound, vanishes
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.places import Places
@@ -30,42 +30,58 @@ class Maps:
         self.ended: dict[ir.Value, ir.Value] = {}
         """Tiles with -inf in the columns that do not exist, and the number of those that do."""
 
-    def print(self, op: ir.Operation) -> None:
-        """Prints a map whose results become tiles in registers."""
-        if len(list(op.operands)) == 1:
-            self._rows(op)
-        else:
-            _Elements(self, op).print()
+    def print(
+        self, op: ir.Operation, wanted: Collection[ir.Value] | None = None, fixed: Mapping[ir.Value, float | ir.Value] | None = None
+    ) -> None:
+        """Prints a map whose results become tiles in registers: those of `wanted`, if given.
 
-    def _rows(self, op: ir.Operation) -> None:
+        Scalars of `fixed` are known numbers, or elements of row tiles.
+        """
+        if wanted is not None and not any(result in wanted for result in op.results):
+            return
+        if len(list(op.operands)) == 1:
+            self._rows(op, wanted, fixed or {})
+        else:
+            _Elements(self, op, wanted, fixed or {}).print()
+
+    def _rows(self, op: ir.Operation, wanted: Collection[ir.Value] | None, fixed: Mapping[ir.Value, float | ir.Value]) -> None:
         core, block = self.core, op.regions[0].blocks[0]
-        yielded = list(list(block.operations)[-1].operation.operands)
+        made = zip(list(block.operations)[-1].operation.operands, op.results, strict=True)
+        made = [(value, result) for value, result in made if wanted is None or result in wanted]
         with core.scope(None):
             for value in frontier(block, dependence(block), frozenset()):
                 core.scalars.emit(value)
-            results = [
-                core.row(hint(value, "r"), partial=result in self.partial) for value, result in zip(yielded, op.results, strict=True)
-            ]
+            results = {result: core.row(hint(value, "r"), partial=result in self.partial) for value, result in made}
             with core.unrolled("h", 2):
                 core.scalars.bind(block.arguments[0], "(row + 8 * h)")
-                for value, result in zip(yielded, results, strict=True):
-                    core.writer.line(f"{result.name}[h] = {core.scalars.emit(value)};")
-        core.tiles.update(zip(op.results, results, strict=True))
+                for value, known in fixed.items():
+                    tile = core.tiles.get(known) if isinstance(known, ir.Value) else None
+                    if isinstance(tile, Row):
+                        core.scalars.bind(value, f"{tile.name}[h]")
+                    elif isinstance(known, float):
+                        core.scalars.bind(value, float_literal(known))
+                for value, result in made:
+                    core.writer.line(f"{results[result].name}[h] = {core.scalars.emit(value)};")
+        core.tiles.update(results)
 
 
 class _Elements:
     """One map over the elements of a tile."""
 
-    def __init__(self, maps: Maps, op: ir.Operation) -> None:
-        self.maps, self.core, self.op = maps, maps.core, op
+    def __init__(
+        self, maps: Maps, op: ir.Operation, wanted: Collection[ir.Value] | None, fixed: Mapping[ir.Value, float | ir.Value]
+    ) -> None:
+        self.maps, self.core, self.op, self.fixed = maps, maps.core, op, fixed
         self.block = op.regions[0].blocks[0]
         self.depends = dependence(self.block)
-        operations = list(self.block.operations)
-        values = list(operations[-1].operation.operands)
-        self.results = list(op.results)
-        self.kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        made = list(zip(list(self.block.operations)[-1].operation.operands, op.results, strict=True))
+        kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        whole = len(made) - len(kinds)
+        kept = [number for number, (_, result) in enumerate(made) if wanted is None or result in wanted]
+        self.values = [made[number][0] for number in kept]
+        self.results = [made[number][1] for number in kept]
+        self.kinds = [kinds[number - whole] for number in kept if number >= whole]
         self.stored = len(self.results) - len(self.kinds)
-        self.values = values
         self.columns = self._columns()
         self.extent = self._limit()
         self.comparisons = comparisons(self.block, self.depends, self.core.scalars.ranges)
@@ -86,6 +102,9 @@ class _Elements:
     def print(self) -> None:
         core = self.core
         with core.scope(None):
+            for value, known in self.fixed.items():
+                if isinstance(known, float):
+                    core.scalars.bind(value, float_literal(known))
             limit = None if self.extent is None else core.scalars.emit(self.extent)
             for value in self._needed(frozenset()):
                 core.scalars.emit(value)

@@ -105,6 +105,8 @@ class Overlap:
         self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
     ) -> None:
         self.core, self.memory, self.steps = core, memory, steps
+        self.behind = "1"
+        """How many turns ago that was."""
         self.warpgroups, self.take_turns, self.vote, self.pin = warpgroups, take_turns, vote, pin
         # The body with the most ops has the mask: it is right for all blocks.
         partial = [step for step in steps if not step.whole]
@@ -238,19 +240,19 @@ class Overlap:
         core.tiles[step.scores.results[0]] = scores
         return scores
 
-    def sums(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment, clear: str | bool = False) -> None:
-        """Starts the product of weights and values of the block before."""
+    def sums(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment, clear: str | bool = False, beside: str = "") -> None:
+        """Starts the product of weights and values of the block before, and of what is `beside` them."""
         products = consumer.products
         values = self.memory.wait(self.values, self.before)
         products.begin()
-        products.start(accumulator, packed, values, self.keys.rows, False, clear, values.element)
+        products.start(accumulator, packed, values, self.keys.rows, False, clear, values.element, beside)
         products.commit()
         self.core.tiles[step.sums.results[0]] = accumulator
 
     @property
     def before(self) -> str:
         """The turn of the block before, whose values are summed now."""
-        return f"({self.values.turn} - 1)"
+        return f"({self.values.turn} - {self.behind})"
 
     def count(self) -> None:
         """The next block."""

@@ -6,7 +6,9 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia.hopper.flat import fits
+from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of, skips
 from attn_mlir.backends.nvidia.hopper.overlap import read_chain
+from attn_mlir.backends.nvidia.hopper.references import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
 from attn_mlir.backends.nvidia.hopper.structure import body, chains
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
@@ -17,6 +19,8 @@ from attn_mlir.passes.regions import find_all, walk
 
 _REGISTERS = {1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24)}
 """By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
+_USUAL: Fields = {"optimistic": 0, "sums": "own", "align": "start", "partial": "block", "skip": 0}
+"""What schedules have without the savings of the flat loop."""
 
 
 _OTHERS = 40
@@ -42,14 +46,22 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     fields: Fields = {
         "pin": 0, "turns": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
         "group": 16 if uneven else 8,
-        "consumer_registers": consumer, "producer_registers": producer,
+        "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip
+    flow, able = _flow(kernel), _abilities(kernel)
+    if narrow and warpgroups == 3 and _lean(kernel):
+        # Measured on an H200: what warpgroups do about blocks of keys of their own costs more than it saves.
+        fields.update(able | {"partial": "block", "skip": 0})
     fields.update({name: value for name, value in choices.items() if name in fields or name == "longer"})
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
-    # Measured on an H200: narrow heads want three stages where blocks are masked, and no flat loop where none is.
-    flow = _flow(kernel)
-    flow = "each" if flow == "flat" and narrow and not uneven else flow
-    return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, 3 if narrow else 2, keys, target)
+    for name, usual in _USUAL.items():
+        if fields[name] not in (usual, able[name]):
+            possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
+            raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {fields[name]!r}")
+    # Measured on an H200: narrow heads want three or four stages, and no flat loop where nothing is masked but where maxima may stay.
+    flow = "each" if flow == "flat" and narrow and not uneven and not fields["optimistic"] else flow
+    stages = (3 if uneven or not fields["optimistic"] else 4) if narrow else 2
+    return _fitting(kernel, fields, {"flow": flow, **choices}, "flow" in choices, stages, keys, target)
 
 
 def _fitting(
@@ -71,7 +83,11 @@ def _fitting(
         if any(choice is not None and choice != value for choice, value in zip(wanted, layout, strict=True)):
             continue
         planned: Fields = {**fields, **dict(zip(("flow", "stages", "staging"), layout, strict=True))}
-        if layout[0] == "flat" and "queries" not in choices and _have_room(kernel, keys, int(planned["consumer_registers"])):
+        if layout[0] != "flat":
+            planned.update(_USUAL)
+            if any(choices.get(name, usual) != usual for name, usual in _USUAL.items()):
+                continue
+        elif "queries" not in choices and _have_room(kernel, keys, int(planned["consumer_registers"])):
             planned["queries"] = "registers"
         try:
             needed = RowsKernel(kernel, planned).emit().shared_bytes
@@ -119,6 +135,31 @@ def _flow(kernel: ir.Operation) -> str:
     if len(found) == 1 and steps[0] is not None and fits(kernel, found[0]):
         return "flat"
     return "each" if any(step is not None and all(part.some is None for part in step) for step in steps) else "plain"
+
+
+def _abilities(kernel: ir.Operation) -> Fields:
+    """What the flat loop can save of this kernel's work."""
+    found = chains(body(kernel))
+    steps = read_chain(found[0]) if len(found) == 1 else None
+    if steps is None or not fits(kernel, found[0]):
+        return _USUAL
+    kept = any(step.whole and keeps_reference(step) is not None for step in steps)
+    rows = rows_of(kernel)
+    able = any(step.whole for step in steps) and skips(rows, steps)
+    return {
+        "optimistic": int(kept),
+        "sums": "own" if sum_by_product(steps) is None else "product",
+        "align": "end" if later_rows_see_more(rows, steps) else "start",
+        "partial": "warpgroup" if able else "block",
+        "skip": int(able),
+    }
+
+
+def _lean(kernel: ir.Operation) -> bool:
+    """Whether whole blocks that keep their maxima need only exponentials of scores: else registers do not suffice for three warpgroups."""
+    steps = [step for chain in chains(body(kernel)) for step in read_chain(chain) or [] if step.whole]
+    kept = [keeps_reference(step) for step in steps]
+    return bool(steps) and all(needed is not None and is_lean(step, needed) for step, needed in zip(steps, kept, strict=True))
 
 
 def _uneven(kernel: ir.Operation) -> bool:

@@ -18,15 +18,26 @@ class Products:
         return SharedOperand(f"attn::uniform({address})", tile.panel_bytes)
 
     def start(
-        self, to: Fragment, a: SharedOperand | str, b: Shared, depth: int, transpose_b: bool, clear: bool | str, element: str
+        self,
+        to: Fragment,
+        a: SharedOperand | str,
+        b: Shared,
+        depth: int,
+        transpose_b: bool,
+        clear: bool | str,
+        element: str,
+        beside: str = "",
     ) -> None:
-        """Starts to += a b (64 x columns); b's rows are columns of the result with `transpose_b`, else they run along K."""
+        """Starts to += a b (64 x columns); b's rows are columns of the result with `transpose_b`, else they run along K.
+
+        `beside`: the address of 16 more rows, those of further columns of b at every step along K.
+        """
         core = self.core
         if transpose_b and to.columns != b.rows:
             raise UnsupportedError(f"hopper: a product has {b.rows} columns, its tile {to.columns}")
         if to.columns > 256:
             raise UnsupportedError(f"hopper: a product has up to 256 columns, not {to.columns}")
-        right = SharedOperand(f"attn::uniform({b.address})", b.panel_bytes, mn_major=not transpose_b)
+        right = SharedOperand(f"attn::uniform({b.address})", b.panel_bytes, mn_major=not transpose_b, beside=beside)
         left_form = "registers" if isinstance(a, str) else "shared"
         transpose_a = not isinstance(a, str) and a.mn_major
         core.uses("", to.columns, left_form, element, not transpose_b, transpose_a)

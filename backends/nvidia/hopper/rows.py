@@ -6,6 +6,7 @@ from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.flat import Flat
+from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap, read_chain
 from attn_mlir.backends.nvidia.hopper.programs import Programs
@@ -76,14 +77,8 @@ class RowsKernel:
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_turns()
         if self.schedule["flow"] == "flat":
-            self.flat = Flat(
-                self.core,
-                self.memory,
-                next(iter(self.overlaps.values())),
-                self.programs,
-                self.kernel,
-                self.schedule["queries"] == "registers",
-            )
+            (overlap,) = self.overlaps.values()
+            self.flat = Flat(self.core, self.memory, overlap, self.programs, self.kernel, FlatSchedule.read(self.schedule))
             self.flat.allocate()
             return
         self.programs.allocate(self.memory.layout)

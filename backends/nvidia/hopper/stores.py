@@ -21,8 +21,11 @@ class Stores:
     def __init__(self, core: Core, memory: Memory, rows: int, staging: str | None = None) -> None:
         self.core, self.memory, self.rows = core, memory, rows
         self.staging = staging
+        self.thread = "threadIdx.x"
         self.fresh = False
         """Whether the staging memory is free at the first store of a program."""
+        self.short = False
+        """Whether a block of rows may end before rows that belong to another."""
 
     def reserve(self, columns: int) -> None:
         """Makes room for tiles of so many columns."""
@@ -67,7 +70,7 @@ class Stores:
     def _through(self, op: ir.Operation, tile: Fragment) -> None:
         """Registers, shared memory (each warpgroup its rows), TMA, which leaves out rows past the end of the tensor."""
         core, writer = self.core, self.core.writer
-        batch, head, begin, _ = self._place(op)
+        batch, head, begin, count = self._place(op)
         self.reserve(tile.columns)
         descriptor = core.arguments.descriptor(op.operands[1], COLUMNS, ROWS)
         threads = f"attn::named_sync({_BARRIER} + warpgroup, 128);"
@@ -75,9 +78,9 @@ class Stores:
         with core.scope(""):
             writer.line(f"const uint32_t staging = shared + {self.staging} + warpgroup * {ROWS * ROW_BYTES};")
             if not self.fresh:
-                writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", threads)
+                writer.line(f"if ({self.thread} % 128 == 0) attn::bulk_wait_read<0>();", threads)
             self.fresh = False
-            at = "(threadIdx.x / 32 % 4 * 16 + lane % 16) * 128 + lane / 16 * 16"
+            at = f"({self.thread} / 32 % 4 * 16 + lane % 16) * 128 + lane / 16 * 16"
             writer.line(f"const uint32_t place = {at};")
             pack = f"attn::{PANELS[tile.element]}"
             full, rest = divmod(tile.columns, 16)
@@ -93,7 +96,8 @@ class Stores:
                 address = f"staging + {full // 4 * panel_bytes} + attn::swizzle_128(place + {full % 4 * 32})"
                 writer.line(f"attn::store_matrices({address}, {', '.join([*words, '0', '0'])});")
             writer.line("attn::fence_proxy_async();", threads)
-            with writer.block("if (threadIdx.x % 128 == 0)"):
+            exists = f" && warpgroup * {ROWS} < {count}" if self.short else ""
+            with writer.block(f"if ({self.thread} % 128 == 0{exists})"):
                 for panel in range(panels(tile.columns)):
                     address = f"staging + {panel * panel_bytes}" if panel else "staging"
                     row = f"{begin} + warpgroup * {ROWS}"

@@ -66,15 +66,19 @@ class SharedOperand:
     `address`: a C++ expression of the 32-bit address of the first panel. `panel_bytes`: from one panel to the next. `mn_major`: rows of the
     panels run along K, columns along M (or N). `start`: the first row (K-major, a multiple of 8) or column (MN-major, a multiple
     of 64) of M or N that is read, a number; where it is an expression add `row * 128` or `column / 64 * panel_bytes` to `address`.
+    `beside`: the address of 16 rows that stand beside every 16 rows of an MN-major operand of one panel, behind it in memory.
     """
 
     address: str
     panel_bytes: int
     mn_major: bool = False
     start: int = 0
+    beside: str = ""
 
     def base(self) -> str:
         """The descriptor at k = 0, a C++ expression."""
+        if self.beside:
+            return f"attn::mn_major_beside({self.address}, {self.beside})"
         shift = self.start // COLUMNS * self.panel_bytes if self.mn_major else self.start * ROW_BYTES
         address = f"{self.address} + {shift}" if shift else self.address
         return f"attn::mn_major({address}, {self.panel_bytes})" if self.mn_major else f"attn::k_major({address})"
@@ -112,11 +116,12 @@ def product(
         if isinstance(a, str):
             first = ", ".join(f"{a}[{4 * step + i}]" for i in range(4))
         else:
-            first = _advanced(f"{prefix}a", a.step_bytes(step))
+            first = _advanced(f"{prefix}a", a, step)
         accumulate = "1" if step or clear is False else "0" if clear is True else f"!({clear})"
-        lines.append(f"{function}({accumulator}, {first}, {_advanced(f'{prefix}b', b.step_bytes(step))}, {accumulate});")
+        lines.append(f"{function}({accumulator}, {first}, {_advanced(f'{prefix}b', b, step)}, {accumulate});")
     return ["{", *(f"  {line}" for line in lines), "}"]
 
 
-def _advanced(descriptor: str, offset: int) -> str:
-    return f"attn::advance({descriptor}, {offset})" if offset else descriptor
+def _advanced(descriptor: str, operand: SharedOperand, step: int) -> str:
+    offset = operand.step_bytes(step)
+    return f"attn::{'advance_beside' if operand.beside else 'advance'}({descriptor}, {offset})" if offset else descriptor

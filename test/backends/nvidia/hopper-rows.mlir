@@ -6,7 +6,8 @@
 !t = tensor<?x?x?x128xf16>
 
 // PLAN-LABEL: func.func @attention(
-// PLAN-SAME:    tile.schedule = {arch = "sm_90a", consumer_registers = 232 : i64, emitter = "hopper", flow = "flat", group = 16 : i64, order = "dynamic",
+// PLAN-SAME:    tile.schedule = {align = "start", arch = "sm_90a", consumer_registers = 232 : i64, emitter = "hopper", flow = "flat",
+// PLAN-SAME:    group = 16 : i64, optimistic = 0 : i64, order = "dynamic",
 // PLAN-SAME:    pin = 0 : i64, producer_registers = 40 : i64
 
 // CHECK-LABEL: __global__ void __launch_bounds__(384, 1) attention(

@@ -1,0 +1,139 @@
+"""What the flat loop over keys saves on Hopper: which programs may keep maxima, have their sums made by products, skip blocks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.hopper.intervals import rows_of, skips
+from attn_mlir.backends.nvidia.hopper.overlap import Step, read_chain
+from attn_mlir.backends.nvidia.hopper.references import Needed, everything_but, keeps_reference, limit_of, sum_by_product
+from attn_mlir.backends.nvidia.hopper.structure import body, chains
+from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
+from attn_mlir.diagnostics import DiagnosticError
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+from machine_code import compiled
+from test_nvidia_hopper import emit, program
+
+TILED = pipeline.KERNEL.removesuffix(",tile-schedule{target=nvidia}")
+
+
+def with_steps(name: str, use: Callable[[ir.Operation, list[Step]], Any], element: str = "f16") -> Any:
+    """What `use` makes of a program's kernel, before it has a schedule, and of the steps of its loops."""
+    context = ir.Context()
+    load_all(context)
+    with context, ir.Location.unknown():
+        module = ir.Module.parse(program(name, 64, element))
+        Pipeline.parse(TILED, registry()).run(module)
+        (kernel,) = find_all(module.operation, "func.func")
+        (chain,) = chains(body(kernel))
+        steps = read_chain(chain)
+        assert steps is not None
+        return use(kernel, steps)
+
+
+def kept(step: Step) -> Needed | None:
+    return keeps_reference(step) if step.whole else None
+
+
+@pytest.mark.parametrize(
+    ("name", "optimistic", "sums"),
+    [
+        ("causal-softmax", True, True),
+        ("plain-softmax", True, True),
+        ("alibi-causal-softmax", True, True),
+        ("softcap", True, True),
+        ("softmax-base-2", False, True),  # `gpu-keep-max` knows exp, not 2 to the power of a number
+        ("sink", False, True),  # its first maximum and sum are those of the sink
+        ("sigmoid-causal", False, False),
+        ("retention", False, False),
+        ("entropy", False, True),
+    ],
+)
+def test_which_programs(name: str, optimistic: bool, sums: bool) -> None:
+    assert with_steps(name, lambda _, steps: any(kept(step) is not None for step in steps)) == optimistic
+    assert with_steps(name, lambda _, steps: sum_by_product(steps) is not None) == sums
+
+
+def test_what_a_kept_maximum_spares() -> None:
+    def check(_: ir.Operation, steps: list[Step]) -> None:
+        (step,) = [step for step in steps if step.whole]
+        needed = kept(step)
+        assert needed is not None
+        maps = [op for op in step.rest if op.name == "tile.map"]
+        largest, maxima, weights, total = maps
+        assert not any(result in needed.results for result in [*largest.results, *maxima.results])
+        assert all(result in needed.results for result in [*weights.results, *total.results])
+        assert 1.0 in needed.fixed.values()  # the factor of accumulators
+        argument = list(body(step.loop).arguments)[2]  # the carried sum
+        without = everything_but(step, argument)
+        assert weights.results[0] in without.results
+        assert not any(result in without.results for result in [weights.results[1], *total.results])
+
+    with_steps("causal-softmax", check)
+
+
+def test_limits_of_weights() -> None:
+    """2^14 in f16, 2^40 in bf16, as bits."""
+    for element, bits in (("f16", (14 + 15) << 10), ("bf16", (40 + 127) << 7)):
+        assert with_steps("plain-softmax", lambda _, steps: limit_of(steps[0]), element) == bits
+
+
+@pytest.mark.parametrize(
+    ("name", "able"),
+    [("causal-softmax", True), ("sliding-window", True), ("prefix-lm", False), ("plain-softmax", False), ("document-causal", False)],
+)
+def test_which_warpgroups_may_skip(name: str, able: bool) -> None:
+    assert with_steps(name, lambda kernel, steps: skips(rows_of(kernel), steps)) == able
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("sigmoid-causal", {"optimistic": 1}),
+        ("retention", {"sums": "product"}),
+        ("plain-softmax", {"align": "end"}),
+        ("plain-softmax", {"partial": "warpgroup"}),
+        ("plain-softmax", {"skip": 1}),
+    ],
+)
+def test_others_are_refused(name: str, choices: dict[str, int | str]) -> None:
+    field = next(iter(choices))
+    with pytest.raises(DiagnosticError, match=f"{field} can be"):
+        emit(program(name), **choices)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [{"align": "start"}, {"skip": 1}, {"partial": "warpgroup"}, {"sums": "own"}, {"optimistic": 0}, {"block_q": 128, "optimistic": 1}],
+    ids=str,
+)
+def test_savings_compile_alone(choices: dict[str, int | str]) -> None:
+    source = compiled_source("causal-softmax", choices)
+    assert ("any_reaches<0x7400>(packed)" in source) == (choices.get("optimistic") != 0)
+    assert ("shared + kOnes" in source) == ("sums" not in choices and "block_q" not in choices)
+    assert ("int skipped" in source) == ("skip" in choices)
+    assert ("own_end" in source) == ("skip" in choices or "partial" in choices)
+
+
+def compiled_source(name: str, choices: dict[str, int | str]) -> str:
+    code = emit(program(name), **choices)
+    compiled(code)
+    return code.source
+
+
+def test_other_scores_keep_their_registers() -> None:
+    """Bias and positions need registers of their own: with three warpgroups such programs search for their maxima unless asked not to."""
+    assert "any_reaches<0x7400>(packed)" not in emit(program("bias")).source
+    assert "any_reaches<0x7400>(packed)" in emit(program("bias"), optimistic=1).source
+
+
+def test_columns_beside_an_operand() -> None:
+    lines = product("o", 72, 32, "packed", SharedOperand("values", 16384, mn_major=True, beside="ones"), "f16")
+    assert any("b = attn::mn_major_beside(values, ones);" in line for line in lines)
+    assert any("attn::advance_beside(b, 2048)" in line for line in lines)
