@@ -39,13 +39,22 @@ def test_forward(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["causal softmax", "window", "sigmoid", "relu squared", "softcap", "learned slopes", "relative positions"])
 def test_gradients(name: str) -> None:
-    case, sizes, dtype = CASES[name], Sizes(1, 4, 2, 70, 130, 32, 32), torch.float16
+    case, sizes, dtype = CASES[name], Sizes(1, 4, 2, 70, 130, 32, 32), DTYPES[len(name) % 2]
     leaves = inputs(case, sizes, dtype)
     got = results(ours(case, sizes, device=EMULATED), leaves)
     eager = results(formula(case, sizes), [x.to(case.eager or dtype) for x in leaves])
     exact = results(formula(case, sizes), [x.double() for x in leaves])
     wrong = failures(got, eager, exact, case.factor, ["o", "dq", "dk", "dv", *(f"d{name}" for name in case.tensors(sizes))])
     assert not wrong, wrong
+
+
+def test_deterministic_gradients() -> None:
+    case, sizes = CASES["causal softmax"], Sizes(1, 2, 1, 70, 260, 32, 32)
+    leaves = inputs(case, sizes, torch.float16)
+    plain = results(ours(case, sizes, device=EMULATED), leaves)
+    ordered = results(ours(case, sizes, device=EMULATED, deterministic=True), leaves)
+    for a, b in zip(plain, ordered, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-3)
 
 
 def test_one_large_score_among_small_ones() -> None:
