@@ -18,7 +18,7 @@ class Logistic(Pass):
     """x / (1 + e) * e becomes x - x / (1 + e), for an exponential e: where e is infinite, that is x, and never NaN.
 
     Quotients x / (1 + e) use 1 / (1 + e) if there is one. Where nothing else reads e, it needs no guard against infinity any more:
-    exp(min(t, 80)) becomes exp(t) in 1 / (1 + e), and a derivative that is 0 where t > 80 is left to vanish by itself.
+    exp(min(t, 88)) becomes exp(t) in 1 / (1 + e), and a derivative that is 0 where t > 88 is left to vanish by itself.
     """
 
     name = "gpu-logistic"

@@ -78,8 +78,8 @@ def _minus_abs(x: Value) -> Value:
 
 
 def sigmoid(x: Any) -> Value:
-    """1 / (1 + exp(-x)), which stays at 2e-35 below -80: an infinite exponential would make the derivative NaN."""
-    return 1.0 / (1.0 + exp(wrap(ops.extremum("min", lift(-value(x)), lift(80.0)))))
+    """1 / (1 + exp(-x)), which stays at 6e-39 below -88: an infinite exponential would make the derivative NaN."""
+    return 1.0 / (1.0 + exp(wrap(ops.extremum("min", lift(-value(x)), lift(88.0)))))
 
 
 def logsigmoid(x: Any) -> Value:
