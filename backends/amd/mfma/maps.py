@@ -3,6 +3,7 @@
 import math
 
 from attn_mlir.backends.amd.mfma.core import PACKS, Core
+from attn_mlir.backends.amd.mfma.regions import float_positions, is_read, used
 from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, element_name, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, constant, hint, maker, operations, widened, yielded
@@ -41,7 +42,7 @@ class Maps:
         maps = [op for op in operations(block) if op.name == "tile.map" and len(list(op.operands)) == 2]
         for op in maps:
             inner = body(op)
-            wanted = [value for value in frontier(inner, dependence(inner), _J) if str(value.type) == "f32" and _is_read(value)]
+            wanted = [value for value in frontier(inner, dependence(inner), _J) if str(value.type) == "f32" and is_read(value)]
             columns = round_up(core.columns_of(op), STEP)
             if not wanted:
                 continue
@@ -87,9 +88,9 @@ class _Elements:
         self.stored = len(self.results) - len(self.kinds)
         self.columns = round_up(self.core.columns_of(op), STEP)
         self.staged = maps.staged.get(op, {})
-        self.positions = _float_positions(self.block)
+        self.positions = float_positions(self.block)
         """The values that are the column's number as a float."""
-        self.inner = _used(self.values, {**self.staged, **dict.fromkeys(self.positions, 0)}, self.block)
+        self.inner = used(self.values, {**self.staged, **dict.fromkeys(self.positions, 0)}, self.block)
         """The ops that are printed here, in their order."""
         self.inverse: dict[ir.Value, str] = {}
         self.raised: set[ir.Value] = set()
@@ -381,35 +382,6 @@ class _Elements:
                 row = sums[number] = self.core.row(_HINTS[kind], total, row.partial)
             if not row.partial:
                 self.core.writer.line(f"{row.name} = {_combined(kind, row.name, f'attn::other_half({row.name})')};")
-
-
-def _float_positions(block: ir.Block) -> list[ir.Value]:
-    """The column's number as f32, where a map uses it."""
-    found = []
-    for op in operations(block):
-        if op.name == "arith.sitofp" and isinstance(op.results[0].type, ir.F32Type):
-            source = maker(op.operands[0])
-            if source is not None and source.name == "arith.index_cast" and source.operands[0] == block.arguments[1]:
-                found.append(op.results[0])
-    return found
-
-
-def _is_read(value: ir.Value) -> bool:
-    """Whether a value is made of elements of captured tensors."""
-    op = maker(value)
-    return op is not None and (op.name == "memref.load" or any(_is_read(operand) for operand in op.operands))
-
-
-def _used(values: list[ir.Value], known: dict[ir.Value, int], block: ir.Block) -> list[ir.Operation]:
-    """The ops of a block that values are made of, apart from what is known."""
-    pending, found = list(values), set[ir.Operation]()
-    while pending:
-        value = pending.pop()
-        op = maker(value)
-        if value not in known and op is not None and op.block == block and op not in found:
-            found.add(op)
-            pending += list(op.operands)
-    return [op for op in operations(block) if op in found]
 
 
 def _combined(kind: str, a: str, b: str) -> str:

@@ -1,0 +1,33 @@
+"""What regions of maps are made of."""
+
+from attn_mlir.backends.gpu.structure import maker, operations
+from attn_mlir.mlir import ir
+
+
+def float_positions(block: ir.Block) -> list[ir.Value]:
+    """The column's number as f32, where a map uses it."""
+    found = []
+    for op in operations(block):
+        if op.name == "arith.sitofp" and isinstance(op.results[0].type, ir.F32Type):
+            source = maker(op.operands[0])
+            if source is not None and source.name == "arith.index_cast" and source.operands[0] == block.arguments[1]:
+                found.append(op.results[0])
+    return found
+
+
+def is_read(value: ir.Value) -> bool:
+    """Whether a value is made of elements of captured tensors."""
+    op = maker(value)
+    return op is not None and (op.name == "memref.load" or any(is_read(operand) for operand in op.operands))
+
+
+def used(values: list[ir.Value], known: dict[ir.Value, int], block: ir.Block) -> list[ir.Operation]:
+    """The ops of a block that values are made of, apart from what is known."""
+    pending, found = list(values), set[ir.Operation]()
+    while pending:
+        value = pending.pop()
+        op = maker(value)
+        if value not in known and op is not None and op.block == block and op not in found:
+            found.add(op)
+            pending += list(op.operands)
+    return [op for op in operations(block) if op in found]
