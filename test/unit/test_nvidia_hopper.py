@@ -66,6 +66,13 @@ def test_tangents_spill_nothing(columns: int) -> None:
     assert [compiled(unit.code).spills for unit in made.units.values()] == [0]
 
 
+@pytest.mark.parametrize("name", ["plain-softmax", "causal-softmax"])
+def test_values_of_any_width_are_divided_in_all_their_columns(name: str) -> None:
+    source = emit(program(name, 36)).source  # 40 columns in registers, of which 36 exist
+    divided = re.findall(r"c < (\d+); \+\+c\) \{(?:(?!c < ).)*?\bo\w*\[4 \* c \+ 2 \* h \+ e\] \* ", source, re.DOTALL)
+    assert divided and set(divided) == {"5"}
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -10,7 +10,7 @@ from attn_mlir.backends.nvidia.hopper.products import Products
 from attn_mlir.backends.nvidia.hopper.references import Needed, weights_of
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.structure import maker, partial_sums, yielded
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 
 
@@ -249,7 +249,7 @@ class FlatConsumer(FlatState):
         if made != self.weights and isinstance(made, Fragment):
             with writer.unrolled("c", made.registers):
                 writer.line(f"{self.weights.name}[c] = {made.name}[c];")
-        core.tiles[step.sums.results[0]] = Fragment(self.accumulator.name, core.columns(step.sums.results[0].type))
+        core.tiles[step.sums.results[0]] = Fragment(self.accumulator.name, round_up(core.columns(step.sums.results[0].type), 8))
         if self.factor is not None and kept is None:
             factor = core.tiles[step.sums.operands[1]]
             if isinstance(factor, Row):

@@ -13,7 +13,7 @@ from attn_mlir.backends.nvidia.hopper.overlap import Overlap, Step
 from attn_mlir.backends.nvidia.hopper.references import Needed, carried_by, weights_of
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.structure import body, maker, yielded
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES, STEP
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -126,7 +126,7 @@ class FlatState:
                 core.names.fresh(f"old_{row.name}")
                 carried.append(row)
             else:
-                columns = core.columns(argument.type)
+                columns = round_up(core.columns(argument.type), 8)
                 self.accumulator = core.fragment("o", columns if self.summed is None else columns + 8)
                 carried.append(Fragment(self.accumulator.name, columns))
         position = carried_by(general).index(general.sums.operands[0])

@@ -22,7 +22,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
     if any(not narrow(op) for op in find_all(kernel, *DOTS)):
         return None
     rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
-    threads = int(choices.get("threads", min(max(2 * rows, 128), _MOST_THREADS)))
+    threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, 128), _MOST_THREADS)
     wanted = [int(choices["stages"])] if "stages" in choices else [2, 1]
     for stages in wanted:
         try:
