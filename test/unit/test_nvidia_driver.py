@@ -94,6 +94,7 @@ def test_the_same_call_again(gpu: FakeCuda, compiled: None, layout: str) -> None
     assert found.again(given, layout) is None
     o, lse = found.run(*views, [], layout)
     run = gpu.named("cuLaunchKernelEx")[-1]
+    again: Any = None
     for _ in range(2):
         again = found.again(given, layout)
         assert again[0].shape == given[0].shape and again[0].is_contiguous() and again[1].shape == lse.shape
