@@ -49,15 +49,16 @@ def _value(parameter: Parameter, arguments: Sequence[Any], blocks: int, counter:
         case "blocks":
             return form, blocks
         case "size":
-            return form, _fitting(arguments[parameter.argument].shape[parameter.dim], form)
+            return form, fitting(arguments[parameter.argument].shape[parameter.dim], form)
         case "stride":
-            return form, _fitting(arguments[parameter.argument].stride(parameter.dim), form)
+            return form, fitting(arguments[parameter.argument].stride(parameter.dim), form)
         case "scalar":
-            return form, _fitting(arguments[parameter.argument], form)
+            return form, fitting(arguments[parameter.argument], form)
     raise CompileError(f"parameters of the kind '{parameter.kind}' have no value here")
 
 
-def _fitting(number: Any, form: str) -> Any:
+def fitting(number: Any, form: str) -> Any:
+    """The number as the format of `struct` takes it. Raises ArgumentError when it is too large."""
     if form in "fd":
         return float(number)
     bits = 31 if form == "i" else 63

@@ -31,6 +31,11 @@ class Unit:
         """Those of the outputs."""
         return tuple(DTYPES[element] for element in self.outputs)
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether every output is written once, so that it needs neither zeros nor slots."""
+        return all(kind == "store" for kind in self.kernel.outputs)
+
     def describe(self) -> str:
         """In words: who made it, with which decisions, and what it takes of a GPU."""
         code, schedule = self.code, dict(self.schedule)

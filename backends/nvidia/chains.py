@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.calls import is_negated
 from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
-from attn_mlir.backends.nvidia.units import Unit, turns
+from attn_mlir.backends.nvidia.units import turns
 from attn_mlir.backends.nvidia.workspace import Part, Workspace, filled
 from attn_mlir.backends.program import Plan
 

@@ -8,11 +8,12 @@ import torch
 
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.units import Unit, read_unit
 from attn_mlir.backends.host import Host, read_host
-from attn_mlir.backends.nvidia import cuda, pipeline, target
+from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram, outlined
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.units import Unit, read_unit, round_results, unpack
+from attn_mlir.backends.nvidia.units import round_results, unpack
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
@@ -107,7 +108,7 @@ def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
         Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
-        return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results)) for step in called}
+        return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results), codegen.emit) for step in called}
 
 
 def _check_types(module: ir.Module) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.packing import fitting
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.compile import Binary
@@ -200,20 +201,10 @@ def _value(parameter: Parameter, arguments: Sequence[Any], blocks: int, counter:
         case "blocks":
             return form, blocks
         case "size":
-            return form, _fitting(given.shape[parameter.dim], form)
+            return form, fitting(given.shape[parameter.dim], form)
         case "stride":
-            return form, _fitting(given.stride(parameter.dim), form)
-    return form, _fitting(given, form)
-
-
-def _fitting(number: Any, form: str) -> Any:
-    """The number as the format takes it. Raises ArgumentError when it is too large."""
-    if form in "fd":
-        return float(number)
-    bits = 31 if form == "i" else 63
-    if not -(2**bits) <= number < 2**bits:
-        raise ArgumentError(f"the number {number} must fit into {bits + 1} bits: a captured integer or a stride of a tensor is too large")
-    return int(number)
+            return form, fitting(given.stride(parameter.dim), form)
+    return form, fitting(given, form)
 
 
 def _map(tensor: torch.Tensor, parameter: Parameter) -> bytes:

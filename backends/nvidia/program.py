@@ -10,12 +10,13 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.limits import check_sizes
+from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.memory import Memory, allocate, empty
 from attn_mlir.backends.nvidia import calls, chains, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, tiled_empty
-from attn_mlir.backends.nvidia.units import Unit, describe, pack, turns
+from attn_mlir.backends.nvidia.units import describe, pack, turns
 from attn_mlir.backends.program import HostProgram, Made, Plan, keep_kernels, stages_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir

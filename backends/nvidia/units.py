@@ -1,42 +1,18 @@
-"""The kernels of a program as the driver keeps them: how they are launched, their code, and what nvcc made of it."""
+"""Kernels of a program with what nvcc made of them: on disk, in words; turns of their programs, types of their results."""
 
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from typing import Any
 
-import torch
-
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_kernel, to_json
-from attn_mlir.backends.nvidia import codegen
+from attn_mlir.backends.gpu.units import Unit
+from attn_mlir.backends.host import Host, Step, from_json, read_kernel, to_json
 from attn_mlir.backends.nvidia.compile import Binary
-from attn_mlir.backends.program import DTYPES, function_named
+from attn_mlir.backends.program import function_named
 from attn_mlir.mlir import ir
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A kernel: its grid and outputs, its code, the schedule that the code follows, and the element types of its outputs in memory."""
-
-    kernel: Kernel
-    code: KernelCode
-    schedule: Fields
-    outputs: tuple[str, ...]
-
-    @cached_property
-    def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Those of the outputs."""
-        return tuple(DTYPES[element] for element in self.outputs)
-
-    @cached_property
-    def is_plain(self) -> bool:
-        """Whether every output is written once, so that it needs neither zeros nor slots."""
-        return all(kind == "store" for kind in self.kernel.outputs)
 
 
 def turns(unit: Unit, operands: Sequence[Any]) -> int:
@@ -49,15 +25,6 @@ def turns(unit: Unit, operands: Sequence[Any]) -> int:
         return 0
     batch, heads, length = operands[int(schedule["turn_over"])][:3]
     return int(batch * heads * -(-length // int(schedule["turn_rows"])) * int(schedule["turn_parts"]))
-
-
-def read_unit(function: ir.Operation, results: int) -> Unit:
-    """The unit of a scheduled kernel with that many outputs. Raises UnsupportedError where its emitter cannot make it."""
-    kernel = read_kernel(function, results)
-    arguments = [argument.type for argument in function.regions[0].blocks[0].arguments]
-    end = len(arguments) - (kernel.grid == "pairs")
-    elements = tuple(str(ir.MemRefType(type_).element_type) for type_ in arguments[end - results : end])
-    return Unit(kernel, codegen.emit(function), attributes.read(function, attributes.SCHEDULE), elements)
 
 
 def round_results(module: ir.Module, host: Host) -> None:
@@ -93,11 +60,7 @@ def _round(function: ir.Operation, step: Step, last: list[bool], element: str) -
 
 def describe(unit: Unit, binary: Binary | None) -> str:
     """One kernel in words: who made it, with which decisions, and what it takes of a multiprocessor."""
-    code, schedule = unit.code, dict(unit.schedule)
-    made = f"{schedule.pop('emitter', code.language)} for {schedule.pop('arch', code.arch)}"
-    lines = [f"{code.name}: {made}, {code.threads} threads, {code.shared_bytes} bytes of shared memory, grid: {code.grid}"]
-    if schedule:
-        lines.append("  schedule: " + ", ".join(f"{name} {value}" for name, value in schedule.items()))
+    lines = [unit.describe()]
     if binary is not None:
         spills = f"{binary.spills} bytes of spills" if binary.spills else "no spills"
         lines.append(f"  compiled: {binary.registers} registers a thread, {spills}, {len(binary.code)} bytes of code")

@@ -13,12 +13,12 @@ import torch
 from attn_mlir import driver
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Argument, Host, Result, Step
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, units
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia.program import NvidiaProgram
-from attn_mlir.backends.nvidia.units import Unit
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, naive_emitter, parameter, set_apart
 
