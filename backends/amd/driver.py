@@ -10,7 +10,7 @@ from attn_mlir.backends import disk_cache
 from attn_mlir.backends.amd import codegen, hip, pipeline
 from attn_mlir.backends.amd.launch import ON_CPU
 from attn_mlir.backends.amd.program import AmdProgram, outlined
-from attn_mlir.backends.amd.target import MI250, TARGETS
+from attn_mlir.backends.amd.target import MAX_COLUMNS, MI250, TARGETS
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.units import Unit, pack, read_unit, unpack
 from attn_mlir.backends.host import Host, read_host
@@ -22,7 +22,6 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
 _ELEMENTS = ("f16", "bf16")
-_MAX_COLUMNS = 256
 _SUFFIX = "zip"
 _PROGRAMS: dict[Any, AmdProgram] = {}
 _KERNELS: dict[AmdProgram, "AmdKernel"] = {}
@@ -121,5 +120,5 @@ def _check_types(module: ir.Module) -> None:
             "(scores and sums are float32 all the same), or compute on the CPU"
         )
     for name, columns in (("q", q.shape[3]), ("v", v.shape[3])):
-        if columns > _MAX_COLUMNS:
-            raise UnsupportedError(f"{name} has head dimension {columns}, and kernels for AMD GPUs take up to {_MAX_COLUMNS}: use the CPU")
+        if columns > MAX_COLUMNS:
+            raise UnsupportedError(f"{name} has head dimension {columns}, and kernels for AMD GPUs take up to {MAX_COLUMNS}: use the CPU")

@@ -1,5 +1,7 @@
 """How scalar ops look in CUDA C++: tables of float functions, comparisons and helper functions."""
 
+import re
+
 from attn_mlir.mlir import ir
 
 FLOAT_TYPES = {"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float", "f64": "double"}
@@ -162,10 +164,11 @@ CALLED = {"tanh": "tanh_rational", "max_nan_wide": "max_nan", "min_nan_wide": "m
 """Names of helper functions in C++, where they differ from their keys."""
 
 
-def helper_source(used: set[str]) -> str:
-    """The definitions of these helpers and of what they need."""
+def helper_source(used: set[str], cuda: bool = True) -> str:
+    """The definitions of these helpers and of what they need; without `cuda`, only what is C++ everywhere."""
     wanted = used | {need for name in used for need in NEEDS.get(name, ())}
-    return "".join(f"{text}\n" for name, text in HELPERS.items() if name in wanted)
+    text = "".join(f"{text}\n" for name, text in HELPERS.items() if name in wanted)
+    return text if cuda else re.sub(r"#ifdef __CUDA_ARCH__\n.*?#else\n(.*?)#endif\n", r"\1", text, flags=re.DOTALL)
 
 
 def c_type(type_: ir.Type) -> str:

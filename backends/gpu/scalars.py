@@ -89,9 +89,9 @@ class Scalars:
         self._context.helpers.add(name)
         return scalar_ops.CALLED.get(name, name)
 
-    def helper_source(self) -> str:
-        """The definitions of the functions that the code printed so far calls, of nested scopes, too."""
-        return scalar_ops.helper_source(self._context.helpers)
+    def helper_source(self, cuda: bool = True) -> str:
+        """The definitions of the functions that the code printed so far calls, of nested scopes, too. See `scalar_ops.helper_source`."""
+        return scalar_ops.helper_source(self._context.helpers, cuda)
 
     def bind(self, value: ir.Value, expression: str) -> None:
         """Makes `expression`, a name, literal or call, stand for `value`."""

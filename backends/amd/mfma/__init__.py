@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.amd.mfma.kernel import Kernel
-from attn_mlir.backends.amd.target import AmdTarget
+from attn_mlir.backends.amd.target import MAX_COLUMNS, AmdTarget
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.grid import depends_on_block
@@ -27,6 +27,8 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
             "amd: gradients of captured tensors are added up in no fixed order here: leave out deterministic=True, or use the CPU"
         )
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
+    if columns > MAX_COLUMNS:
+        raise UnsupportedError(f"amd: head dimension {columns}, and kernels for AMD GPUs take up to {MAX_COLUMNS}: use the CPU")
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     pairs = "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs"
     fields: Fields = {"waves": 1 if pairs or columns > 128 else 2, "reverse": int(_uneven(kernel) and not pairs), "in_turn": 0}

@@ -219,9 +219,9 @@ def element_name_of(op: ir.Operation) -> str:
     return str(op.results[0].type)
 
 
-def check_element(kernel: ir.Operation, value: ir.Value) -> str:
+def check_element(value: ir.Value) -> str:
     """ "f16" or "bf16". Raises UnsupportedError for tensors of other types."""
     element = str(ir.MemRefType(value.type).element_type)
     if element not in PACKS:
-        raise UnsupportedError(f"amd: matrix products take f16 or bf16, not {element} ({kernel.location}): cast q, k and v")
+        raise UnsupportedError(f"amd: matrix products take f16 or bf16, not {element}: cast q, k and v to one of them, or use the CPU")
     return element

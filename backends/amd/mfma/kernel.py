@@ -46,7 +46,7 @@ class Kernel:
         head = [
             '#include "attn_amd.h"',
             "",
-            f"{core.scalars.helper_source()}ATTN_KERNEL({64 * WAVES}, {self.schedule['waves']}) {name}(",
+            f"{core.scalars.helper_source(cuda=False)}ATTN_KERNEL({64 * WAVES}, {self.schedule['waves']}) {name}(",
             *(f"    {text}," for text in core.arguments.declarations()),
         ]
         head[-1] = head[-1][:-1] + ") {"

@@ -87,7 +87,7 @@ class Staging:
         else:
             found = Stream(
                 source, load.operands[1], load.operands[2], core.rows(load.results[0].type), core.columns(load.results[0].type),
-                check_element(load, source), core.names.fresh(f"{core.arguments.names[core.arguments.number(source)]}_next"),
+                check_element(source), core.names.fresh(f"{core.arguments.names[core.arguments.number(source)]}_next"),
             )  # fmt: skip
             known.append(found)
         if change is not None and _uses_other_than(load.results[0], change):
@@ -276,7 +276,7 @@ class Held:
             with writer.unrolled("n", padded // STEP), writer.unrolled("g", 2):
                 at = f"rows, row * (int){stride}, column + 32 * n + 8 * g"
                 writer.line(f"{name}[2 * n + g] = attn::load_eight<{align}, {columns}, {padded}>({at});")
-        return Packed(name, padded, check_element(load, source))
+        return Packed(name, padded, check_element(source))
 
 
 def changing(load: ir.Operation) -> ir.Operation | None:

@@ -67,7 +67,8 @@ def source(kernel: ir.Operation, printer: Printer, threads: int, ordered: bool) 
     else:
         function = f"{head} {{\n{body}\n}}\n"
     used = [_PACK if "Pack<" in text else "", _LOAD if "load_pack" in text else "", _STORE if "store_pack" in text else ""]
-    helpers = _in("".join(used) + (_SUM if "block_sum<" in text else ""), dialect) + printer.scalars.helper_source()
+    helpers = _in("".join(used) + (_SUM if "block_sum<" in text else ""), dialect)
+    helpers += printer.scalars.helper_source(dialect.language == "cuda")
     code = dialect.change(f"{dialect.includes}\n{helpers}\n{function}")
     shared = threads // dialect.wave * 4 if "block_sum<" in text and dialect.language == "hip" else 0
     parameters_ = printer.arguments.parameters()

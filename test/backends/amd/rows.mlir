@@ -10,6 +10,7 @@
 // PLAN-SAME:    tile.schedule = {arch = "gfx90a", emitter = "mfma", in_turn = 0 : i64, reverse = 1 : i64, waves = 2 : i64}
 
 // CHECK:       #include "attn_amd.h"
+// CHECK-NOT:   __CUDA_ARCH__
 // CHECK-LABEL: ATTN_KERNEL(256, 2) attention(
 // CHECK-NEXT:    __half *__restrict__ q,
 // CHECK:         __shared__ __attribute__((aligned(16))) unsigned char memory[32768];
