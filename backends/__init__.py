@@ -83,6 +83,11 @@ def tensors_of(device: str) -> str:
     return device if backend is None else backend.tensors.get(device, device)
 
 
+def devices_with(tensors: str) -> list[str]:
+    """The devices that take tensors on a torch device type."""
+    return [device for backend in load_backends().values() for device in backend.device_types if tensors_of(device) == tensors]
+
+
 def _is_rocm() -> bool:
     torch = importlib.import_module("torch")
     return torch.version.hip is not None

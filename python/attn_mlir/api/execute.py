@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from attn_mlir import driver
 from attn_mlir.api.inputs import Problem, may_carry_tangents
-from attn_mlir.backends import tensors_of
+from attn_mlir.backends import devices_with, tensors_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime import programs
@@ -120,7 +120,10 @@ def _program_for(entry: Entry, problem: Problem, device: str, deterministic: boo
     driver.compiler_for(device)
     tensors = tensors_of(device)
     if tensors != problem.device_type:
-        raise ArgumentError(f"q is on {problem.device}, but device={device!r} was asked for: move q, k and v with .to({tensors!r})")
+        taken = f"device={device!r} was asked for" if tensors == device else f"device={device!r} takes tensors on {tensors!r}"
+        others = sorted(devices_with(problem.device_type))
+        hint = f", or use device={' or '.join(map(repr, others))}" if tensors != device and others else ""
+        raise ArgumentError(f"q is on {problem.device}, but {taken}: move q, k and v with .to({tensors!r}){hint}")
     return programs.served_by(program, device)
 
 
