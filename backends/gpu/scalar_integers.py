@@ -150,7 +150,7 @@ class IntegerPrinter:
         types = {self._type_of(v) for v in self._op.operands}
         result = self._type_of(self._result)
         if result == "bool":
-            raise UnsupportedError(f"nvidia: '{self._name}' of booleans ({self._op.location}); use logical operations")
+            raise UnsupportedError(f"scalars: '{self._name}' of booleans ({self._op.location}); use logical operations")
         if len(types) > 1:
             a, b = f"(long long){a}", f"(long long){b}"
         text = f"{name}({a}, {b})"

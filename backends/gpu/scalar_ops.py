@@ -1,4 +1,4 @@
-"""How scalar ops look in CUDA C++: tables of float functions, comparisons and helper functions."""
+"""How scalar ops look in CUDA and HIP C++: tables of float functions, comparisons and helper functions."""
 
 import re
 

@@ -176,5 +176,5 @@ class Printer(IntegerPrinter):
         names = {("f32", "i32"): "__float_as_int", ("i32", "f32"): "__int_as_float"}
         key = (str(self._op.operands[0].type), str(self._result.type))
         if key not in names:
-            raise UnsupportedError(f"nvidia: bits of {key[0]} cannot be read as {key[1]} ({self._op.location})")
+            raise UnsupportedError(f"scalars: bits of {key[0]} cannot be read as {key[1]} ({self._op.location})")
         return f"{names[key]}({a})"

@@ -130,7 +130,7 @@ class Scalars:
         if known is not None:
             return known
         if isinstance(value.owner, ir.Block):
-            raise UnsupportedError(f"nvidia: no expression stands for {value}; this is a bug of the code generator")
+            raise UnsupportedError(f"scalars: no expression stands for {value}; this is a bug of the code generator")
         op = value.owner.operation
         text = self._print(op)
         is_read = op.name in ("memref.load", "tensor.extract")
@@ -149,7 +149,7 @@ class Scalars:
         if op.name.startswith(("arith.", "math.")):
             return Printer(op, [self._operand(operand) for operand in operands], self._context).text()
         if self._other is None:
-            raise UnsupportedError(f"nvidia: '{op.name}' cannot stand in scalar code ({op.location})")
+            raise UnsupportedError(f"scalars: '{op.name}' cannot stand in scalar code ({op.location})")
         scalars = [operand for operand in operands if not isinstance(operand.type, ir.ShapedType)]
         return self._other(op, [self._operand(operand) for operand in scalars])
 

@@ -99,6 +99,7 @@ class _Elements:
         self.first, self.first_float = "column", ""
         self.paired = False
         self.left: list[str] = []
+        """How many columns of the lane exist: for each reduction, and for 16-bit results, which are zero behind the last column."""
 
     def print(self) -> None:
         core, block = self.core, self.block
@@ -119,7 +120,8 @@ class _Elements:
             for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
                 sums.append(self._sum(kind, result in self.maps.partial))
             if exists is not None:
-                self.left = [core.names.fresh("left") for _ in [*self.kinds, 0]]
+                packed = any(isinstance(target, Packed) for target in targets)
+                self.left = [core.names.fresh("left") for _ in range(len(self.kinds) + packed)]
                 core.writer.line(*(f"const int {name} = attn::opaque({exists} - column);" for name in self.left))
             scaled = self._scaled(targets)
             made = [scaled.get(target, target) if isinstance(target, Packed) else target for target in targets]
@@ -342,7 +344,7 @@ class _Elements:
         core.scalars.bind(self.block.arguments[1], position)
         for value in self.positions:
             core.scalars.bind(value, f"({self.first_float} + (float)(32 * n + r))")
-        if exists is not None:
+        if len(self.left) > len(self.kinds):
             writer.line(f"const bool inside = 32 * n + r < {self.left[-1]};")
         for value, start in self.staged.items():
             core.scalars.bind(value, f"((const float *)(memory + {start}))[column + 32 * n + r]")
