@@ -1,15 +1,11 @@
-"""What every printer of a kernel works with: the text, its scalars, the kernel's arguments and its tiles."""
+"""What every printer of a kernel with matrix products works with: its tiles in registers, and the factors of their weights."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, Tile, round_up
-from attn_mlir.backends.gpu.arguments import Arguments
+from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.kernel import Parameter
-from attn_mlir.backends.gpu.scalars import Names, Scalars
 from attn_mlir.backends.gpu.structure import constant
-from attn_mlir.backends.gpu.writer import Writer
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -18,25 +14,21 @@ _TAKEN = (
     "target query_sum scatter_sum attn here"
 ).split()
 """Names that the printed code uses for itself."""
-_AXES = ("block", "head", "batch")
 PACKS = {"f16": "f16", "bf16": "bf16"}
 TYPES = {"f16": "__half", "bf16": "__hip_bfloat16"}
 
 
-class Core:
+class Core(PrinterCore[Tile]):
     """Prints the parts that all kernels have.
 
-    `tiles` tells where each tile of the IR is. `writer` takes the text of the body. C++ variables that the body relies on:
-    `block`, `head`, `batch` (the program), `row`, `column`, `half`, `wave` and `lane` (of this thread, see `tiles`).
+    Further C++ variables that the body relies on: `row`, `column`, `half`, `wave` and `lane` (of this thread, see `tiles`).
     """
+
+    emitter = "amd"
 
     def __init__(self, kernel: ir.Operation, width: int) -> None:
         """`width`: the columns of tiles whose number of columns is not static."""
-        self.kernel, self.width = kernel, width
-        self.writer = Writer()
-        self.arguments = Arguments(kernel)
-        self.names = Names([*_TAKEN, *self.arguments.names])
-        self.tiles: dict[ir.Value, Tile] = {}
+        super().__init__(kernel, width, _TAKEN)
         self.scales: dict[str, str] = {}
         """By the names of accumulators: the factor that their weights have, and so their sums."""
         self.factors: dict[str, str] = {}
@@ -51,86 +43,11 @@ class Core:
         """The condition that this lane's row exists."""
         self.aligned: dict[int, int] = {}
         """Of how many elements the rows of an argument must start at multiples."""
-        self.scalars = Scalars(self.writer.lines, self.names, self.load, self.extract, "", other=self._other)
-        for value in self.arguments.values:
-            if not isinstance(value.type, ir.MemRefType) and list(value.uses):
-                self.scalars.bind(value, self.arguments.scalar(value, self.scalars.type_of(value)))
-
-    # ---- text
-
-    @contextmanager
-    def scope(self, head: str | None = None) -> Iterator[None]:
-        """A C++ block (`head { ... }`, "" for a bare one) or, with None, none: scalars printed inside are forgotten at its end."""
-        outer = self.scalars
-        if head is None:
-            self.scalars = outer.nested(self.writer.lines, self.writer.indent)
-            yield
-        else:
-            with self.writer.block(head):
-                self.scalars = outer.nested(self.writer.lines, self.writer.indent)
-                yield
-        self.scalars = outer
-
-    @contextmanager
-    def unrolled(self, index: str, end: int | str, step: int = 1, start: str = "0") -> Iterator[None]:
-        """A scope that is an unrolled loop."""
-        self.writer.line("#pragma unroll")
-        with self.scope(f"for (int {index} = {start}; {index} < {end}; {f'{index} += {step}' if step > 1 else f'++{index}'})"):
-            yield
-
-    def value(self, value: ir.Value) -> str:
-        """The C++ expression of a scalar; prints what it needs here."""
-        for op in self._ranges(value, set()):
-            self._range(op)
-        return self.scalars.emit(value)
-
-    # ---- scalars
-
-    def _ranges(self, value: ir.Value, seen: set[ir.Value]) -> list[ir.Operation]:
-        """The `attn.range` ops that a scalar is made of and that are not printed yet, operands first."""
-        known = self.scalars._find(value) is not None  # pyright: ignore[reportPrivateUsage]
-        if value in seen or known or isinstance(value.owner, ir.Block):
-            return []
-        seen.add(value)
-        op, found = value.owner.operation, []
-        for operand in op.operands:
-            found += [other for other in self._ranges(operand, seen) if other not in found]
-        return [*found, op] if op.name == "attn.range" else found
-
-    def _range(self, op: ir.Operation) -> None:
-        """Smallest and largest element of a box of a captured tensor; the lanes of a wave share the work."""
-        source, *box = op.operands
-        places = [self.scalars.emit(value) for value in box]
-        rank, name = len(places) // 2, self.names.fresh("range")
-        self.writer.line(f"attn::Range {name};")
-        offset, indent = "0", self.writer.indent
-        for dim in range(rank - 1):
-            index = self.names.fresh("at")
-            self.writer.line(f"for (int {index} = {places[dim]}; {index} < {places[rank + dim]}; ++{index})")
-            self.writer.indent += "  "
-            offset += f" + {index} * {self.arguments.stride(source, dim)}"
-        stride = self.arguments.stride(source, rank - 1)
-        self.writer.line(f"{name}.scan({self.arguments.pointer(source)} + {offset}, {stride}, {places[rank - 1]}, {places[-1]});")
-        self.writer.indent = indent
-        self.writer.line(f"{name}.combine();")
-        for result, member in zip(op.results, ("lowest", "highest"), strict=True):
-            self.scalars.bind(result, f"({self.scalars.type_of(result)}){name}.{member}")
-
-    def _other(self, op: ir.Operation, operands: list[str]) -> str:
-        if op.name == "memref.dim":
-            return self.arguments.size(op.operands[0], int(operands[0]))
-        if op.name == "tile.program_id":
-            return _AXES[ir.IntegerAttr(op.attributes["axis"]).value]
-        raise UnsupportedError(f"amd: '{op.name}' cannot stand in scalar code ({op.location})")
-
-    def load(self, op: ir.Operation, indices: list[str]) -> str:
-        """An element of a captured tensor."""
-        return self.arguments.element(op.operands[0], indices)
 
     def extract(self, op: ir.Operation, indices: list[str]) -> str:
         """An element of a tile at this lane's position: `n` and `r` are in scope for tiles of two dimensions."""
         tile = self.tiles.get(op.operands[0])
-        places = [ir.BlockArgument(index).arg_number if isinstance(index.owner, ir.Block) else -1 for index in list(op.operands)[1:]]
+        places = self.own(op)
         if isinstance(tile, Row) and places == [0]:
             return tile.name
         if isinstance(tile, Fragment) and places == [0, 1]:
@@ -140,26 +57,12 @@ class Core:
             return f"attn::bits<{TYPES[tile.element]}>(attn::half_of({tile.name}[2 * n + r / 8][r / 2 % 4], r % 2))"
         raise UnsupportedError(f"amd: the kernel reads {op.operands[0]} at {', '.join(indices)}, not at its own element ({op.location})")
 
-    def narrow(self, text: str, element: str) -> str:
-        """An f32 expression as a 16-bit number."""
-        return f"__float2half_rn({text})" if element == "f16" else f"__float2bfloat16_rn({text})"
-
     # ---- tiles
-
-    def columns(self, type_: ir.Type) -> int:
-        """The columns of a tile of rank 2."""
-        shape = ir.RankedTensorType(type_).shape
-        return self.width if shape[1] < 0 else shape[1]
 
     def columns_of(self, op: ir.Operation) -> int:
         """How many columns a map over pairs has at most."""
         extent = constant(list(op.operands)[1])
         return self.width if extent is None else int(extent)
-
-    def rows(self, type_: ir.Type) -> int:
-        """The rows of a tile."""
-        shape = ir.RankedTensorType(type_).shape
-        return self.width if shape[0] < 0 else shape[0]
 
     def fragment(self, hint: str, columns: int, start: str | None = None) -> Fragment:
         """Declares registers for a tile of f32; all of them `start` if given."""

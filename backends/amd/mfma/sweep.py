@@ -119,16 +119,9 @@ class Sweep:
             case "scf.if":
                 self._branch(op)
             case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
-                self._scalar(op)
+                core.statement(op)
             case _:
                 raise UnsupportedError(f"amd: '{op.name}' has no form in a kernel with products ({op.location})")
-
-    def _scalar(self, op: ir.Operation) -> None:
-        """Scalars of the function are printed where they stand, unless they are constants."""
-        if op.name != "arith.constant":
-            for result in op.results:
-                if list(result.uses):
-                    self.core.value(result)
 
     def _load(self, op: ir.Operation) -> None:
         if any(use.owner.operation.name == "tile.accumulate" and use.operand_number == 1 for use in op.results[0].uses):

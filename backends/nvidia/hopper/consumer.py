@@ -63,16 +63,9 @@ class Consumer:
             case "scf.if":
                 self.branch(op)
             case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
-                self.scalar(op)
+                self.core.statement(op)
             case _:
                 raise UnsupportedError(f"hopper: '{op.name}' has no form in a kernel over rows ({op.location})")
-
-    def scalar(self, op: ir.Operation) -> None:
-        """Scalars of the function are printed where they stand, unless they are constants."""
-        if op.name != "arith.constant":
-            for result in op.results:
-                if list(result.uses):
-                    self.core.value(result)
 
     # ---- tiles
 
