@@ -1,6 +1,8 @@
 """The `attn` dialect: what to compute."""
 
 from attn_mlir.dialects.attn.dialect import Attn
+from attn_mlir.dialects.attn.linear import ChunkOp, LinearAttentionOp
+from attn_mlir.dialects.attn.linear_pieces import CarryOp, DecayGradientOp, DecayOp, EnterOp, HeadSumOp, LeaveOp, WeightOp
 from attn_mlir.dialects.attn.ops import AttentionOp, OnlineOp
 from attn_mlir.dialects.attn.pairs import (
     ElementOp,
@@ -34,14 +36,22 @@ __all__ = [
     "Attn",
     "BlockMaskOp",
     "BoundsOp",
+    "CarryOp",
+    "ChunkOp",
     "CollectOp",
+    "DecayGradientOp",
+    "DecayOp",
     "DetachOp",
     "ElementOp",
     "ElementsOp",
+    "EnterOp",
     "FinalizeOp",
+    "HeadSumOp",
     "InitOp",
     "KeyOp",
     "KeySumOp",
+    "LeaveOp",
+    "LinearAttentionOp",
     "MaskOp",
     "MergeOp",
     "OnlineOp",
@@ -61,5 +71,6 @@ __all__ = [
     "StepOp",
     "TermOp",
     "ValueOp",
+    "WeightOp",
     "YieldOp",
 ]

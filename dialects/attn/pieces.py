@@ -7,6 +7,7 @@ from attn_mlir.dialects.verify import check, entry_block, is_score_type, termina
 from attn_mlir.mlir import ext, ir
 
 _OWNERS = ("attn.attention", "attn.online")
+_MODS_OWNERS = (*_OWNERS, "attn.linear_attention", "attn.chunk")
 
 
 def _kind(type_: ir.Type) -> str:
@@ -107,7 +108,7 @@ class QueryOp(Attn.Operation, name="query"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self)
+        return verify_owner(self, _MODS_OWNERS)
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "x, b, h, q_idx, d", ["score"] + ["index"] * 4, ["score"])
@@ -119,7 +120,7 @@ class KeyOp(Attn.Operation, name="key"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self)
+        return verify_owner(self, _MODS_OWNERS)
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "x, b, h_kv, kv_idx, d", ["score"] + ["index"] * 4, ["score"])
@@ -131,7 +132,7 @@ class ValueOp(Attn.Operation, name="value"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self)
+        return verify_owner(self, _MODS_OWNERS)
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "x, b, h_kv, kv_idx, d", ["score"] + ["index"] * 4, ["score"])

@@ -1,12 +1,13 @@
 """The `tile` dialect: how to compute it."""
 
 from attn_mlir.dialects.tile.accumulate import AccumulateOp, ScatterAddOp, ScatterYieldOp
-from attn_mlir.dialects.tile.compute import DotAddOp, DotOp, DotRescaleOp, FillOp, MapOp, YieldOp
+from attn_mlir.dialects.tile.compute import CumsumOp, DotAddOp, DotOp, DotRescaleOp, FillOp, MapOp, YieldOp
 from attn_mlir.dialects.tile.dialect import Tile
 from attn_mlir.dialects.tile.memory import LoadOp, ProgramIdOp, StoreOp
 
 __all__ = [
     "AccumulateOp",
+    "CumsumOp",
     "DotAddOp",
     "DotOp",
     "DotRescaleOp",

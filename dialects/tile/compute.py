@@ -38,13 +38,20 @@ class FillOp(Tile.Operation, name="fill", traits=[ext.Pure]):
 def _verify_dot(op: Any, a: ir.Type, b: ir.Type, c: ir.Type) -> bool:
     if not check(op, isinstance(op.transpose_b, ir.BoolAttr), f"takes `transpose_b` as true or false, got {op.transpose_b}"):
         return False
+    attributes = op.operation.attributes
+    flag = attributes["transpose_a"] if "transpose_a" in attributes else ir.BoolAttr.get(False)
+    if not check(op, isinstance(flag, ir.BoolAttr), f"takes `transpose_a` as true or false, got {flag}"):
+        return False
     tiles = all(isinstance(t, ir.RankedTensorType) and t.rank == 2 for t in (a, b, c))
     if not check(op, tiles, f"multiplies rank-2 tiles, got {a}, {b}, {c}"):
         return False
     transposed = op.transpose_b.value
     inner, columns = (b.shape[1], b.shape[0]) if transposed else (b.shape[0], b.shape[1])
-    fits = (a.shape[1], a.shape[0], columns) == (inner, c.shape[0], c.shape[1])
-    if not check(op, fits, f"shapes do not fit: {a} times {b}{' transposed' if transposed else ''} into {c}"):
+    rows, depth = (a.shape[1], a.shape[0]) if flag.value else (a.shape[0], a.shape[1])
+    fits = (depth, rows, columns) == (inner, c.shape[0], c.shape[1])
+    if not check(
+        op, fits, f"shapes do not fit: {a}{' transposed' if flag.value else ''} times {b}{' transposed' if transposed else ''} into {c}"
+    ):
         return False
     if not check(op, a.element_type == b.element_type, f"multiplies equal element types, got {a} and {b}"):
         return False
@@ -52,7 +59,7 @@ def _verify_dot(op: Any, a: ir.Type, b: ir.Type, c: ir.Type) -> bool:
 
 
 class DotOp(Tile.Operation, name="dot", traits=[ext.Pure]):
-    """a b, or a b^T with `transpose_b`; accumulated in the result's element type."""
+    """a b, or a b^T with `transpose_b`, a^T b with `transpose_a` (absent: false); accumulated in the result's element type."""
 
     a: ext.Operand[Any]
     b: ext.Operand[Any]
@@ -64,7 +71,7 @@ class DotOp(Tile.Operation, name="dot", traits=[ext.Pure]):
 
 
 class DotAddOp(Tile.Operation, name="dot_add", traits=[ext.Pure]):
-    """c + a b (or a b^T)."""
+    """c + a b (or a b^T, a^T b; see `tile.dot`)."""
 
     c: ext.Operand[Any]
     a: ext.Operand[Any]
@@ -79,7 +86,7 @@ class DotAddOp(Tile.Operation, name="dot_add", traits=[ext.Pure]):
 
 
 class DotRescaleOp(Tile.Operation, name="dot_rescale", traits=[ext.Pure]):
-    """c * scale + a b (or a b^T), where `scale` has one factor for each row of c."""
+    """c * scale + a b (or a b^T, a^T b; see `tile.dot`), where `scale` has one factor for each row of c."""
 
     c: ext.Operand[Any]
     scale: ext.Operand[Any]
@@ -96,6 +103,21 @@ class DotRescaleOp(Tile.Operation, name="dot_rescale", traits=[ext.Pure]):
             return False
         rows = isinstance(scale, ir.RankedTensorType) and list(scale.shape) == [c.shape[0]] and scale.element_type == c.element_type
         return check(self, rows, f"scales each of {c.shape[0]} rows, got {scale}")
+
+
+class CumsumOp(Tile.Operation, name="cumsum", traits=[ext.Pure]):
+    """Inclusive sums along the first dimension of a tile of floats, [M] or [M, N]; with `reverse` from the last row on."""
+
+    tile: ext.Operand[Any]
+    reverse: Any
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        tile, reverse = self.tile.type, self.reverse
+        if not check(self, isinstance(reverse, ir.BoolAttr), f"takes `reverse` as true or false, got {reverse}"):
+            return False
+        fits = isinstance(tile, ir.RankedTensorType) and tile.rank in (1, 2) and is_score_type(tile.element_type)
+        return check(self, fits and self.result.type == tile, f"sums a tile of f32 or f64 into one of its type, got {tile}")
 
 
 @single_variadic
