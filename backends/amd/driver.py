@@ -9,10 +9,10 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.amd import codegen, hip, pipeline
 from attn_mlir.backends.amd.launch import ON_CPU
-from attn_mlir.backends.amd.program import AmdProgram, outlined
+from attn_mlir.backends.amd.program import AmdProgram
 from attn_mlir.backends.amd.target import MAX_COLUMNS, MI250, TARGETS
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.units import Unit, pack, read_unit, unpack
+from attn_mlir.backends.gpu.units import Unit, outlined, pack, read_unit, unpack
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
 from attn_mlir.dialects import load_all

@@ -1,6 +1,5 @@
 """Programs for AMD GPUs: the kernels of a host function, compiled with clang at the first run, on torch tensors."""
 
-import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,15 +11,11 @@ from attn_mlir.backends.amd.compile import Binary, compile_all
 from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, EmulatedLauncher, HipLauncher, InterpretedLauncher, Launcher
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.limits import check_sizes
-from attn_mlir.backends.gpu.packing import aligned_empty
-from attn_mlir.backends.gpu.units import Unit
+from attn_mlir.backends.gpu.outputs import outputs_of
+from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host, Step
-from attn_mlir.backends.memory import Memory, allocate, empty
-from attn_mlir.backends.program import HostProgram, Made, Plan, keep_kernels, stages_of
-from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.mlir import ir
-
-_SLOT_BYTES = 1 << 30
+from attn_mlir.backends.program import HostProgram, Made, Plan, stages_of
+from attn_mlir.errors import ArgumentError
 
 
 class AmdProgram(HostProgram):
@@ -55,16 +50,7 @@ class AmdProgram(HostProgram):
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]
         asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
-        memory = []
-        for i, shape in enumerate(made.shapes):
-            transposed, align = made.heads[i] and layout == "bshd", asked.get(len(operands) + i, 1)
-            if shape and shape[-1] % align:
-                memory.append(_padded(unit, i, shape, transposed, over.device, align))
-            elif unit.kernel.outputs[i] == "store":
-                tensor = empty(shape, unit.dtypes[i], transposed, over.device)
-                memory.append(Memory(tensor, tensor))
-            else:
-                memory.append(_sums(unit, i, shape, transposed, over))
+        memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1))
         chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
         arguments = [*operands, *[each.seen for each in memory], *chunk]
         self._launcher(step.kernel, over)(arguments, range(len(operands), len(operands) + len(memory)))
@@ -108,46 +94,3 @@ class AmdProgram(HostProgram):
             if name in binaries:
                 lines.append(f"  compiled: {binaries[name].describe()}")
         return "\n".join(lines)
-
-
-def outlined(module: ir.Module, host: Host, choices: attributes.Fields) -> None:
-    """Leaves the kernels of `host`, and tells their schedules what is asked for."""
-    keep_kernels(module, host)
-    with module.context:
-        for view in module.body.operations:
-            given = attributes.read(view.operation, attributes.CHOICES)
-            view.operation.attributes[attributes.CHOICES] = attributes.write({**choices, **given})
-
-
-def _sums(unit: Unit, output: int, shape: torch.Size, transposed: bool, over: torch.Tensor) -> Memory:
-    """Zeros to which programs add: in one place by atomic additions, or each in a slot of its own."""
-    kernel = unit.kernel
-    batch, heads, length = over.shape[:3]
-    programs = (-(-length // kernel.block_q), batch, heads)
-    slots = (1, 1, 1)
-    if unit.schedule.get("sums") == "slots" or (kernel.outputs[output] == "scatter" and unit.schedule.get("deterministic")):
-        apart = kernel.disjoint[output] if kernel.outputs[output] == "scatter" else (False, True, True)
-        slots = (1 if apart[0] else programs[0], 1 if apart[2] else batch, 1 if apart[1] else heads)
-    dtype = unit.dtypes[output]
-    size = math.prod(slots) * math.prod(shape) * dtype.itemsize
-    if math.prod(slots) > 1 and size > _SLOT_BYTES:
-        raise UnsupportedError(
-            f"deterministic=True: the sums of {unit.code.name} in a fixed order would take {size / 2**30:.1f} GiB here; use shorter "
-            "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
-        )
-    return allocate(kernel.outputs[output], shape, dtype, over.device, transposed, slots, programs)
-
-
-def _padded(unit: Unit, output: int, shape: torch.Size, transposed: bool, device: torch.device, align: int) -> Memory:
-    """Memory whose rows begin where the kernel needs them; the result is a copy of its columns in order."""
-    if unit.kernel.outputs[output] != "store":
-        raise UnsupportedError(f"{unit.code.name} adds to a tensor of {shape[-1]} columns, where it takes multiples of {align}")
-    seen = aligned_empty(shape, unit.dtypes[output], device, align)
-    return _Copied(empty(shape, unit.dtypes[output], transposed, device), seen)
-
-
-class _Copied(Memory):
-    """The result is a copy of what the kernel wrote."""
-
-    def result(self) -> torch.Tensor:
-        return self.tensor.copy_(self.seen)

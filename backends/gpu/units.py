@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.host import Host, Kernel, from_json, read_kernel, to_json
-from attn_mlir.backends.program import DTYPES
+from attn_mlir.backends.program import DTYPES, keep_kernels
 from attn_mlir.mlir import ir
 
 
@@ -42,6 +42,15 @@ class Unit:
         made = f"{schedule.pop('emitter', code.language)} for {schedule.pop('arch', code.arch)}"
         line = f"{code.name}: {made}, {code.threads} threads, {code.shared_bytes} bytes of shared memory, grid: {code.grid}"
         return line + ("\n  schedule: " + ", ".join(f"{name} {value}" for name, value in schedule.items()) if schedule else "")
+
+
+def outlined(module: ir.Module, host: Host, choices: attributes.Fields) -> None:
+    """Leaves the kernels of `host`, and tells their schedules what is asked for."""
+    keep_kernels(module, host)
+    with module.context:
+        for view in module.body.operations:
+            given = attributes.read(view.operation, attributes.CHOICES)
+            view.operation.attributes[attributes.CHOICES] = attributes.write({**choices, **given})
 
 
 def read_unit(function: ir.Operation, results: int, emit: Callable[[ir.Operation], KernelCode]) -> Unit:

@@ -8,10 +8,10 @@ import torch
 
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.units import Unit, read_unit
+from attn_mlir.backends.gpu.units import Unit, outlined, read_unit
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target
-from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram, outlined
+from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.units import round_results, unpack
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported

@@ -1,6 +1,5 @@
 """Programs on an NVIDIA GPU: the kernels of a host function, compiled with nvcc at the first run, on torch tensors."""
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,19 +9,17 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.limits import check_sizes
-from attn_mlir.backends.gpu.units import Unit
+from attn_mlir.backends.gpu.outputs import outputs_of
+from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host, Step
-from attn_mlir.backends.memory import Memory, allocate, empty
 from attn_mlir.backends.nvidia import calls, chains, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
-from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, tiled_empty
+from attn_mlir.backends.nvidia.launch import LIMIT, Launcher
 from attn_mlir.backends.nvidia.units import describe, pack, turns
-from attn_mlir.backends.program import HostProgram, Made, Plan, keep_kernels, stages_of
-from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.mlir import ir
+from attn_mlir.backends.program import HostProgram, Made, Plan, stages_of
+from attn_mlir.errors import ArgumentError
 
 SUFFIX = "zip"
-_SLOT_BYTES = 1 << 30
 _GIVEN = "bshd, as given"
 """In keys of calls: the first three inputs are [B, S, H, D] themselves, and not only their memory."""
 
@@ -128,37 +125,10 @@ class NvidiaProgram(HostProgram):
         over = operands[unit.kernel.over]
         device, index = over.device, cuda.index_of(over)
         launcher = self._launchers.get((step.kernel, index)) or self._load(step.kernel, device, index)
-        memory = []
-        for i, shape in enumerate(made.shapes):
-            transposed = made.heads[i] and layout == "bshd"
-            if shape and shape[-1] % launcher.alignment(len(operands) + i, unit.dtypes[i]):
-                memory.append(_padded(unit, i, shape, transposed, device))
-            elif unit.kernel.outputs[i] == "store":
-                tensor = empty(shape, unit.dtypes[i], transposed, device)
-                memory.append(Memory(tensor, tensor))
-            else:
-                memory.append(self._sums(unit, i, shape, transposed, over))
+        memory = outputs_of(unit, made, over, layout, lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]))
         chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
         launcher([*operands, *[each.seen for each in memory], *chunk, *_turns(unit, operands)])
         return [each.result() for each in memory]
-
-    def _sums(self, unit: Unit, output: int, shape: torch.Size, transposed: bool, over: torch.Tensor) -> Memory:
-        """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
-        kernel = unit.kernel
-        batch, heads, length = over.shape[:3]
-        programs = (-(-length // kernel.block_q), batch, heads)
-        slots = (1, 1, 1)
-        if unit.schedule.get("sums") == "slots" or (kernel.outputs[output] == "scatter" and unit.schedule.get("deterministic")):
-            apart = kernel.disjoint[output] if kernel.outputs[output] == "scatter" else (False, True, True)
-            slots = (1 if apart[0] else programs[0], 1 if apart[2] else batch, 1 if apart[1] else heads)
-        dtype = unit.dtypes[output]
-        size = math.prod(slots) * math.prod(shape) * dtype.itemsize
-        if math.prod(slots) > 1 and size > _SLOT_BYTES:
-            raise UnsupportedError(
-                f"deterministic=True: the sums of {unit.code.name} in a fixed order would take {size / 2**30:.1f} GiB here; use shorter "
-                "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
-            )
-        return allocate(kernel.outputs[output], shape, dtype, over.device, transposed, slots, programs)
 
     def _load(self, name: str, device: torch.device, index: int) -> Launcher:
         """The kernel on a device, compiled and loaded at its first use there."""
@@ -200,38 +170,9 @@ def _turns(unit: Unit, operands: Sequence[Any]) -> list[torch.Tensor]:
     return [torch.zeros(count, dtype=torch.int32, device=operands[unit.kernel.over].device)] if count else []
 
 
-def _padded(unit: Unit, output: int, shape: torch.Size, transposed: bool, device: torch.device) -> Memory:
-    """Memory whose rows are aligned as the kernel needs them; the result is a copy of its columns in order."""
-    kind, dtype = unit.kernel.outputs[output], unit.dtypes[output]
-    if kind != "store":
-        raise UnsupportedError(
-            f"{unit.code.name} adds to a tensor of {shape[-1]} columns through the copy engine, which takes multiples of 4"
-        )
-    return _Copied(tiled_empty(shape, dtype, device), empty(shape, dtype, transposed, device))
-
-
-class _Copied(Memory):
-    """An output that is copied to the place of its result."""
-
-    def __init__(self, seen: torch.Tensor, result: torch.Tensor) -> None:
-        super().__init__(result, seen)
-
-    def result(self) -> torch.Tensor:
-        return self.tensor.copy_(self.seen)
-
-
 def _single_kernel(host: Host, units: Mapping[str, Unit]) -> str:
     """The name of the only kernel of a program that returns what it writes; empty for other programs."""
     name = host.steps[0].kernel
     arguments = len(host.arguments)
     whole = host.returns == tuple(range(arguments, arguments + len(host.steps[0].results)))
     return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""
-
-
-def outlined(module: ir.Module, host: Host, choices: attributes.Fields) -> None:
-    """Leaves the kernels of `host`, and tells their schedules what is asked for."""
-    keep_kernels(module, host)
-    with module.context:
-        for view in module.body.operations:
-            given = attributes.read(view.operation, attributes.CHOICES)
-            view.operation.attributes[attributes.CHOICES] = attributes.write({**choices, **given})

@@ -11,10 +11,10 @@ import torch
 
 import attn_mlir
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.units import outlined
 from attn_mlir.backends.host import read_host
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import cuda, driver, pipeline
-from attn_mlir.backends.nvidia.program import outlined
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.bench import GpuBench, shared_cache
 from attn_mlir.backends.nvidia.tuning.choices import choices_in, with_choices

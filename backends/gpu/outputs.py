@@ -1,0 +1,67 @@
+"""The memory that kernels for GPUs write to: results, sums in one place or in slots, rows that begin where a kernel needs them."""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from attn_mlir.backends.gpu.packing import aligned_empty
+from attn_mlir.backends.gpu.units import Unit
+from attn_mlir.backends.memory import Memory, allocate, empty
+from attn_mlir.backends.program import Made
+from attn_mlir.errors import UnsupportedError
+
+_SLOT_BYTES = 1 << 30
+
+
+def outputs_of(unit: Unit, made: Made, over: torch.Tensor, layout: str, alignment: Callable[[int], int]) -> list[Memory]:
+    """The memory of a step's results. `over`: the tensor whose blocks of rows are the programs of the grid.
+
+    `alignment` tells of how many elements the address and the strides of an output must be multiples.
+    Raises UnsupportedError for sums that would need slots of more than 1 GiB, or other columns than they have.
+    """
+    memory = []
+    for output, shape in enumerate(made.shapes):
+        transposed, align = made.heads[output] and layout == "bshd", alignment(output)
+        if shape and shape[-1] % align:
+            memory.append(_padded(unit, output, shape, transposed, over.device, align))
+        elif unit.kernel.outputs[output] == "store":
+            tensor = empty(shape, unit.dtypes[output], transposed, over.device)
+            memory.append(Memory(tensor, tensor))
+        else:
+            memory.append(_sums(unit, output, shape, transposed, over))
+    return memory
+
+
+def _sums(unit: Unit, output: int, shape: torch.Size, transposed: bool, over: torch.Tensor) -> Memory:
+    """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
+    kernel = unit.kernel
+    batch, heads, length = over.shape[:3]
+    programs = (-(-length // kernel.block_q), batch, heads)
+    slots = (1, 1, 1)
+    if unit.schedule.get("sums") == "slots" or (kernel.outputs[output] == "scatter" and unit.schedule.get("deterministic")):
+        apart = kernel.disjoint[output] if kernel.outputs[output] == "scatter" else (False, True, True)
+        slots = (1 if apart[0] else programs[0], 1 if apart[2] else batch, 1 if apart[1] else heads)
+    dtype = unit.dtypes[output]
+    size = math.prod(slots) * math.prod(shape) * dtype.itemsize
+    if math.prod(slots) > 1 and size > _SLOT_BYTES:
+        raise UnsupportedError(
+            f"deterministic=True: the sums of {unit.code.name} in a fixed order would take {size / 2**30:.1f} GiB here; use shorter "
+            "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
+        )
+    return allocate(kernel.outputs[output], shape, dtype, over.device, transposed, slots, programs)
+
+
+def _padded(unit: Unit, output: int, shape: torch.Size, transposed: bool, device: torch.device, align: int) -> Memory:
+    """Memory whose rows begin where the kernel needs them; the result is a copy of its columns in order."""
+    if unit.kernel.outputs[output] != "store":
+        raise UnsupportedError(f"{unit.code.name} adds to a tensor of {shape[-1]} columns, where it takes multiples of {align}")
+    seen = aligned_empty(shape, unit.dtypes[output], device, align)
+    return _Copied(empty(shape, unit.dtypes[output], transposed, device), seen)
+
+
+class _Copied(Memory):
+    """The result is a copy of what the kernel wrote."""
+
+    def result(self) -> torch.Tensor:
+        return self.tensor.copy_(self.seen)
