@@ -1,4 +1,4 @@
-"""Arguments of a kernel's tile function as values of the parameters of its code, for drivers without descriptors of tensors."""
+"""Arguments of a kernel's tile function as values of the parameters of its code, but for descriptors of tensors."""
 
 import ctypes
 import struct
@@ -20,6 +20,7 @@ Value = tuple[str, Any]
 def grid_of(code: KernelCode, block_rows: int, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
     """The grid of a kernel over tiles, in blocks of threads, and how many blocks of rows it has; `over` are sizes [B, H, S, ...].
 
+    The grid has whole clusters.
     Raises UnsupportedError where it is too large for a launch.
     """
     if code.grid != "tiles":
@@ -31,15 +32,16 @@ def grid_of(code: KernelCode, block_rows: int, over: Sequence[int]) -> tuple[tup
             "call it for parts of the batch"
         )
     blocks = -(-length // block_rows)
-    return (blocks, heads, batch), blocks
+    return (blocks + -blocks % code.cluster, heads, batch), blocks
 
 
 def values_of(code: KernelCode, arguments: Sequence[Any], blocks: int, counter: int = 0) -> list[Value]:
     """The parameters' values, in their order; `counter` is the address of an int32 zero. Raises ArgumentError for too large numbers."""
-    return [_value(parameter, arguments, blocks, counter) for parameter in code.parameters]
+    return [value_of(parameter, arguments, blocks, counter) for parameter in code.parameters]
 
 
-def _value(parameter: Parameter, arguments: Sequence[Any], blocks: int, counter: int) -> Value:
+def value_of(parameter: Parameter, arguments: Sequence[Any], blocks: int, counter: int) -> Value:
+    """One parameter's value."""
     form = _FORMATS.get(parameter.type, "")
     match parameter.kind:
         case "pointer":

@@ -13,15 +13,13 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
-from attn_mlir.backends.gpu.packing import fitting
+from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, value_of
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.compile import Binary
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 
-_FORMATS = {"int": "i", "long long": "q", "float": "f", "double": "d"}
 LIMIT = 256
-_GRID_LIMIT = 65535
 _PROGRAM_LIMIT = (1 << 31) - (1 << 16)
 """Of persistent kernels, which number what they run in 32 bits, and count a little further."""
 _MAPS: dict[Any, bytes] = {}
@@ -131,27 +129,26 @@ class Launcher:
         code = self._code
         if self.counts and counter is None:
             counter = _counter(self.index, stream, self._device)
-        values = [_value(parameter, arguments, blocks, counter) for parameter in code.parameters]
+        address = 0 if counter is None else counter.data_ptr()
+        values = [
+            ("map", _map(arguments[p.argument], p)) if p.kind == "descriptor" else value_of(p, arguments, blocks, address)
+            for p in code.parameters
+        ]
         return Packed(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
 
     def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
         """Blocks of threads, and how many blocks of rows there are."""
+        if self._code.grid != "persistent":
+            return grid_of(self._code, self._rows, over)
         batch, heads, length = over[:3]
         blocks, cluster = -(-length // self._rows), self._code.cluster
-        if self._code.grid == "persistent":
-            if blocks * heads * batch > _PROGRAM_LIMIT:
-                raise ArgumentError(
-                    f"a batch of {batch} with {heads} heads of {length} rows does not fit into one launch, which runs up to "
-                    f"{_PROGRAM_LIMIT} blocks of {self._rows} rows: call it for parts of the batch"
-                )
-            whole = min(cuda.device(self.index).multiprocessors // cluster, -(-blocks * heads * batch // cluster))
-            return (max(1, whole) * cluster, 1, 1), blocks
-        if heads > _GRID_LIMIT or batch > _GRID_LIMIT:
-            raise UnsupportedError(
-                f"a batch of {batch} with {heads} heads does not fit into one launch on a GPU, whose limit is {_GRID_LIMIT} of each: "
-                "call it for parts of the batch"
+        if blocks * heads * batch > _PROGRAM_LIMIT:
+            raise ArgumentError(
+                f"a batch of {batch} with {heads} heads of {length} rows does not fit into one launch, which runs up to "
+                f"{_PROGRAM_LIMIT} blocks of {self._rows} rows: call it for parts of the batch"
             )
-        return (blocks + -blocks % cluster, heads, batch), blocks
+        whole = min(cuda.device(self.index).multiprocessors // cluster, -(-blocks * heads * batch // cluster))
+        return (max(1, whole) * cluster, 1, 1), blocks
 
 
 def is_tiled(tensor: torch.Tensor) -> bool:
@@ -159,25 +156,9 @@ def is_tiled(tensor: torch.Tensor) -> bool:
     return is_aligned(tensor, 16 // tensor.element_size())
 
 
-def is_aligned(tensor: torch.Tensor, elements: int) -> bool:
-    """Whether columns are dense, and the address and the other strides multiples of so many elements."""
-    *strides, last = tensor.stride()
-    *extents, columns = tensor.shape
-    if (last != 1 and columns != 1) or tensor.data_ptr() % (elements * tensor.element_size()):
-        return False
-    return all(extent == 1 or stride % elements == 0 for extent, stride in zip(extents, strides, strict=True))
-
-
-def tiled_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A new tensor that the copy engine can reach: its rows begin at multiples of 16 bytes."""
-    columns = shape[-1]
-    padded = columns + -columns % (16 // dtype.itemsize)
-    return torch.empty((*shape[:-1], padded), dtype=dtype, device=device)[..., :columns]
-
-
 def tiled_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that the copy engine can read."""
-    return tiled_empty(tensor.shape, tensor.dtype, tensor.device).copy_(tensor)
+    return aligned_copy(tensor, 16 // tensor.element_size())
 
 
 def _check_place(position: int, tensor: torch.Tensor, index: int) -> None:
@@ -185,26 +166,6 @@ def _check_place(position: int, tensor: torch.Tensor, index: int) -> None:
         raise ArgumentError(f"argument {position} of this kernel is on {tensor.device}, but the others are on cuda:{index}: move it there")
     if not tensor.data_ptr() and tensor.numel():
         raise ArgumentError(f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the GPU")
-
-
-def _value(parameter: Parameter, arguments: Sequence[Any], blocks: int, counter: torch.Tensor | None) -> tuple[str, Any]:
-    """A parameter as its format and its value."""
-    given = arguments[parameter.argument]
-    form = _FORMATS.get(parameter.type, "")
-    match parameter.kind:
-        case "pointer":
-            return "Q", given.data_ptr()
-        case "counter":
-            return "Q", 0 if counter is None else counter.data_ptr()
-        case "descriptor":
-            return "map", _map(given, parameter)
-        case "blocks":
-            return form, blocks
-        case "size":
-            return form, fitting(given.shape[parameter.dim], form)
-        case "stride":
-            return form, fitting(given.stride(parameter.dim), form)
-    return form, fitting(given, form)
 
 
 def _map(tensor: torch.Tensor, parameter: Parameter) -> bytes:
