@@ -10,8 +10,10 @@ from attn_mlir.backends import disk_cache
 from attn_mlir.backends.amd import codegen, hip, pipeline
 from attn_mlir.backends.amd.launch import ON_CPU
 from attn_mlir.backends.amd.program import AmdProgram
-from attn_mlir.backends.amd.target import MAX_COLUMNS, MI250, TARGETS
+from attn_mlir.backends.amd.target import MI250, TARGETS
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
+from attn_mlir.backends.gpu.limits import check_types
 from attn_mlir.backends.gpu.units import Unit, outlined, pack, read_unit, unpack
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
@@ -21,35 +23,15 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
-_ELEMENTS = ("f16", "bf16")
 _SUFFIX = "zip"
 _PROGRAMS: dict[Any, AmdProgram] = {}
-_KERNELS: dict[AmdProgram, "AmdKernel"] = {}
+_KERNELS: dict[AmdProgram, AttentionKernel[AmdProgram]] = {}
 
 
-class AmdKernel:
-    """A program that is a whole attention. See `driver.Kernel`."""
-
-    def __init__(self, program: AmdProgram) -> None:
-        self.program = program
-
-    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Kernel.run`; on a GPU, the results are computed on its current stream."""
-        return self.program.run((q, k, v, *captures), layout)
-
-    def stages(self) -> dict[str, str]:
-        """See `driver.Kernel.stages`."""
-        return self.program.stages()
-
-    def explain(self) -> str:
-        """The kernels in words: schedules, registers, spills."""
-        return self.program.explain()
-
-
-def compile_module(source: str, device: str) -> AmdKernel:
+def compile_module(source: str, device: str) -> AttentionKernel[AmdProgram]:
     """Compiles a module given as text; clang runs at the first launch. Raises CompileError, or UnsupportedError where nothing makes it."""
     program = compile_program(source, "attention", device=device)
-    return _KERNELS.setdefault(program, AmdKernel(program))
+    return _KERNELS.setdefault(program, AttentionKernel(program))
 
 
 def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool, device: str) -> AmdProgram:
@@ -101,24 +83,10 @@ def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
     with reported(), ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(source)
-        _check_types(module)
+        check_types(module, "AMD")
         Pipeline.parse(prepare, registry()).run(module)
         host = read_host(function_named(module, name))
         outlined(module, host, choices)
         Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         called = {step.kernel: step for step in host.steps if step.kernel}
         return host, {name: read_unit(function_named(module, name), len(step.results), codegen.emit) for name, step in called.items()}
-
-
-def _check_types(module: ir.Module) -> None:
-    """Refuses elements and head dimensions that no kernel takes."""
-    inputs = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value).inputs
-    q, v = ir.RankedTensorType(inputs[0]), ir.RankedTensorType(inputs[2])
-    if str(q.element_type) not in _ELEMENTS:
-        raise UnsupportedError(
-            f"kernels for AMD GPUs take 16-bit inputs, but q, k and v are {q.element_type}: cast them with .half() or .bfloat16() "
-            "(scores and sums are float32 all the same), or compute on the CPU"
-        )
-    for name, columns in (("q", q.shape[3]), ("v", v.shape[3])):
-        if columns > MAX_COLUMNS:
-            raise UnsupportedError(f"{name} has head dimension {columns}, and kernels for AMD GPUs take up to {MAX_COLUMNS}: use the CPU")

@@ -1,6 +1,5 @@
 """Programs for AMD GPUs: the kernels of a host function, compiled with clang at the first run, on torch tensors."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,25 +9,22 @@ from attn_mlir.backends.amd import hip, pipeline
 from attn_mlir.backends.amd.compile import Binary, compile_all
 from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, EmulatedLauncher, HipLauncher, InterpretedLauncher, Launcher
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.limits import check_sizes
 from attn_mlir.backends.gpu.outputs import outputs_of
-from attn_mlir.backends.gpu.units import Unit, outlined
+from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
-from attn_mlir.backends.program import HostProgram, Made, Plan, stages_of
+from attn_mlir.backends.program import Made, Plan
 from attn_mlir.errors import ArgumentError
 
 
-class AmdProgram(HostProgram):
+class AmdProgram(GpuProgram):
     """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
 
     def __init__(self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], device: str) -> None:
         """`device`: "hip", or "hip-emulated" or "hip-interpreted", which run on the CPU."""
-        super().__init__(host, {name: unit.kernel for name, unit in units.items()})
-        self.units = units
-        self._source, self._prepare, self._choices = source, prepare, choices
+        super().__init__(source, prepare, choices, host, units)
         self._device = device
         self._binaries: Mapping[str, Binary] | None = None
-        self._lock = threading.Lock()
         self._launchers: dict[tuple[str, int], Launcher] = {}
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
@@ -38,13 +34,6 @@ class AmdProgram(HostProgram):
         if self._device not in ON_CPU and hip.index_of(q) < 0:
             raise ArgumentError(f"this program is compiled for AMD GPUs, but q is on {q.device}: move the tensors with .cuda()")
         return super().run(inputs, layout)
-
-    def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
-        check_sizes(self.host.arguments, inputs)
-        return super()._plan(key, inputs)
-
-    def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
-        return tensor.resolve_neg() if tensor.is_neg() else tensor
 
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
@@ -82,11 +71,9 @@ class AmdProgram(HostProgram):
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`; "hip" is the last: the source of the kernels."""
-        stages = stages_of(self._source, self._prepare, lambda module: outlined(module, self.host, self._choices), pipeline.KERNEL)
-        return {**stages, "hip": "\n".join(unit.code.source for unit in self.units.values())}
+        return {**self.ir_stages(pipeline.KERNEL), "hip": "\n".join(unit.code.source for unit in self.units.values())}
 
     def explain(self) -> str:
-        """Each kernel in words: its schedule, and, once it is compiled, its registers and spills."""
         binaries = self._binaries or {}
         lines = []
         for name, unit in self.units.items():

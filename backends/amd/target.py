@@ -29,6 +29,4 @@ MI250 = AmdTarget("gfx90a", "MI250", compute_units=104, clock_ghz=1.7)
 """One of the two dies (GCDs) of an MI250, which is a device of its own to programs; MI210 has one."""
 MI300X = AmdTarget("gfx942", "MI300X", compute_units=304, clock_ghz=2.1, matrix_flops=2048, flushes_subnormals=False)
 """Code for it is compiled in tests."""
-MAX_COLUMNS = 256
-"""Of a head, of queries and keys or of values."""
 TARGETS = {target.arch: target for target in (MI250, MI300X)}

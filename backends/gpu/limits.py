@@ -1,15 +1,37 @@
-"""How large tensors may be: kernels count positions, heads and captured elements along a dimension in 32 bits, some in f32."""
+"""Which inputs kernels take: element types, head dimensions, and how large tensors may be.
+
+They count positions, heads and captured elements along a dimension in 32 bits, some in f32.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from attn_mlir.backends.gpu.scalar_bounds import HEADS, POSITIONS
+from attn_mlir.backends.gpu.scalar_bounds import HEADS, MAX_COLUMNS, POSITIONS
 from attn_mlir.backends.host import Argument
-from attn_mlir.errors import ArgumentError
+from attn_mlir.backends.program import function_named
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.mlir import ir
 
 INT = (1 << 31) - 1
+ELEMENTS = ("f16", "bf16")
+
+
+def check_types(module: ir.Module, vendor: str) -> None:
+    """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes; `vendor` is "NVIDIA" or "AMD"."""
+    inputs = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value).inputs
+    q, v = ir.RankedTensorType(inputs[0]), ir.RankedTensorType(inputs[2])
+    if str(q.element_type) not in ELEMENTS:
+        raise UnsupportedError(
+            f"kernels for {vendor} GPUs take 16-bit inputs, but q, k and v are {q.element_type}: cast them with .half() or .bfloat16() "
+            "(scores and sums are float32 all the same), or compute on the CPU"
+        )
+    for name, columns in (("q", q.shape[3]), ("v", v.shape[3])):
+        if columns > MAX_COLUMNS:
+            raise UnsupportedError(
+                f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {MAX_COLUMNS}: compute on the CPU"
+            )
 
 
 def check_sizes(types: Sequence[Argument], inputs: Sequence[Any]) -> None:

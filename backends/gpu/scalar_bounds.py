@@ -13,6 +13,8 @@ POSITIONS = (1 << 24) - (1 << 12)
 """The longest sequence."""
 HEADS = (1 << 15) - 1
 """The most heads, and the most batches, that a tensor may have."""
+MAX_COLUMNS = 256
+"""The largest head dimension, of queries and keys or of values."""
 _INT = (-(1 << 31), (1 << 31) - 1)
 _WIDE = (-(1 << 63), (1 << 63) - 1)
 

@@ -8,6 +8,8 @@ import torch
 
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
+from attn_mlir.backends.gpu.limits import check_types
 from attn_mlir.backends.gpu.units import Unit, outlined, read_unit
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target
@@ -21,33 +23,16 @@ from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
-_ELEMENTS = ("f16", "bf16")
-_MAX_COLUMNS = 256
 _PROGRAMS: dict[Any, NvidiaProgram] = {}
 _KERNELS: dict[NvidiaProgram, "NvidiaKernel"] = {}
 
 
-class NvidiaKernel:
-    """A program that is a whole attention. See `driver.Kernel`."""
-
-    def __init__(self, program: NvidiaProgram) -> None:
-        self.program = program
-
-    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        """See `driver.Kernel.run`; the results are on the device of q, and computed on its current stream."""
-        return self.program.run((q, k, v, *captures), layout)
+class NvidiaKernel(AttentionKernel[NvidiaProgram]):
+    """A program that is a whole attention. See `driver.Repeating`."""
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `driver.Repeating`."""
         return self.program.again(inputs, layout)
-
-    def stages(self) -> dict[str, str]:
-        """See `driver.Kernel.stages`."""
-        return self.program.stages()
-
-    def explain(self) -> str:
-        """The kernels in words: schedules, registers, spills."""
-        return self.program.explain()
 
 
 def compile_module(source: str) -> NvidiaKernel:
@@ -101,7 +86,7 @@ def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
     with reported(), ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(source)
-        _check_types(module)
+        check_types(module, "NVIDIA")
         Pipeline.parse(prepare, registry()).run(module)
         host = read_host(function_named(module, name))
         outlined(module, host, choices)
@@ -109,22 +94,6 @@ def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
         return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results), codegen.emit) for step in called}
-
-
-def _check_types(module: ir.Module) -> None:
-    """Refuses elements and head dimensions that no kernel takes."""
-    inputs = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value).inputs
-    q, v = ir.RankedTensorType(inputs[0]), ir.RankedTensorType(inputs[2])
-    if str(q.element_type) not in _ELEMENTS:
-        raise UnsupportedError(
-            f"kernels for NVIDIA GPUs take 16-bit inputs, but q, k and v are {q.element_type}: cast them with .half() or .bfloat16() "
-            "(scores and sums are float32 all the same), or move them to the CPU with .cpu()"
-        )
-    for name, columns in (("q", q.shape[3]), ("v", v.shape[3])):
-        if columns > _MAX_COLUMNS:
-            raise UnsupportedError(
-                f"{name} has head dimension {columns}, and kernels for NVIDIA GPUs take up to {_MAX_COLUMNS}: move the tensors to the CPU"
-            )
 
 
 def current_target() -> NvidiaTarget:

@@ -1,6 +1,5 @@
 """Programs on an NVIDIA GPU: the kernels of a host function, compiled with nvcc at the first run, on torch tensors."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,15 +7,15 @@ import torch
 
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.limits import check_sizes
 from attn_mlir.backends.gpu.outputs import outputs_of
-from attn_mlir.backends.gpu.units import Unit, outlined
+from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import calls, chains, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, Launcher
 from attn_mlir.backends.nvidia.units import describe, pack, turns
-from attn_mlir.backends.program import HostProgram, Made, Plan, stages_of
+from attn_mlir.backends.program import Made, Plan
 from attn_mlir.errors import ArgumentError
 
 SUFFIX = "zip"
@@ -24,7 +23,7 @@ _GIVEN = "bshd, as given"
 """In keys of calls: the first three inputs are [B, S, H, D] themselves, and not only their memory."""
 
 
-class NvidiaProgram(HostProgram):
+class NvidiaProgram(GpuProgram):
     """A function compiled for NVIDIA GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
 
     def __init__(
@@ -38,14 +37,9 @@ class NvidiaProgram(HostProgram):
         key: str = "",
     ) -> None:
         """`key` is that under which the program is kept on disk once its kernels are compiled, where `binaries` are not given."""
-        super().__init__(host, {name: unit.kernel for name, unit in units.items()})
-        self.units = units
-        self._source = source
-        self._prepare = prepare
-        self._choices = choices
+        super().__init__(source, prepare, choices, host, units)
         self._binaries = binaries
         self._key = key
-        self._lock = threading.Lock()
         self._launchers: dict[tuple[str, int], Launcher] = {}
         self._single = _single_kernel(host, units)
         self._chained = not self._single and chains.is_chain(host, units)
@@ -112,14 +106,6 @@ class NvidiaProgram(HostProgram):
             self._calls.clear()
         self._calls[key] = call
 
-    def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
-        check_sizes(self.host.arguments, inputs)
-        return super()._plan(key, inputs)
-
-    def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
-        # What the copy engine cannot read is copied where a kernel needs it.
-        return tensor.resolve_neg() if tensor.is_neg() else tensor
-
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]
@@ -152,14 +138,13 @@ class NvidiaProgram(HostProgram):
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`; "cuda" is the last: the source of the kernels, after "tilelang" where they were made through it."""
-        stages = stages_of(self._source, self._prepare, lambda module: outlined(module, self.host, self._choices), pipeline.KERNEL)
+        stages = self.ir_stages(pipeline.KERNEL)
         programs = [unit.code.program for unit in self.units.values() if unit.code.program]
         if programs:
             stages["tilelang"] = "\n".join(programs)
         return {**stages, "cuda": "\n".join(unit.code.source for unit in self.units.values())}
 
     def explain(self) -> str:
-        """Each kernel in words: its schedule, and, once it is compiled, its registers and spills."""
         binaries = self._binaries or {}
         return "\n".join(describe(unit, binaries.get(name)) for name, unit in self.units.items())
 

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.amd.mfma.kernel import Kernel
-from attn_mlir.backends.amd.target import MAX_COLUMNS, AmdTarget
+from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
