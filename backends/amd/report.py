@@ -12,15 +12,12 @@ from attn_mlir.backends.amd.isa import Machine
 from attn_mlir.backends.amd.isa.disassembly import Instruction
 from attn_mlir.backends.amd.model import ASSUMPTIONS, estimate, family, issue_clocks
 from attn_mlir.backends.amd.target import TARGETS
-from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.packing import grid_of
+from attn_mlir.backends.gpu.translations import kernels_of
 from attn_mlir.backends.host import Kernel, read_kernel
 from attn_mlir.backends.program import DTYPES
 from attn_mlir.mlir import ir
-from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import find_all
-from attn_mlir.registry import registry
 
 _LENGTHS = {"rows": 2048, "pairs": 1024, "elements": 1024}
 """Of queries and keys in the run that the report counts, by the kind of kernel."""
@@ -28,10 +25,9 @@ _LENGTHS = {"rows": 2048, "pairs": 1024, "elements": 1024}
 
 def to_report(module: ir.Module) -> str:
     """The facts of every kernel of a module. Raises UnsupportedError without clang, or where the interpreter does not know the chip."""
-    Pipeline.parse(pipeline.KERNEL, registry()).run(module)
     with module.context:
-        functions = [op for op in find_all(module.operation, "func.func") if attributes.SCHEDULE in op.attributes]
-        texts = [_kernel_report(function, codegen.emit(function)) for function in functions]
+        kernels = kernels_of(module, pipeline.KERNEL)
+        texts = [_kernel_report(kernel, codegen.emit(kernel)) for kernel in kernels]
     notes = "\n".join(f"  - {line}" for line in ASSUMPTIONS)
     return "\n".join(texts) + f"\nAll of this is static or a model; no kernel ran on an AMD GPU. The model assumes:\n{notes}\n"
 

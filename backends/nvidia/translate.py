@@ -1,29 +1,23 @@
 """What `attn-translate` can make of a module for NVIDIA GPUs."""
 
-from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu import attributes, translations
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.compile import compile_code
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
-from attn_mlir.registry import registry
 
 
 def to_kernel(module: ir.Module) -> str:
     """The scheduled kernels in the `tile` dialect."""
-    Pipeline.parse(pipeline.KERNEL, registry()).run(module)
-    return module.operation.get_asm(use_name_loc_as_prefix=True)
+    return translations.to_kernel(module, pipeline.KERNEL)
 
 
 def to_cuda(module: ir.Module) -> str:
     """CUDA C++ of every kernel, by the emitter that its schedule names; each kernel is a file of its own."""
-    codes = _codes(module)
-    if len(codes) == 1:
-        return codes[0].source
-    return "\n".join(f"// ==== {code.name}.cu ====\n{code.source}" for code in codes)
+    return translations.sources(_codes(module), "cu")
 
 
 def to_tilelang(module: ir.Module) -> str:
@@ -32,7 +26,7 @@ def to_tilelang(module: ir.Module) -> str:
         choices = {**attributes.read(function, attributes.CHOICES), "emitter": "tilelang"}
         function.attributes[attributes.CHOICES] = attributes.write(choices)
     with module.context:
-        return "\n".join(program_of(kernel).text for kernel in _kernels(module))
+        return "\n".join(program_of(kernel).text for kernel in translations.kernels_of(module, pipeline.KERNEL))
 
 
 def to_cubin(module: ir.Module) -> bytes:
@@ -45,10 +39,4 @@ def to_cubin(module: ir.Module) -> bytes:
 
 def _codes(module: ir.Module) -> list[KernelCode]:
     with module.context:
-        return [codegen.emit(kernel) for kernel in _kernels(module)]
-
-
-def _kernels(module: ir.Module) -> list[ir.Operation]:
-    """The scheduled kernels."""
-    Pipeline.parse(pipeline.KERNEL, registry()).run(module)
-    return [op for op in find_all(module.operation, "func.func") if attributes.SCHEDULE in op.attributes]
+        return [codegen.emit(kernel) for kernel in translations.kernels_of(module, pipeline.KERNEL)]
