@@ -1,61 +1,43 @@
 """Compiles CUDA with nvcc: several kernels at once, each kept on disk under everything that it depends on."""
 
-import hashlib
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from attn_mlir.backends import disk_cache
+from attn_mlir.backends.gpu.compiler import CompiledCode, content_of, in_parallel, kept, run_compiler
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.errors import CompileError, UnsupportedError
 
 _SUFFIX = "cubin"
 _HOPPER = Path(__file__).parent / "hopper"
 _LANGUAGE = ("-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Xptxas", "-v", "-diag-suppress=177")
-_LINES = 40
-_LOCK = threading.Lock()
-_POOL: list[ThreadPoolExecutor] = []
 
 
 @dataclass(frozen=True)
-class Binary:
+class Binary(CompiledCode):
     """A compiled kernel: what cuModuleLoadData takes, and what ptxas said of it.
 
     `registers` a thread, bytes of `spills` (written and read back) and of the `stack` a thread, `shared` bytes that are static.
     """
 
-    code: bytes
     registers: int = 0
     spills: int = 0
     stack: int = 0
     shared: int = 0
     warnings: tuple[str, ...] = ()
 
-    def facts(self) -> dict[str, object]:
-        """All but the code, as plain data."""
-        return {name: value for name, value in asdict(self).items() if name != "code"}
-
-    @staticmethod
-    def of(code: bytes, facts: dict[str, object]) -> "Binary":
-        """The inverse of `facts`. Raises LookupError or TypeError for other data."""
-        return Binary(code, **{**facts, "warnings": tuple(facts["warnings"])})  # type: ignore[arg-type]
-
 
 def compile_all(codes: Sequence[KernelCode]) -> list[Binary]:
     """Compiles kernels in parallel, or finds them on disk. Raises CompileError, or UnsupportedError without nvcc."""
-    if len(codes) == 1:
-        return [compile_code(codes[0])]
-    return list(_pool().map(compile_code, codes))
+    return in_parallel(compile_code, codes)
 
 
 def compile_code(code: KernelCode) -> Binary:
@@ -63,16 +45,9 @@ def compile_code(code: KernelCode) -> Binary:
     nvcc = find_nvcc()
     folders = include_folders(code.includes)
     flags = [*_target_flags(code.arch), *_LANGUAGE, *code.flags]
-    key = disk_cache.key_of(code.source, " ".join(flags), nvcc_version(nvcc), *(_content(folder) for folder in folders[:1]), *code.includes)
-    found = disk_cache.load(key, _SUFFIX)
-    if found is not None:
-        try:
-            return Binary.of(*found)
-        except (LookupError, TypeError):
-            pass
-    binary = _run(nvcc, [*flags, *(f"-I{folder}" for folder in folders)], code)
-    disk_cache.save(key, _SUFFIX, binary.code, binary.facts())
-    return binary
+    headers = content_of(folders[0], "*.h", "*.cuh")
+    key = disk_cache.key_of(code.source, " ".join(flags), nvcc_version(nvcc), headers, *code.includes)
+    return kept(Binary, key, _SUFFIX, lambda: _run(nvcc, [*flags, *(f"-I{folder}" for folder in folders)], code))
 
 
 def find_nvcc() -> str:
@@ -123,15 +98,6 @@ def _tilelang() -> tuple[Path, ...]:
     return root / "src", root / "3rdparty" / "cutlass" / "include"
 
 
-@cache
-def _content(folder: Path) -> str:
-    """Changes with the headers in a folder."""
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.h"), *folder.glob("*.cuh")]):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
 def _target_flags(arch: str) -> list[str]:
     """A name like sm_90a is code for that chip alone; without the letter, newer chips can translate it."""
     number = arch.removeprefix("sm_")
@@ -141,22 +107,7 @@ def _target_flags(arch: str) -> list[str]:
 
 
 def _run(nvcc: str, flags: Sequence[str], code: KernelCode) -> Binary:
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / f"{code.name}.cu", Path(folder) / f"{code.name}.{_SUFFIX}"
-        source.write_text(code.source)
-        made = subprocess.run([nvcc, *flags, "-o", str(target), str(source)], capture_output=True, text=True, check=False)
-        if made.returncode or not target.exists():
-            raise CompileError(_failure(code, made.stderr or made.stdout))
-        return parse_log(target.read_bytes(), made.stderr + made.stdout)
-
-
-def _failure(code: KernelCode, log: str) -> str:
-    """What nvcc said; the source goes to a file, where its line numbers lead."""
-    handle, name = tempfile.mkstemp(prefix=f"{code.name}-", suffix=".cu")
-    with os.fdopen(handle, "w") as file:
-        file.write(code.source)
-    lines = [line for line in log.splitlines() if line.strip() and not line.startswith("ptxas info")][:_LINES]
-    return f"nvcc rejects the kernel {code.name} (source: {name}); please report this:\n" + "\n".join(lines)
+    return parse_log(*run_compiler("nvcc", [nvcc, *flags], code, ("cu", _SUFFIX), "ptxas info"))
 
 
 def parse_log(code: bytes, log: str) -> Binary:
@@ -176,10 +127,3 @@ def parse_log(code: bytes, log: str) -> Binary:
         number(r"(\d+) bytes smem"),
         tuple(dict.fromkeys(warnings)),
     )
-
-
-def _pool() -> ThreadPoolExecutor:
-    with _LOCK:
-        if not _POOL:
-            _POOL.append(ThreadPoolExecutor(max(2, os.cpu_count() or 1), "nvcc"))
-    return _POOL[0]
