@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from attn_mlir.dialects.attn.linear import OUTPUTS as LINEAR_OUTPUTS
 from attn_mlir.mlir import ir
 
 Body = Callable[..., Sequence[ir.Value]]
@@ -50,6 +51,37 @@ def attention(
         attributes["accumulators"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), accumulators)
     name = "attn.attention" if accumulators is None else "attn.online"
     op = ir.Operation.create(name, results=list(results), operands=[q, k, v], attributes=attributes, regions=1)
+    return op, op.regions[0].blocks.append()
+
+
+def linear_attention(
+    operands: Sequence[ir.Value | None],
+    results: Sequence[ir.Type],
+    outputs: Sequence[str] = (),
+    heads: int = 2,
+    direction: str = "forward",
+    channels: str = "none",
+    state: str = "kv",
+    interval: int | None = None,
+) -> tuple[ir.Operation, ir.Block]:
+    """Builds an empty `attn.linear_attention`, and the block for its pieces.
+
+    `operands` are q, k, v, decay, initial_state, factor and offsets; None where there is none, and those at the end may be left out.
+    """
+    every = [*operands, *[None] * (7 - len(operands))]
+    attributes: dict[str, ir.Attribute] = {
+        "heads": _i64(heads),
+        "direction": ir.StringAttr.get(direction),
+        "channels": ir.StringAttr.get(channels),
+        "state": ir.StringAttr.get(state),
+        "outputs": ir.ArrayAttr.get([ir.StringAttr.get(name) for name in outputs]),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([int(value is not None) for value in every]),
+        "resultSegmentSizes": ir.DenseI32ArrayAttr.get([1, *(int(name in outputs) for name in LINEAR_OUTPUTS)]),
+    }
+    if interval is not None:
+        attributes["interval"] = _i64(interval)
+    given = [value for value in every if value is not None]
+    op = ir.Operation.create("attn.linear_attention", results=list(results), operands=given, attributes=attributes, regions=1)
     return op, op.regions[0].blocks.append()
 
 

@@ -1,11 +1,9 @@
 """Linear attention: `attn.linear_attention` (the recurrence), `attn.chunk` (its chunked form), and what their gradients need besides."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.pieces import verify_pieces
-from attn_mlir.dialects.variadic import single_variadic
 from attn_mlir.dialects.verify import check, is_score_type, is_tensor
 from attn_mlir.mlir import ext, ir
 
@@ -74,8 +72,8 @@ def _verify_outputs(op: Any) -> bool:
     ordered = names == [n for n in OUTPUTS if n in names]
     if not check(op, ordered, f"takes `outputs` among {', '.join(OUTPUTS)}, in this order, got {', '.join(names)}"):
         return False
-    results = list(op.extra)
-    if not check(op, len(results) == len(names), f"makes o and {len(names)} outputs, got {1 + len(results)} results"):
+    results = {name: getattr(op, name) for name in OUTPUTS if getattr(op, name) is not None}
+    if not check(op, list(results) == names, f"makes o and the `outputs` {', '.join(names)}, got o, {', '.join(results)}"):
         return False
     if not check(op, ("products" in names) == (op.factor is not None), "makes products where it has a factor, and only there"):
         return False
@@ -83,7 +81,7 @@ def _verify_outputs(op: Any) -> bool:
     positive = interval is None or (isinstance(interval, ir.IntegerAttr) and interval.value > 0)
     if not check(op, ("states" in names) == (interval is not None) and positive, "has a positive `interval` where it makes states"):
         return False
-    return all(_verify_output(op, name, result.type) for name, result in zip(names, results, strict=True))
+    return all(_verify_output(op, name, result.type) for name, result in results.items())
 
 
 def _verify_output(op: Any, name: str, type_: ir.Type) -> bool:
@@ -106,7 +104,6 @@ def _verify_linear(op: Any) -> bool:
     return _verify_tensors(op) and _verify_choices(op) and _verify_optional(op) and _verify_outputs(op)
 
 
-@single_variadic
 class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTerminatorTrait, ext.Pure]):
     """Linear attention: o_t = sum over s <= t of exp(g_{s+1} + ... + g_t) (q_t . k_s) v_s, and exp(g_1 + ... + g_t) q_t . initial_state.
 
@@ -121,10 +118,10 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
     position in that direction; backward it is that after the last position: o_t gets exp(g_{t+1} + ... + g_T) q_t . initial_state. With
     `state` = "vk", all states are transposed, [V, K]; channels are rows of the state: channels "key" need "kv", "value" "vk".
 
-    `outputs` names further results, in this order: "final_state", [B, H, K, V], the state at the end: forward S_T, backward
-    sum over s of exp(g_1 + ... + g_s) k_s v_s^T, and exp(g_1 + ... + g_T) initial_state; "products" (with `factor` x,
-    [B, Hx, T, V]), the sum over d of o[t, d] x[t, d], [B, H, T], before o is rounded, or elementwise o x, [B, H, T, V], where decays
-    have channels; "states", [B, H, N K, V], N = ceil(T / interval), in rows n K to (n + 1) K the state at the boundary after position
+    `outputs` names the further results that are there, in this order: "final_state", [B, H, K, V], the state at the end: forward S_T,
+    backward sum over s of exp(g_1 + ... + g_s) k_s v_s^T, and exp(g_1 + ... + g_T) initial_state; "products" (with `factor` x, [B, Hx,
+    T, V]), the sum over d of o[t, d] x[t, d], [B, H, T], before o is rounded, or elementwise o x, [B, H, T, V], where decays have
+    channels; "states", [B, H, N K, V], N = ceil(T / interval), in rows n K to (n + 1) K the state at the boundary after position
     min((n + 1) interval, T): forward S of the positions up to it, backward that of those after it, both as seen from that boundary.
 
     With `offsets`, [sequences + 1], B is 1 and positions offsets[n] to offsets[n + 1] are sequence n: each starts from its own initial
@@ -145,7 +142,9 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
     state: ir.StringAttr
     outputs: ir.ArrayAttr
     o: ext.Result[Any]
-    extra: Sequence[ext.Result[Any]]
+    final_state: ext.Result[Any] | None
+    products: ext.Result[Any] | None
+    states: ext.Result[Any] | None
     body: ext.Region
 
     def verify_invariants(self) -> bool:
@@ -155,7 +154,6 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
         return verify_pieces(self, _MODS, frozenset())
 
 
-@single_variadic
 class ChunkOp(Attn.Operation, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pure]):
     """Linear attention in chunked form: chunks of `chunk` positions one after the other, carrying the state S.
 
@@ -184,7 +182,9 @@ class ChunkOp(Attn.Operation, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pu
     outputs: ir.ArrayAttr
     chunk: ir.IntegerAttr
     o: ext.Result[Any]
-    extra: Sequence[ext.Result[Any]]
+    final_state: ext.Result[Any] | None
+    products: ext.Result[Any] | None
+    states: ext.Result[Any] | None
     body: ext.Region
 
     def verify_invariants(self) -> bool:

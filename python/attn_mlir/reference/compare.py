@@ -62,6 +62,7 @@ def ways(module: ir.Module | ir.Operation | ir.OpView, function: str = "attentio
     return found
 
 
+_HOLDERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.linear_attention", "attn.chunk")
 _LIMITS = ("attn.bounds", "attn.query_bounds", "attn.block_mask")
 
 
@@ -71,7 +72,7 @@ def attention_ops(module: ir.Module | ir.Operation | ir.OpView, function: str = 
     waiting, seen = [function], {function}
     while waiting:
         func = find_function(module, waiting.pop())
-        found += find_all(func, "attn.attention", "attn.online", "attn.pairs", "attn.elements")
+        found += find_all(func, *_HOLDERS)
         called = {ir.FlatSymbolRefAttr(call.attributes["callee"]).value for call in find_all(func, "func.call")}
         waiting += sorted(called - seen)
         seen |= called
@@ -85,8 +86,8 @@ def output_names(module: ir.Module | ir.Operation | ir.OpView, function: str = "
         stores = len({op.operands[1] for op in find_all(func, "tile.store")})
         return ["o", *(f"row output {i}" for i in range(stores - 1))]
     results = list(ir.FunctionType(ir.TypeAttr(func.attributes["function_type"]).value).results)
-    ops = find_all(func, "attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.output", "func.call")
-    if len(ops) == 1 and ops[0].name in ("attn.attention", "attn.online") and len(results) == len(ops[0].results):
+    ops = find_all(func, *_HOLDERS, "attn.output", "func.call")
+    if len(ops) == 1 and ops[0].name not in ("attn.pairs", "attn.elements", "func.call") and len(results) == len(ops[0].results):
         return ["o", *(name.value for name in ops[0].attributes["outputs"])]
     return [f"result {i}" for i in range(len(results))]
 

@@ -10,6 +10,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.reference.attention import attention
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule
+from attn_mlir.reference.linear import chunk, decay_gradient, head_sum, linear_attention
 from attn_mlir.reference.online import online
 from attn_mlir.reference.pairs import collect, elements, key_sum, pairs, query_sum, row_dot, scatter
 from attn_mlir.reference.presence import presence
@@ -92,7 +93,7 @@ class _Runner:
         blocks, split = self.blocks, self.split
         return {
             **SHARED_RULES,
-            **_WEIGHT_RULES,
+            **_TENSOR_RULES,
             "attn.attention": lambda frame, op, args: attention(problem(op, frame, args, blocks)),
             "attn.online": lambda frame, op, args: online(problem(op, frame, args, blocks), split),
             "attn.pairs": lambda frame, op, args: [pairs(pairs_problem(op, frame, blocks))],
@@ -177,11 +178,15 @@ def _kernel_inputs(func: ir.Operation, inputs: Sequence[Any]) -> list[Array]:
     return [*given, *outputs]
 
 
-_WEIGHT_RULES: dict[str, FrameRule] = {
+_TENSOR_RULES: dict[str, FrameRule] = {
     "attn.elements": lambda frame, op, args: [elements(op, frame, args[0])],
     "attn.query_sum": lambda frame, op, args: [query_sum(op, args[0], args[1:])],
     "attn.key_sum": lambda frame, op, args: [key_sum(op, args[0], args[1:])],
     "attn.scatter": lambda frame, op, args: [scatter(op, frame, *args)],
     "attn.collect": lambda frame, op, args: [collect(op, *args)],
     "attn.row_dot": lambda frame, op, args: [row_dot(op, *args)],
+    "attn.linear_attention": lambda frame, op, args: linear_attention(op, frame, args),
+    "attn.chunk": lambda frame, op, args: chunk(op, frame, args),
+    "attn.head_sum": lambda frame, op, args: [head_sum(op, *args)],
+    "attn.decay_gradient": lambda frame, op, args: [decay_gradient(op, args)],
 }

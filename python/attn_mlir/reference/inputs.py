@@ -5,9 +5,14 @@ import dataclasses
 import numpy as np
 
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all, pieces
 from attn_mlir.reference.evaluator import find_function
+from attn_mlir.reference.linear import OPS as LINEAR
+from attn_mlir.reference.linear import named_operands
 from attn_mlir.reference.scalar import Array, element_type, round_to
 from attn_mlir.reference.tiles import inputs_of
+
+_SEQUENCES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,16 +47,48 @@ class InputMaker:
         func = find_function(module, function)
         types = [argument.type for argument in func.regions[0].blocks[0].arguments][: inputs_of(func)]
         rng = np.random.default_rng(self.seed)
+        linear = find_all(func, *LINEAR)
+        if linear:
+            return self._linear(rng, linear[0], list(func.regions[0].blocks[0].arguments))
         s = self.sizes
         leading = [(s.batch, s.heads, s.q_len), (s.batch, s.kv_heads, s.kv_len), (s.batch, s.kv_heads, s.kv_len)]
         return [self._draw(rng, type_, leading[i] if i < 3 else None) for i, type_ in enumerate(types)]
+
+    def _linear(self, rng: np.random.Generator, op: ir.Operation, arguments: list[ir.Value]) -> list[Array]:
+        """Arguments of a linear attention: q_len positions, `heads` heads of o, `kv_heads` of what may have fewer; tame decays."""
+        s, operands = self.sizes, named_operands(op, list(op.operands))
+        varlen = "offsets" in operands
+        counted = ("q", "k", "v", "decay")[ir.IntegerAttr(op.attributes["heads"]).value]
+        full = {counted, "v", "decay", "factor"} if counted in ("v", "decay") else {counted, "factor"}
+        found = {
+            name: (1 if varlen else s.batch, s.heads if name in full else s.kv_heads, s.q_len)
+            for name in ("q", "k", "v", "decay", "factor")
+        }
+        decays = {read.operands[0] for mod in pieces(op, "attn.decay") for read in find_all(mod, "tensor.extract")}
+        drawn = []
+        for argument in arguments:
+            role = next((name for name, value in operands.items() if value == argument), None)
+            if role == "offsets":
+                inner = np.sort(rng.integers(0, s.q_len + 1, size=_SEQUENCES - 1))
+                drawn.append(np.concatenate([[0], inner, [s.q_len]]))
+            elif role == "initial_state":
+                rows = ir.RankedTensorType(argument.type).shape[2]
+                drawn.append(self._draw(rng, argument.type, (_SEQUENCES if varlen else s.batch, s.heads, rows)))
+            else:
+                value = self._draw(rng, argument.type, found.get(role or ""))
+                if role == "decay":
+                    value = np.abs(value) if pieces(op, "attn.decay") else -np.abs(value)
+                elif role is None and argument in decays and np.issubdtype(value.dtype, np.floating):
+                    value = -np.abs(value)
+                drawn.append(value)
+        return drawn
 
     def _draw(self, rng: np.random.Generator, type_: ir.Type, leading: tuple[int, ...] | None) -> Array:
         scalar = element_type(type_)
         if not isinstance(type_, ir.ShapedType):
             integral = isinstance(scalar, (ir.IndexType, ir.IntegerType))
             return np.asarray(self.index) if integral else round_to(np.asarray(rng.uniform(0.5, 1.5)), scalar)
-        shape = [self._size(type_, i) if leading is None or i == 3 else leading[i] for i in range(type_.rank)]
+        shape = [self._size(type_, i) if leading is None or i >= 3 else leading[i] for i in range(type_.rank)]
         if isinstance(scalar, ir.IntegerType) and scalar.width == 1:
             return rng.random(shape) < 0.5
         if isinstance(scalar, (ir.IntegerType, ir.IndexType)):

@@ -1,0 +1,260 @@
+"""Linear attention: `attn.linear_attention` position by position, `attn.chunk` chunk by chunk, and what their gradients need."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.reference.errors import EvaluationError
+from attn_mlir.reference.interpreter import Frame
+from attn_mlir.reference.problem import grid
+from attn_mlir.reference.scalar import Array
+
+OPS = ("attn.linear_attention", "attn.chunk")
+_OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
+
+
+def named_operands(op: ir.Operation, values: Sequence[object]) -> dict[str, object]:
+    """What stands for each operand of `op` that is there, by its name; `values` are in the operands' order."""
+    present = [size > 0 for size in ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])]
+    return dict(zip([name for name, there in zip(_OPERANDS, present, strict=True) if there], values, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Positions [begin, end) of one batch entry, or of one part of it by offsets; `number` is that of its initial state."""
+
+    number: int
+    batch: int
+    begin: int
+    end: int
+    first_state: int
+    """The number of its first state among those of its batch entry."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """The inputs of a linear attention after their mods, with all H heads. States are [H, K, V], whatever the op's `state` says."""
+
+    op: ir.Operation
+    frame: Frame
+    q: Array
+    k: Array
+    v: Array
+    g: Array
+    """[B, H, T, 1], or with channels [B, H, T, K] or [B, H, T, V]."""
+    initial: Array
+    factor: Array | None
+    sequences: list[Part]
+
+    @property
+    def forward(self) -> bool:
+        return ir.StringAttr(self.op.attributes["direction"]).value == "forward"
+
+    @property
+    def channels(self) -> str:
+        return ir.StringAttr(self.op.attributes["channels"]).value
+
+    @property
+    def interval(self) -> int | None:
+        return ir.IntegerAttr(self.op.attributes["interval"]).value if "interval" in self.op.attributes else None
+
+    def of_state(self, factor: Array) -> Array:
+        """Factors [H, 1], [H, K] or [H, V] as what a state [H, K, V] is multiplied by."""
+        return factor[:, None, :] if self.channels == "value" else factor[:, :, None]
+
+    def run(self, name: str, arguments: Sequence[Array]) -> Array:
+        """What one of the four factor pieces gives."""
+        found = piece(self.op, name)
+        if found is None:
+            raise EvaluationError(f"'{self.op.name}' has no '{name}'", self.op.location)
+        (result,) = self.frame.with_().run(block_of(found), arguments)
+        return np.broadcast_to(result, np.broadcast_shapes(*(a.shape for a in arguments)))
+
+
+def linear_attention(op: ir.Operation, frame: Frame, args: list[Array]) -> list[Array]:
+    """The results of an `attn.linear_attention`, by its recurrence."""
+    return _results(sweep_of(op, frame, args), _recurrence)
+
+
+def chunk(op: ir.Operation, frame: Frame, args: list[Array]) -> list[Array]:
+    """The results of an `attn.chunk`, by its four pieces."""
+    return _results(sweep_of(op, frame, args), _chunks)
+
+
+def sweep_of(op: ir.Operation, frame: Frame, args: list[Array]) -> Sweep:
+    """Checks the operands of `op` and applies its mods."""
+    given = {name: np.asarray(value) for name, value in named_operands(op, args).items()}
+    q, k, v = (given[name] for name in "qkv")
+    counted = [q, k, v, given.get("decay", v)][ir.IntegerAttr(op.attributes["heads"]).value]
+    batch, heads, length = counted.shape[:3]
+    dims = {"none": 1, "key": k.shape[3], "value": v.shape[3]}[ir.StringAttr(op.attributes["channels"]).value]
+    decay = given.get("decay", np.zeros((batch, heads, length, dims)))
+    decay = decay[..., None] if decay.ndim == 3 else decay
+    for name, x in (("q", q), ("k", k), ("v", v), ("decay", decay), ("factor", given.get("factor", v))):
+        if (x.shape[0], x.shape[2]) != (batch, length) or x.shape[1] == 0 or heads % x.shape[1]:
+            message = f"{name} {x.shape} does not fit {batch} batch entries of {heads} heads and {length} positions"
+            raise EvaluationError(message, op.location)
+
+    def all_heads(x: Array) -> Array:
+        return np.repeat(x, heads // x.shape[1], axis=1)
+
+    mods = {name: all_heads(_modified(op, frame, f"attn.{mod}", given[name])) for name, mod in zip("qkv", _MODS, strict=True)}
+    g = _modified(op, frame, "attn.decay", all_heads(decay))
+    sequences = _sequences(op, batch, length, given.get("offsets"))
+    factor = all_heads(given["factor"]) if "factor" in given else None
+    return Sweep(op, frame, mods["q"], mods["k"], mods["v"], g, _initial(op, heads, len(sequences), given), factor, sequences)
+
+
+_MODS = ("query", "key", "value")
+
+
+def _modified(op: ir.Operation, frame: Frame, name: str, x: Array) -> Array:
+    mod = piece(op, name)
+    if mod is None:
+        return x
+    (result,) = frame.with_().run(block_of(mod), [x, *grid(x.shape)])
+    return np.broadcast_to(result, x.shape)
+
+
+def _initial(op: ir.Operation, heads: int, count: int, given: dict[str, Array]) -> Array:
+    rows, columns = state_shape(op)
+    initial = given.get("initial_state", np.zeros((count, heads, rows, columns)))
+    if initial.shape != (count, heads, rows, columns):
+        raise EvaluationError(f"initial_state {initial.shape} does not fit {count} sequences of {heads} heads", op.location)
+    return _turned(op, initial)
+
+
+def _turned(op: ir.Operation, states: Array) -> Array:
+    """States between their form in the op, [..., K, V] or [..., V, K], and [..., K, V]."""
+    return states if ir.StringAttr(op.attributes["state"]).value == "kv" else np.swapaxes(states, -1, -2)
+
+
+def _sequences(op: ir.Operation, batch: int, length: int, offsets: Array | None) -> list[Part]:
+    if offsets is None:
+        return [Part(b, b, 0, length, 0) for b in range(batch)]
+    if batch != 1 or len(offsets) < 1 or offsets[0] < 0 or offsets[-1] > length or (np.diff(offsets) < 0).any():
+        message = f"offsets {offsets.tolist()} do not cut one batch entry of {length} positions into sequences (batch is {batch})"
+        raise EvaluationError(message, op.location)
+    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else 1
+    pairs = itertools.pairwise(offsets)
+    return [Part(n, 0, int(b), int(e), int(b) // interval + n) for n, (b, e) in enumerate(pairs)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """o of some positions, [H, n, V], and the state after them; where `boundary` is set, the state as seen from there."""
+
+    outputs: tuple[slice, Array] | None
+    state: Array
+    boundary: int | None = None
+
+
+def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> list[Array]:
+    op, interval = sweep.op, sweep.interval
+    batch, heads, length, columns = sweep.v.shape
+    o = np.zeros((batch, heads, length, columns))
+    final = np.zeros_like(sweep.initial)
+    whole = "offsets" not in named_operands(op, list(op.operands))
+    count = 0 if interval is None else -(-length // interval) if whole else length // interval + len(sweep.sequences)
+    states = np.zeros((batch, heads, count, sweep.k.shape[3], columns))
+    for sequence in sweep.sequences:
+        final[sequence.number] = sweep.initial[sequence.number]
+        for step in steps(sweep, sequence):
+            if step.outputs is not None:
+                positions, values = step.outputs
+                o[sequence.batch, :, positions] = values
+            final[sequence.number] = step.state
+            if interval is not None and step.boundary is not None:
+                place = step.boundary - sequence.begin
+                if place % interval == 0 or step.boundary == sequence.end:
+                    states[sequence.batch, :, sequence.first_state + -(-place // interval) - 1] = step.state
+    found = {"final_state": _turned(op, final)}
+    if sweep.factor is not None:
+        products = o * sweep.factor
+        found["products"] = products.sum(axis=3) if sweep.channels == "none" else products
+    turned = _turned(op, states)
+    found["states"] = turned.reshape(batch, heads, count * turned.shape[3], turned.shape[4])
+    return [o, *(found[ir.StringAttr(name).value] for name in ir.ArrayAttr(op.attributes["outputs"]))]
+
+
+def _recurrence(sweep: Sweep, at: Part) -> Iterator[_Step]:
+    q, k, v, g = (x[at.batch] for x in (sweep.q, sweep.k, sweep.v, sweep.g))
+    state = sweep.initial[at.number]
+    for t in range(at.begin, at.end) if sweep.forward else reversed(range(at.begin, at.end)):
+        factor = sweep.of_state(np.exp(g[:, t]))
+        if sweep.forward:
+            state = factor * state
+        else:
+            yield _Step(None, state, t + 1)
+        state = state + k[:, t, :, None] * v[:, t, None, :]
+        o = np.einsum("hk,hkv->hv", q[:, t], state)[:, None]
+        if not sweep.forward:
+            state = factor * state
+        yield _Step((slice(t, t + 1), o), state)
+        if sweep.forward:
+            yield _Step(None, state, t + 1)
+
+
+def _chunks(sweep: Sweep, at: Part) -> Iterator[_Step]:
+    size = ir.IntegerAttr(sweep.op.attributes["chunk"]).value
+    state = sweep.initial[at.number]
+    begins = range(at.begin, at.end, size)
+    for begin in begins if sweep.forward else reversed(begins):
+        end = min(begin + size, at.end)
+        if not sweep.forward:
+            yield _Step(None, state, end)
+        o, state = _one_chunk(sweep, at.batch, slice(begin, end), state)
+        yield _Step((slice(begin, end), o), state)
+        if sweep.forward:
+            yield _Step(None, state, end)
+
+
+def _one_chunk(sweep: Sweep, batch: int, positions: slice, state: Array) -> tuple[Array, Array]:
+    """o of the positions, [H, C, V], and the new state."""
+    q, k, v, g = (x[batch, :, positions] for x in (sweep.q, sweep.k, sweep.v, sweep.g))
+    prefix = np.cumsum(g, axis=1)
+    total = prefix[:, -1:]
+    leave, enter = (sweep.run(name, [prefix, np.broadcast_to(total, prefix.shape)]) for name in ("attn.leave", "attn.enter"))
+    present = np.tril(np.ones((q.shape[1], q.shape[1]), bool))
+    present = (present if sweep.forward else present.T)[None, :, :, None]
+    shape = (*prefix.shape[:2], *prefix.shape[1:])
+    pairs = [np.broadcast_to(x, shape) for x in (prefix[:, :, None], prefix[:, None])]
+    weight = np.where(present, sweep.run("attn.weight", pairs), 0.0)
+    carry = sweep.of_state(sweep.run("attn.carry", [total[:, 0]]))
+    if sweep.channels == "value":
+        o = np.einsum("htk,hkv,htv->htv", q, state, leave) + np.einsum("htk,hsk,htsv,hsv->htv", q, k, weight, v, optimize=True)
+        return o, carry * state + np.einsum("hsk,hsv,hsv->hkv", k, enter, v)
+    wide = np.broadcast_to(weight, (*weight.shape[:3], q.shape[2]))
+    o = np.einsum("htk,hkv->htv", q * leave, state) + np.einsum("htk,hsk,htsk,hsv->htv", q, k, wide, v, optimize=True)
+    return o, carry * state + np.einsum("hsk,hsv->hkv", k * enter, v)
+
+
+def head_sum(op: ir.Operation, x: Array, like: Array) -> Array:
+    """The sums over groups of heads."""
+    heads = like.shape[1]
+    if heads == 0 or x.shape[1] % heads:
+        raise EvaluationError(f"{x.shape[1]} heads are not a multiple of {heads}", op.location)
+    return x.reshape(x.shape[0], heads, -1, *x.shape[2:]).sum(axis=2)
+
+
+def decay_gradient(op: ir.Operation, args: Sequence[Array]) -> Array:
+    """The gradient of the log decays."""
+    a, b, s, e, *offsets = args
+    interval, rows = (ir.IntegerAttr(op.attributes[name]).value for name in ("interval", "rows"))
+    if a.shape != b.shape or s.shape != e.shape:
+        raise EvaluationError(f"products {a.shape} and {b.shape}, states {s.shape} and {e.shape} do not fit", op.location)
+    batch, heads, length = a.shape[:3]
+    boundary = (s * e).sum(axis=3).reshape(batch, heads, -1, rows)
+    boundary = boundary.sum(axis=3) if a.ndim == 3 else boundary
+    found, change = np.zeros_like(a), a - b
+    for at in _sequences(op, batch, length, offsets[0] if offsets else None):
+        for n, begin in enumerate(range(at.begin, at.end, interval)):
+            part = change[at.batch, :, begin : min(begin + interval, at.end)]
+            sums = np.cumsum(part[:, ::-1], axis=1)[:, ::-1]
+            found[at.batch, :, begin : begin + part.shape[1]] = sums + boundary[at.batch, :, at.first_state + n][:, None]
+    return found

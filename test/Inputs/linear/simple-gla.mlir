@@ -1,0 +1,13 @@
+// Simple GLA: a log decay for every head and position, from a state to a state; q is scaled.
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?xf32>, %initial_state: tensor<?x?x16x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x16x8xf32>) {
+  %o, %final_state = "attn.linear_attention"(%q, %k, %v, %decay, %initial_state) ({
+    "attn.query"() ({
+    ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
+      %scale = arith.constant 0.25 : f32
+      %y = arith.mulf %x, %scale : f32
+      "attn.yield"(%y) : (f32) -> ()
+    }) : () -> ()
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?xf32>, tensor<?x?x16x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x16x8xf32>)
+  return %o, %final_state : tensor<?x?x?x8xf32>, tensor<?x?x16x8xf32>
+}
