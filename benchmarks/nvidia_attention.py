@@ -1,8 +1,9 @@
 """Attention on an NVIDIA GPU, side by side with every other system that is installed: python benchmarks/nvidia_attention.py.
 
 Every result is compared with the formula in float32 on slices of heads before it is timed. Then the systems take turns, round by
-round: the card is limited by power, and the kernel that is timed first gets the boost clock, so only what is measured in turn
-compares. docs/performance-nvidia.md says what the columns mean.
+round, in another order each round: the card is limited by power, so what is timed first gets the boost clock, and what comes after a
+kernel that needs less power gets a higher clock. Only what is measured in turn compares. docs/performance-nvidia.md says what the
+columns mean.
 
     --parts forward,backward,variants,latency,overhead,memory    what to measure (all; "forward" takes about 100 s)
     --rows 1-4,9     rows of the table        --only TEXT    cases with TEXT in their name
@@ -35,12 +36,20 @@ def in_turn(calls: dict[str, Call], rounds: int, launches: int, device: str) -> 
     """Milliseconds a launch: a sample for each system and round, over `launches` launches after one that is not timed."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
-        for name, call in calls.items():
+        for name in order_of(list(calls), number):
+            call = calls[name]
             call()
             taken = _timed(call, launches, device)
             if number:  # the first round warms up
                 samples[name].append(taken / launches)
     return samples
+
+
+def order_of(names: Sequence[str], number: int) -> list[str]:
+    """The order of round `number`: each system comes first equally often, and each before and after each of its neighbours."""
+    first = number // 2 % max(1, len(names))
+    turned = [*names[first:], *names[:first]]
+    return turned[::-1] if number % 2 else turned
 
 
 def _timed(call: Call, launches: int, device: str) -> float:

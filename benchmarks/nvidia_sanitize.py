@@ -2,6 +2,9 @@
 
 Kernels are compiled and results checked before, without a tool. Then every tool runs the shapes in a few processes at once, which find
 the kernels in the cache. Exits with 1 when a tool reports an error, a process does not end in time, or a result is wrong.
+
+The kernels are built so that every lane of a warp arrives where the shipped code lets one arrive for all (`attn::warp_arrive`): racecheck
+knows no order between what a lane has read and the arrival of another. All else is the same.
 """
 
 import argparse
@@ -24,9 +27,10 @@ TOOLS = {
 }
 _PROCESSES = 4
 """For each tool; PyTorch takes longer to start under a tool than small kernels to run."""
-_DEFINE = "-DATTN_VISIBLE_SYNC"
-"""Keeps what orders the lanes of a warp in the machine code, which is all that racecheck sees."""
-_WORDS = ("Invalid", "Race reported", "Error:", "error:", "hazard", "Barrier error", "Uninitialized")
+_DEFINE = "-DATTN_EVERY_LANE_ARRIVES"
+_MARK = b"attn: every lane arrives"
+"""What code that was built with it holds."""
+_WORDS = ("Invalid", "Race reported", "Read Thread", "Write Thread", "Error:", "error:", "hazard", "Barrier error", "Uninitialized")
 
 
 def shapes() -> list[dict[str, Any]]:
@@ -68,7 +72,7 @@ def run_all(names: Sequence[str]) -> int:
     from attn_mlir.errors import UnsupportedError
 
     nvcc._LANGUAGE += (_DEFINE,)
-    wrong, device = 0, _device()
+    wrong, device, built = 0, _device(), watch_builds()
     for shape in shapes():
         if shape["name"] not in names:
             continue
@@ -92,8 +96,27 @@ def run_all(names: Sequence[str]) -> int:
             told += f", error {error:.1e}"
             wrong += error > 5e-3
         wrong += "NOT" in told
+        if not built or not all(built):
+            wrong, told = wrong + 1, told + f", NOT BUILT with {_DEFINE}"
+        built.clear()
         print(f"{shape['name']}: {told}", flush=True)
     return wrong
+
+
+def watch_builds() -> list[bool]:
+    """A list that tells of each kernel with warps that arrive, when it is loaded, whether every lane of them does."""
+    from attn_mlir.backends.nvidia import program
+
+    found: list[bool] = []
+    load = program.Launcher
+
+    def loaded(kernel: Any, code: Any, binary: Any, *place: Any) -> Any:
+        if "attn::warp_arrive" in code.source.rpartition("} // namespace attn")[2]:
+            found.append(_MARK in binary.code)
+        return load(kernel, code, binary, *place)
+
+    setattr(program, "Launcher", loaded)
+    return found
 
 
 def _error(q: Any, k: Any, v: Any, o: Any, mask: Callable[..., Any] | None) -> float:
@@ -124,7 +147,7 @@ def check(tool: str, names: Sequence[str], timeout: int) -> bool:
     summary = [line for line in lines if "SUMMARY" in line]
     ran = sum(": finite" in line for line in lines)
     told = f"{tool}, {', '.join(names)}: exit code {done.returncode}, {ran} shapes in {time.perf_counter() - start:.0f} s; "
-    print("\n".join([told + (" ".join(summary) or "no summary"), *(found or (lines if done.returncode else []))[-15:]]), flush=True)
+    print("\n".join([told + (" ".join(summary) or "no summary"), *(found or (lines[-15:] if done.returncode else []))[:15]]), flush=True)
     return done.returncode == 0 and ran == len(names)
 
 

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+from argparse import Namespace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +139,27 @@ def test_what_a_sanitizer_tells(
     given = (tmp_path / "given").read_text()
     assert "--tool racecheck" in given and "kns=attention" in given and given.rstrip().endswith("--inner " + " ".join(names))
     assert set(names) <= {shape["name"] for shape in sanitize.shapes()}
+
+
+@pytest.mark.parametrize("names", ["ab", "abc", "abcd"])
+def test_the_order_of_systems_turns(load: Any, names: str) -> None:
+    """Each is first equally often; each that follows another one within a round also comes before it."""
+    orders = ["".join(load("nvidia_attention").order_of(names, number)) for number in range(2 * len(names))]
+    assert all(sorted(order) == list(names) for order in orders)
+    assert sorted(order[0] for order in orders) == sorted(2 * names)
+    follows = [a + b for order in orders for a, b in pairwise(order)]
+    assert all(follows.count(pair) == follows.count(pair[::-1]) for pair in follows)
+
+
+def test_the_sanitizer_sees_how_kernels_were_built(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel whose warps arrive, and whose machine code lacks the mark, is noticed when it is loaded."""
+    sanitize = load("nvidia_sanitize")
+    program = importlib.import_module("attn_mlir.backends.nvidia.program")
+    monkeypatch.setattr(program, "Launcher", lambda *parts: parts)
+    built = sanitize.watch_builds()
+    body = "} // namespace attn\nattn::warp_arrive(shared, lane == 0);"
+    for source, code in ((body, b"..." + sanitize._MARK), (body, b"..."), ("no warps arrive", b"...")):
+        program.Launcher("kernel", Namespace(source=source), Namespace(code=code), "cuda", 0)
+    assert built == [True, False]
+    header = BENCHMARKS.parent / "backends" / "nvidia" / "hopper" / "attn_hopper.cuh"
+    assert sanitize._MARK.decode() in header.read_text() and f"#ifdef {sanitize._DEFINE[2:]}\n" in header.read_text()

@@ -31,17 +31,8 @@ ATTN_DEVICE bool elect_one() {
 ATTN_DEVICE int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 7, 0); }
 ATTN_DEVICE int warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 5, 0); }
 
-// What the lanes of the (converged) warp read and wrote comes before what any of them does next. ptxas drops the instruction where it sees that
-// the warp is converged; racecheck, which looks at machine code, finds it if ATTN_VISIBLE_SYNC is defined.
-ATTN_DEVICE void warp_sync() {
-#ifdef ATTN_VISIBLE_SYNC
-  uint32_t below, above; // all lanes, which ptxas does not know
-  asm volatile("mov.u32 %0, %%lanemask_le;\nmov.u32 %1, %%lanemask_gt;" : "=r"(below), "=r"(above));
-  __syncwarp(below | above);
-#else
-  __syncwarp();
-#endif
-}
+// What the lanes of the (converged) warp read and wrote comes before what any of them does next.
+ATTN_DEVICE void warp_sync() { __syncwarp(); }
 
 // `value`; the compiler does not know that it is, so it computes anew what depends on it instead of keeping it in registers.
 ATTN_DEVICE int opaque(int value) {
@@ -71,6 +62,17 @@ ATTN_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
 ATTN_DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 ATTN_DEVICE void barrier_arrive(uint32_t barrier) {
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
+}
+// A warp gives back what its lanes have read: the `chosen` one arrives for all. racecheck sees no order between what a lane read and an arrival of
+// another one; so where code is built for it, every lane arrives, and such a barrier counts kWarpArrivals for each warp.
+#ifdef ATTN_EVERY_LANE_ARRIVES
+constexpr int kWarpArrivals = 32;
+__device__ __attribute__((used)) const char every_lane_arrives[] = "attn: every lane arrives"; // tells such machine code
+#else
+constexpr int kWarpArrivals = 1;
+#endif
+ATTN_DEVICE void warp_arrive(uint32_t barrier, bool chosen) {
+  if (kWarpArrivals == 32 || chosen) barrier_arrive(barrier);
 }
 // Arrives and announces `bytes` that TMA will bring.
 ATTN_DEVICE void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {

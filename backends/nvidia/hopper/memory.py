@@ -11,6 +11,11 @@ from attn_mlir.mlir import ir
 ALIGNMENT = 1024
 
 
+def of_warps(warps: int) -> str:
+    """The arrivals that a barrier awaits where so many warps give something back (`attn::warp_arrive`)."""
+    return f"{warps} * attn::kWarpArrivals"
+
+
 @dataclass
 class Layout:
     """Hands out shared memory: tiles first, then barriers. Offsets are C++ constants of the kernel."""
@@ -126,7 +131,7 @@ class Memory:
                 name, source, rows, columns, check_element(load, source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
                 self.layout.barrier(f"{constant}Full", stages, 1),
-                self.layout.barrier(f"{constant}Free", stages, self.warps),
+                self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)),
             )  # fmt: skip
             self.rings[key].turn = core.names.fresh(f"{name}_turn")
         return self.rings[key]
@@ -142,7 +147,7 @@ class Memory:
         constant = self.layout.tile(f"k{name[0].upper()}{name[1:]}", tile_bytes(rows, columns))
         if not self.residents:
             self.layout.barrier("kResidentFull", 1, 1)
-            self.layout.barrier("kResidentFree", 1, self.warps)
+            self.layout.barrier("kResidentFree", 1, of_warps(self.warps))
         tile = Shared(f"shared + {constant}", rows, columns, check_element(load, source))
         self.residents.append((load, tile))
         return tile
@@ -201,7 +206,7 @@ class Memory:
 
     def free(self, ring: Ring, turn: str = "") -> None:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""
-        self.core.writer.line("attn::warp_sync();", f"if (attn::elect_one()) attn::barrier_arrive({ring.barrier('free', turn)});")
+        self.core.writer.line("attn::warp_sync();", f"attn::warp_arrive({ring.barrier('free', turn)}, attn::elect_one());")
 
     def wait_residents(self, turn: str) -> None:
         """Waits for the tiles that stay."""
@@ -212,7 +217,7 @@ class Memory:
     def free_residents(self) -> None:
         """They may be overwritten; every warp says so."""
         if self.residents:
-            self.core.writer.line("if (attn::elect_one()) attn::barrier_arrive(shared + kResidentFree);")
+            self.core.writer.line("attn::warp_arrive(shared + kResidentFree, attn::elect_one());")
 
     def turns(self) -> list[str]:
         """Declarations of the counters of both roles."""

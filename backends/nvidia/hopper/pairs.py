@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_adder import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import REGISTERS, Layout, plan_layout
@@ -140,18 +141,18 @@ class _Printer:
             f"constexpr uint32_t kNextFull = {layout.next}, kNextFree = {layout.next + 16}, kNext = {layout.next_program};",
             "if (threadIdx.x == 0) {",
             "  attn::barrier_init(barriers, 1);",
-            f"  attn::barrier_init(shared + {layout.keys_free}, {warps});",
+            f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(warps)});",
         ]
         for pipe in range(layout.pipes):
             arrivals = 32 if layout.column_slots and pipe == layout.pipes - 1 else 1
             full, free = layout.full(pipe) - layout.barriers, layout.free(pipe) - layout.barriers
             for stage in range(layout.stages):
                 lines.append(f"  attn::barrier_init(barriers + {full + 8 * stage}, {arrivals});")
-                lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {warps});")
+                lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {of_warps(warps)});")
         if self.programs.order == "dynamic":
             for turn in range(2):
                 lines.append(f"  attn::barrier_init(shared + kNextFull + {8 * turn}, 1);")
-                lines.append(f"  attn::barrier_init(shared + kNextFree + {8 * turn}, {self.programs.warps});")
+                lines.append(f"  attn::barrier_init(shared + kNextFree + {8 * turn}, {of_warps(self.programs.warps)});")
         parts = range(layout.warpgroups if layout.adders else 0)
         lines += [f"  attn::barrier_init(barriers + {layout.added - layout.barriers + 8 * part}, 1);" for part in parts]
         return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}"]]
@@ -196,7 +197,7 @@ class _Printer:
             consumers.accumulators()
             core.writer.line("attn::barrier_wait(barriers, round & 1);")
             consumers.print()
-            core.writer.line(f"if (lane == 0) attn::barrier_arrive(shared + {layout.keys_free});")
+            core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
             with self._again():
                 for number, op in enumerate(kernel.stores):
                     results.store(op, number)

@@ -102,7 +102,7 @@ class Consumers(Sweep):
         free = f"barriers + {self.layout.free(pipe) - self.layout.barriers} + 8 * {STAGE}"
         if pipe >= len(self.layout.queries):  # all lanes have read the values of rows
             self.core.writer.line("attn::warp_sync();")
-        self.core.writer.line(f"if (lane == 0) attn::barrier_arrive({free});")
+        self.core.writer.line(f"attn::warp_arrive({free}, lane == 0);")
 
     def _query_operand(self, memory: ir.Value, mn_major: bool) -> SharedOperand:
         buffer = self.layout.queries[memory]

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Layout
+from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.mlir import ir
 
 _BLOCKS = 16
@@ -39,7 +39,7 @@ class Programs:
         """Reserves what the roles exchange."""
         if self.order == "dynamic":
             layout.barrier("kNextFull", 2, 1)
-            layout.barrier("kNextFree", 2, self.warps)
+            layout.barrier("kNextFree", 2, of_warps(self.warps))
             layout.slot("kNext", 8)
 
     def declare(self) -> None:
@@ -88,7 +88,7 @@ class Programs:
             return
         writer.line("attn::barrier_wait(shared + kNextFull + round % 2 * 8, round / 2 & 1);")
         writer.line(f"const int program = attn::uniform(attn::load_shared_int({slot}));")
-        writer.line("if (lane == 0) attn::barrier_arrive(shared + kNextFree + round % 2 * 8);", "if (program >= programs) break;")
+        writer.line("attn::warp_arrive(shared + kNextFree + round % 2 * 8, lane == 0);", "if (program >= programs) break;")
 
     def draw(self) -> None:
         """Asks for the next program; the answer is needed after this one's loads."""

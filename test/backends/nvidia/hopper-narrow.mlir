@@ -31,7 +31,7 @@
 // CHECK:           attn::scores_of_warp<64, false>(s,
 // CHECK:           attn::largest_in_rows(s,
 // CHECK:           attn::rescale(
-// CHECK:       attn::barrier_arrive(shared + kK{{.*}}Free
+// CHECK:       attn::warp_arrive(shared + kK{{.*}}Free
 func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.mask"() ({

@@ -47,7 +47,7 @@
 // CHECK:         attn::wgmma_m64n64k16_ss_f16_ta_tb(query_sum,
 // CHECK:         attn::wgmma_m64n64k16_rs_f16_tb([[DK:sum[_0-9]*]], {{[a-z_0-9]+}}[0]
 // CHECK:         attn::wgmma_wait<2>();
-// CHECK-NEXT:    if (lane == 0) attn::barrier_arrive(
+// CHECK-NEXT:    attn::warp_arrive(
 // CHECK-NEXT:    attn::wgmma_wait<1>();
 // CHECK-NEXT:    attn::hold(query_sum);
 // CHECK:         attn::store_shared2(
