@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.tiling.chunks import build_chunks
 from attn_mlir.passes.tiling.elements import build_elements, build_row_dot
 from attn_mlir.passes.tiling.frame import argument_number
 from attn_mlir.passes.tiling.kernel import KernelBuilder
+from attn_mlir.passes.tiling.linear_sums import build_decay_gradient, build_head_sum
 from attn_mlir.passes.tiling.pairs import build_pairs
 
-_CLUSTERS = ("attn.online", "attn.pairs", "attn.elements", "attn.row_dot")
+_SINGLE = ("attn.row_dot", "attn.chunk", "attn.head_sum", "attn.decay_gradient")
+_CLUSTERS = ("attn.online", "attn.pairs", "attn.elements", *_SINGLE)
+_UNREADY = (("attn.attention", "online", "attn-online-rewrite"), ("attn.linear_attention", "chunked", "attn-chunk-rewrite"))
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,16 @@ class Tile(Pass):
     block_q: int = 64
     block_kv: int = 64
     whole: bool = False
+    prefix: str = "f32"
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
             module.location.emit_error(f"{self.name}: block sizes must be positive, got {self.block_q} and {self.block_kv}")
             return False
-        for op in find_all(module, "attn.attention"):
-            op.location.emit_error(f"{self.name}: 'attn.attention' is not in online form; run attn-online-rewrite first")
-            return False
+        for name, form, needed in _UNREADY:
+            for op in find_all(module, name):
+                op.location.emit_error(f"{self.name}: '{name}' is not in {form} form; run {needed} first")
+                return False
         found: list[tuple[ir.Operation, ir.Operation]] = []
         for op in find_all(module, *_CLUSTERS):
             function = op.parent
@@ -92,13 +98,19 @@ class Tile(Pass):
                 build_pairs(function, op, makers, block_q, block_kv, self.whole)
             case "attn.elements":
                 build_elements(function, op, makers, block_q)
+            case "attn.chunk":
+                return build_chunks(function, op, self._blocks(function)[1] if "tile.blocks" in function.attributes else None, self.prefix)
+            case "attn.head_sum":
+                return build_head_sum(function, op, makers, block_q)
+            case "attn.decay_gradient":
+                build_decay_gradient(function, op, makers)
             case _:
                 build_row_dot(function, op, makers, block_q)
         return True
 
     def _is_cluster(self, function: ir.Operation, op: ir.Operation) -> bool:
         """Whether the function returns what the op and its consumers make, from tensors that are its arguments."""
-        consumers = [] if op.name == "attn.row_dot" else [use.owner.operation for use in op.results[0].uses]
+        consumers = [] if op.name in _SINGLE else [use.owner.operation for use in op.results[0].uses]
         makers = consumers or [op]
         for value in _returned(function):
             if isinstance(value.owner, ir.Block) or value.owner.operation not in makers:

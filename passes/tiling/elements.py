@@ -11,7 +11,7 @@ from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """The rows of one program: `count` from `begin` on; positions past them stand for the last one."""
 
     b: ir.Value
@@ -27,12 +27,12 @@ class _Rows:
         return arith.MinSIOp(arith.AddIOp(self.begin, i).result, self.last).result
 
 
-def _rows(over: ir.Value, size: int) -> _Rows:
+def rows_of(over: ir.Value, size: int) -> Rows:
     number, h, b = (build.program_id(axis) for axis in range(3))
     length, step = memref.DimOp(over, constant_index(2)).result, constant_index(size)
     begin = arith.MulIOp(number, step).result
     count = arith.MinSIOp(step, arith.SubIOp(length, begin).result).result
-    return _Rows(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result)
+    return Rows(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result)
 
 
 def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir.Operation], rows: int) -> None:
@@ -48,7 +48,7 @@ def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             a, b = (frame.get(operand) for operand in dot.operands)
-            program = _rows(a, rows)
+            program = rows_of(a, rows)
             tiles = [build.load(source, *program.place(), rows) for source in (a, b)]
 
             def body(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
@@ -77,7 +77,7 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             like = frame.get(elements.operands[0])
-            work = _Elements(frame, element, _rows(like, rows), like, rows)
+            work = _Elements(frame, element, rows_of(like, rows), like, rows)
             for op, target in zip(makers, frame.outputs, strict=True):
                 if op.name == "attn.scatter":
                     work.scatter(op, target)
@@ -89,7 +89,7 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
 class _Elements:
     """The elements of one program's rows; each output computes the weight it needs."""
 
-    def __init__(self, frame: Frame, element: ir.Block, rows: _Rows, like: ir.Value, size: int) -> None:
+    def __init__(self, frame: Frame, element: ir.Block, rows: Rows, like: ir.Value, size: int) -> None:
         self._frame, self._element, self._rows, self._size = frame, element, rows, size
         type_ = ir.MemRefType(like.type)
         self._columns = [memref.DimOp(like, constant_index(3)).result] if type_.rank == 4 else []

@@ -11,16 +11,18 @@ from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar
 class Output:
     """One result of the function: the op that makes it, how the kernel writes it, and which programs never share an element.
 
-    `kind` is "store", "accumulate" or "scatter"; `disjoint` is about programs of different chunks, heads and batches.
+    `kind` is "store", "accumulate" or "scatter"; `disjoint` is about programs of different chunks, heads and batches. `number` is that
+    of the maker's result.
     """
 
     maker: ir.Operation
     kind: str
     disjoint: tuple[bool, ...] = ()
+    number: int = 0
 
     def memory(self) -> ir.Type:
         """The memref of the result, behind the slots of programs that must not meet."""
-        type_ = ir.RankedTensorType(self.maker.results[0].type)
+        type_ = ir.RankedTensorType(self.maker.results[self.number].type)
         return _in_memory(type_, {"store": 0, "accumulate": 1, "scatter": 3}[self.kind])
 
 

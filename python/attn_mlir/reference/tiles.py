@@ -14,9 +14,13 @@ from attn_mlir.reference.scalar import Array
 def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = False) -> list[Array]:
     """Runs `func` for every program id on `arguments`, and returns its outputs: those that it stores to."""
     block = func.regions[0].blocks[0]
-    q = arguments[0]
-    rows = ir.DictAttr(func.attributes["tile.kernel"])["block_q"].value
-    for b, h, program in np.ndindex(q.shape[0], q.shape[1], -(-q.shape[2] // rows)):
+    sizes = ir.DictAttr(func.attributes["tile.kernel"])
+    over = arguments[sizes["over"].value if "over" in sizes else 0]
+    blocks, batch = -(-over.shape[2] // sizes["block_q"].value), over.shape[0]
+    if "grid" in sizes and sizes["grid"].value == "chunks":
+        blocks = sizes["blocks"].value
+        batch = arguments[sizes["sequences"].value].shape[0] - 1 if "sequences" in sizes else batch
+    for b, h, program in np.ndindex(batch, over.shape[1], blocks):
         ids = tuple(np.asarray(i) for i in (program, h, b))
         Frame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding).run(block, arguments)
     return [x for x, name in zip(arguments, block.arguments, strict=True) if _is_stored(name)]
@@ -28,7 +32,10 @@ def inputs_of(func: ir.Operation) -> int:
 
 
 def _is_stored(argument: ir.Value) -> bool:
-    return any(use.owner.operation.name == "tile.store" and use.operand_number == 1 for use in argument.uses)
+    users = [(use.owner.operation, use.operand_number) for use in argument.uses]
+    if any(user.name == "memref.subview" and _is_stored(user.results[0]) for user, _ in users):
+        return True
+    return any(user.name == "tile.store" and number == 1 for user, number in users)
 
 
 def _program_id(ids: tuple[Array, ...]) -> FrameRule:
@@ -72,6 +79,7 @@ def _fill(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
 
 def _product(op: ir.Operation, a: Array, b: Array) -> Array:
     right = b.T if op.attributes["transpose_b"].value else b
+    a = a.T if "transpose_a" in op.attributes and op.attributes["transpose_a"].value else a
     if a.shape[1] != right.shape[0]:
         raise EvaluationError(f"'{op.name}' multiplies tiles of shapes {list(a.shape)} and {list(right.shape)}", op.location)
     return a @ right
@@ -89,6 +97,28 @@ def _dot_add(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Arra
 def _dot_rescale(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     c, scale, a, b = args
     return [c * scale[:, None] + _product(op, a, b)]
+
+
+def _cumsum(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    step = -1 if op.attributes["reverse"].value else 1
+    return [np.cumsum(args[0][::step], axis=0)[::step]]
+
+
+def _subview(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    source, *dynamic = args
+    offsets, sizes, strides = (
+        _mixed(op.attributes[f"static_{name}"], dynamic, ir.ShapedType.get_dynamic_size()) for name in ("offsets", "sizes", "strides")
+    )
+    part = source[tuple(slice(o, o + (n - 1) * s + 1, s) if n else slice(0, 0) for o, n, s in zip(offsets, sizes, strides, strict=True))]
+    if list(part.shape) != sizes:
+        raise OutOfBoundsError(f"'memref.subview' takes {sizes} at {offsets} of a memref of shape {list(source.shape)}", op.location)
+    dropped = source.ndim - ir.MemRefType(op.results[0].type).rank
+    return [part[(0,) * dropped]]
+
+
+def _mixed(static: ir.Attribute, dynamic: list[Array], marker: int) -> list[int]:
+    """Static numbers, and the next of `dynamic` for each marker."""
+    return [int(dynamic.pop(0)) if number == marker else number for number in ir.DenseI64ArrayAttr(static)]
 
 
 def _map(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
@@ -126,8 +156,10 @@ def _if(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
 
 RULES: dict[str, FrameRule] = {
     **SHARED_RULES,
+    "memref.subview": _subview,
     "scf.for": _for,
     "scf.if": _if,
+    "tile.cumsum": _cumsum,
     "tile.dot": _dot,
     "tile.dot_add": _dot_add,
     "tile.dot_rescale": _dot_rescale,

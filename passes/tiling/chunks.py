@@ -1,0 +1,217 @@
+"""Builds the kernel of an `attn.chunk`: a loop over the chunks of a sequence that carries the state."""
+
+from collections.abc import Callable, Mapping
+
+from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.dialects.tile import build
+from attn_mlir.mlir import arith, func, ir, memref, scf
+from attn_mlir.passes.regions import block_of, pieces
+from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock, Input, Inputs, Sequence
+from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
+from attn_mlir.passes.tiling.scalars import constant_float, constant_index
+from attn_mlir.passes.tiling.views import columns, slot
+
+
+def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None, prefix: str) -> bool:
+    """Inserts the kernel of an `attn.chunk` before the function; False after an error.
+
+    Programs work on `block_kv` columns of v each (None: all of them). `prefix` is the element type of sums of log decays ("f64"
+    keeps them exact enough for chunks whose decays add up to hundreds).
+    """
+    view = op.opview
+    width = view.v.type.shape[3]
+    block_kv = width if block_kv is None else block_kv
+    if width % block_kv:
+        op.location.emit_error(f"attn-tile: blocks of {block_kv} columns do not divide v's {width}")
+        return False
+    blocks, names = width // block_kv, [name.value for name in view.outputs]
+    returned = [ir.OpResult(value).result_number for value in _returned(function)]
+    kinds = [_kind(op, (["o", *names])[number], blocks) for number in returned]
+    outputs = [Output(op, kind, (), number) for kind, number in zip(kinds, returned, strict=True)]
+    with op.location:
+        frame = Frame(function, [op], outputs)
+        frame.describe(_attributes(op, block_kv, blocks, _score_type(op)), outputs)
+        with ir.InsertionPoint(frame.block):
+            frame.copy_scalars()
+            targets = {("o", *names)[number]: target for number, target in zip(returned, frame.outputs, strict=True)}
+            _Sweep(frame, op, block_kv, prefix).build(targets)
+            func.ReturnOp([])
+    return True
+
+
+def _returned(function: ir.Operation) -> list[ir.Value]:
+    return list(list(function.regions[0].blocks[0].operations)[-1].operation.operands)
+
+
+def _score_type(op: ir.Operation) -> ir.Type:
+    return block_of(pieces(op, "attn.carry")[0]).arguments[0].type
+
+
+def _kind(op: ir.Operation, name: str, blocks: int) -> str:
+    """Sums over v's columns are added up over the programs that share them."""
+    return "accumulate" if name == "products" and blocks > 1 and op.opview.channels.value == "none" else "store"
+
+
+def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) -> Mapping[str, ir.Attribute | int | str]:
+    view = op.opview
+    over = argument_number((view.q, view.k, view.v, view.decay)[view.heads.value])
+    attributes = {"grid": "chunks", "block_q": view.chunk.value, "block_kv": block_kv, "blocks": blocks, "over": over}
+    if view.offsets is not None:
+        attributes["sequences"] = argument_number(view.offsets)
+    return {**attributes, "score": ir.TypeAttr.get(score)}
+
+
+class _Sweep:
+    """One program's sweep over the chunks of its sequence."""
+
+    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, prefix: str) -> None:
+        self._frame, self._op, self._view = frame, op, op.opview
+        self._chunk = self._view.chunk.value
+        self._forward = self._view.direction.value == "forward"
+        self._columns, self._blocks = block_kv, self._view.v.type.shape[3] // block_kv
+        self._transposed = self._view.state.value == "vk"
+        self._prefix = prefix
+
+    def build(self, targets: Mapping[str, ir.Value]) -> None:
+        """Emits the program; `targets` are the outputs' memrefs by name."""
+        block, head, batch = (build.program_id(axis) for axis in range(3))
+        first_column = arith.MulIOp(block, constant_index(self._columns)).result if self._blocks > 1 else constant_index(0)
+        sequence = self._sequence(batch, head)
+        inputs = self._inputs(sequence, first_column)
+        o = columns(targets["o"], first_column, self._columns) if "o" in targets else None
+        products = self._products(targets.get("products"), block, first_column)
+        rows, state_columns = state_shape(self._op)
+        state_row = first_column if self._transposed else constant_index(0)
+        height = constant_index(self._columns if self._transposed else rows)
+        at = (batch, head)
+
+        def narrow(memory: ir.Value | None) -> ir.Value | None:
+            """The columns of a tensor of states that belong to this program."""
+            return memory if memory is None or self._transposed else columns(memory, first_column, self._columns)
+
+        final, states = narrow(targets.get("final_state")), narrow(targets.get("states"))
+
+        def keep(chunk: Chunk, state: ir.Value) -> None:
+            if states is not None:
+                self._keep(chunk, sequence, state, states, (rows, state_row, height))
+
+        body = ChunkBlock(self._frame, self._op, inputs, sequence, self._prefix)
+
+        def step(chunk: Chunk, state: ir.Value) -> ir.Value:
+            if not self._forward:
+                keep(chunk, state)
+            following = body.build(chunk, state, o, products)
+            if self._forward:
+                keep(chunk, following)
+            return following
+
+        initial = self._initial(narrow, at, (state_row, height), [self._columns if self._transposed else rows, state_columns])
+        last = self._loop(sequence, initial, step)
+        if final is not None:
+            build.store(last, final, *at, state_row, height)
+
+    def _sequence(self, batch: ir.Value, head: ir.Value) -> Sequence:
+        """Where this program's sequence lies in the tensors."""
+        zero, one = constant_index(0), constant_index(1)
+        over = (self._view.q, self._view.k, self._view.v, self._view.decay)[self._view.heads.value]
+        heads = memref.DimOp(self._frame.get(over), one).result
+        if self._view.offsets is None:
+            end = memref.DimOp(self._frame.get(self._view.q), constant_index(2)).result
+            return Sequence(batch, batch, head, heads, zero, end)
+        offsets = self._frame.get(self._view.offsets)
+        begin, end = (
+            arith.IndexCastOp(ir.IndexType.get(), memref.LoadOp(offsets, [number]).result).result
+            for number in (batch, arith.AddIOp(batch, one).result)
+        )
+        return Sequence(zero, batch, head, heads, begin, end)
+
+    def _inputs(self, sequence: Sequence, first_column: ir.Value) -> Inputs:
+        def narrow(operand: ir.Value | None) -> ir.Value | None:
+            return None if operand is None else columns(self._frame.get(operand), first_column, self._columns)
+
+        view, get = self._view, self._frame.get
+        by_value = view.channels.value == "value"
+        decay = None if view.decay is None else narrow(view.decay) if by_value else get(view.decay)
+        over = (view.q, view.k, view.v, view.decay)[view.heads.value]
+
+        def of_heads(operand: ir.Value | None, memory: ir.Value | None) -> Input | None:
+            if operand is None or memory is None:
+                return None
+            if operand == over:
+                return Input(memory, sequence.head)
+            heads = memref.DimOp(get(operand), constant_index(1)).result
+            return Input(memory, arith.DivSIOp(sequence.head, arith.DivSIOp(sequence.heads, heads).result).result)
+
+        found = [of_heads(operand, memory) for operand, memory in ((view.q, get(view.q)), (view.k, get(view.k)), (view.v, narrow(view.v)))]
+        q, k, v = (each for each in found if each is not None)
+        factor = of_heads(view.factor, narrow(view.factor))
+        return Inputs(q, k, v, of_heads(view.decay, decay), factor, first_column, self._columns)
+
+    def _products(self, target: ir.Value | None, block: ir.Value, first_column: ir.Value) -> ir.Value | None:
+        if target is None:
+            return None
+        if self._view.channels.value != "none":
+            return columns(target, first_column, self._columns)
+        return slot(target, block) if self._blocks > 1 else target
+
+    def _initial(
+        self,
+        narrow: Callable[[ir.Value | None], ir.Value | None],
+        at: tuple[ir.Value, ir.Value],
+        rows: tuple[ir.Value, ir.Value],
+        shape: list[int],
+    ) -> ir.Value:
+        if not self._transposed:
+            shape = [shape[0], self._columns]
+        if self._view.initial_state is None:
+            return build.fill(constant_float(_score_type(self._op), 0.0), shape, 0)
+        memory = narrow(self._frame.get(self._view.initial_state))
+        assert memory is not None
+        return build.load(memory, *at, *rows, shape[0])
+
+    def _loop(self, sequence: Sequence, initial: ir.Value, step: Callable[[Chunk, ir.Value], ir.Value]) -> ir.Value:
+        """The chunks in the order of the sweep."""
+        size, zero = constant_index(self._chunk), constant_index(0)
+        length = arith.SubIOp(sequence.end, sequence.begin).result if self._view.offsets is not None else sequence.end
+
+        def at(start: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            count = arith.MinSIOp(size, arith.SubIOp(length, start).result).result
+            begin = arith.AddIOp(sequence.begin, start).result if self._view.offsets is not None else start
+            return [step(Chunk(begin, start, count, length), carried[0])]
+
+        if self._forward:
+            return loop(zero, length, size, [initial], at)[0]
+        chunks = arith.CeilDivSIOp(length, size).result
+
+        def backward(n: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            number = arith.SubIOp(arith.SubIOp(chunks, constant_index(1)).result, n).result
+            return at(arith.MulIOp(number, size).result, carried)
+
+        return loop(zero, chunks, constant_index(1), [initial], backward)[0]
+
+    def _keep(
+        self, chunk: Chunk, sequence: Sequence, state: ir.Value, target: ir.Value, place: tuple[int, ir.Value, ir.Value]
+    ) -> None:
+        """Stores the state at the boundary behind the chunk, where an interval ends there."""
+        rows, state_row, height = place
+        interval, size = ir.IntegerAttr(self._op.attributes["interval"]).value, constant_index(self._chunk)
+        step = constant_index(interval)
+
+        def write() -> None:
+            number = arith.DivSIOp(chunk.start, step).result
+            if self._view.offsets is not None:
+                before = arith.AddIOp(arith.DivSIOp(sequence.begin, step).result, sequence.state).result
+                number = arith.AddIOp(number, before).result
+            row = arith.AddIOp(arith.MulIOp(number, constant_index(rows)).result, state_row).result
+            build.store(state, target, sequence.batch, sequence.head, row, height)
+
+        if interval == self._chunk:
+            write()
+            return
+        end = arith.AddIOp(chunk.start, size).result
+        inside = arith.CmpIOp(arith.CmpIPredicate.eq, arith.RemSIOp(end, step).result, constant_index(0)).result
+        last = arith.CmpIOp(arith.CmpIPredicate.sge, end, chunk.length).result
+        branch = scf.IfOp(arith.OrIOp(inside, last).result)
+        with ir.InsertionPoint(branch.then_block):
+            write()
+            scf.YieldOp([])
