@@ -19,23 +19,26 @@ _UNREADY = (("attn.attention", "online", "attn-online-rewrite"), ("attn.linear_a
 
 @dataclass(frozen=True)
 class Tile(Pass):
-    """Replaces each function holding an `attn.online`, `attn.pairs`, `attn.elements` or `attn.row_dot` by a kernel in the `tile` dialect.
+    """Replaces each function holding an `attn.online`, `attn.pairs`, `attn.elements`, `attn.row_dot` or `attn.chunk` by a `tile` kernel.
 
     The kernel takes memrefs, the outputs last. Its attribute `tile.kernel` says how to launch it:
 
     - `grid`: one program per block of `block-q` rows, per head and batch ("rows", also when absent, and "elements"), or one
       per chunk of keys, key head and batch ("pairs"; tiles have `block-q` keys and `block-kv` queries there). A kernel of pairs
-      takes the number of keys in a chunk, a multiple of `block-q`, as one more argument after the outputs.
+      takes the number of keys in a chunk, a multiple of `block-q`, as one more argument after the outputs. Linear attention: one program
+      per block of `block_kv` of v's columns, head and batch, which sweeps over chunks of `block_q` positions ("chunks"; there are `blocks`
+      blocks, and where `sequences` numbers the argument with the offsets of sequences, these are the batch).
     - `over`: the number of the argument whose batch, heads and rows make the grid. `score`: the type of sums.
-    - `outputs`, for each output: "store", every element is written; "accumulate", [chunks, B, H, S, D] that starts as zeros;
+    - `outputs`, for each output: "store", every element is written; "accumulate", [chunks or blocks, B, H, S, D] that starts as zeros;
       "scatter", [chunks, B, H, ...] that starts as zeros, whose first three dimensions are slots: a program adds in those of its
       own chunk, batch and head, which may be one and the same (stride 0) where `disjoint`, for chunks, heads and batches, is true.
     - `serial`: programs add to the same elements, so that they must run one after the other.
 
-    The function attribute `tile.blocks = array<i64: q, kv>` gives one function other block sizes; `tile.choices`, a dictionary
-    for the target's schedule, stays on the kernel. With `whole`, loops over blocks that the
-    mask keeps run over whole blocks only, whose tiles have static types, and what is left has a loop of its own: for targets on which
-    the number of positions in a block costs something.
+    The function attribute `tile.blocks = array<i64: q, kv>` gives one function other block sizes (for an `attn.chunk`, `kv` is how many of
+    v's columns a program works on; without it, all of them); `tile.choices`, a dictionary for the target's schedule, stays on the kernel.
+    With `whole`, loops over blocks that the mask keeps run over whole blocks only, whose tiles have static types, and what is left has a
+    loop of its own: for targets on which the number of positions in a block costs something. `prefix` is the element type of sums of log
+    decays, f32 or f64.
     """
 
     name = "attn-tile"
@@ -47,6 +50,9 @@ class Tile(Pass):
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
             module.location.emit_error(f"{self.name}: block sizes must be positive, got {self.block_q} and {self.block_kv}")
+            return False
+        if self.prefix not in ("f32", "f64"):
+            module.location.emit_error(f"{self.name}: takes `prefix` as f32 or f64, got '{self.prefix}'")
             return False
         for name, form, needed in _UNREADY:
             for op in find_all(module, name):

@@ -20,21 +20,21 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
     """
     view = op.opview
     width = view.v.type.shape[3]
-    block_kv = width if block_kv is None else block_kv
-    if width % block_kv:
-        op.location.emit_error(f"attn-tile: blocks of {block_kv} columns do not divide v's {width}")
+    size = width if block_kv is None else block_kv
+    if width % size:
+        op.location.emit_error(f"attn-tile: blocks of {size} columns do not divide v's {width}")
         return False
-    blocks, names = width // block_kv, [name.value for name in view.outputs]
+    blocks, names = width // size, [name.value for name in view.outputs]
     returned = [ir.OpResult(value).result_number for value in _returned(function)]
     kinds = [_kind(op, (["o", *names])[number], blocks) for number in returned]
     outputs = [Output(op, kind, (), number) for kind, number in zip(kinds, returned, strict=True)]
     with op.location:
         frame = Frame(function, [op], outputs)
-        frame.describe(_attributes(op, block_kv, blocks, _score_type(op)), outputs)
+        frame.describe(_attributes(op, size, blocks, _score_type(op)), outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             targets = {("o", *names)[number]: target for number, target in zip(returned, frame.outputs, strict=True)}
-            _Sweep(frame, op, block_kv, prefix).build(targets)
+            _Sweep(frame, op, size, prefix).build(targets)
             func.ReturnOp([])
     return True
 
@@ -189,9 +189,7 @@ class _Sweep:
 
         return loop(zero, chunks, constant_index(1), [initial], backward)[0]
 
-    def _keep(
-        self, chunk: Chunk, sequence: Sequence, state: ir.Value, target: ir.Value, place: tuple[int, ir.Value, ir.Value]
-    ) -> None:
+    def _keep(self, chunk: Chunk, sequence: Sequence, state: ir.Value, target: ir.Value, place: tuple[int, ir.Value, ir.Value]) -> None:
         """Stores the state at the boundary behind the chunk, where an interval ends there."""
         rows, state_row, height = place
         interval, size = ir.IntegerAttr(self._op.attributes["interval"]).value, constant_index(self._chunk)

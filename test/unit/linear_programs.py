@@ -1,5 +1,6 @@
 """Programs of linear attention as text, and the recurrence that they are compared with."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,8 @@ class Linear:
         names = ", ".join(f'"{name}"' for name in self.outputs)
         attributes = f'heads = {self.heads} : i64, direction = "{self.direction}", channels = "{self.channels}", state = "{self.state}", '
         attributes += f"outputs = [{names}], operandSegmentSizes = array<i32: {', '.join(map(str, segments))}>"
+        found = [1, int(self.final), int(self.factor), int(self.interval > 0)]
+        attributes += f", resultSegmentSizes = array<i32: {', '.join(map(str, found))}>"
         attributes += f", interval = {self.interval} : i64" if self.interval else ""
         attributes += f", chunk = {self.chunk} : i64" if self.chunk else ""
         pieces = [*(self._mods() if self.mods else []), *(self._factors() if self.chunk else [])]
@@ -75,6 +78,7 @@ class Linear:
         return f"""
 func.func @attention({", ".join(f"%{n}: {t}" for n, t in arguments.items())}) -> ({", ".join(results)}){blocks} {{
   {values} = "{op}"({", ".join(operands)}) ({{
+  ^bb0:
 {"".join(pieces)}  }}) {{{attributes}}} : ({", ".join(arguments[o[1:]] for o in operands)}) -> ({", ".join(results)})
   return {values} : {", ".join(results)}
 }}
@@ -107,7 +111,9 @@ func.func @attention({", ".join(f"%{n}: {t}" for n, t in arguments.items())}) ->
         return [self._piece(name, arguments, (one + read + number + body).replace("S", self.score)) for name, body in made]
 
 
-def inputs(program: Linear, batch: int, heads: dict[str, int], length: int, seed: int = 0, gate: float = 1.0, **more: Any) -> dict[str, Any]:
+def inputs(
+    program: Linear, batch: int, heads: dict[str, int], length: int, seed: int = 0, gate: float = 1.0, **more: Any
+) -> dict[str, Any]:
     """Random arguments in float64; log decays in [-gate, 0]. `heads` has those of "q", "k", "v", "decay"; `more` replaces arguments."""
     rng = np.random.default_rng(seed)
     columns = {"none": (), "key": (program.k,), "value": (program.v,)}[program.channels]
@@ -149,7 +155,7 @@ def recurrence(program: Linear, given: dict[str, Any]) -> dict[str, Any]:
     offsets = given.get("offsets")
     spans = [(b, 0, length) for b in range(batch)]
     if offsets is not None:
-        spans = [(0, int(a), int(e)) for a, e in zip(offsets, offsets[1:], strict=False)]
+        spans = [(0, int(a), int(e)) for a, e in itertools.pairwise(offsets)]
     interval = program.interval or 1
     rows = -(-length // interval) if offsets is None else length // interval + len(spans)
     o, final = np.zeros((batch, every, length, program.v)), np.zeros((len(spans), every, program.k, program.v))

@@ -1,21 +1,22 @@
 """Kernels that `attn-tile` makes of `attn.chunk`, run by the evaluator, against the recurrence."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
-from linear_programs import Linear, error, inputs, recurrence
 
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference.tiles import run_kernel
 from attn_mlir.registry import registry
+from linear_programs import Linear, error, inputs, recurrence
 
 _EVERYTHING = {"initial": True, "final": True, "factor": True, "interval": 16, "element": "f64", "score": "f64"}
 
 
-def check(program: Linear, batch: int, heads: dict[str, int], length: int, **more: object) -> None:
+def check(program: Linear, batch: int, heads: dict[str, int], length: int, **more: Any) -> None:
     given = inputs(program, batch, heads, length, **more)
     wanted = recurrence(program, given)
     with ir.Context() as context:
@@ -30,10 +31,10 @@ def check(program: Linear, batch: int, heads: dict[str, int], length: int, **mor
         run_kernel(module.body.operations[0].operation, [*given.values(), *outputs.values()])
     if len(shapes.get("products", ())) == 4 and program.channels == "none":
         outputs["products"] = outputs["products"].sum(0)
-    # States after the sequences' last ones are not written.
-    written = {name: np.where(np.isnan(value), 0, value) if name == "states" and program.offsets else value for name, value in outputs.items()}
+    if program.offsets:  # rows behind a sequence's last state are not written
+        outputs["states"] = np.nan_to_num(outputs["states"])
     for name, value in wanted.items():
-        assert error(written[name], value) < 1e-12, name
+        assert error(outputs[name], value) < 1e-12, name
 
 
 @pytest.mark.parametrize(("direction", "state", "mods"), list(itertools.product(("forward", "backward"), ("kv", "vk"), (False, True))))
@@ -66,3 +67,57 @@ def test_without_decay_and_initial_state(length: int) -> None:
 def test_heads_of_another_operand() -> None:
     program = Linear(heads=0, chunk=4, k=4, v=2, element="f64", score="f64")
     check(program, 1, {"q": 4, "k": 1, "v": 2, "decay": 4}, 9)
+
+
+def kernel_of(
+    text: str, given: list[np.ndarray], shape: tuple[int, ...], pipeline: str = "attn-tile{block-q=4},canonicalize,cse"
+) -> np.ndarray:
+    out = np.full(shape, np.nan)
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(text)
+        Pipeline.parse("attn-tile{block-q=4},canonicalize,cse", registry()).run(module)
+        run_kernel(module.body.operations[0].operation, [*given, out])
+    return out
+
+
+@pytest.mark.parametrize("columns", ["", "x3"])
+def test_sums_of_heads(columns: str) -> None:
+    x_type = f"tensor<?x?x?{columns}xf64>"
+    text = f"""
+func.func @f(%x: {x_type}, %like: tensor<?x?x?x5xf64>) -> {x_type} {{
+  %r = "attn.head_sum"(%x, %like) : ({x_type}, tensor<?x?x?x5xf64>) -> {x_type}
+  return %r : {x_type}
+}}"""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 6, 7, 3) if columns else (2, 6, 7))
+    wanted = x.reshape(2, 2, 3, *x.shape[2:]).sum(2)
+    assert error(kernel_of(text, [x, np.zeros((2, 2, 7, 5))], wanted.shape), wanted) < 1e-14
+
+
+@pytest.mark.parametrize("columns", ["", "x4"])
+@pytest.mark.parametrize("offsets", [None, [0, 3, 3, 20, 27]])
+def test_gradients_of_decays(columns: str, offsets: list[int] | None) -> None:
+    type_, extra = f"tensor<?x?x?{columns}xf64>", "" if offsets is None else ", %offsets: tensor<?xi32>"
+    operands = "%a, %b, %s, %e" + (", %offsets" if offsets else "")
+    types = f"{type_}, {type_}, tensor<?x?x?x3xf64>, tensor<?x?x?x3xf64>" + (", tensor<?xi32>" if offsets else "")
+    text = f"""
+func.func @f(%a: {type_}, %b: {type_}, %s: tensor<?x?x?x3xf64>, %e: tensor<?x?x?x3xf64>{extra}) -> {type_} {{
+  %r = "attn.decay_gradient"({operands}) {{interval = 8 : i64, rows = 4 : i64}} : ({types}) -> {type_}
+  return %r : {type_}
+}}"""
+    rng = np.random.default_rng(0)
+    length, spans = 27, [(0, 27)] if offsets is None else list(itertools.pairwise(offsets))
+    batch, count = (2, 4) if offsets is None else (1, length // 8 + len(spans))
+    a, b = rng.normal(size=(2, batch, 3, length, *((4,) if columns else ())))
+    s, e = rng.normal(size=(2, batch, 3, count * 4, 3))
+    wanted = np.zeros_like(a)
+    for number, (begin, end) in enumerate(spans):
+        first = 0 if offsets is None else begin // 8 + number
+        for t in range(begin, end):
+            last = min(begin + ((t - begin) // 8 + 1) * 8, end)
+            row = (first + (t - begin) // 8) * 4
+            ends = (s * e)[:, :, row : row + 4].sum(-1)
+            wanted[:, :, t] = (a - b)[:, :, t:last].sum(2) + (ends if columns else ends.sum(-1))
+    given = [a, b, s, e, *([] if offsets is None else [np.array(offsets)])]
+    assert error(kernel_of(text, given, wanted.shape), wanted) < 1e-13

@@ -1,0 +1,48 @@
+// RUN: attn-opt %s -p attn-tile --split-input-file --verify-diagnostics
+
+!t = tensor<?x?x?x4xf32>
+
+func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
+  // expected-error @below {{attn-tile: 'attn.linear_attention' is not in chunked form; run attn-chunk-rewrite first}}
+  %o = "attn.linear_attention"(%q, %k, %v) ({
+  ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!t, !t, !t) -> !t
+  return %o : !t
+}
+
+// -----
+
+!t = tensor<?x?x?x4xf32>
+
+func.func @attention(%x: !t, %like: tensor<?x?xf32>) -> !t {
+  // expected-error @below {{attn-tile: sums heads like a tensor [B, Hl, T, ...], got tensor<?x?xf32>}}
+  %o = "attn.head_sum"(%x, %like) : (!t, tensor<?x?xf32>) -> !t
+  return %o : !t
+}
+
+// -----
+
+!t = tensor<?x?x?x4xf32>
+
+func.func @attention(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.blocks = array<i64: 16, 3>} {
+  // expected-error @below {{attn-tile: blocks of 3 columns do not divide v's 4}}
+  %o = "attn.chunk"(%q, %k, %v) ({
+    "attn.carry"() ({
+    ^bb0(%total: f32):
+      "attn.yield"(%total) : (f32) -> ()
+    }) : () -> ()
+    "attn.enter"() ({
+    ^bb0(%prefix: f32, %total: f32):
+      "attn.yield"(%total) : (f32) -> ()
+    }) : () -> ()
+    "attn.leave"() ({
+    ^bb0(%prefix: f32, %total: f32):
+      "attn.yield"(%total) : (f32) -> ()
+    }) : () -> ()
+    "attn.weight"() ({
+    ^bb0(%prefix_t: f32, %prefix_s: f32):
+      "attn.yield"(%prefix_s) : (f32) -> ()
+    }) : () -> ()
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], chunk = 16 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!t, !t, !t) -> !t
+  return %o : !t
+}

@@ -1,0 +1,59 @@
+// RUN: attn-opt %s -p 'attn-tile{block-q=16},canonicalize,cse' --split-input-file | FileCheck %s
+
+// Sums over groups of heads: a loop over the heads of a group, rounded when stored.
+
+!x = tensor<?x?x?x8xf16>
+
+// CHECK-LABEL: func.func @head_sum(
+// CHECK-SAME:    %[[X:[^:]*]]: memref<?x?x?x8xf16, {{[^>]*>>}}, %[[LIKE:[^:]*]]: memref<?x?x?x4xf32
+// CHECK-SAME:    grid = "rows", outputs = ["store"], over = 1 : i64, score = f32
+// CHECK:         %[[GROUP:.*]] = arith.divsi
+// CHECK:         %[[FIRST:.*]] = arith.muli %{{.*}}, %[[GROUP]]
+// CHECK:         %[[SUM:.*]] = scf.for %[[N:.*]] = %c0 to %[[GROUP]] step %c1
+// CHECK:           %[[HEAD:.*]] = arith.addi %[[FIRST]], %[[N]]
+// CHECK:           "tile.load"(%[[X]], %{{.*}}, %[[HEAD]]
+// CHECK:         "tile.store"(%[[SUM]]
+func.func @head_sum(%x: !x, %like: tensor<?x?x?x4xf32>) -> !x {
+  %r = "attn.head_sum"(%x, %like) : (!x, tensor<?x?x?x4xf32>) -> !x
+  return %r : !x
+}
+
+// -----
+
+// Gradients of decays: sums from the end of each interval on, and what is behind it.
+
+!a = tensor<?x?x?xf32>
+!s = tensor<?x?x?x8xf32>
+
+// CHECK-LABEL: func.func @decay_gradient(
+// CHECK-SAME:    block_q = 64 : i64, {{.*}}grid = "rows", outputs = ["store"], over = 0 : i64
+// CHECK:         %[[STEPS:.*]] = "tile.map"(%c64)
+// CHECK:           arith.subf
+// CHECK:         %[[SUMS:.*]] = "tile.cumsum"(%[[STEPS]]) {reverse = true}
+// CHECK:         %[[ROWS:.*]] = "tile.map"(%c4, %c8)
+// CHECK:         reductions = ["sum"]
+// CHECK:         %[[END:.*]] = "tile.map"(%c1, %c4)
+// CHECK:         "tile.map"(%c64)
+// CHECK-DAG:       tensor.extract %[[END]][%c0]
+// CHECK-DAG:       tensor.extract %[[SUMS]]
+func.func @decay_gradient(%a: !a, %b: !a, %s: !s, %e: !s) -> !a {
+  %r = "attn.decay_gradient"(%a, %b, %s, %e) {interval = 64 : i64, rows = 4 : i64} : (!a, !a, !s, !s) -> !a
+  return %r : !a
+}
+
+// -----
+
+// With offsets a program has a whole sequence, and a loop over its intervals.
+
+!a = tensor<?x?x?x4xf32>
+!s = tensor<?x?x?x8xf32>
+
+// CHECK-LABEL: func.func @sequences(
+// CHECK-SAME:    blocks = 1 : i64, {{.*}}grid = "chunks", outputs = ["store"], over = 0 : i64, score = f32, sequences = 4 : i64
+// CHECK:         scf.for
+// CHECK:           "tile.cumsum"{{.*}} {reverse = true} : (tensor<64x4xf32>)
+// CHECK:           "tile.store"
+func.func @sequences(%a: !a, %b: !a, %s: !s, %e: !s, %offsets: tensor<?xi32>) -> !a {
+  %r = "attn.decay_gradient"(%a, %b, %s, %e, %offsets) {interval = 64 : i64, rows = 4 : i64} : (!a, !a, !s, !s, tensor<?xi32>) -> !a
+  return %r : !a
+}
