@@ -14,6 +14,7 @@ _PASSES = {
     "attn-outline": "outline:Outline",
     "attn-resolve-masks": "resolve_masks:ResolveMasks",
     "attn-online-rewrite": "online_rewrite:OnlineRewrite",
+    "attn-chunk-rewrite": "chunk_rewrite:ChunkRewrite",
     "attn-guard-empty-rows": "guard_empty_rows:GuardEmptyRows",
     "attn-tile": "tile:Tile",
     "tile-schedule": "tile_schedule:TileSchedule",

@@ -16,7 +16,7 @@ from attn_mlir.passes.options import PipelineError, parse_options, spec, split, 
 from attn_mlir.passes.regions import walk
 
 PIPELINES: Mapping[str, str] = {
-    "attn-pipeline": "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,attn-tile",
+    "attn-pipeline": "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite,attn-guard-empty-rows,attn-tile",
 }
 
 _ELEMENT = re.compile(r"([\w.+-]+)\s*(?:\((.*)\))?\s*(?:\{(.*)\})?", re.DOTALL)

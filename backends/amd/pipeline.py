@@ -1,7 +1,7 @@
 """The pipelines of the AMD backend as text."""
 
 KERNEL = (
-    "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,amd-choose-blocks,"
+    "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite,attn-guard-empty-rows,amd-choose-blocks,"
     "attn-tile{block-q=128 block-kv=64 whole=true},canonicalize,cse,gpu-keep-max{slack=3 lift=12},gpu-float-positions,gpu-sink-factors,"
     "gpu-fold-scale,gpu-exp2,canonicalize,cse,"
     "tile-schedule{target=amd}"

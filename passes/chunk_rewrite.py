@@ -1,0 +1,93 @@
+"""Turns linear attention into its chunked form: `attn.linear_attention` becomes `attn.chunk`."""
+
+from dataclasses import dataclass
+
+from attn_mlir.dialects.attn import build
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.derivation.chunk import PIECES, ChunkForm, derive_chunks
+from attn_mlir.passes.derivation.emit import Emitter
+from attn_mlir.passes.derivation.errors import DerivationError
+from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
+
+# exp is 0 below, in f32 and f64; sums of such numbers stay finite, so that differences of them are no NaN.
+_LOWEST = {"f32": -104.0, "f64": -746.0}
+
+
+@dataclass(frozen=True)
+class ChunkRewrite(Pass):
+    """Replaces each `attn.linear_attention` by the `attn.chunk` derived from its recurrence.
+
+    Chunks have `chunk` positions. Log decays are kept from falling to where exp gives 0, so that -inf is a decay like any other.
+    """
+
+    name = "attn-chunk-rewrite"
+    chunk: int = 64
+
+    def run(self, module: ir.Operation) -> bool:
+        if self.chunk < 1:
+            module.location.emit_error(f"{self.name}: chunk must be positive, got {self.chunk}")
+            return False
+        return all([self._rewrite(op) for op in find_all(module, "attn.linear_attention")])
+
+    def _rewrite(self, linear: ir.Operation) -> bool:
+        if "interval" in linear.attributes:
+            interval = ir.IntegerAttr(linear.attributes["interval"]).value
+            if interval % self.chunk:
+                linear.location.emit_error(f"{self.name}: states every {interval} positions are not at the ends of chunks of {self.chunk}")
+                return False
+        try:
+            form, _ = derive_chunks(ir.StringAttr(linear.attributes["direction"]).value == "forward")
+        except DerivationError as error:
+            linear.location.emit_error(f"the recurrence has no chunked form: {error}")
+            return False
+        attributes = {name: linear.attributes[name] for name in linear.attributes}
+        attributes["chunk"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, linear.context), self.chunk)
+        types, operands = [r.type for r in linear.results], list(linear.operands)
+        with linear.location, ir.InsertionPoint(linear):
+            chunk = ir.Operation.create("attn.chunk", results=types, operands=operands, attributes=attributes, regions=1)
+        score = score_type(linear)
+        with linear.location, ir.InsertionPoint(chunk.regions[0].blocks.append()):
+            for kept in [view.operation for view in block_of(linear).operations]:
+                clone_op(kept, {})
+            _bound_decay(chunk, score)
+            _write(form, score)
+        for old, new in zip(list(linear.results), list(chunk.results), strict=True):
+            old.replace_all_uses_with(new)
+        linear.erase()
+        return True
+
+
+def score_type(op: ir.Operation) -> ir.Type:
+    """The type in which the scalars of an `attn.linear_attention` or `attn.chunk` are computed."""
+    for mod in [view.operation for view in block_of(op).operations]:
+        return next(a.type for a in block_of(mod).arguments)
+    types = [value.type for value in (*op.operands, *op.results)]
+    double = any(isinstance(t, ir.RankedTensorType) and isinstance(t.element_type, ir.F64Type) for t in types)
+    return ir.F64Type.get(op.context) if double else ir.F32Type.get(op.context)
+
+
+def _bound_decay(chunk: ir.Operation, score: ir.Type) -> None:
+    """Ends `attn.decay` with a maximum; without a decay there is nothing to bound."""
+    found = piece(chunk, "attn.decay")
+    if found is None and list(ir.DenseI32ArrayAttr(chunk.attributes["operandSegmentSizes"]))[3]:
+        index = ir.IndexType.get()
+        names = [("g", score), *((name, index) for name in ("b", "h", "t", "d"))]
+        found = build.piece("decay", names, lambda g, *_: [g])
+    if found is None:
+        return
+    last = list(block_of(found).operations)[-1].operation
+    with last.location, ir.InsertionPoint(last):
+        lowest = arith.constant(score, _LOWEST[str(score)])
+        last.operands[0] = arith.maximumf(last.operands[0], lowest)
+
+
+def _write(form: ChunkForm, score: ir.Type) -> None:
+    """The four pieces, at the insertion point."""
+    for name, arguments in PIECES.items():
+
+        def body(*values: ir.Value, name: str = name) -> list[ir.Value]:
+            known = dict(zip(form.leaves(name), values, strict=True))
+            return [Emitter(score, known, names={form.factors[name]: name}).emit(form.factors[name])]
+
+        build.piece(name, [(argument, score) for argument in arguments], body)

@@ -1,0 +1,173 @@
+"""The chunked form of a linear attention, derived from its recurrence.
+
+In one step from position to position the state is multiplied by exp(g). Over several steps the exponents add up, so that between two
+places of the sequence the factor is exp of the log decays that are passed on the way. Measured from the first position of a chunk, place
+x has passed the prefix sum P(x): 0 at the chunk's beginning, `total` at its end. So on the way from x to y the factor is
+
+    exp(P(y) - P(x))   from the first position to the last,    exp(P(x) - P(y))   in the other direction
+
+and it is the product of the factors from x to any place between and from there to y. With the boundary of the chunk between them, the
+state that a chunk begins with replaces all positions before it. Sums of decays g <= 0 grow in one direction only: every exponent is <= 0.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_mlir.passes.derivation.errors import DerivationError
+from attn_mlir.passes.derivation.evaluate import Array, Evaluator
+from attn_mlir.passes.derivation.expr import Graph, Node
+
+PIECES = {"carry": ("total",), "enter": ("prefix", "total"), "leave": ("prefix", "total"), "weight": ("prefix_t", "prefix_s")}
+LENGTH = 37
+SIZES = (1, 4, 16, 37, 64)
+TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Prefix sums of the log decays, as expressions, at the places that a chunk's formulas connect."""
+
+    graph: Graph
+
+    @property
+    def begin(self) -> Node:
+        return self.graph.const(0.0)
+
+    @property
+    def end(self) -> Node:
+        return self.graph.leaf("total")
+
+    @property
+    def position(self) -> Node:
+        return self.graph.leaf("prefix")
+
+    @property
+    def position_t(self) -> Node:
+        return self.graph.leaf("prefix", 1)
+
+    @property
+    def position_s(self) -> Node:
+        return self.graph.leaf("prefix", 2)
+
+    @property
+    def names(self) -> dict[Node, str]:
+        """What the leaves are called."""
+        return {self.end: "total", self.position: "prefix", self.position_t: "prefix_t", self.position_s: "prefix_s"}
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkForm:
+    """The four factors of the chunked form, as expressions."""
+
+    places: Places
+    forward: bool
+    factors: dict[str, Node]
+
+    def leaves(self, name: str) -> list[Node]:
+        """The arguments of a factor."""
+        by_name = {text: leaf for leaf, text in self.places.names.items()}
+        return [by_name[argument] for argument in PIECES[name]]
+
+
+@dataclass(frozen=True)
+class ChunkReport:
+    """`points` values compared, and the largest relative error."""
+
+    points: int
+    error: float
+
+
+def derive_chunks(forward: bool) -> tuple[ChunkForm, ChunkReport]:
+    """The chunked form of a sweep in one direction, confirmed on numbers. Raises DerivationError where it is not."""
+    places = Places(Graph())
+
+    def between(origin: Node, to: Node) -> Node:
+        g = places.graph
+        return g.unary("math.exp", g.sub(to, origin) if forward else g.sub(origin, to))
+
+    before, after = (places.begin, places.end) if forward else (places.end, places.begin)
+    factors = {
+        "carry": between(before, after),
+        "enter": between(places.position, after),
+        "leave": between(before, places.position),
+        "weight": between(places.position_s, places.position_t),
+    }
+    form = ChunkForm(places, forward, factors)
+    return form, check_chunks(form)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A random linear attention of one head: q, k [T, 3], v [T, 2], log decays [T, 1] or [T, 3], a state [3, 2]."""
+
+    q: Array
+    k: Array
+    v: Array
+    g: Array
+    state: Array
+
+
+def problems(seed: int = 0) -> list[Problem]:
+    """Decays near 1, in the middle, so strong that nothing is left, none, mixed ones, growth; for heads and for channels."""
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for dims in (1, 3):
+        shape = (LENGTH, dims)
+        uniform = -rng.random(shape)
+        strong = np.where(rng.random(shape) < 0.2, -104.0, -rng.random(shape))
+        decays = (1e-3 * uniform, uniform, 10 * uniform, 0 * uniform, strong, 0.1 * rng.normal(size=shape))
+        drawn += [Problem(*_inputs(rng), g, rng.normal(size=(3, 2))) for g in decays]
+    return drawn
+
+
+def _inputs(rng: np.random.Generator) -> tuple[Array, Array, Array]:
+    q, k, v = (rng.normal(size=(LENGTH, d)) for d in (3, 3, 2))
+    return q, k, v
+
+
+def recurrence(p: Problem, forward: bool) -> tuple[Array, Array]:
+    """o and the last state, position by position."""
+    state, o = p.state, np.zeros((LENGTH, 2))
+    for t in range(LENGTH) if forward else reversed(range(LENGTH)):
+        decayed = np.exp(p.g[t])[:, None]
+        state = (decayed * state if forward else state) + np.outer(p.k[t], p.v[t])
+        o[t] = p.q[t] @ state
+        state = state if forward else decayed * state
+    return o, state
+
+
+def chunked(form: ChunkForm, p: Problem, size: int) -> tuple[Array, Array, Array]:
+    """o and the last state, chunk by chunk, and the largest factor that occurs."""
+    state, o, largest = p.state, np.zeros((LENGTH, 2)), 0.0
+    begins = range(0, LENGTH, size)
+    for begin in begins if form.forward else reversed(begins):
+        at = slice(begin, min(begin + size, LENGTH))
+        q, k, v, prefix = p.q[at], p.k[at], p.v[at], np.cumsum(p.g[at], axis=0)
+        present = np.tril(np.ones((len(q), len(q)), bool))
+        present = (present if form.forward else present.T)[:, :, None]
+        places = form.places
+        env = {places.position: prefix, places.end: prefix[-1:], places.position_t: prefix[:, None], places.position_s: prefix[None]}
+        found = {name: Evaluator(env)(node) for name, node in form.factors.items()}
+        weight = np.where(present, found["weight"], 0.0)
+        largest = max(largest, *(float(x.max()) for x in (weight, found["carry"], found["enter"], found["leave"])))
+        o[at] = (q * found["leave"]) @ state + ((q[:, None] * k * weight).sum(axis=2)) @ v
+        state = np.broadcast_to(found["carry"], (1, 3)).T * state + (k * found["enter"]).T @ v
+    return o, state, np.asarray(largest)
+
+
+def check_chunks(form: ChunkForm) -> ChunkReport:
+    """Compares the chunked form with the recurrence; where decays are at most 1, no factor may be above 1."""
+    points, error = 0, 0.0
+    for p in problems():
+        wanted = recurrence(p, form.forward)
+        for size in SIZES:
+            *got, largest = chunked(form, p, size)
+            if (p.g <= 0).all() and not largest <= 1 + TOLERANCE:
+                raise DerivationError(f"a factor of the chunked form grows to {largest:.1e} although no decay is above 1")
+            for x, y in zip(got, wanted, strict=True):
+                worst = float((np.abs(x - y) / np.maximum(1.0, np.abs(y).max())).max())
+                points, error = points + x.size, max(error, worst)
+                if not worst <= TOLERANCE:
+                    raise DerivationError(f"the chunked form of {size} positions differs from the recurrence by {worst:.1e}")
+    return ChunkReport(points, error)
