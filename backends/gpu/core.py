@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from attn_mlir.backends.gpu.arguments import Arguments
 from attn_mlir.backends.gpu.scalars import Names, Scalars
 from attn_mlir.backends.gpu.writer import Writer
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -107,7 +108,7 @@ class PrinterCore(Generic[Tile]):
             return self.arguments.size(op.operands[0], int(operands[0]))
         if op.name == "tile.program_id":
             return _AXES[ir.IntegerAttr(op.attributes["axis"]).value]
-        raise UnsupportedError(f"{self.emitter}: '{op.name}' cannot stand in scalar code ({op.location})")
+        raise UnsupportedError(f"{self.emitter}: '{op.name}' cannot stand in scalar code ({source_line(op.location)})")
 
     def load(self, op: ir.Operation, indices: list[str]) -> str:
         """An element of a captured tensor."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu import scalar_ops as ops
 from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -150,7 +151,7 @@ class IntegerPrinter:
         types = {self._type_of(v) for v in self._op.operands}
         result = self._type_of(self._result)
         if result == "bool":
-            raise UnsupportedError(f"scalars: '{self._name}' of booleans ({self._op.location}); use logical operations")
+            raise UnsupportedError(f"scalars: '{self._name}' of booleans ({source_line(self._op.location)}); use logical operations")
         if len(types) > 1:
             a, b = f"(long long){a}", f"(long long){b}"
         text = f"{name}({a}, {b})"

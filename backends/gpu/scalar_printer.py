@@ -6,6 +6,7 @@ import numpy as np
 
 from attn_mlir.backends.gpu import scalar_ops as ops
 from attn_mlir.backends.gpu.scalar_integers import IntegerPrinter
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -71,7 +72,7 @@ class Printer(IntegerPrinter):
             return self._float()
         handler = getattr(self, "_" + name.partition(".")[2], None)
         if not name.startswith(("arith.", "math.")) or handler is None:
-            raise UnsupportedError(f"there is no C++ form of '{name}' ({self._op.location}); write it with other operations")
+            raise UnsupportedError(f"there is no C++ form of '{name}' ({source_line(self._op.location)}); write it with other operations")
         return handler(*self._args)
 
     # ---- floats
@@ -176,5 +177,5 @@ class Printer(IntegerPrinter):
         names = {("f32", "i32"): "__float_as_int", ("i32", "f32"): "__int_as_float"}
         key = (str(self._op.operands[0].type), str(self._result.type))
         if key not in names:
-            raise UnsupportedError(f"scalars: bits of {key[0]} cannot be read as {key[1]} ({self._op.location})")
+            raise UnsupportedError(f"scalars: bits of {key[0]} cannot be read as {key[1]} ({source_line(self._op.location)})")
         return f"{names[key]}({a})"

@@ -17,6 +17,7 @@ from attn_mlir.backends.gpu import scalar_ops
 from attn_mlir.backends.gpu.scalar_bounds import Ranges
 from attn_mlir.backends.gpu.scalar_integers import Context
 from attn_mlir.backends.gpu.scalar_printer import Printer, float_literal, is_wrapped
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -149,7 +150,7 @@ class Scalars:
         if op.name.startswith(("arith.", "math.")):
             return Printer(op, [self._operand(operand) for operand in operands], self._context).text()
         if self._other is None:
-            raise UnsupportedError(f"scalars: '{op.name}' cannot stand in scalar code ({op.location})")
+            raise UnsupportedError(f"scalars: '{op.name}' cannot stand in scalar code ({source_line(op.location)})")
         scalars = [operand for operand in operands if not isinstance(operand.type, ir.ShapedType)]
         return self._other(op, [self._operand(operand) for operand in scalars])
 

@@ -55,6 +55,12 @@ def at(location: ir.Location | None, severity: str, message: str) -> Diagnostic:
     return Diagnostic(severity, message, file, line, column)
 
 
+def source_line(location: ir.Location) -> str:
+    """`location` inside of a message: "file:line", else the name that it has, else "somewhere"."""
+    file, line, _ = _source_of(location)
+    return f"{file}:{line}" if line else location.name_str if isinstance(location, ir.NameLoc) else "somewhere"
+
+
 def _convert(info: Any) -> Diagnostic:
     # MLIR appends the whole operation to many errors; the location says enough.
     notes = [_convert(note) for note in info.notes if not note.message.startswith("see current operation")]

@@ -6,6 +6,7 @@ from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, Tile,
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.gpu.structure import constant
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -55,7 +56,9 @@ class Core(PrinterCore[Tile]):
             return self.narrow(element, kind) if kind in PACKS else element
         if isinstance(tile, Packed) and places == [0, 1]:
             return f"attn::bits<{TYPES[tile.element]}>(attn::half_of({tile.name}[2 * n + r / 8][r / 2 % 4], r % 2))"
-        raise UnsupportedError(f"amd: the kernel reads {op.operands[0]} at {', '.join(indices)}, not at its own element ({op.location})")
+        raise UnsupportedError(
+            f"amd: the kernel reads {op.operands[0]} at {', '.join(indices)}, not at its own element ({source_line(op.location)})"
+        )
 
     # ---- tiles
 

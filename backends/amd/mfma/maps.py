@@ -7,6 +7,7 @@ from attn_mlir.backends.amd.mfma.regions import float_positions, is_read, used
 from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, element_name, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, constant, hint, maker, operations, widened, yielded
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -228,7 +229,7 @@ class _Elements:
         """Multiplies weights by their factor, which is made smaller where one of them is too large, and rounds them."""
         core, scale = self.core, self.core.scales[sums[0].name]
         if any(core.factors.get(name) == scale for name in core.waiting):
-            raise UnsupportedError(f"amd: weights of two maps are added to one sum ({self.op.location}): use the CPU")
+            raise UnsupportedError(f"amd: weights of two maps are added to one sum ({source_line(self.op.location)}): use the CPU")
         for other in sums[1:]:
             core.writer.line(f"attn::share_scale({scale}, {sums[0].name}, {core.scales[other.name]}, {other.name});")
         names = ", ".join(tile.name for tile in sums)

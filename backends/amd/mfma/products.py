@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.amd.mfma.core import Core
 from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, Shared
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -17,25 +18,25 @@ class Products:
         core = self.core
         *start, left, right = (core.tiles.get(value) for value in op.operands)
         if not isinstance(left, Packed) or not isinstance(right, Shared):
-            raise UnsupportedError(f"amd: a product takes rows in registers and a tile in shared memory ({op.location})")
+            raise UnsupportedError(f"amd: a product takes rows in registers and a tile in shared memory ({source_line(op.location)})")
         by_rows = ir.BoolAttr(op.attributes["transpose_b"]).value
         at, outputs, terms = (right.rows_at, right.rows, right.columns) if by_rows else (right.columns_at, right.columns, right.rows)
         if at is None or left.columns != terms or left.element != right.element:
-            raise UnsupportedError(f"amd: the operands of a product do not fit each other ({op.location})")
+            raise UnsupportedError(f"amd: the operands of a product do not fit each other ({source_line(op.location)})")
         core.waiting.discard(left.name)
         if not start:
             target = core.fragment("s", outputs, "0.0f")
         elif isinstance(start[0], Fragment):
             target = start[0]
         else:
-            raise UnsupportedError(f"amd: a product is added to a tile that is not in registers ({op.location})")
+            raise UnsupportedError(f"amd: a product is added to a tile that is not in registers ({source_line(op.location)})")
         if len(start) > 1:
             if not isinstance(start[1], Row):
-                raise UnsupportedError(f"amd: a product rescales rows by something that is no row ({op.location})")
+                raise UnsupportedError(f"amd: a product rescales rows by something that is no row ({source_line(op.location)})")
             core.writer.line(f"attn::rescale({target.name}, {start[1].name});")
         factor = left.name in core.factors
         if core.scaled.setdefault(target.name, factor) != factor:
-            raise UnsupportedError(f"amd: a sum has weights with a factor and others without ({op.location}): use the CPU")
+            raise UnsupportedError(f"amd: a sum has weights with a factor and others without ({source_line(op.location)}): use the CPU")
         core.writer.line(
             f"attn::product_{left.element}<{outputs // STEP}, {terms // 16}, {terms // 8}>({target.name}, memory + {at}, {left.name});"
         )

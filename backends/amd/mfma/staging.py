@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from attn_mlir.backends.amd.mfma.core import TYPES, Core, check_element
 from attn_mlir.backends.amd.mfma.tiles import STEP, WAVES, Packed, Shared, round_up
 from attn_mlir.backends.gpu.structure import body, operations, yielded
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -91,7 +92,7 @@ class Staging:
             )  # fmt: skip
             known.append(found)
         if change is not None and _uses_other_than(load.results[0], change):
-            raise UnsupportedError(f"amd: a tile is read both changed and as it is ({load.location})")
+            raise UnsupportedError(f"amd: a tile is read both changed and as it is ({source_line(load.location)})")
         found.rows_used |= uses[0]
         found.columns_used |= uses[1]
         found.loads.append(load)

@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.amd.mfma.core import PACKS, Core
 from attn_mlir.backends.amd.mfma.tiles import Fragment, Packed, Row
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -26,7 +27,7 @@ class Stores:
             tile = self._rounded(tile, element)
         wanted = tile.element if isinstance(tile, Packed) else "f32"
         if not isinstance(tile, (Fragment, Packed)) or element != wanted:
-            raise UnsupportedError(f"amd: {op.operands[0]} is stored as {element} ({op.location})")
+            raise UnsupportedError(f"amd: {op.operands[0]} is stored as {element} ({source_line(op.location)})")
         align = core.align(target)
         address = f"&{core.arguments.element(target, [*place, '0'])}"
         kind = "float" if isinstance(tile, Fragment) else "unsigned short"

@@ -6,6 +6,7 @@ from attn_mlir.backends.amd.mfma.core import Core, check_element
 from attn_mlir.backends.amd.mfma.tiles import ROWS, STEP, WAVES, Packed, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, operations
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -82,7 +83,7 @@ class Sums:
         weights, keys, target, slot, batch, head, row, count = list(op.operands)
         tile, packed = self._columns.get(keys), core.tiles.get(weights)
         if tile is None or not isinstance(packed, Packed) or packed.element != tile.element:
-            raise UnsupportedError(f"amd: sums over keys need weights and keys in registers ({op.location}): use the CPU")
+            raise UnsupportedError(f"amd: sums over keys need weights and keys in registers ({source_line(op.location)}): use the CPU")
         queries, scale = packed.columns, core.factors.get(packed.name)
         factors = base + queries * _KEYS * 2
         self.bytes = max(self.bytes, factors + 16)

@@ -8,6 +8,7 @@ from attn_mlir.backends.amd.mfma.stores import Stores
 from attn_mlir.backends.amd.mfma.sums import Sums
 from attn_mlir.backends.amd.mfma.tiles import Fragment, Row, Tile, round_up
 from attn_mlir.backends.gpu.structure import body, chains, is_row, is_tile, operations, partial_sums, yielded
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
@@ -51,7 +52,9 @@ class Sweep:
                 self.core.writer.line("attn::barrier();", *[after] * bool(after))
                 late = False
             elif self.staging.splits(streams) and not late and _reads(op, by_rows=True):
-                raise UnsupportedError(f"amd: the kernel needs more shared memory than there is ({op.location}): choose smaller blocks")
+                raise UnsupportedError(
+                    f"amd: the kernel needs more shared memory than there is ({source_line(op.location)}): choose smaller blocks"
+                )
             if op in members:
                 if op == members[op][0]:
                     self._chain(members[op])
@@ -121,7 +124,7 @@ class Sweep:
             case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
                 core.statement(op)
             case _:
-                raise UnsupportedError(f"amd: '{op.name}' has no form in a kernel with products ({op.location})")
+                raise UnsupportedError(f"amd: '{op.name}' has no form in a kernel with products ({source_line(op.location)})")
 
     def _load(self, op: ir.Operation) -> None:
         if any(use.owner.operation.name == "tile.accumulate" and use.operand_number == 1 for use in op.results[0].uses):
@@ -242,7 +245,7 @@ class Sweep:
         results: list[Tile | None] = []
         for value, result in zip(yielded(body(op)), op.results, strict=True):
             if not is_tile(value):
-                raise UnsupportedError(f"amd: a branch yields {result}, a scalar ({op.location})")
+                raise UnsupportedError(f"amd: a branch yields {result}, a scalar ({source_line(op.location)})")
             results.append(core.row("chosen", partial=result in self.maps.partial) if is_row(value.type) else None)
         for number, region in enumerate(op.regions):
             with core.scope(f"if ({condition})" if number == 0 else "else"):
@@ -254,7 +257,7 @@ class Sweep:
                     elif target is None:
                         results[position] = tile
                     elif tile != target:
-                        raise UnsupportedError(f"amd: the sides of a branch leave a tile in different places ({op.location})")
+                        raise UnsupportedError(f"amd: the sides of a branch leave a tile in different places ({source_line(op.location)})")
         core.tiles.update({result: tile for result, tile in zip(op.results, results, strict=True) if tile is not None})
 
 

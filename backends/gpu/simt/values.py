@@ -7,6 +7,7 @@ from attn_mlir.backends.gpu.arguments import Arguments
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import Names, Scalars, dependence, float_literal, frontier
 from attn_mlir.backends.gpu.simt.dialect import Dialect
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, find_all
@@ -84,7 +85,7 @@ class Printer:
             return ("block", "head", "batch")[ir.IntegerAttr(op.attributes["axis"]).value]
         if op.name == "memref.dim":
             return self.arguments.size(op.operands[0], int(args[0]))
-        raise UnsupportedError(f"simt: '{op.name}' cannot stand in scalar code ({op.location})")
+        raise UnsupportedError(f"simt: '{op.name}' cannot stand in scalar code ({source_line(op.location)})")
 
     def _load(self, op: ir.Operation, indices: list[str]) -> str:
         return self.arguments.element(op.operands[0], indices)

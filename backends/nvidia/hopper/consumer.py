@@ -10,6 +10,7 @@ from attn_mlir.backends.nvidia.hopper.products import Products
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.structure import body, is_tile, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Shared, Tile, is_row
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -43,7 +44,7 @@ class Consumer:
                 if op.results[0] not in self.core.tiles:
                     ring = self.memory.ring(op, self.stages)
                     if ring in rings:
-                        raise UnsupportedError(f"hopper: a block loads two tiles of one tensor ({op.location})")
+                        raise UnsupportedError(f"hopper: a block loads two tiles of one tensor ({source_line(op.location)})")
                     rings.append(ring)
                     self.core.tiles[op.results[0]] = self.memory.wait(ring)
             case "tile.map":
@@ -65,7 +66,7 @@ class Consumer:
             case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
                 self.core.statement(op)
             case _:
-                raise UnsupportedError(f"hopper: '{op.name}' has no form in a kernel over rows ({op.location})")
+                raise UnsupportedError(f"hopper: '{op.name}' has no form in a kernel over rows ({source_line(op.location)})")
 
     # ---- tiles
 
@@ -107,7 +108,7 @@ class Consumer:
             target = core.fragment("s", core.columns(op.results[0].type))
         operand, depth = (products.pack(left), left.columns) if isinstance(left, Fragment) else (products.left(self.shared(a)), right.depth)
         if isinstance(left, Fragment) and depth % 16:
-            raise UnsupportedError(f"hopper: blocks of keys are multiples of 16, not {depth} ({op.location})")
+            raise UnsupportedError(f"hopper: blocks of keys are multiples of 16, not {depth} ({source_line(op.location)})")
         products.begin()
         products.start(target, operand, right, depth, transpose, not start, right.element)
         products.commit()
@@ -189,7 +190,7 @@ class Consumer:
         results: list[Tile | None] = []
         for value, result in zip(first, op.results, strict=True):
             if not is_tile(value):
-                raise UnsupportedError(f"hopper: a branch yields {result}, a scalar ({op.location})")
+                raise UnsupportedError(f"hopper: a branch yields {result}, a scalar ({source_line(op.location)})")
             results.append(core.row("chosen", partial=result in self.maps.partial) if is_row(value.type) else None)
         for number, region in enumerate(op.regions):
             with core.scope(f"if ({condition})" if number == 0 else "else"):
@@ -201,5 +202,7 @@ class Consumer:
                     elif target is None:
                         results[position] = tile
                     elif tile != target:
-                        raise UnsupportedError(f"hopper: the sides of a branch leave a tile in different places ({op.location})")
+                        raise UnsupportedError(
+                            f"hopper: the sides of a branch leave a tile in different places ({source_line(op.location)})"
+                        )
         core.tiles.update({result: tile for result, tile in zip(op.results, results, strict=True) if tile is not None})

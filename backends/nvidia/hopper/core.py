@@ -3,6 +3,7 @@
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, element_name
 from attn_mlir.backends.nvidia.hopper.wgmma import wgmma
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -77,5 +78,5 @@ def check_element(kernel: ir.Operation, value: ir.Value) -> str:
     """ "f16" or "bf16". Raises UnsupportedError for tiles of other types."""
     element = element_name(value.type)
     if element not in PANELS:
-        raise UnsupportedError(f"hopper: matrix products take f16 or bf16 here, not {element} ({kernel.location})")
+        raise UnsupportedError(f"hopper: matrix products take f16 or bf16 here, not {element} ({source_line(kernel.location)})")
     return element

@@ -4,6 +4,7 @@ from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, panels, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -42,7 +43,7 @@ class Stores:
         elif isinstance(tile, Fragment):
             self._elements(op, tile)
         else:
-            raise UnsupportedError(f"hopper: {op.operands[0]} is stored from shared memory ({op.location})")
+            raise UnsupportedError(f"hopper: {op.operands[0]} is stored from shared memory ({source_line(op.location)})")
 
     def _place(self, op: ir.Operation) -> tuple[str, str, str, str]:
         batch, head, begin, count = (self.core.value(value) for value in list(op.operands)[2:])

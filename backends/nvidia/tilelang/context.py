@@ -8,6 +8,7 @@ from attn_mlir.backends.nvidia.tilelang.expressions import Expressions
 from attn_mlir.backends.nvidia.tilelang.memory import Memory
 from attn_mlir.backends.nvidia.tilelang.names import Names
 from attn_mlir.backends.nvidia.tilelang.tiles import Tile, Tiles, padded
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -72,7 +73,7 @@ class Context:
     def read(self, op: ir.Operation, indices: list[str]) -> str:
         """The text of a `memref.load`."""
         if op.name != "memref.load":
-            raise UnsupportedError(f"tilelang: '{op.name}' outside of a map ({op.location})")
+            raise UnsupportedError(f"tilelang: '{op.name}' outside of a map ({source_line(op.location)})")
         return f"{self.memory.name(op.operands[0])}[{', '.join(indices) or '0'}]"
 
     def text(self, value: ir.Value) -> str:

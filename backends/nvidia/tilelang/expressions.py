@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
 from attn_mlir.backends.nvidia.tilelang.names import Names, hint, role
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -170,7 +171,7 @@ class Expressions:
                 return f"({args[0]} * {args[1]} + {args[2]})"
             case "math.fpowi":
                 return f'T.pow({strip(args[0])}, T.cast({strip(args[1])}, "float32"))'
-        raise UnsupportedError(f"tilelang: no expression for '{name}' ({op.location}); use another emitter or the CPU")
+        raise UnsupportedError(f"tilelang: no expression for '{name}' ({source_line(op.location)}); use another emitter or the CPU")
 
     def _binary(self, op: ir.Operation, args: list[str]) -> str:
         a, b = self._widen(op, args)

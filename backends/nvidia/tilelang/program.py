@@ -9,6 +9,7 @@ from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_sto
 from attn_mlir.backends.nvidia.tilelang.expressions import ACCURATE
 from attn_mlir.backends.nvidia.tilelang.maps import Map, put_off
 from attn_mlir.backends.nvidia.tilelang.structure import print_for, print_if
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -159,7 +160,7 @@ class _Printer:
             case name if name.startswith(("arith.", "math.", "memref.load")):
                 context.text(op.results[0])
             case _:
-                raise UnsupportedError(f"tilelang: '{op.name}' ({op.location})")
+                raise UnsupportedError(f"tilelang: '{op.name}' ({source_line(op.location)})")
 
     def _program_id(self, op: ir.Operation) -> str:
         """Under a causal mask the last rows take longest: they come first."""
@@ -174,6 +175,6 @@ class _Printer:
         argument, dim = op.operands
         owner = dim.owner.operation
         if owner.name != "arith.constant":
-            raise UnsupportedError(f"tilelang: the size of a dimension that is computed ({op.location})")
+            raise UnsupportedError(f"tilelang: the size of a dimension that is computed ({source_line(op.location)})")
         size = self._context.memory.size(argument, ir.IntegerAttr(owner.attributes["value"]).value)
         self._context.scalars.bind(op.results[0], size)
