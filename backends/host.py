@@ -18,6 +18,7 @@ class Kernel:
     The grid runs over blocks of `block_q` rows of argument number `over`, its heads and its batch; "pairs" are chunks of
     keys instead of blocks. An output is "store" (every element is written), "accumulate" (sums are added to zeros) or
     "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet).
+    "chunks" have `blocks` blocks, and where argument number `sequences` holds offsets, the sequences between them for a batch.
     """
 
     name: str
@@ -27,6 +28,8 @@ class Kernel:
     outputs: tuple[str, ...]
     disjoint: tuple[tuple[bool, ...], ...]
     serial: bool
+    blocks: int = 1
+    sequences: int = -1
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,9 @@ def _type(type_: ir.Type) -> Argument:
 def read_kernel(function: ir.Operation, results: int) -> Kernel:
     """Reads `tile.kernel` of a kernel with that many outputs."""
     attribute = ir.DictAttr(function.attributes["tile.kernel"])
-    fields = {name: attribute[name] for name in ("grid", "over", "outputs", "disjoint", "serial") if name in attribute}
+    fields = {
+        name: attribute[name] for name in ("grid", "over", "outputs", "disjoint", "serial", "blocks", "sequences") if name in attribute
+    }
     outputs = tuple(ir.StringAttr(kind).value for kind in ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else ("store",) * results
     disjoint = fields.get("disjoint")
     axes = [tuple(ir.BoolAttr(b).value for b in ir.ArrayAttr(a)) for a in ir.ArrayAttr(disjoint)] if disjoint else [()] * results
@@ -137,4 +142,6 @@ def read_kernel(function: ir.Operation, results: int) -> Kernel:
         outputs=outputs,
         disjoint=tuple(axes),
         serial="serial" in fields and ir.BoolAttr(fields["serial"]).value,
+        blocks=ir.IntegerAttr(fields["blocks"]).value if "blocks" in fields else 1,
+        sequences=ir.IntegerAttr(fields["sequences"]).value if "sequences" in fields else -1,
     )

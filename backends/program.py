@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.host import Argument, Host, Kernel, Result, Step
+from attn_mlir.backends.roles import has_positions, is_linear, is_same, shape_of
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.mlir import ir
@@ -41,7 +42,7 @@ class Plan:
 
     steps: tuple[Made, ...]
     empty: bool
-    """Whether there are no rows or no keys, so that everything is zero."""
+    """Whether there are no rows or no keys (or no heads of a linear attention), so that everything is zero."""
     size: int
     """The bytes of all tensors that go in."""
 
@@ -87,6 +88,8 @@ class HostProgram(ABC):
                 values += [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in zip(made.shapes, made.dtypes, strict=True)]
             elif not step.kernel:
                 values.append(operands[0] + operands[1])
+            elif (same := is_same(step.results[0].role, operands)) is not None:
+                values.append(operands[same])
             else:
                 values += self.launch(step, operands, made, plan, layout)
             for last in last_uses:
@@ -104,7 +107,9 @@ class HostProgram(ABC):
                 _check(position, value, type_, type_.shape)
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         shapes = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
-        empty = any(0 in role[:3] for role in _sizes(shapes).values())
+        linear = any(is_linear(result.role) for step in self.host.steps for result in step.results)
+        # A linear attention without positions hands its state on.
+        empty = any(0 in (role[:2] if linear else role[:3]) for role in _sizes(shapes).values())
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if len(self._plans) >= _LIMIT:
             self._plans.clear()
@@ -116,7 +121,10 @@ class HostProgram(ABC):
         shapes = list(inputs)
         sizes = _sizes(shapes)
         for step in self.host.steps:
-            new = tuple(torch.Size(_shape(result, step, shapes, sizes)) for result in step.results)
+            new = tuple(
+                torch.Size(shape_of(result.role, result.type.shape or (), [shapes[i] for i in step.operands], sizes))
+                for result in step.results
+            )
             shapes += new
             yield Made(new, tuple(DTYPES[result.type.element] for result in step.results), tuple(map(_is_head, step.results)))
 
@@ -136,16 +144,9 @@ def _sizes(shapes: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
     return {"query": rows, "row": rows, "key": tuple(shapes[1][:3])}
 
 
-def _shape(result: Result, step: Step, shapes: Sequence[Any], sizes: dict[str, tuple[Any, ...]]) -> tuple[Any, ...]:
-    known = result.type.shape or ()
-    if result.role.startswith("like:"):
-        return tuple(shapes[step.operands[int(result.role[5:])]][: len(known)])
-    return (*sizes[result.role], *known[3:])
-
-
 def _is_head(result: Result) -> bool:
     """Whether the result is shaped like q, k, v or o, and not like a captured tensor, of which no size is fixed."""
-    return bool(result.type.shape) and len(result.type.shape) == 4 and result.type.shape[-1] != -1
+    return bool(result.type.shape) and len(result.type.shape) == 4 and result.type.shape[-1] != -1 and has_positions(result.role)
 
 
 def _last_uses(host: Host) -> list[list[int]]:
@@ -163,7 +164,7 @@ def _last_uses(host: Host) -> list[list[int]]:
 def prepare_derivative(function: str, wrt: Sequence[str]) -> tuple[str, str]:
     """The name of a derivative of the program `@attention`, and the pipeline that makes it; see `driver.compile_derivative`."""
     names = "+".join(wrt)
-    if function == "written-fwd":
+    if function in ("", "written-fwd"):
         return "attention", OUTLINE
     if function == "written-bwd":
         return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{OUTLINE}"

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import func, ir
 from attn_mlir.passes.base import Pass
+from attn_mlir.passes.linear_roles import LINEAR, linear_roles
 from attn_mlir.passes.regions import clone_op, find_all, walk
 
-_MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot")
+_MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot", *LINEAR)
 _CONSUMERS = ("attn.output", "attn.query_sum", "attn.key_sum", "attn.scatter", "attn.collect")
 
 
@@ -16,7 +17,10 @@ class Outline(Pass):
 
     Arguments and results of such a function are exactly the tensors and scalars that the ops use and make. A call's
     attribute `roles` tells the shape of each result: "query" is [B, Hq, Sq, D of its type], "key" [B, Hkv, Skv, D], "row"
-    [B, Hq, Sq], and "like:N" that of the call's operand N, as many dimensions of it as the result has. A function that holds
+    [B, Hq, Sq], and "like:N" that of the call's operand N, as many dimensions of it as the result has. Linear attention makes
+    "shape:x,y,z", its first three sizes: "N.d" is dimension d of operand N, "sequences(N)" the sequences between offsets N, and
+    "states(N.d/I*R)" R rows for every I positions, those begun, too (with "+M", of all sequences between offsets M); "heads:N,M" is
+    operand N with as many heads as operand M, and N itself where it has them already. A function that holds
     one such op and returns just its results gets `roles` of its own and stays. A host may add two tensors; that stays behind
     its calls. With `keep-hosts=false` the calling functions go.
     """
@@ -196,6 +200,8 @@ def _roles(group: list[ir.Operation], arguments: list[ir.Value], context: ir.Con
                 roles.append(f"like:{arguments.index(group[0].operands[0])}")
             case "attn.row_dot":
                 roles.append(f"like:{arguments.index(op.operands[0])}")
+            case name if name in LINEAR:
+                roles += linear_roles(op, arguments)
     return ir.ArrayAttr.get([ir.StringAttr.get(role, context) for role in roles], context)
 
 

@@ -1,0 +1,33 @@
+"""The roles of what linear attention makes: `attn-outline` attaches them, and hosts take shapes from them."""
+
+from collections.abc import Sequence
+
+from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.mlir import ir
+
+LINEAR = ("attn.linear_attention", "attn.chunk", "attn.head_sum", "attn.decay_gradient")
+
+
+def linear_roles(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[str]:
+    """A role for each result of one of `LINEAR` in a function with these arguments."""
+    view = op.opview
+
+    def number(value: ir.Value) -> int:
+        return arguments.index(value)
+
+    match op.name:
+        case "attn.head_sum":
+            return [f"heads:{number(view.x)},{number(view.like)}"]
+        case "attn.decay_gradient":
+            return [f"like:{number(view.a)}"]
+    over = number((view.q, view.k, view.v, view.decay)[view.heads.value])
+    rows, _ = state_shape(op)
+    batch, sequences = f"{over}.0", "" if view.offsets is None else str(number(view.offsets))
+    positions = f"shape:{batch},{over}.1,{over}.2"
+    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else 0
+    roles = {
+        "final_state": f"shape:{f'sequences({sequences})' if sequences else batch},{over}.1,{rows}",
+        "products": positions,
+        "states": f"shape:{batch},{over}.1,states({over}.2/{interval}*{rows}{f'+{sequences}' if sequences else ''})",
+    }
+    return [positions, *[roles[name.value] for name in view.outputs]]

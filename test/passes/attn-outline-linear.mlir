@@ -1,0 +1,45 @@
+// RUN: attn-opt %s -p attn-outline --split-input-file | FileCheck %s
+
+// The shapes of what a linear attention makes: of the operand that has all heads, of states, of sequences.
+
+!q = tensor<?x?x?x16xf32>
+!v = tensor<?x?x?x8xf32>
+!g = tensor<?x?x?xf32>
+
+// CHECK-LABEL: func.func @states(
+// CHECK-SAME:    roles = ["shape:2.0,2.1,2.2", "shape:sequences(5),2.1,16", "shape:2.0,2.1,2.2", "shape:2.0,2.1,states(2.2/256*16+5)"]
+func.func @states(%q: !q, %k: !q, %v: !v, %decay: !g, %factor: !v, %offsets: tensor<?xi32>) -> (!v, !v, !g, !v) {
+  %o, %final, %products, %states = "attn.linear_attention"(%q, %k, %v, %decay, %factor, %offsets) ({
+  ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state", "products", "states"], interval = 256 : i64,
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1, 1>}
+    : (!q, !q, !v, !g, !v, tensor<?xi32>) -> (!v, !v, !g, !v)
+  return %o, %final, %products, %states : !v, !v, !g, !v
+}
+
+// -----
+
+// A host: heads of q and k are summed up, decays have those of the products.
+
+!q = tensor<?x?x?x16xf32>
+!v = tensor<?x?x?x8xf32>
+!g = tensor<?x?x?xf32>
+
+// CHECK:       func.func private @gradients_0_linear_attention(
+// CHECK:       func.func private @gradients_1_head_sum(
+// CHECK:       func.func private @gradients_2_decay_gradient(
+// CHECK-LABEL: func.func @gradients(
+// CHECK-SAME:    %[[Q:[^:]*]]: {{.*}}, %[[K:[^:]*]]: {{.*}}, %[[DO:[^:]*]]: tensor<?x?x?x8xf32>, %[[DECAY:[^:]*]]: tensor<?x?x?xf32>
+// CHECK-NEXT:    %[[DQ:.*]]:3 = call @gradients_0_linear_attention({{.*}}) {roles = ["shape:2.0,2.1,2.2", "shape:2.0,2.1,2.2", "shape:2.0,2.1,states(2.2/64*16)"]}
+// CHECK-NEXT:    %[[SUM:.*]] = call @gradients_1_head_sum(%[[Q]], %[[DQ]]#0) {roles = ["heads:1,0"]}
+// CHECK-NEXT:    %[[DG:.*]] = call @gradients_2_decay_gradient(%[[DQ]]#1, %[[DQ]]#2) {roles = ["like:0"]}
+func.func @gradients(%q: !q, %k: !v, %do: !v, %decay: !g) -> (!q, !g) {
+  %dq, %products, %states = "attn.linear_attention"(%do, %k, %q, %decay, %q) ({
+  ^bb0:
+  }) {heads = 0 : i64, direction = "forward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 64 : i64,
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>}
+    : (!v, !v, !q, !g, !q) -> (!q, !g, !v)
+  %sum = "attn.head_sum"(%dq, %q) : (!q, !q) -> !q
+  %dg = "attn.decay_gradient"(%products, %products, %states, %states) {interval = 64 : i64, rows = 16 : i64} : (!g, !g, !v, !v) -> !g
+  return %sum, %dg : !q, !g
+}
