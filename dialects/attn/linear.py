@@ -126,7 +126,7 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
 
     With `offsets`, [sequences + 1], B is 1 and positions offsets[n] to offsets[n + 1] are sequence n: each starts from its own initial
     state, [sequences, H, K, V]. States of sequence n then begin at row (offsets[n] // interval + n) K of [1, H, (T // interval +
-    sequences) K, V].
+    sequences) K, V]; rows that this leaves out hold anything.
     """
 
     q: ext.Operand[Any]

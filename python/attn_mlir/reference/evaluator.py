@@ -29,6 +29,7 @@ def evaluate(
     split: int = 1,
     rounding: bool = False,
     detached: "Detached | None" = None,
+    shapes: Sequence[tuple[int, ...]] | None = None,
 ) -> list[Array]:
     """The results of `function` for `inputs`: arrays (float arrays for f16 and bf16) and Python scalars.
 
@@ -36,11 +37,11 @@ def evaluate(
     is the number of rows for which bounds are asked; `split` > 1 runs `attn.online` in that many parts and merges
     them. With `rounding`, `arith.truncf` rounds. A tiled function uses the sizes it was tiled with. A function that calls
     others of the module, as derivatives do after `attn-outline`, is run with them. `detached` records or sets the values
-    of `attn.detach`.
+    of `attn.detach`. `shapes` are those of a kernel's outputs; without them, they have q's rows.
     """
     func = find_function(module, function)
     with np.errstate(all="ignore"):
-        return _Runner(module, Blocks(q_block, _sizes(block)), split, rounding, detached).run(func, inputs)
+        return _Runner(module, Blocks(q_block, _sizes(block)), split, rounding, detached, shapes).run(func, inputs)
 
 
 @dataclasses.dataclass
@@ -73,12 +74,13 @@ class _Runner:
     split: int
     rounding: bool
     detached: Detached | None = None
+    shapes: Sequence[tuple[int, ...]] | None = None
     calling: tuple[str, ...] = ()
 
     def run(self, func: ir.Operation, inputs: Sequence[Any]) -> list[Array]:
         """The results of `func`."""
         if "tile.kernel" in func.attributes:
-            return run_kernel(func, _kernel_inputs(func, inputs), self.rounding)
+            return run_kernel(func, _kernel_inputs(func, inputs, self.shapes), self.rounding)
         block = func.regions[0].blocks[0]
         arguments = _arguments(func, [argument.type for argument in block.arguments], inputs)
         return Frame({}, self._rules(), rounding=self.rounding).run(block, arguments)
@@ -87,7 +89,7 @@ class _Runner:
         name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
         if name in self.calling:
             raise EvaluationError(f"@{name} calls itself", op.location)
-        return dataclasses.replace(self, calling=(*self.calling, name)).run(find_function(self.module, name), args)
+        return dataclasses.replace(self, calling=(*self.calling, name), shapes=None).run(find_function(self.module, name), args)
 
     def _rules(self) -> dict[str, FrameRule]:
         blocks, split = self.blocks, self.split
@@ -169,13 +171,14 @@ def _argument(func: ir.Operation, position: int, type_: ir.Type, value: Any) -> 
     return array.astype(np.float64)
 
 
-def _kernel_inputs(func: ir.Operation, inputs: Sequence[Any]) -> list[Array]:
+def _kernel_inputs(func: ir.Operation, inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]] | None) -> list[Array]:
     """The arguments of a kernel: the inputs, and an output full of NaN for every argument after them."""
     types = [argument.type for argument in func.regions[0].blocks[0].arguments]
     count = inputs_of(func)
     given = _arguments(func, types[:count], inputs)
-    outputs = [np.full((*given[0].shape[:3], *ir.MemRefType(type_).shape[3:]), np.nan) for type_ in types[count:]]
-    return [*given, *outputs]
+    if shapes is None:
+        shapes = [(*given[0].shape[:3], *ir.MemRefType(type_).shape[3:]) for type_ in types[count:]]
+    return [*given, *(np.full(shape, np.nan) for shape in shapes)]
 
 
 _TENSOR_RULES: dict[str, FrameRule] = {

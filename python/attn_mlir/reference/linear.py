@@ -161,7 +161,7 @@ def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> l
     final = np.zeros_like(sweep.initial)
     whole = "offsets" not in named_operands(op, list(op.operands))
     count = 0 if interval is None else -(-length // interval) if whole else length // interval + len(sweep.sequences)
-    states = np.zeros((batch, heads, count, sweep.k.shape[3], columns))
+    states = np.full((batch, heads, count, sweep.k.shape[3], columns), np.nan)  # Between sequences some rows hold no state.
     for sequence in sweep.sequences:
         final[sequence.number] = sweep.initial[sequence.number]
         for step in steps(sweep, sequence):
