@@ -6,6 +6,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.differentiation import Derivatives, DifferentiationError, Primal
 from attn_mlir.passes.differentiation.arguments import is_plain, positions, read_of_input
+from attn_mlir.passes.differentiation.linear import LinearDerivatives, LinearPrimal, refused
 from attn_mlir.passes.regions import find_all
 
 _MAKERS = {"fwd": "forward", "bwd": "backward", "jvp": "jvp", "bwd2": "second"}
@@ -13,7 +14,7 @@ _MAKERS = {"fwd": "forward", "bwd": "backward", "jvp": "jvp", "bwd2": "second"}
 
 @dataclass(frozen=True)
 class Differentiate(Pass):
-    """Adds functions that compute derivatives of every function that holds an `attn.attention`.
+    """Adds functions that compute derivatives of every function that holds an `attn.attention` or `attn.linear_attention`.
 
     `functions`, joined by "+": `fwd`, the function with the row values that the backward needs as further results; `bwd`,
     the gradients; `jvp`, the tangent; `bwd2`, the gradients of the backward. `wrt`: names of the arguments, joined by "+"; by
@@ -34,7 +35,7 @@ class Differentiate(Pass):
         for attention in find_all(module, "attn.attention"):
             if not self._differentiate(attention, wanted):
                 return False
-        return True
+        return all(self._linear(linear, wanted) for linear in find_all(module, "attn.linear_attention"))
 
     def _differentiate(self, attention: ir.Operation, wanted: list[str]) -> bool:
         function = attention.parent
@@ -49,14 +50,30 @@ class Differentiate(Pass):
         if read is not None:
             read.location.emit_error(f"{self.name}: an element of q, k or v is read: pass the tensor once more, as a further argument")
             return False
+        return self._make(primal, Derivatives, wanted)
+
+    def _linear(self, linear: ir.Operation, wanted: list[str]) -> bool:
+        function = linear.parent
+        if function is None or function.name != "func.func" or function.regions[0].blocks[0] != linear.block:
+            linear.location.emit_error(f"{self.name}: 'attn.linear_attention' must stand directly in a func.func")
+            return False
+        primal = LinearPrimal(function, linear)
+        problem = refused(primal)
+        if problem is not None:
+            problem[0].location.emit_error(f"{self.name}: {problem[1]}")
+            return False
+        return self._make(primal, LinearDerivatives, wanted)
+
+    def _make(self, primal: Primal, derivatives: type[Derivatives] | type[LinearDerivatives], wanted: list[str]) -> bool:
+        location = primal.attention.location
         try:
-            with attention.location:
-                derivatives = Derivatives(primal, positions(primal, self.wrt))
+            with location:
+                made = derivatives(primal, positions(primal, self.wrt))  # pyright: ignore[reportArgumentType]
                 for name in wanted:
-                    getattr(derivatives, _MAKERS[name])()
+                    getattr(made, _MAKERS[name])()
         except DifferentiationError as error:
-            (error.location or attention.location).emit_error(f"no derivative: {error}")
+            (error.location or location).emit_error(f"no derivative: {error}")
             return False
         if self.only:
-            function.erase()
+            primal.function.erase()
         return True

@@ -148,5 +148,17 @@ def row_dot(a: ir.Value, b: ir.Value, type_: ir.Type) -> ir.Value:
     return ir.Operation.create("attn.row_dot", results=[type_], operands=[a, b]).result
 
 
+def head_sum(x: ir.Value, like: ir.Value) -> ir.Value:
+    """`attn.head_sum`: the sums over groups of x's heads, as many as `like` has."""
+    return ir.Operation.create("attn.head_sum", results=[x.type], operands=[x, like]).result
+
+
+def decay_gradient(a: ir.Value, b: ir.Value, s: ir.Value, e: ir.Value, offsets: ir.Value | None, interval: int, rows: int) -> ir.Value:
+    """`attn.decay_gradient` from the products and the states of the two sweeps."""
+    operands = [a, b, s, e] if offsets is None else [a, b, s, e, offsets]
+    attributes = {"interval": _i64(interval), "rows": _i64(rows)}
+    return ir.Operation.create("attn.decay_gradient", results=[a.type], operands=operands, attributes=attributes).result
+
+
 def _i64(value: int) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

@@ -162,7 +162,7 @@ class Derivatives:
         values = parts.get(name)
         tensor = host.tensors[f"captured:{name}"]
         if not values:
-            return _zero_capture(host, tensor)
+            return zero_capture(host, tensor)
         total = values[0]
         for value in values[1:]:
             total = arith.addf(total, value)
@@ -277,7 +277,7 @@ def _yield_also(row: ir.Operation, clone: ir.Operation, reductions: Sequence[Red
     last.erase()
 
 
-def _zero_capture(host: Host, tensor: ir.Value) -> ir.Value:
+def zero_capture(host: Host, tensor: ir.Value) -> ir.Value:
     """Zeros shaped like a captured tensor of any rank."""
     rank = ir.RankedTensorType(tensor.type).rank
     if rank in (3, 4):

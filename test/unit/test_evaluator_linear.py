@@ -91,9 +91,9 @@ def test_a_backward_sweep_starts_from_the_far_end() -> None:
 
 
 def test_sequences_of_offsets_are_apart() -> None:
-    (q, k, v, g, initial, _), _ = evaluated("varlen", Sizes(2, 4, 2, 50))
+    (q, k, v, g, initial, _), _ = evaluated("varlen-states", Sizes(2, 4, 2, 50))
     offsets = np.array([0, 18, 18, 50])
-    with parsed(text_of("linear/varlen")) as module:
+    with parsed(text_of("linear/varlen-states")) as module:
         o, final, states = evaluate(module, [q, k, v, g, initial, offsets])
         for n, (begin, end) in enumerate(((0, 18), (18, 18), (18, 50))):
             part = [x[:, :, begin:end] for x in (q, k, v, g)]
@@ -107,6 +107,6 @@ def test_sequences_of_offsets_are_apart() -> None:
 
 @pytest.mark.parametrize("offsets", [[0, 12], [0, 7, 5, 11], [-1, 11]])
 def test_offsets_must_cut_the_positions(offsets: list[int]) -> None:
-    inputs, _ = evaluated("varlen", Sizes(1, 4, 2, 11))
-    with parsed(text_of("linear/varlen")) as module, pytest.raises(EvaluationError, match="do not cut"):
+    inputs, _ = evaluated("varlen-states", Sizes(1, 4, 2, 11))
+    with parsed(text_of("linear/varlen-states")) as module, pytest.raises(EvaluationError, match="do not cut"):
         evaluate(module, [*inputs[:5], np.array(offsets)])

@@ -1,0 +1,71 @@
+"""The derivative functions of one linear attention: its gradients are linear attentions of other tensors.
+
+With w(t, s) the factor between positions, o_t = sum_s w(t, s) (q_t . k_s) v_s is linear in q, k and v, so that
+
+    dq_t = sum_s w(t, s) (do_t . v_s) k_s      a sweep in the same direction
+    dk_s = sum_t w(t, s) (v_s . do_t) q_t      sweeps in the other one
+    dv_s = sum_t w(t, s) (k_s . q_t) do_t
+
+and the log decay at j is passed by all pairs with s < j <= t: its gradient is the sum over r >= j of q_r . dq_r - k_r . dk_r. States go
+along: the initial state with dq, that of the last state's gradient with dk and dv, whose own last state is the initial one's gradient.
+"""
+
+from dataclasses import dataclass
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.differentiation.errors import DifferentiationError
+from attn_mlir.passes.differentiation.host import Host
+from attn_mlir.passes.differentiation.linear_backward import Backward
+from attn_mlir.passes.differentiation.linear_model import LinearModel, LinearPrimal
+from attn_mlir.passes.regions import clone_op, find_all
+
+
+def refused(primal: LinearPrimal) -> tuple[ir.Operation, str] | None:
+    """Where and why a function is of a form that is not differentiated."""
+    linear, entry = primal.attention, primal.entry
+    operations, arguments = [view.operation for view in entry.operations], list(entry.arguments)
+    given = list(linear.operands)
+    plain = given[:3] == arguments[:3] and all(value in arguments for value in given) and len(set(given)) == len(given)
+    if not plain or list(operations[-1].operands) != list(linear.results):
+        return linear, "takes a function that returns just one linear attention of its arguments, the first three as q, k and v"
+    names = set(primal.outputs) - {"final_state"}
+    if names:
+        return linear, f"differentiates o and final_state, not {', '.join(sorted(names))}"
+    if primal.choice("channels") == "value":
+        return linear, "differentiates decays of heads and of key channels, not of value channels"
+    inputs = [value for name, value in primal.operands.items() if name in ("q", "k", "v", "initial_state")]
+    read = next((op for op in find_all(linear, "tensor.extract") if op.operands[0] in inputs), None)
+    advice = "pass the tensor once more, as a further argument"
+    return None if read is None else (read, f"an element of q, k, v or initial_state is read: {advice}")
+
+
+@dataclass(eq=False)
+class LinearDerivatives(LinearModel):
+    """Derivatives of the linear attention of one function, by the arguments `wrt` (positions)."""
+
+    def forward(self) -> None:
+        """`@f_fwd`: the function itself; its backward needs nothing further."""
+        host, linear = Host(self.primal), self.primal.attention
+        _ = self.mods, self.decay  # What has no derivative is to be told before anything is computed.
+        host.build("fwd", [], [r.type for r in linear.results], lambda: list(clone_op(linear, dict(host.mapping)).results))
+
+    def backward(self) -> None:
+        """`@f_bwd`: the gradients of the arguments `wrt`."""
+        host, linear = Host(self.primal), self.primal.attention
+        _ = self.mods, self.decay
+        names = ["o", *self.primal.outputs]
+        types = [r.type for r in linear.results]
+        gradients = ["do", *(f"d_{name}" for name in self.primal.outputs)]
+        further = [*zip(names, types, strict=True), *zip(gradients, types, strict=True)]
+        arguments = list(self.primal.entry.arguments)
+        same = [self.primal.operands[name] for name in ("q", "k", "v")]
+        results = [arguments[i].type if arguments[i] in same else host.like(arguments[i]) for i in self.wrt]
+        host.build("bwd", further, results, lambda: Backward(self, host).gradients())
+
+    def jvp(self) -> None:
+        """Not derived. Raises DifferentiationError."""
+        raise DifferentiationError("the tangent of a linear attention is not derived; its gradients are", self.primal.attention.location)
+
+    def second(self) -> None:
+        """Not derived. Raises DifferentiationError."""
+        raise DifferentiationError("second derivatives of a linear attention are not derived", self.primal.attention.location)

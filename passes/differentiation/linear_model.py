@@ -1,0 +1,77 @@
+"""A linear attention that is differentiated: its operands, and its mods as expressions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.chunk_rewrite import score_type
+from attn_mlir.passes.derivation.expr import Graph, Node, leaves
+from attn_mlir.passes.differentiation.host import Primal
+from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.mods import Mods
+from attn_mlir.passes.differentiation.read import read_element
+from attn_mlir.passes.regions import piece
+
+OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
+
+
+class LinearPrimal(Primal):
+    """The function that is differentiated, and its linear attention."""
+
+    @property
+    def score(self) -> ir.Type:
+        return score_type(self.attention)
+
+    @property
+    def operands(self) -> dict[str, ir.Value]:
+        """The operands that are there, by name."""
+        present = [size > 0 for size in ir.DenseI32ArrayAttr(self.attention.attributes["operandSegmentSizes"])]
+        return dict(zip([name for name, there in zip(OPERANDS, present, strict=True) if there], self.attention.operands, strict=True))
+
+    def choice(self, name: str) -> str:
+        """The attribute `direction`, `channels` or `state`."""
+        return ir.StringAttr(self.attention.attributes[name]).value
+
+
+@dataclass(eq=False)
+class LinearModel:
+    """A linear attention with its mods as expressions, and the arguments `wrt` (positions) that have a gradient."""
+
+    primal: LinearPrimal
+    wrt: Sequence[int]
+
+    @cached_property
+    def program(self) -> Program:
+        """Holds what the mods read; there are no pairs of weights."""
+        return Program(Graph(), [], [], [], [])
+
+    @cached_property
+    def mods(self) -> Mods:
+        return Mods.read(self.program, self.primal.attention)
+
+    @cached_property
+    def decay(self) -> tuple[Node, Node] | None:
+        """`attn.decay` as (its argument, its result)."""
+        found = piece(self.primal.attention, "attn.decay")
+        return None if found is None else read_element(self.program, found)
+
+    @cached_property
+    def chosen(self) -> set[ir.Value]:
+        """The arguments that have a gradient."""
+        arguments = list(self.primal.entry.arguments)
+        return {arguments[i] for i in self.wrt}
+
+    def reads(self, result: Node) -> list[Node]:
+        """What an expression reads of captured tensors that have a gradient."""
+        params = sorted(n for n in leaves(result) if n.op == "param")
+        return [n for n in params if (read := self.program.param(n).read) is not None and read.tensor in self.chosen]
+
+    def wanted(self, role: str) -> bool:
+        """Whether the gradient of q, k or v after its mod is needed for its own sake or its mod's."""
+        mod = self.mods.of.get(role)
+        return self.primal.operands[role] in self.chosen or (mod is not None and bool(self.reads(mod[1])))
+
+    def decay_wanted(self) -> bool:
+        of_operand = self.primal.operands.get("decay") in self.chosen
+        return of_operand or (self.decay is not None and bool(self.reads(self.decay[1])))
