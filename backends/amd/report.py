@@ -33,15 +33,18 @@ def to_report(module: ir.Module) -> str:
 
 
 def _kernel_report(function: ir.Operation, code: KernelCode) -> str:
-    binary = compile_code(code)
-    machine = Machine(code, binary.code)
     kernel = _kernel_of(function)
     length = _LENGTHS[kernel.grid]
-    arguments = _arguments(function, kernel, length)
+    return report_of(code, _arguments(function, kernel, length), kernel.block_q, kernel.over, length)
+
+
+def report_of(code: KernelCode, arguments: Sequence[Any], block_rows: int, over: int, length: int) -> str:
+    """The facts of a kernel, and of a run of its middle block on these arguments, which it may write; `over` is that of its rows."""
+    binary = compile_code(code)
+    machine = Machine(code, binary.code)
     tensors = [number for number, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
-    grid, blocks = grid_of(code, kernel.block_q, arguments[kernel.over].shape)
-    middle = (grid[0] // 2, 0, 0)
-    machine.run(arguments, tensors, grid, blocks, count_conflicts=True, only_blocks=[middle])
+    grid, blocks = grid_of(code, block_rows, arguments[over].shape)
+    machine.run(arguments, tensors, grid, blocks, count_conflicts=True, only_blocks=[(grid[0] // 2, 0, 0)])
     title = f"kernel {code.name} ({code.threads} threads, {code.arch})"
     return "\n".join([title, *_facts(code, binary), *_executed(code, binary, machine, length)])
 

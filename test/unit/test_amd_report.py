@@ -1,5 +1,6 @@
 """The report of compiled kernels for AMD GPUs, and the model of a compute unit behind its estimates."""
 
+import importlib.util
 import subprocess
 import sys
 from collections import Counter
@@ -93,3 +94,16 @@ def test_the_hot_loop_has_the_products() -> None:
 def test_blocks_of_a_compute_unit(waves: int, shared: int, groups: int) -> None:
     code = KernelCode("f", "f", "", (), 256, shared, language="hip", arch="gfx90a")
     assert groups_of(code, Binary(b"", waves=waves, shared=shared)) == groups
+
+
+@needs_objdump
+def test_tilelang_under_the_same_report() -> None:
+    """Its HIP runs in the interpreter and gives right numbers, so that its figures are those of an attention."""
+    if importlib.util.find_spec("tilelang") is None:
+        pytest.skip("TileLang is not installed")
+    script = Path(__file__).parents[2] / "benchmarks" / "amd_tilelang.py"
+    made = subprocess.run([sys.executable, str(script), "64:64:64:256:256"], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    lines = {line.split()[0]: line for line in made.stdout.splitlines() if line.startswith("  ")}
+    assert float(lines["error"].split()[1]) < 1e-3
+    assert "no spills" in lines["registers"] and "MFMA 32" in lines["hot"]
