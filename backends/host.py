@@ -16,7 +16,8 @@ class Kernel:
     """A worker's grid and outputs, as its attribute `tile.kernel` tells them.
 
     The grid runs over blocks of `block_q` rows of argument number `over`, its heads and its batch; "pairs" are chunks of
-    keys instead of blocks. An output is "store" (every element is written), "accumulate" (sums are added to zeros) or
+    keys instead of blocks. For "chunks" it is `blocks` blocks of the state's columns, the heads of argument `over`, and its batch, or,
+    where argument `sequences` has the offsets of sequences, one for each of these. An output is "store" (every element is written), "accumulate" (sums are added to zeros) or
     "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet).
     "chunks" have `blocks` blocks, and where argument number `sequences` holds offsets, the sequences between them for a batch.
     """

@@ -65,13 +65,14 @@ class Launcher:
         """`index` is the number of the device."""
         self._code = code
         self._over, self._rows = kernel.over, kernel.block_q
+        self._sweeps = (kernel.blocks, kernel.sequences) if kernel.grid == "chunks" else None
         self.index = index
         self._device = device
         self._function = cuda.load_function(binary.code, code.entry, code.shared_bytes, index)
         self._launch = cuda.launcher()
         numbers = {p.argument for p in code.parameters if p.kind == "scalar"}
         self._numbers = tuple(sorted(numbers))
-        self._tensors = tuple(sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over}))
+        self._tensors = tuple(sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over} | ({kernel.sequences} - {-1})))
         self.tiled = frozenset(p.argument for p in code.parameters if p.kind == "descriptor")
         """The arguments that the copy engine reads or writes."""
         self._aligned = {p.argument: p.align for p in code.parameters if p.kind == "pointer" and p.align}
@@ -125,7 +126,7 @@ class Launcher:
 
     def pack(self, arguments: Sequence[Any], stream: int, counter: torch.Tensor | None = None) -> Packed:
         """What a launch on these arguments and this stream needs; it keeps no tensor alive but the stream's counter."""
-        grid, blocks = self._grid(arguments[self._over].shape)
+        grid, blocks = self._grid(self._extents(arguments))
         code = self._code
         if self.counts and counter is None:
             counter = _counter(self.index, stream, self._device)
@@ -135,6 +136,15 @@ class Launcher:
             for p in code.parameters
         ]
         return Packed(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
+
+    def _extents(self, arguments: Sequence[Any]) -> Sequence[int]:
+        """Batch, heads, and rows or, for sweeps over chunks, as many rows as their blocks have together."""
+        over = arguments[self._over].shape
+        if self._sweeps is None:
+            return over
+        blocks, sequences = self._sweeps
+        batch = over[0] if sequences < 0 else arguments[sequences].shape[0] - 1
+        return batch, over[1], blocks * self._rows
 
     def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
         """Blocks of threads, and how many blocks of rows there are."""

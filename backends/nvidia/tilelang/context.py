@@ -34,6 +34,7 @@ class Context:
         self.copies: dict[ir.Value, Tile] = {}
         self.homes: dict[ir.Value, Tile] = {}
         self.later: list[ir.Operation] = []
+        self.sweeps = grid_of(kernel) == "chunks"
         self._loaded: list[list[ir.Operation]] = [[]]
         # Products with transposed tiles share columns between groups of warps.
         self._step = 32 if find_all(kernel, "tile.accumulate") else 16
@@ -72,9 +73,11 @@ class Context:
 
     def read(self, op: ir.Operation, indices: list[str]) -> str:
         """The text of a `memref.load`."""
+        if op.name == "tensor.extract":
+            return self.tile(op.operands[0]).at(*indices)
         if op.name != "memref.load":
             raise UnsupportedError(f"tilelang: '{op.name}' outside of a map ({source_line(op.location)})")
-        return f"{self.memory.name(op.operands[0])}[{', '.join(indices) or '0'}]"
+        return self.memory.element(op.operands[0], indices)
 
     def text(self, value: ir.Value) -> str:
         """The expression of a scalar."""
@@ -87,6 +90,12 @@ class Context:
     def shared(self, value: ir.Value) -> Tile:
         """Where a tile is in shared memory."""
         return self.copies.get(value) or self.where[value]
+
+
+def grid_of(kernel: ir.Operation) -> str:
+    """What the programs of a kernel run over: "rows", "pairs", "elements" or "chunks"."""
+    facts = ir.DictAttr(kernel.attributes["tile.kernel"])
+    return ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
 
 
 def constant(value: ir.Value) -> int | None:

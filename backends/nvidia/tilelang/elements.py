@@ -128,7 +128,7 @@ def print_store(context: Context, op: ir.Operation) -> None:
     """`tile.store`, together with the map that makes the tile where that was put off."""
     value, target, b, h, row, count = op.operands
     place = [context.text(b), context.text(h), f"{context.text(row)} + i"]
-    name, rows = context.memory.name(target), context.text(count)
+    rows = context.text(count)
     maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
     if maker is not None and maker in context.later:
         block = maker.regions[0].blocks[0]
@@ -145,7 +145,7 @@ def print_store(context: Context, op: ir.Operation) -> None:
         yielded = list(block.operations)[-1].operation.operands[ir.OpResult(value).result_number]
         text = body.emit(yielded)
     loop.line(f"if {' and '.join(conditions)}:")
-    loop.line(f"{name}[{', '.join([*place, *indices[1:]])}] = {strip(text)}", 1)
+    loop.line(f"{context.memory.element(target, [*place, *indices[1:]])} = {strip(text)}", 1)
 
 
 def print_scatter(context: Context, op: ir.Operation) -> None:

@@ -28,12 +28,17 @@ def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
 
 def in_registers(value: ir.Value) -> bool:
     """Whether some product can take a tile out of registers: the first factor of a sum."""
-    return any(op.name in ("tile.dot_add", "tile.dot_rescale") and factor == "a" for op, factor in dot_uses(value))
+    return any(op.name in ("tile.dot_add", "tile.dot_rescale") and factor == "a" and not turns(op) for op, factor in dot_uses(value))
 
 
 def in_shared(value: ir.Value) -> bool:
     """Whether some product needs a tile in shared memory."""
-    return any(factor == "b" or op.name in ("tile.dot", "tile.accumulate") for op, factor in dot_uses(value))
+    return any(factor == "b" or op.name in ("tile.dot", "tile.accumulate") or turns(op) for op, factor in dot_uses(value))
+
+
+def turns(op: ir.Operation) -> bool:
+    """Whether a product transposes its first factor."""
+    return "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value
 
 
 def put_off(op: ir.Operation) -> bool:
@@ -70,6 +75,8 @@ class Map:
     def print(self) -> None:
         """Prints the loop, the reductions, and copies to shared memory."""
         context, op, block = self._context, self._op, self._block
+        if self._round():
+            return
         staged = self._stage() if len(block.arguments) == 2 and reads_fragment(context, block) else {}
         loop = Loop(context, list(op.operands), block)
         targets = [self._target(result, loop.bounds) for result, _ in self._tiles]
@@ -84,6 +91,18 @@ class Map:
                 copy = context.tiles.new(f"{hint_of(result)}_shared", "shared", target.shape, target.dtype)
                 context.line(f"T.copy({target.name}, {copy.name})")
                 context.copies[result] = copy
+
+    def _round(self) -> bool:
+        """In sweeps, a fragment that is rounded and needed in shared memory alone goes there at once."""
+        source = narrowed(self._op) if self._context.sweeps else None
+        result = self._op.results[0]
+        if source is None or in_registers(result) or not in_shared(result) or self._context.tile(source).scope != "fragment":
+            return False
+        old = self._context.tile(source)
+        tile = self._context.tiles.new(hint_of(result), "shared", old.shape, memory_type(ir.RankedTensorType(result.type).element_type))
+        self._context.line(f"T.copy({old.name}, {tile.name})")
+        self._context.where[result] = tile
+        return True
 
     def _known(self) -> list[Tile]:
         """Tiles that the region reads."""
@@ -133,6 +152,7 @@ class Map:
             return context.homes[result]
         dtype = memory_type(ir.RankedTensorType(result.type).element_type)
         direct = len(bounds) == 2 and in_shared(result) and not in_registers(result) and not reads_fragment(context, self._block)
+        direct = direct or (context.sweeps and len(bounds) == 1)
         return context.tiles.new(hint_of(result), "shared" if direct else "fragment", bounds, dtype)
 
     def _contribution(self, value: ir.Value, kind: str, targets: list[Tile], loop: Loop) -> Tile:
@@ -195,6 +215,19 @@ class Map:
                 # Over no keys the lowest or highest finite number, not infinity.
                 context.line(f"T.fill({row.name}, {number(identity(kind, value.type), value.type)})")
                 context.line(f"T.reduce_{kind}({source.name}, {row.name}, dim=1, clear=False)")
+
+
+def narrowed(op: ir.Operation) -> ir.Value | None:
+    """The tile that a `tile.map` does nothing with but round it."""
+    block = op.regions[0].blocks[0]
+    operations = [view.operation for view in block.operations]
+    if [inner.name for inner in operations] != ["tensor.extract", "arith.truncf", "tile.yield"]:
+        return None
+    read, rounded, end = operations
+    if list(read.operands)[1:] != list(block.arguments) or rounded.operands[0] != read.results[0] or len(list(end.operands)) != 1:
+        return None
+    source = read.operands[0]
+    return source if ir.RankedTensorType(source.type).shape == ir.RankedTensorType(op.results[0].type).shape else None
 
 
 def hint_of(result: ir.Value) -> str:

@@ -1,6 +1,8 @@
 """The parameters of a TileLang program: tensors as pointers, with their sizes and strides as integers, and numbers."""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
@@ -35,6 +37,15 @@ def alignment(type_: ir.MemRefType) -> int:
     return math.gcd(type_.shape[-1], VECTOR * 8 // _BITS[memory_type(type_.element_type)])
 
 
+@dataclass(frozen=True)
+class _View:
+    """A part of an argument: what is added to each of its indices, and its dimensions that the view has."""
+
+    source: ir.Value
+    offsets: tuple[str, ...]
+    dims: tuple[int, ...]
+
+
 class Memory:
     """The arguments of one kernel, as parameters and as tensors of the program."""
 
@@ -45,6 +56,7 @@ class Memory:
         self.tensors: list[str] = []
         self._names: dict[ir.Value, str] = {}
         self._sizes: dict[ir.Value, list[str]] = {}
+        self._views: dict[ir.Value, _View] = {}
         later: list[tuple[str, Parameter, str]] = []
         for position, argument in enumerate(kernel.regions[0].blocks[0].arguments):
             wanted = hint(argument) or f"arg{position}"
@@ -104,10 +116,47 @@ class Memory:
         """The parameters' declarations."""
         return self._declared
 
+    def view(self, op: ir.Operation, text: Callable[[ir.Value], str]) -> None:
+        """A `memref.subview` of an argument, or of another view; `text` prints offsets and sizes."""
+        source, *dynamic = op.operands
+        parts: dict[str, list[str]] = {}
+        for name in ("static_offsets", "static_sizes", "static_strides"):
+            given = list(ir.DenseI64ArrayAttr(op.attributes[name]))
+            parts[name] = [text(dynamic.pop(0)) if ir.ShapedType.is_dynamic_size(n) else str(n) for n in given]
+        rank, sizes = ir.MemRefType(op.results[0].type).rank, parts["static_sizes"]
+        if any(stride != "1" for stride in parts["static_strides"]):
+            raise UnsupportedError(f"tilelang: a view with steps ({op.location})")
+        dropped = [dim for dim, size in enumerate(sizes) if size == "1"][: len(sizes) - rank]
+        dims = [dim for dim in range(len(sizes)) if dim not in dropped]
+        root = self._views.get(source, _View(source, ("0",) * len(sizes), tuple(range(len(sizes)))))
+        offsets = list(root.offsets)
+        for dim, offset in zip(root.dims, parts["static_offsets"], strict=True):
+            offsets[dim] = _plus(offsets[dim], offset)
+        self._views[op.results[0]] = _View(root.source, tuple(offsets), tuple(root.dims[dim] for dim in dims))
+        self._sizes[op.results[0]] = [sizes[dim] for dim in dims]
+
+    def element(self, tensor: ir.Value, indices: Sequence[str]) -> str:
+        """The text of an element of an argument or view, or of a region of it: indices may be ranges `a : b`."""
+        view = self._views.get(tensor)
+        if view is None:
+            return f"{self._names[tensor]}[{', '.join(indices) or '0'}]"
+        all_indices = list(view.offsets)
+        for dim, index in zip(view.dims, indices, strict=True):
+            all_indices[dim] = " : ".join(_plus(all_indices[dim], part.strip()) for part in index.split(":"))
+        return f"{self._names[view.source]}[{', '.join(all_indices)}]"
+
     def name(self, argument: ir.Value) -> str:
-        """The tensor, or number, that an argument is."""
-        return self._names[argument]
+        """The tensor, or number, that an argument is; of a view, that of which it is a part."""
+        view = self._views.get(argument)
+        return self._names[argument if view is None else view.source]
 
     def size(self, argument: ir.Value, dim: int) -> str:
         """The size of a tensor's dimension."""
         return self._sizes[argument][dim]
+
+
+def _plus(a: str, b: str) -> str:
+    """The text of a sum."""
+    if "0" in (a, b):
+        return b if a == "0" else a
+    return f"{a} + {b}"

@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.tilelang.context import grid_of
 from attn_mlir.backends.nvidia.tilelang.maps import DOTS
 from attn_mlir.backends.nvidia.tilelang.program import print_program
 from attn_mlir.errors import UnsupportedError
@@ -21,6 +22,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
     """
     if any(not narrow(op) for op in find_all(kernel, *DOTS)):
         return None
+    if grid_of(kernel) == "chunks":
+        return plan_chunks(kernel, target, choices)
     rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
     threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, 128), _MOST_THREADS)
     wanted = [int(choices["stages"])] if "stages" in choices else [2, 1]
@@ -32,6 +35,18 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
         if program.shared_bytes + _OWN_BYTES <= target.shared_bytes:
             fields: Fields = {"threads": threads, "stages": stages}
             return {**fields, "deterministic": 1, "sums": "slots"} if choices.get("deterministic") else fields
+    return None
+
+
+def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields | None:
+    """`threads` and `stages` of a sweep: a warpgroup for every 64 rows of a chunk."""
+    rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
+    threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, 128), _MOST_THREADS)
+    wanted = [int(choices["stages"])] if "stages" in choices else [2, 1]
+    for stages in wanted:
+        program = print_program(kernel, threads, stages)
+        if program.shared_bytes + _OWN_BYTES <= target.shared_bytes:
+            return {"threads": threads, "stages": stages}
     return None
 
 

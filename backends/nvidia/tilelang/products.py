@@ -34,7 +34,7 @@ def source_region(context: Context, op: ir.Operation, row: str) -> str:
     """What a whole tile is a copy of."""
     source, b, h = list(op.operands)[:3]
     rows, columns = context.shape(load_size(op))
-    return f"{context.memory.name(source)}[{context.text(b)}, {context.text(h)}, {row} : {row} + {rows}, 0:{columns}]"
+    return context.memory.element(source, [context.text(b), context.text(h), f"{row} : {row} + {rows}", f"0:{columns}"])
 
 
 def new_tile(context: Context, op: ir.Operation, stages: int = 1) -> Tile:
@@ -60,7 +60,7 @@ def print_load(context: Context, op: ir.Operation) -> None:
         return
     columns, (rows, width) = load_size(op)[1], context.shape(load_size(op))
     guards = [f"i < {context.text(count)}", *([f"j < {columns}"] if columns != width else [])]
-    element = f"{context.memory.name(source)}[{context.text(b)}, {context.text(h)}, {first} + i, j]"
+    element = context.memory.element(source, [context.text(b), context.text(h), f"{first} + i", "j"])
     zero = number(0.0, ir.RankedTensorType(op.results[0].type).element_type)
     context.line(f"for i, j in T.Parallel({rows}, {width}):")
     context.line(f"{tile.at('i', 'j')} = T.if_then_else({' and '.join(guards)}, {element}, {zero})", 1)
@@ -71,14 +71,19 @@ def _policy(context: Context, rows: int) -> str:
     return f"policy=T.GemmWarpPolicy.{'FullRow' if rows % (context.threads // 2) == 0 else 'FullCol'}"
 
 
+def _turned(op: ir.Operation) -> str:
+    """Which factors of a product are transposed."""
+    flags = [name for name in ("transpose_a", "transpose_b") if name in op.attributes and ir.BoolAttr(op.attributes[name]).value]
+    return "".join(f"transpose_{flag[-1].upper()}=True, " for flag in flags)
+
+
 def print_dot(context: Context, op: ir.Operation) -> None:
     """`tile.dot` into a fragment."""
     a, b = (context.shared(operand) for operand in op.operands)
-    transposed = ir.BoolAttr(op.attributes["transpose_b"]).value
-    shape = (a.shape[0], b.shape[0 if transposed else 1])
+    shape = context.shape(ir.RankedTensorType(op.results[0].type).shape)
     tile = context.homes.get(op.results[0]) or context.tiles.new("products", "fragment", shape, "float32")
     context.where[op.results[0]] = tile
-    turned = "transpose_B=True, " if transposed else ""
+    turned = _turned(op)
     context.line(f"T.gemm({a.whole()}, {b.whole()}, {tile.name}, {turned}{_policy(context, shape[0])}, clear_accum=True)")
 
 
@@ -90,8 +95,8 @@ def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
         rows, columns = total.shape
         context.line(f"for i, j in T.Parallel({rows}, {columns}):")
         context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {context.tile(scale[0]).at('i')}", 1)
-    turned = "transpose_B=True, " if ir.BoolAttr(op.attributes["transpose_b"]).value else ""
-    left, right = context.tile(a).whole(), context.shared(b).whole()
+    turned = _turned(op)
+    left, right = (context.shared(a) if "transpose_A" in turned else context.tile(a)).whole(), context.shared(b).whole()
     context.line(f"T.gemm({left}, {right}, {total.name}, {turned}{_policy(context, total.shape[0])})")
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.kernel import Parameter
-from attn_mlir.backends.nvidia.tilelang import products
-from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context
+from attn_mlir.backends.nvidia.tilelang import chunks, products
+from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, grid_of
 from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store
 from attn_mlir.backends.nvidia.tilelang.expressions import ACCURATE
 from attn_mlir.backends.nvidia.tilelang.maps import Map, put_off
@@ -20,6 +20,7 @@ _RULES = {
     "tile.dot_add": products.print_dot_accumulate,
     "tile.dot_rescale": products.print_dot_accumulate,
     "tile.fill": products.print_fill,
+    "tile.cumsum": chunks.print_cumsum,
     "attn.range": products.print_range,
     "tile.accumulate": products.print_accumulate,
     "tile.scatter_add": print_scatter,
@@ -49,6 +50,8 @@ PASSES = {{
 @T.prim_func
 def {name}(
 '''
+
+_BLOCKS = {"pairs": "keys", "chunks": "columns of the state"}
 
 _TAIL = '''
 
@@ -90,8 +93,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
     """
     context = Context(kernel, threads, stages, deterministic)
     name = context.names.new(ir.StringAttr(kernel.attributes["sym_name"]).value)
-    facts = ir.DictAttr(kernel.attributes["tile.kernel"])
-    grid = ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
+    grid = grid_of(kernel)
     printer = _Printer(context, kernel, grid)
     launch = printer.launch()
     printer.print_block(kernel.regions[0].blocks[0])
@@ -102,7 +104,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
         *[f"{INDENT * 2}{line}" for line in context.tiles.lines],
         *context.lines,
     ]
-    title = f"{name}: one program for each block of {'keys' if grid == 'pairs' else 'rows'}, head and batch."
+    title = f"{name}: one program for each block of {_BLOCKS.get(grid, 'rows')}, head and batch."
     parameters = [f"{INDENT}{declared}," for declared in memory.signature()]
     text = _HEAD.format(title=title, name=name) + "\n".join([*parameters, "):", *body]) + "\n" + _TAIL.format(name=name)
     return Program(name, text, memory.parameters, threads, context.tiles.shared_bytes, bool(find_all(kernel, *ACCURATE)))
@@ -126,10 +128,22 @@ class _Printer:
     def launch(self) -> str:
         """The extents of the grid."""
         memory = self._context.memory
+        if self._grid == "chunks":
+            return self._launch_chunks()
         arguments = list(self._kernel.regions[0].blocks[0].arguments)
         size = memory.name(arguments[-1]) if self._grid == "pairs" else str(self._rows)
         batch, heads, rows = (memory.size(self._over, dim) for dim in range(3))
         return f"T.ceildiv({rows}, {size}), {heads}, {batch}"
+
+    def _launch_chunks(self) -> str:
+        """Blocks of the state's columns, heads, and sequences of the batch."""
+        facts, memory = ir.DictAttr(self._kernel.attributes["tile.kernel"]), self._context.memory
+        blocks = ir.IntegerAttr(facts["blocks"]).value if "blocks" in facts else 1
+        batch, heads = (memory.size(self._over, dim) for dim in range(2))
+        if "sequences" in facts:
+            offsets = self._kernel.regions[0].blocks[0].arguments[ir.IntegerAttr(facts["sequences"]).value]
+            batch = f"{memory.size(offsets, 0)} - 1"
+        return f"{blocks}, {heads}, {batch}"
 
     def print_block(self, block: ir.Block) -> None:
         """Prints every op of a block but its terminator."""
@@ -138,12 +152,14 @@ class _Printer:
 
     def _print(self, op: ir.Operation) -> None:
         context = self._context
-        if op.name in _RULES:
+        if op.name in _RULES and not (op.name == "tile.load" and context.sweeps):
             _RULES[op.name](context, op)
             return
         match op.name:
             case "tile.map":
-                if put_off(op):
+                if context.sweeps and chunks.print_uniform(context, op):
+                    pass
+                elif put_off(op):
                     context.later.append(op)
                 else:
                     Map(context, op).print()
@@ -151,6 +167,16 @@ class _Printer:
                 context.scalars.bind(op.results[0], self._program_id(op))
             case "memref.dim":
                 self._dim(op)
+            case "tile.load" if context.sweeps and ir.RankedTensorType(op.results[0].type).element_type.width == 32:
+                chunks.print_state(context, op)
+            case "tile.load":
+                products.print_load(context, op)
+            case "memref.subview":
+                context.memory.view(op, context.text)
+            case "tensor.extract":
+                context.scalars.name(op.results[0])
+            case "scf.for" if context.sweeps and op.block == self._kernel.regions[0].blocks[0]:
+                chunks.print_sweep(context, op, self.print_block)
             case "scf.for":
                 print_for(context, op, self.print_block)
             case "scf.if":

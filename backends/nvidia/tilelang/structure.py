@@ -17,7 +17,7 @@ def print_for(context: Context, op: ir.Operation, print_block: PrintBlock) -> No
     begin, end, step, *initial = op.operands
     body = op.regions[0].blocks[0]
     variable, *arguments = body.arguments
-    tiles = [_own(context, value, op) for value in initial]
+    tiles = [own(context, value, op) for value in initial]
     for argument, result, tile in zip(arguments, op.results, tiles, strict=True):
         context.where[argument] = context.where[result] = tile
     name = context.names.new(loop_name(op))
@@ -120,7 +120,7 @@ def print_into(context: Context, block: ir.Block, tiles: Sequence[Tile], print_b
         context.line(f"T.copy({source.name}, {target.name})")
 
 
-def _own(context: Context, value: ir.Value, op: ir.Operation) -> Tile:
+def own(context: Context, value: ir.Value, op: ir.Operation) -> Tile:
     """The tile of an initial value if only this loop needs it, else a copy."""
     tile = context.tile(value)
     block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block

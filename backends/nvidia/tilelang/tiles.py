@@ -38,7 +38,10 @@ def exact(value: ir.Value) -> bool:
 
 @dataclass(frozen=True)
 class Tile:
-    """A buffer of a program. `scope` is "shared" or "fragment"; `stage` selects one of several copies of it."""
+    """A buffer of a program, or one number.
+
+    `scope` is "shared" or "fragment", or "number" where all elements are the variable `name`; `stage` selects one of several copies.
+    """
 
     name: str
     scope: str
@@ -48,6 +51,8 @@ class Tile:
 
     def at(self, *indices: str) -> str:
         """One element."""
+        if self.scope == "number":
+            return self.name
         return f"{self.name}[{', '.join([*([self.stage] if self.stage else []), *indices])}]"
 
     def whole(self) -> str:
