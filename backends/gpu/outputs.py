@@ -36,6 +36,9 @@ def outputs_of(unit: Unit, made: Made, over: torch.Tensor, layout: str, alignmen
 def _sums(unit: Unit, output: int, shape: torch.Size, transposed: bool, over: torch.Tensor) -> Memory:
     """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
     kernel = unit.kernel
+    if kernel.grid == "chunks":  # every block of columns writes all of its slot
+        made = torch.empty((kernel.blocks, *shape), dtype=unit.dtypes[output], device=over.device)
+        return Memory(made, made, slots=True)
     batch, heads, length = over.shape[:3]
     programs = (-(-length // kernel.block_q), batch, heads)
     slots = (1, 1, 1)

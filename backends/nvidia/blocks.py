@@ -10,7 +10,7 @@ from attn_mlir.passes.regions import find_all, pieces
 class Facts:
     """What the choice of block sizes depends on.
 
-    `grid`: "rows", "pairs" or "elements"; `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some
+    `grid`: "rows", "pairs", "elements" or "chunks" (then `head` and `value` are the rows and columns of a state [K, V]); `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some
     blocks are skipped or partial; `products`: how many products of queries and keys a pair needs.
     """
 
@@ -31,6 +31,11 @@ def facts_of(function: ir.Operation) -> Facts | None:
         products = pieces(pairs, "attn.product")
         head, value, bits = _columns([products[0].operands[0], products[-1].operands[0]])
         return Facts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products))
+    for chunk in find_all(function, "attn.chunk"):
+        head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
+        return Facts("chunks", head, value, bits)
+    for _ in find_all(function, "attn.head_sum"):
+        return Facts("elements")
     return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
 
 
@@ -45,7 +50,14 @@ def default_blocks(facts: Facts) -> tuple[int, int]:
         if facts.products > 2:
             return 64, 64
         return (128, 128) if columns <= 64 else (128, 64) if columns <= 128 else (64, 64 if columns <= 192 else 32)
+    if facts.grid == "chunks":
+        return 64, state_columns(facts)
     return 128, 128
+
+
+def state_columns(facts: Facts) -> int:
+    """Columns of v that a program of a sweep takes: states of more are shared by several programs, which find place on a multiprocessor."""
+    return next((size for size in (64, 48, 32, 16) if facts.value % size == 0), facts.value)
 
 
 def _columns(values: list[ir.Value]) -> tuple[int, int, int]:

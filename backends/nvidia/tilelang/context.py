@@ -74,7 +74,7 @@ class Context:
     def read(self, op: ir.Operation, indices: list[str]) -> str:
         """The text of a `memref.load`."""
         if op.name == "tensor.extract":
-            return self.tile(op.operands[0]).at(*indices)
+            return self.shared(op.operands[0]).at(*indices)
         if op.name != "memref.load":
             raise UnsupportedError(f"tilelang: '{op.name}' outside of a map ({source_line(op.location)})")
         return self.memory.element(op.operands[0], indices)
@@ -87,6 +87,17 @@ class Context:
         """Where a tile is."""
         return self.where[value]
 
+    def scatter(self, value: ir.Value) -> None:
+        """Copies a tile of a fragment to shared memory where elements of it are read by other threads than those that hold them."""
+        tile = self.tile(value)
+        if tile.scope == "fragment" and value not in self.copies and any(_reads_across(use.owner.operation) for use in value.uses):
+            copy = self.copies[value] = self.tiles.new(f"{tile.name}_shared", "shared", tile.shape, tile.dtype)
+            self.line(f"T.copy({tile.name}, {copy.name})")
+
+    def rows_apart(self, rows: int) -> bool:
+        """Whether every warp has rows of a product of its own."""
+        return rows % (self.threads // 2) == 0
+
     def shared(self, value: ir.Value) -> Tile:
         """Where a tile is in shared memory."""
         return self.copies.get(value) or self.where[value]
@@ -96,6 +107,11 @@ def grid_of(kernel: ir.Operation) -> str:
     """What the programs of a kernel run over: "rows", "pairs", "elements" or "chunks"."""
     facts = ir.DictAttr(kernel.attributes["tile.kernel"])
     return ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
+
+
+def _reads_across(op: ir.Operation) -> bool:
+    """Whether an op reads an element of a tile at another place than its map's own."""
+    return op.name == "tensor.extract" and list(op.operands)[1:] != list(op.block.arguments)[: len(list(op.operands)) - 1]
 
 
 def constant(value: ir.Value) -> int | None:

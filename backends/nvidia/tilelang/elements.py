@@ -81,7 +81,8 @@ class Loop:
             INDICES[arguments.index(operand)] if operand in arguments else text
             for operand, text in zip(list(op.operands)[1:], indices, strict=True)
         ]
-        return self._context.tile(op.operands[0]).at(*positions)
+        straight = positions == list(INDICES[: len(positions)])
+        return (self._context.tile if straight else self._context.shared)(op.operands[0]).at(*positions)
 
 
 def dependence(block: ir.Block) -> dict[ir.Value, frozenset[int]]:

@@ -7,6 +7,7 @@ from attn_mlir.backends.nvidia.tilelang.elements import Loop, column_values, rea
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.names import hint
+from attn_mlir.backends.nvidia.tilelang.products import turns
 from attn_mlir.backends.nvidia.tilelang.tiles import Tile, bound, exact
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.scalars import identity
@@ -26,19 +27,20 @@ def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
     return found
 
 
-def in_registers(value: ir.Value) -> bool:
-    """Whether some product can take a tile out of registers: the first factor of a sum."""
+def in_registers(context: Context, value: ir.Value) -> bool:
+    """Whether some product can take a tile out of registers: the first factor of a sum whose rows are apart."""
+    if context.sweeps and not context.rows_apart(context.shape(ir.RankedTensorType(value.type).shape)[0]):
+        return False
     return any(op.name in ("tile.dot_add", "tile.dot_rescale") and factor == "a" and not turns(op) for op, factor in dot_uses(value))
 
 
-def in_shared(value: ir.Value) -> bool:
-    """Whether some product needs a tile in shared memory."""
+def in_shared(context: Context, value: ir.Value) -> bool:
+    """Whether some product, or a sum along columns, needs a tile in shared memory."""
+    if any(use.owner.operation.name == "tile.cumsum" for use in value.uses):
+        return True
+    if dot_uses(value) and context.sweeps and not in_registers(context, value):
+        return True
     return any(factor == "b" or op.name in ("tile.dot", "tile.accumulate") or turns(op) for op, factor in dot_uses(value))
-
-
-def turns(op: ir.Operation) -> bool:
-    """Whether a product transposes its first factor."""
-    return "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value
 
 
 def put_off(op: ir.Operation) -> bool:
@@ -87,21 +89,23 @@ class Map:
         self._reduce(sums)
         for (result, _), target in zip(self._tiles, targets, strict=True):
             context.where[result] = target
-            if target.scope == "fragment" and in_shared(result):
+            if target.scope == "fragment" and in_shared(context, result):
                 copy = context.tiles.new(f"{hint_of(result)}_shared", "shared", target.shape, target.dtype)
                 context.line(f"T.copy({target.name}, {copy.name})")
                 context.copies[result] = copy
+            context.scatter(result)
 
     def _round(self) -> bool:
         """In sweeps, a fragment that is rounded and needed in shared memory alone goes there at once."""
-        source = narrowed(self._op) if self._context.sweeps else None
+        context = self._context
+        source = narrowed(self._op) if context.sweeps else None
         result = self._op.results[0]
-        if source is None or in_registers(result) or not in_shared(result) or self._context.tile(source).scope != "fragment":
+        if source is None or in_registers(context, result) or not in_shared(context, result) or context.tile(source).scope != "fragment":
             return False
-        old = self._context.tile(source)
-        tile = self._context.tiles.new(hint_of(result), "shared", old.shape, memory_type(ir.RankedTensorType(result.type).element_type))
-        self._context.line(f"T.copy({old.name}, {tile.name})")
-        self._context.where[result] = tile
+        old = context.tile(source)
+        tile = context.tiles.new(hint_of(result), "shared", old.shape, memory_type(ir.RankedTensorType(result.type).element_type))
+        context.line(f"T.copy({old.name}, {tile.name})")
+        context.where[result] = tile
         return True
 
     def _known(self) -> list[Tile]:
@@ -151,8 +155,8 @@ class Map:
         if result in context.homes:
             return context.homes[result]
         dtype = memory_type(ir.RankedTensorType(result.type).element_type)
-        direct = len(bounds) == 2 and in_shared(result) and not in_registers(result) and not reads_fragment(context, self._block)
-        direct = direct or (context.sweeps and len(bounds) == 1)
+        direct = in_shared(context, result) and not in_registers(context, result) and not reads_fragment(context, self._block)
+        direct = (direct and (len(bounds) == 2 or context.sweeps)) or (context.sweeps and len(bounds) == 1)
         return context.tiles.new(hint_of(result), "shared" if direct else "fragment", bounds, dtype)
 
     def _contribution(self, value: ir.Value, kind: str, targets: list[Tile], loop: Loop) -> Tile:
@@ -215,6 +219,7 @@ class Map:
                 # Over no keys the lowest or highest finite number, not infinity.
                 context.line(f"T.fill({row.name}, {number(identity(kind, value.type), value.type)})")
                 context.line(f"T.reduce_{kind}({source.name}, {row.name}, dim=1, clear=False)")
+            context.scatter(result)
 
 
 def narrowed(op: ir.Operation) -> ir.Value | None:

@@ -68,7 +68,12 @@ def print_load(context: Context, op: ir.Operation) -> None:
 
 def _policy(context: Context, rows: int) -> str:
     """Every warp has rows of its own where there are enough, so that rows of all tiles lie alike."""
-    return f"policy=T.GemmWarpPolicy.{'FullRow' if rows % (context.threads // 2) == 0 else 'FullCol'}"
+    return f"policy=T.GemmWarpPolicy.{'FullRow' if context.rows_apart(rows) else 'FullCol'}"
+
+
+def turns(op: ir.Operation) -> bool:
+    """Whether a product transposes its first factor."""
+    return "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value
 
 
 def _turned(op: ir.Operation) -> str:
@@ -85,6 +90,7 @@ def print_dot(context: Context, op: ir.Operation) -> None:
     context.where[op.results[0]] = tile
     turned = _turned(op)
     context.line(f"T.gemm({a.whole()}, {b.whole()}, {tile.name}, {turned}{_policy(context, shape[0])}, clear_accum=True)")
+    context.scatter(op.results[0])
 
 
 def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
@@ -96,8 +102,10 @@ def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
         context.line(f"for i, j in T.Parallel({rows}, {columns}):")
         context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {context.tile(scale[0]).at('i')}", 1)
     turned = _turned(op)
-    left, right = (context.shared(a) if "transpose_A" in turned else context.tile(a)).whole(), context.shared(b).whole()
+    left = (context.shared(a) if turns(op) or not context.rows_apart(total.shape[0]) else context.tile(a)).whole()
+    right = context.shared(b).whole()
     context.line(f"T.gemm({left}, {right}, {total.name}, {turned}{_policy(context, total.shape[0])})")
+    context.scatter(op.results[0])
 
 
 def _accumulator(context: Context, op: ir.Operation, c: ir.Value) -> Tile:
