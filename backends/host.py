@@ -17,7 +17,8 @@ class Kernel:
 
     The grid runs over blocks of `block_q` rows of argument number `over`, its heads and its batch; "pairs" are chunks of
     keys instead of blocks. For "chunks" it is `blocks` blocks of the state's columns, the heads of argument `over`, and its batch, or,
-    where argument `sequences` has the offsets of sequences, one for each of these. An output is "store" (every element is written), "accumulate" (sums are added to zeros) or
+    where argument `sequences` has the offsets of sequences, one for each of these. An output is "store" (every element is written),
+    "accumulate" (sums are added to zeros; for "chunks" every block of columns writes a slot of its own) or
     "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet).
     "chunks" have `blocks` blocks, and where argument number `sequences` holds offsets, the sequences between them for a batch.
     """

@@ -18,23 +18,27 @@ _LOWEST = {"f32": -104.0, "f64": -746.0}
 class ChunkRewrite(Pass):
     """Replaces each `attn.linear_attention` by the `attn.chunk` derived from its recurrence.
 
-    Chunks have `chunk` positions. Log decays are kept from falling to where exp gives 0, so that -inf is a decay like any other.
+    Chunks have `chunk` positions, or `channel-chunk` (0: as many) where channels have decays of their own. Log decays are kept from
+    falling to where exp gives 0, so that -inf is a decay like any other.
     """
 
     name = "attn-chunk-rewrite"
     chunk: int = 64
+    channel_chunk: int = 0
 
     def run(self, module: ir.Operation) -> bool:
-        if self.chunk < 1:
-            module.location.emit_error(f"{self.name}: chunk must be positive, got {self.chunk}")
+        if self.chunk < 1 or self.channel_chunk < 0:
+            found = self.chunk if self.chunk < 1 else self.channel_chunk
+            module.location.emit_error(f"{self.name}: chunk must be positive, got {found}")
             return False
         return all([self._rewrite(op) for op in find_all(module, "attn.linear_attention")])
 
     def _rewrite(self, linear: ir.Operation) -> bool:
+        size = self.chunk if ir.StringAttr(linear.attributes["channels"]).value == "none" else self.channel_chunk or self.chunk
         if "interval" in linear.attributes:
             interval = ir.IntegerAttr(linear.attributes["interval"]).value
-            if interval % self.chunk:
-                linear.location.emit_error(f"{self.name}: states every {interval} positions are not at the ends of chunks of {self.chunk}")
+            if interval % size:
+                linear.location.emit_error(f"{self.name}: states every {interval} positions are not at the ends of chunks of {size}")
                 return False
         try:
             form, _ = derive_chunks(ir.StringAttr(linear.attributes["direction"]).value == "forward")
@@ -42,7 +46,7 @@ class ChunkRewrite(Pass):
             linear.location.emit_error(f"the recurrence has no chunked form: {error}")
             return False
         attributes = {name: linear.attributes[name] for name in linear.attributes}
-        attributes["chunk"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, linear.context), self.chunk)
+        attributes["chunk"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, linear.context), size)
         types, operands = [r.type for r in linear.results], list(linear.operands)
         with linear.location, ir.InsertionPoint(linear):
             chunk = ir.Operation.create("attn.chunk", results=types, operands=operands, attributes=attributes, regions=1)

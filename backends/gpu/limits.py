@@ -13,9 +13,12 @@ from attn_mlir.backends.host import Argument
 from attn_mlir.backends.program import function_named
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 INT = (1 << 31) - 1
 ELEMENTS = ("f16", "bf16")
+MAX_STATE = 512
+"""Columns of q, k and v in linear attention, whose states programs may share."""
 
 
 def check_types(module: ir.Module, vendor: str) -> None:
@@ -27,10 +30,11 @@ def check_types(module: ir.Module, vendor: str) -> None:
             f"kernels for {vendor} GPUs take 16-bit inputs, but q, k and v are {q.element_type}: cast them with .half() or .bfloat16() "
             "(scores and sums are float32 all the same), or compute on the CPU"
         )
+    most = MAX_STATE if find_all(module.operation, "attn.linear_attention") else MAX_COLUMNS
     for name, columns in (("q", q.shape[3]), ("v", v.shape[3])):
-        if columns > MAX_COLUMNS:
+        if columns > most:
             raise UnsupportedError(
-                f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {MAX_COLUMNS}: compute on the CPU"
+                f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU"
             )
 
 

@@ -10,8 +10,9 @@ from attn_mlir.passes.regions import find_all, pieces
 class Facts:
     """What the choice of block sizes depends on.
 
-    `grid`: "rows", "pairs", "elements" or "chunks" (then `head` and `value` are the rows and columns of a state [K, V]); `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some
-    blocks are skipped or partial; `products`: how many products of queries and keys a pair needs.
+    `grid`: "rows", "pairs", "elements" or "chunks" (then `head` and `value` are the rows and columns of a state); `head` and `value` are
+    the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial; `products`: how many products
+    of queries and keys a pair needs.
     """
 
     grid: str

@@ -72,7 +72,9 @@ class Launcher:
         self._launch = cuda.launcher()
         numbers = {p.argument for p in code.parameters if p.kind == "scalar"}
         self._numbers = tuple(sorted(numbers))
-        self._tensors = tuple(sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over} | ({kernel.sequences} - {-1})))
+        self._tensors = tuple(
+            sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over} | ({kernel.sequences} - {-1}))
+        )
         self.tiled = frozenset(p.argument for p in code.parameters if p.kind == "descriptor")
         """The arguments that the copy engine reads or writes."""
         self._aligned = {p.argument: p.align for p in code.parameters if p.kind == "pointer" and p.align}

@@ -29,7 +29,7 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
     kinds = [_kind(op, (["o", *names])[number], blocks) for number in returned]
     outputs = [Output(op, kind, (), number) for kind, number in zip(kinds, returned, strict=True)]
     with op.location:
-        frame = Frame(function, [op], outputs)
+        frame = Frame(function, [op], outputs, names=(_names(op), [("o", *names)[number] for number in returned]))
         frame.describe(_attributes(op, size, blocks, _score_type(op)), outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
@@ -37,6 +37,19 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
             _Sweep(frame, op, size, prefix).build(targets)
             func.ReturnOp([])
     return True
+
+
+def _names(op: ir.Operation) -> dict[int, str]:
+    """Names for the function's arguments after what the op takes them as."""
+    view = op.opview
+    roles = {"q": view.q, "k": view.k, "v": view.v, "decay": view.decay}
+    roles |= {"initial_state": view.initial_state, "factor": view.factor, "offsets": view.offsets}
+    found: dict[int, str] = {}
+    for name, value in roles.items():
+        number = None if value is None else argument_number(value)
+        if number is not None:
+            found.setdefault(number, name)
+    return found
 
 
 def _returned(function: ir.Operation) -> list[ir.Value]:

@@ -30,9 +30,17 @@ class Frame:
     """A kernel under construction, and what its body reads from outside."""
 
     def __init__(
-        self, function: ir.Operation, cluster: Sequence[ir.Operation], outputs: Sequence[Output], extra: Sequence[str] = ()
+        self,
+        function: ir.Operation,
+        cluster: Sequence[ir.Operation],
+        outputs: Sequence[Output],
+        extra: Sequence[str] = (),
+        names: tuple[Mapping[int, str], Sequence[str]] | None = None,
     ) -> None:
-        """Inserts the kernel before the function, under the same name. `extra` names index arguments after the outputs."""
+        """Inserts the kernel before the function, under the same name. `extra` names index arguments after the outputs.
+
+        `names` are those of arguments, by their numbers, that have none in the function, and of the outputs.
+        """
         entry = function.regions[0].blocks[0]
         self._function, self._cluster = function, list(cluster)
         with cluster[0].location, ir.InsertionPoint(function):
@@ -40,8 +48,12 @@ class Frame:
             types = [*inputs, *[output.memory() for output in outputs], *[ir.IndexType.get()] * len(extra)]
             name = ir.StringAttr(function.attributes["sym_name"]).value
             self.kernel = func.FuncOp(name, ir.FunctionType.get(types, []), loc=function.location)
-            names = [*argument_names(entry), *[f"out{n}" for n in range(len(outputs))], *extra]
-            locations = [ir.Location.name(name, cluster[0].location) for name in names]
+            inner = [
+                name if names is None or not name.startswith("arg") else names[0].get(n, name)
+                for n, name in enumerate(argument_names(entry))
+            ]
+            made = [f"out{n}" for n in range(len(outputs))] if names is None else names[1]
+            locations = [ir.Location.name(name, cluster[0].location) for name in (*inner, *made, *extra)]
             self.block = ir.Block.create_at_start(self.kernel.regions[0], types, locations)
         arguments = list(self.block.arguments)
         self.outputs = arguments[len(inputs) : len(inputs) + len(outputs)]
