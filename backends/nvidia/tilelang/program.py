@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.nvidia.tilelang import chunks, products
-from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, grid_of
+from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant, grid_of
 from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store
 from attn_mlir.backends.nvidia.tilelang.expressions import ACCURATE
 from attn_mlir.backends.nvidia.tilelang.maps import Map, put_off
@@ -172,7 +172,7 @@ class _Printer:
             case "tile.load":
                 products.print_load(context, op)
             case "memref.subview":
-                context.memory.view(op, context.text)
+                context.memory.view(op, self._offset)
             case "tensor.extract":
                 context.scalars.name(op.results[0])
             case "scf.for" if context.sweeps and op.block == self._kernel.regions[0].blocks[0]:
@@ -196,6 +196,15 @@ class _Printer:
             rows = self._context.memory.size(self._over, 2)
             return f"(T.ceildiv({rows}, {self._rows}) - 1 - block)"
         return name
+
+    def _offset(self, value: ir.Value) -> str:
+        """Where a view begins: a program's own columns as an expression, which TileLang sees to be a multiple of their number."""
+        maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
+        if maker is not None and maker.name == "arith.muli" and constant(maker.operands[1]) is not None:
+            factor = maker.operands[0]
+            if not isinstance(factor.owner, ir.Block) and factor.owner.operation.name == "tile.program_id":
+                return f"{self._context.text(factor)} * {constant(maker.operands[1])}"
+        return self._context.text(value)
 
     def _dim(self, op: ir.Operation) -> None:
         argument, dim = op.operands
