@@ -7,14 +7,18 @@ from attn_mlir.errors import ArgumentError, AttnError, CompileError, TraceError,
 
 if TYPE_CHECKING:
     from attn_mlir import testing
-    from attn_mlir.api import masks, mods, rows
+    from attn_mlir.api import masks, mods, recurrences, rows
     from attn_mlir.api.attention import Attention, attention
     from attn_mlir.api.block_mask import create_block_mask
     from attn_mlir.api.custom_io import CustomIO
     from attn_mlir.api.engine import AttentionEngine
+    from attn_mlir.api.linear import LinearAttention, linear_attention
+    from attn_mlir.api.linear_engine import LinearAttentionEngine
+    from attn_mlir.api.linear_step import linear_attention_step
     from attn_mlir.api.meta import meta_tensor
     from attn_mlir.api.online_func import OnlineFunc
     from attn_mlir.api.online_rows import Identity, OnlineRetention, OnlineSoftmax, online_retention
+    from attn_mlir.api.recurrences import gla, lightning, mamba2, retention_linear, simple_gla
     from attn_mlir.api.rows import softmax
     from attn_mlir.api.symbols import SymbolicArray, SymbolicTensor, SymbolScalar, Var
     from attn_mlir.frontend.elementary import detach
@@ -30,6 +34,8 @@ __all__ = [
     "CompileError",
     "CustomIO",
     "Identity",
+    "LinearAttention",
+    "LinearAttentionEngine",
     "OnlineFunc",
     "OnlineRetention",
     "OnlineSoftmax",
@@ -42,14 +48,22 @@ __all__ = [
     "attention",
     "create_block_mask",
     "detach",
+    "gla",
     "kv_len",
+    "lightning",
+    "linear_attention",
+    "linear_attention_step",
+    "mamba2",
     "masks",
     "meta_tensor",
     "mods",
     "num_heads",
     "online_retention",
     "q_len",
+    "recurrences",
+    "retention_linear",
     "rows",
+    "simple_gla",
     "softmax",
     "testing",
 ]
@@ -66,18 +80,28 @@ _LAZY = {
     "SymbolicArray": "attn_mlir.api.symbols",
     "SymbolicTensor": "attn_mlir.api.symbols",
     "Var": "attn_mlir.api.symbols",
+    "LinearAttention": "attn_mlir.api.linear",
+    "LinearAttentionEngine": "attn_mlir.api.linear_engine",
     "create_block_mask": "attn_mlir.api.block_mask",
     "meta_tensor": "attn_mlir.api.meta",
     "online_retention": "attn_mlir.api.online_rows",
     "Attention": "attn_mlir.api.attention",
     "attention": "attn_mlir.api.attention",
     "detach": "attn_mlir.frontend.elementary",
+    "gla": "attn_mlir.api.recurrences",
     "kv_len": "attn_mlir.frontend.sizes",
+    "lightning": "attn_mlir.api.recurrences",
+    "linear_attention": "attn_mlir.api.linear",
+    "linear_attention_step": "attn_mlir.api.linear_step",
+    "mamba2": "attn_mlir.api.recurrences",
     "masks": "attn_mlir.api.masks",
     "mods": "attn_mlir.api.mods",
     "num_heads": "attn_mlir.frontend.sizes",
     "q_len": "attn_mlir.frontend.sizes",
+    "recurrences": "attn_mlir.api.recurrences",
+    "retention_linear": "attn_mlir.api.recurrences",
     "rows": "attn_mlir.api.rows",
+    "simple_gla": "attn_mlir.api.recurrences",
     "softmax": "attn_mlir.api.rows",
     "testing": "attn_mlir.testing",
 }

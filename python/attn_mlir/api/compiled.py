@@ -31,7 +31,7 @@ def attention_in_graph(
     device: str | None = None,
 ) -> Any:
     """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row."""
-    if device is not None and _takes_other_tensors(device):
+    if device is not None and takes_other_tensors(device):
         raise UnsupportedError(f"device={device!r} is not there inside torch.compile yet: call the attention outside of it")
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
@@ -48,20 +48,20 @@ def attention_in_graph(
         for (name, position), mod in zip(_MODS, functions[:3], strict=True):
             if mod is not None:
                 made = _call(mod, [symbol(f"{name}.x", element, q.device)], [index(f"{name}.{i}") for i in ("b", "h", position, "d")])
-                pieces.append(_tensor(made, element))
+                pieces.append(as_tensor(made, element))
                 names.append(name)
         if score_mod is not None:
             indices = [index(f"score.{i}") for i in (*_POSITION, "kv_idx")]
-            pieces.append(_tensor(score_mod(symbol("score.score", element, q.device), *indices), element))
+            pieces.append(as_tensor(score_mod(symbol("score.score", element, q.device), *indices), element))
             names.append("score")
         if mask_mod is not None:
-            pieces.append(_tensor(mask_mod(*[index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
+            pieces.append(as_tensor(mask_mod(*[index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
             names.append("mask")
         weight = _call(row, [symbol("row.s", element, q.device)], [index(f"row.{i}") for i in _POSITION])
         states: dict[str, Any] = {}
         if isinstance(weight, tuple):
             weight, states = weight
-        pieces += [_tensor(weight, element), *[_tensor(state, element) for state in states.values()]]
+        pieces += [as_tensor(weight, element), *[as_tensor(state, element) for state in states.values()]]
         names.append("row")
         outputs = [name for name in states if return_states or (return_lse and name == "lse")]
         if return_lse and "lse" not in outputs:
@@ -82,7 +82,7 @@ def attention_in_graph(
 
 
 @torch._dynamo.assume_constant_result
-def _takes_other_tensors(device: str) -> bool:
+def takes_other_tensors(device: str) -> bool:
     """Whether it computes on tensors of another torch device type, as emulations do."""
     return ":" not in device and tensors_of(device) != device
 
@@ -96,6 +96,6 @@ def _call(function: Callable[..., Any], first: Sequence[Any], indices: Sequence[
     return function(*first) if code.co_argcount - bound <= len(first) else function(*first, *indices)
 
 
-def _tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
+def as_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
     """What a function returned, as a tensor; it may be a Python number."""
     return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=dtype)

@@ -44,26 +44,33 @@ def _declared(name: Any, dims: Any) -> SymbolicTensor:
     return SymbolicTensor(name, tuple(dims))
 
 
-def check_custom(declared: Mapping[str, SymbolicTensor], given: Sequence[Any], problem: Problem) -> dict[str, torch.Tensor]:
-    """The custom inputs of a call by name. Raises ArgumentError for one that does not fit its declaration."""
+def check_custom(
+    declared: Mapping[str, SymbolicTensor],
+    given: Sequence[Any],
+    problem: Problem,
+    after: str = "q, k and v",
+    where: str = "custom_fwd_inputs",
+) -> dict[str, torch.Tensor]:
+    """The custom inputs of a call by name. Raises ArgumentError for one that does not fit its declaration.
+
+    `after` are the inputs before them, and `where` the argument that declares them.
+    """
     if len(given) != len(declared):
         names = ", ".join(declared) or "none"
-        raise ArgumentError(
-            f"the call passes {len(given)} custom inputs after q, k and v, but custom_fwd_inputs names {len(declared)}: {names}"
-        )
+        raise ArgumentError(f"the call passes {len(given)} custom inputs after {after}, but {where} names {len(declared)}: {names}")
     for tensor, value in zip(declared.values(), given, strict=True):
-        _check(tensor, value, problem)
+        _check(tensor, value, problem, where)
     return dict(zip(declared, given, strict=True))
 
 
-def _check(tensor: SymbolicTensor, value: Any, problem: Problem) -> None:
+def _check(tensor: SymbolicTensor, value: Any, problem: Problem, where: str) -> None:
     what = f"the custom input `{tensor.name}`"
     if not isinstance(value, torch.Tensor):
         raise ArgumentError(f"{what} must be a torch.Tensor, got {type(value).__name__}")
     if value.layout != torch.strided or value.is_quantized:
         raise ArgumentError(f"{what} must be a plain strided tensor, got layout {value.layout}")
     if value.dim() != len(tensor.dims):
-        raise ArgumentError(f"{what} has shape {list(value.shape)}, but custom_fwd_inputs declares {tensor.dims}")
+        raise ArgumentError(f"{what} has shape {list(value.shape)}, but {where} declares {tensor.dims}")
     if value.dtype not in ELEMENTS:
         raise ArgumentError(f"{what} has dtype {value.dtype}: use one of {', '.join(str(d).removeprefix('torch.') for d in ELEMENTS)}")
     if value.device != problem.device:
@@ -71,5 +78,5 @@ def _check(tensor: SymbolicTensor, value: Any, problem: Problem) -> None:
     for position, (dim, size) in enumerate(zip(tensor.dims, value.shape, strict=True)):
         wanted = problem.sizes[VOCABULARY[dim]] if isinstance(dim, str) else dim
         if size != wanted:
-            meant = f'"{dim}" is {wanted} in this call' if isinstance(dim, str) else f"custom_fwd_inputs declares {dim}"
+            meant = f'"{dim}" is {wanted} in this call' if isinstance(dim, str) else f"{where} declares {dim}"
             raise ArgumentError(f"{what} has size {size} in dimension {position}, but {meant}")

@@ -18,7 +18,7 @@ from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.values import wrap
 from attn_mlir.runtime import compute, ops, programs
 
-__all__ = ["run_graph", "symbol", "traced"]
+__all__ = ["GraphPiece", "captures_of", "given_to_operator", "guard", "run_graph", "stand_in", "symbol", "traced"]
 
 _SIZES = ("kv_len", "q_len", "num_heads")
 _KEY = "attn_mlir"
@@ -88,7 +88,7 @@ def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[
             graph.meta[_KEY] = (key, *_trace(call, inputs, (q, k, v)))
     _, name, captures = graph.meta[_KEY]
     found = programs.find(name)
-    values = [_given(inputs[captured]) if isinstance(captured, torch.fx.Node) else captured for captured in captures]
+    values = [given_to_operator(inputs[captured]) if isinstance(captured, torch.fx.Node) else captured for captured in captures]
     wrt = ""
     if torch.is_grad_enabled():
         floats = [i for i, x in enumerate((q, k, v, *values)) if isinstance(x, Tensor) and x.is_floating_point() and x.requires_grad]
@@ -100,35 +100,43 @@ def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
     """The name of the program, and where its captures come from: inputs of the graph, or numbers."""
     _, _, _, pieces, names, states, _, scale, _, lse, return_states, deterministic = call
-    stand_ins = {node: _stand_in(value) for node, value in inputs.items()}
+    stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions: dict[str, Any] = {}
     for position, name in enumerate(names.splitlines()):
         wanted = pieces[position:] if name == "row" else pieces[position : position + 1]
-        functions[name] = _Piece(wanted, states.splitlines() if name == "row" else (), stand_ins).function(name)
+        functions[name] = GraphPiece(wanted, states.splitlines() if name == "row" else (), stand_ins).function(name)
     problem = problem_of(*qkv, "bhsd")
     form, factor = scale_form(scale, problem.inputs.head_dim)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
     whole = program.Program(functions["row"], score, mask, query, key, value, form, lse, return_states)
     made = program.trace(whole, problem.inputs, qkv[0].device)
+    guard(made, inputs, stand_ins)
+    return programs.register(made, deterministic), captures_of(made, stand_ins, factor)
+
+
+def guard(made: program.Traced, inputs: dict[torch.fx.Node, Any], stand_ins: dict[torch.fx.Node, Any]) -> None:
+    """Makes torch compile again for other numbers than those that the trace was specialised on."""
     by_stand_in = {id(value): node for node, value in stand_ins.items()}
-    for source, _ in made.specialised:  # int() makes torch compile again for another number
+    for source, _ in made.specialised:
         if source[0] == "graph":
             int(inputs[source[1]])
         elif source[0] == "size" and source[1][1] in by_stand_in:
             int(inputs[by_stand_in[source[1][1]]].shape[source[2]])
-    captures: list[Any] = []
-    for captured in made.captures:
-        value = factor if captured.source[0] == "scale" else captured.constant
-        captures.append(by_stand_in.get(id(value), value))
-    return programs.register(made, deterministic), captures
 
 
-def _given(value: Any) -> Any:
+def captures_of(made: program.Traced, stand_ins: dict[torch.fx.Node, Any], scale: float) -> list[Any]:
+    """Where the captures of a program come from: inputs of the graph, as their nodes, or numbers."""
+    by_stand_in = {id(value): node for node, value in stand_ins.items()}
+    values = [scale if captured.source[0] == "scale" else captured.constant for captured in made.captures]
+    return [by_stand_in.get(id(value), value) for value in values]
+
+
+def given_to_operator(value: Any) -> Any:
     """An input of the graph as the operator takes it: symbolic floats, which it does not, become tensors."""
     return torch.scalar_tensor(value, dtype=torch.float64) if isinstance(value, torch.SymFloat) else value  # type: ignore[arg-type]
 
 
-def _stand_in(value: Any) -> Any:
+def stand_in(value: Any) -> Any:
     """A tensor without data for a tensor or a symbolic float of the graph; integers stay."""
     if isinstance(value, torch.SymFloat):
         return torch.empty((), dtype=torch.float64, device="meta")
@@ -137,7 +145,7 @@ def _stand_in(value: Any) -> Any:
     return torch.empty([s.node.hint if isinstance(s, torch.SymInt) else s for s in value.shape], dtype=value.dtype, device="meta")
 
 
-class _Piece:
+class GraphPiece:
     """One of the user's functions: the nodes of the graph that it returned."""
 
     def __init__(self, wanted: Sequence[torch.fx.Node], states: Sequence[str], stand_ins: dict[torch.fx.Node, Any]) -> None:

@@ -98,7 +98,7 @@ def problem_of(q: Any, k: Any, v: Any, layout: str) -> Problem:
         raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
     named = {"q": q, "k": k, "v": v}
     for name, tensor in named.items():
-        _check_tensor(name, tensor, layout)
+        check_tensor(name, tensor, layout)
     for name in ("k", "v"):
         tensor = named[name]
         if tensor.dtype != q.dtype:
@@ -108,7 +108,8 @@ def problem_of(q: Any, k: Any, v: Any, layout: str) -> Problem:
     return _check_sizes(named, layout)
 
 
-def _check_tensor(name: str, tensor: Any, layout: str) -> None:
+def check_tensor(name: str, tensor: Any, layout: str) -> None:
+    """Checks that an input is a plain tensor of four dimensions. Raises ArgumentError."""
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.is_nested:

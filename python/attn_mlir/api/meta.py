@@ -1,6 +1,7 @@
 """`meta_tensor`: shapes and dtypes of q, k and v without data, and the check of a call against them."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.named_tensors import Dim
 
-_KEYS = {"q": ("B", "Hq", "Sq", "D"), "k": ("B", "Hkv", "Skv", "D"), "v": ("B", "Hkv", "Skv", "Dv")}
+_KEYS: Mapping[str, tuple[str, ...]] = {"q": ("B", "Hq", "Sq", "D"), "k": ("B", "Hkv", "Skv", "D"), "v": ("B", "Hkv", "Skv", "Dv")}
+LINEAR_KEYS: Mapping[str, tuple[str, ...]] = {"q": ("B", "Hq", "Sq", "D"), "k": ("B", "Hkv", "Sq", "D"), "v": ("B", "H", "Sq", "Dv")}
+"""The sizes of the inputs of a linear attention."""
 _WORDS = ("batch size", "number of heads", "length", "head dimension")
 
 
@@ -36,9 +39,10 @@ def meta_tensor(*shape: Dim, dtype: torch.dtype = torch.float16) -> MetaTensor:
 
 
 class Shapes:
-    """What `qkv_meta` says of the calls."""
+    """What `qkv_meta` says of the calls; `keys` name the sizes of q, k and v, `layout` is the order of the tensors of a call."""
 
-    def __init__(self, qkv_meta: Any) -> None:
+    def __init__(self, qkv_meta: Any, keys: Mapping[str, tuple[str, ...]] = _KEYS, layout: str = "[B, S, H, D]") -> None:
+        self._layout = layout
         try:
             q, k, v = qkv_meta
         except (TypeError, ValueError):
@@ -51,11 +55,13 @@ class Shapes:
         for name, meta in metas.items():
             if meta.dtype != self.dtype:
                 raise ArgumentError(f"qkv_meta: {name} has dtype {meta.dtype} but q has {self.dtype}")
-            for key, word, dim in zip(_KEYS[name], _WORDS, meta.shape, strict=True):
+            for key, word, dim in zip(keys[name], _WORDS, meta.shape, strict=True):
                 self._add(key, word, name, dim)
-        heads, kv_heads = self._fixed.get("Hq"), self._fixed.get("Hkv")
-        if heads and kv_heads and (kv_heads[0] == 0 or heads[0] % kv_heads[0]):
-            raise ArgumentError(f"qkv_meta: q has {heads[0]} heads, which is no multiple of the {kv_heads[0]} heads of k and v")
+        groups = (("Hq", "Hkv", "q", "k and v"),) if keys is _KEYS else (("H", "Hq", "v", "q"), ("H", "Hkv", "v", "k"))
+        for many, few, name, others in groups:
+            heads, fewer = self._fixed.get(many), self._fixed.get(few)
+            if heads and fewer and (fewer[0] == 0 or heads[0] % fewer[0]):
+                raise ArgumentError(f"qkv_meta: {name} has {heads[0]} heads, which is no multiple of the {fewer[0]} heads of {others}")
         self.inputs = Inputs(ELEMENTS[self.dtype], self._fixed["D"][0], self._fixed["Dv"][0])
 
     def check(self, problem: Problem, dtype: torch.dtype) -> None:
@@ -66,7 +72,7 @@ class Shapes:
         for key, (number, name, word) in self._fixed.items():
             if sizes[key] != number:
                 advice = 'a size that differs from call to call is a string there, as in meta_tensor("B", "H", "S", 128)'
-                layout = "qkv_meta is in the order [B, H, S, D], the tensors of a call are [B, S, H, D]"
+                layout = f"qkv_meta is in the order [B, H, S, D], the tensors of a call are {self._layout}"
                 raise ArgumentError(f"{name} has {word} {sizes[key]}, but qkv_meta says {number}. {layout}; {advice}.")
         for dim, places in self._named.items():
             (first, word, key), *others = places
@@ -75,6 +81,10 @@ class Shapes:
                     one, two = sizes[key], sizes[place]
                     both = f"is the {word} of {first} and the {other} of {name}"
                     raise ArgumentError(f'"{dim}" in qkv_meta {both}, but these are {one} and {two} in this call')
+
+    def fixed(self, key: str) -> int | None:
+        """A size that `qkv_meta` gives as a number."""
+        return self._fixed[key][0] if key in self._fixed else None
 
     def _add(self, key: str, word: str, name: str, dim: Dim) -> None:
         if isinstance(dim, str):

@@ -1,7 +1,7 @@
 """Which sizes a captured tensor needs, where it is indexed with b, h, q_idx, kv_idx or d directly."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attn_mlir.frontend.emit import Piece, reachable
 from attn_mlir.frontend.node import Node, Source
@@ -29,14 +29,23 @@ class Extent:
     dim: int
     index: str
     size: str
-    """B, Hq, Hkv, Sq, Skv, D or Dv."""
+    """B, Hq, Hkv, Sq, Skv, D or Dv; H for the heads of v where these are not Hkv."""
 
 
-def extents(pieces: Iterable[Piece]) -> tuple[Extent, ...]:
+LINEAR_SIZES = {
+    "query": _QUERY,
+    "key": ("", "B", "Hkv", "Sq", "D"),
+    "value": ("", "B", "H", "Sq", "Dv"),
+    "decay": ("", "B", "H", "Sq", "D"),
+}
+"""Those of the pieces of a linear attention, where H is the number of heads of v."""
+
+
+def extents(pieces: Iterable[Piece], sizes_of: Mapping[str, Sequence[str]] = _SIZES) -> tuple[Extent, ...]:
     """The extents that the pieces need, each once."""
     found: dict[Extent, None] = {}
     for piece in pieces:
-        sizes = dict(zip(piece.arguments, _SIZES.get(piece.name, ()), strict=False))
+        sizes = dict(zip(piece.arguments, sizes_of.get(piece.name, ()), strict=False))
         for node in reachable(piece.results):
             if node.op == "tensor.extract":
                 found.update(dict.fromkeys(_of_extract(node, sizes)))

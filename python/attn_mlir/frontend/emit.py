@@ -66,11 +66,11 @@ def emit(
     """
     with LOCK, ir.Context() as context:
         load_all(context)
-        with _location(where.call_site()):
-            return _Emitter(inputs, specialised, labels).module(pieces, outputs, captures, accumulators, functions)
+        with location_of(where.call_site()):
+            return Emitter(inputs, specialised, labels).module(pieces, outputs, captures, accumulators, functions)
 
 
-class _Emitter:
+class Emitter:
     """Emits one module; needs an active context and location."""
 
     def __init__(self, inputs: Inputs, specialised: Mapping[Source, Any], labels: Mapping[Node, str]) -> None:
@@ -92,29 +92,47 @@ class _Emitter:
         functions: Sequence[Piece],
     ) -> tuple[str, str]:
         module = ir.Module.create()
-        element = ir.Type.parse(self.inputs.element)
-        wide = ir.ShapedType.get_dynamic_size()
-        shapes = {name: ir.RankedTensorType.get([wide] * 3 + [dim], element) for name, dim in self._dims().items()}
-        names = [*shapes, *(captured.name for captured in captures)]
-        types = [*shapes.values(), *(self._argument_type(captured) for captured in captures)]
-        results = [shapes["v"]] + [ir.RankedTensorType.get([wide] * 3, self.types["float"])] * len(outputs)
+        inputs = self.arguments(captures)
+        row = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3, self.types["float"])
+        results = [inputs[2][1], *[row] * len(outputs)]
+
+        def make(arguments: Sequence[ir.Value]) -> tuple[ir.Operation, ir.Block]:
+            return build.attention(arguments[0], arguments[1], arguments[2], results, outputs, accumulators)
+
+        self.function(module, pieces, inputs, results, captures, make)
+        for piece in functions:
+            with ir.InsertionPoint(module.body), location_of(piece.position):
+                self._scalar_function(piece, inputs, captures)
+        return texts_of(module)
+
+    def arguments(self, captures: Sequence[Captured]) -> list[tuple[str, ir.Type]]:
+        """Names and types of the arguments of @attention: q, k, v, and what is captured."""
+        element, wide = ir.Type.parse(self.inputs.element), ir.ShapedType.get_dynamic_size()
+        dims = {"q": self.inputs.head_dim, "k": self.inputs.head_dim, "v": self.inputs.value_dim}
+        shaped = [(name, ir.RankedTensorType.get([wide] * 3 + [dim], element)) for name, dim in dims.items()]
+        return [*shaped, *((captured.name, self._argument_type(captured)) for captured in captures)]
+
+    def function(
+        self,
+        module: ir.Module,
+        pieces: Sequence[Piece],
+        inputs: Sequence[tuple[str, ir.Type]],
+        results: Sequence[ir.Type],
+        captures: Sequence[Captured],
+        make: Callable[[Sequence[ir.Value]], tuple[ir.Operation, ir.Block]],
+    ) -> None:
+        """Adds @attention, which returns what the op that `make` makes of its arguments gives; the op holds `pieces`."""
         with ir.InsertionPoint(module.body):
-            block = _function("attention", list(zip(names, types, strict=True)), results)
+            block = new_function("attention", inputs, results)
         arguments = list(block.arguments)
         self._enter(arguments, captures)
         with ir.InsertionPoint(block):
             self._sizes(pieces)
-            op, body = build.attention(arguments[0], arguments[1], arguments[2], results, outputs, accumulators)
+            op, body = make(arguments)
             with ir.InsertionPoint(body):
                 for piece in pieces:
                     self._piece(piece)
             ir.Operation.create("func.return", operands=list(op.results))
-        for piece in functions:
-            with ir.InsertionPoint(module.body), _location(piece.position):
-                self._scalar_function(piece, list(zip(names, types, strict=True)), captures)
-        module.operation.verify()
-        plain = module.operation.get_asm(use_name_loc_as_prefix=True)
-        return plain, module.operation.get_asm(use_name_loc_as_prefix=True, enable_debug_info=True)
 
     def _enter(self, arguments: Sequence[ir.Value], captures: Sequence[Captured]) -> None:
         """Starts a function with these arguments of @attention."""
@@ -126,22 +144,19 @@ class _Emitter:
             return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * captured.rank, _element_type(captured))
         return self.types["float" if captured.kind == "float" else "int"]
 
-    def _dims(self) -> dict[str, int]:
-        return {"q": self.inputs.head_dim, "k": self.inputs.head_dim, "v": self.inputs.value_dim}
-
     def _sizes(self, pieces: Sequence[Piece]) -> None:
         """Emits the sizes that the pieces use, in the function."""
         for node in reachable([result for piece in pieces for result in piece.results], self.specialised):
             if node.op != "size" or node.attribute[0] in self.outer:
                 continue
             source, name = node.attribute
-            location = ir.Location.name(name, _location(node.position))
+            location = ir.Location.name(name, location_of(node.position))
             dim = self._constant(node, "int", source[2])
             operands = [self.outer[source[1]], dim]
             self.outer[source] = ir.Operation.create("tensor.dim", results=[self.index], operands=operands, loc=location).result
 
     def _piece(self, piece: Piece) -> None:
-        with _location(piece.position):
+        with location_of(piece.position):
             build.piece(piece.name, self._parameters(piece), lambda *arguments: self._body(piece, arguments))
 
     def _parameters(self, piece: Piece) -> list[tuple[str, ir.Type]]:
@@ -156,7 +171,7 @@ class _Emitter:
         for node in order:
             if node in values:
                 continue
-            with _location(node.position, self._name(node, named)):
+            with location_of(node.position, self._name(node, named)):
                 values[node] = self._value(node, values, constants)
         return [values[node] for node in piece.results]
 
@@ -164,7 +179,7 @@ class _Emitter:
         """A function of scalars; `inputs` are the arguments of @attention."""
         count = len(piece.arguments)
         results = [self.types[node.kind] for node in piece.results]
-        block = _function(f"attention_{piece.name}", [*self._parameters(piece), *inputs], results)
+        block = new_function(f"attention_{piece.name}", [*self._parameters(piece), *inputs], results)
         values = list(block.arguments)
         self._enter(values[count:], captures)
         with ir.InsertionPoint(block):
@@ -201,7 +216,14 @@ class _Emitter:
         return ir.Operation.create("arith.constant", results=[type_], attributes={"value": attribute}).result
 
 
-def _function(name: str, arguments: Sequence[tuple[str, ir.Type]], results: Sequence[ir.Type]) -> ir.Block:
+def texts_of(module: ir.Module) -> tuple[str, str]:
+    """The text of a module, without and with locations; it is verified first."""
+    module.operation.verify()
+    plain = module.operation.get_asm(use_name_loc_as_prefix=True)
+    return plain, module.operation.get_asm(use_name_loc_as_prefix=True, enable_debug_info=True)
+
+
+def new_function(name: str, arguments: Sequence[tuple[str, ir.Type]], results: Sequence[ir.Type]) -> ir.Block:
     """An empty function at the insertion point."""
     types = [type_ for _, type_ in arguments]
     function_type = ir.TypeAttr.get(ir.FunctionType.get(types, results))
@@ -230,7 +252,7 @@ def reachable(results: Sequence[Node], specialised: Mapping[Source, Any] = Mappi
     return sorted(seen, key=lambda node: node.order)
 
 
-def _location(position: Position | None, name: str | None = None) -> ir.Location:
+def location_of(position: Position | None, name: str | None = None) -> ir.Location:
     location = ir.Location.unknown()
     if position is not None:
         at = where.resolve(position)
@@ -246,14 +268,14 @@ def _one(op: str, type_: ir.Type, *operands: ir.Value, **attributes: ir.Attribut
     return ir.Operation.create(op, results=[type_], operands=list(operands), attributes=attributes).result
 
 
-def _emit_cast(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+def _emit_cast(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
     i64 = ir.IntegerType.get_signless(64)
     if node.kind == "float":
         return _one("arith.sitofp", emitter.types["float"], _one("arith.index_cast", i64, operands[0]))
     return _one("arith.index_cast", emitter.index, _one("arith.fptosi", i64, operands[0]))
 
 
-def _emit_extract(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+def _emit_extract(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
     captured: Captured = node.attribute
     read = _one("tensor.extract", _element_type(captured), emitter.outer[captured.source], *operands)
     if read.type == emitter.types[node.kind]:
@@ -269,29 +291,29 @@ def _emit_extract(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir
     return _one("arith.index_cast", emitter.index, read)
 
 
-def _emit_compare(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+def _emit_compare(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
     table = arith.CmpFPredicate if node.op == "arith.cmpf" else arith.CmpIPredicate
     names = {member.name.lower(): member.value for member in table}
     predicate = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), names[node.attribute])
     return _one(node.op, emitter.types["bool"], *operands, predicate=predicate)
 
 
-def _emit_extremum(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+def _emit_extremum(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
     # A captured or computed bound alone can be equal to a value in a way that matters; see `passes.differentiation.partials`.
     constant = node.operands[1].op == "constant"
     tie = {} if node.attribute is None or (constant and node.attribute == "first") else {"attn.tie": ir.StringAttr.get(node.attribute)}
     return _one(node.op, emitter.types[node.kind], *operands, **tie)
 
 
-def _emit_reduce(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+def _emit_reduce(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
     return build.reduce(operands[0], node.attribute)
 
 
-def _emit_detach(emitter: _Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+def _emit_detach(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
     return build.detach(operands[0])
 
 
-_Rule = Callable[[_Emitter, Node, list[ir.Value]], ir.Value]
+_Rule = Callable[[Emitter, Node, list[ir.Value]], ir.Value]
 _RULES: dict[str, _Rule] = {
     "cast": _emit_cast,
     "tensor.extract": _emit_extract,

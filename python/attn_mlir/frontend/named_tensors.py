@@ -36,6 +36,11 @@ _DIMS: Mapping[str, Sequence[str]] = {
 }
 """Along which dimension each argument of a piece runs."""
 
+LINEAR_DIMS: Mapping[str, Sequence[str]] = {
+    "query": (*_ROW, "dimqk"), "key": (*_ROW, "dimqk"), "value": (*_ROW, "dimv"), "decay": _ROW,
+}  # fmt: skip
+"""The same for the pieces of a linear attention."""
+
 
 class SymbolicTensor(Value):
     """A named tensor with the dimensions `shape`: words of the vocabulary, or numbers."""
@@ -86,11 +91,15 @@ class SymbolicTensor(Value):
 
 
 class NamedTrace(Trace):
-    """A trace in which named tensors can be read; `dtypes` are those of the tensors it will be called with."""
+    """A trace in which named tensors can be read; `dtypes` are those of the tensors it will be called with.
 
-    def __init__(self, dtypes: Mapping[str, torch.dtype]) -> None:
+    `dims` tells along which dimension each argument of a piece runs.
+    """
+
+    def __init__(self, dtypes: Mapping[str, torch.dtype], dims: Mapping[str, Sequence[str]] = _DIMS) -> None:
         super().__init__()
         self._dtypes = dtypes
+        self._dims = dims
         self._owner: Scope | None = None
         self._arguments: list[Node] = []
 
@@ -114,7 +123,7 @@ class NamedTrace(Trace):
         if dim == 1:
             return ops.constant(0)
         kind = self.scope.kind if self.scope else ""
-        dims = _DIMS.get(kind, ())
+        dims = self._dims.get(kind, ())
         if dim in dims:
             return self._arguments[dims.index(str(dim))]
         seen = ", ".join(repr(known) for known in dims if known)

@@ -76,6 +76,10 @@ class Traced:
     """Whether another call with the same key may use it; otherwise trace again."""
     written: tuple[str, str] = ("", "")
     """The module, without and with locations, with what the user wrote for the backward pass; see `attn-written-backward`."""
+    linear: tuple[str, ...] | None = None
+    """Of a linear attention: its inputs besides q, k and v, which are the first captures. None of an attention."""
+    by_head: tuple[str, ...] = ()
+    """Of a linear attention: which of q and k change by the head, and so need as many heads as v."""
 
 
 def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:

@@ -55,6 +55,8 @@ class Trace:
         self.scope: Scope | None = None
         self.device: Any = None
         """What `.device` of a traced value says."""
+        self.heads_of = "q"
+        """The input whose heads `num_heads()` counts."""
         self._count = 0
         self._nodes: dict[Source, Node] = {}
 

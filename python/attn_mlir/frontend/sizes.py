@@ -20,6 +20,8 @@ def _size(name: str) -> Any:
             f"attn_mlir.{name}() has a value only inside the functions that attention(...) takes, such as score_mod or mask_mod"
         )
     tensor, dim = _SIZES[name]
+    if name == "num_heads":
+        tensor = scope.current().heads_of
     return wrap(scope.current().size(("size", tensor, dim), name))
 
 

@@ -26,6 +26,7 @@ from attn_mlir.passes.intervals.read import Reader
 from attn_mlir.passes.regions import block_of, find_all, walk
 
 _INPUTS = 3
+_OWNERS = ("attn.attention", "attn.online", "attn.linear_attention")
 _ROWS = ("b", "h", "q_idx")
 _VARIABLES = {
     "attn.query": ("", *_ROWS, "d"),
@@ -36,6 +37,12 @@ _VARIABLES = {
     "attn.row": ("", *_ROWS),
     "attn.init": _ROWS,
     "attn.step": ("", *_ROWS),
+}
+_LINEAR_VARIABLES = {
+    "attn.query": ("", *_ROWS, "d"),
+    "attn.key": ("", "b", "h_kv", "q_idx", "d"),
+    "attn.value": ("", "b", "h_v", "q_idx", "dv"),
+    "attn.decay": ("", "b", "h_v", "q_idx", "d"),
 }
 # (accumulators..., b, h, q_idx, states...), and functions of scalars, (scalars..., b, h, q_idx, kv_idx, ...).
 _SCALARS_FIRST = {"attn.finalize": _ROWS, "func.func": (*_ROWS, "kv_idx")}
@@ -66,13 +73,18 @@ class Plan:
         """Whether `check_data` has anything to do."""
         return any(read.from_data for read in self.reads)
 
-    def check(self, b: int, hq: int, hkv: int, sq: int, skv: int, d: int, dv: int, captures: Sequence[Any]) -> None:
-        """Raises ArgumentError where a read leaves its tensor. Looks at sizes and scalars only: cache by those."""
-        self._check((b, hq, hkv, sq, skv, d, dv), captures, from_data=False)
+    def check(self, b: int, hq: int, hkv: int, sq: int, skv: int, d: int, dv: int, captures: Sequence[Any], hv: int | None = None) -> None:
+        """Raises ArgumentError where a read leaves its tensor. Looks at sizes and scalars only: cache by those.
 
-    def check_data(self, b: int, hq: int, hkv: int, sq: int, skv: int, d: int, dv: int, captures: Sequence[Any]) -> None:
+        `hv` are the heads of v where these are not those of k.
+        """
+        self._check((b, hq, hkv, sq, skv, d, dv, hkv if hv is None else hv), captures, from_data=False)
+
+    def check_data(
+        self, b: int, hq: int, hkv: int, sq: int, skv: int, d: int, dv: int, captures: Sequence[Any], hv: int | None = None
+    ) -> None:
         """The same for indices that elements of captured tensors determine; waits for the device that holds them."""
-        self._check((b, hq, hkv, sq, skv, d, dv), captures, from_data=True)
+        self._check((b, hq, hkv, sq, skv, d, dv, hkv if hv is None else hv), captures, from_data=True)
 
     def _check(self, sizes: tuple[int, ...], captures: Sequence[Any], from_data: bool) -> None:
         reads = [read for read in self.reads if read.from_data == from_data]
@@ -85,9 +97,9 @@ class Plan:
 
     def _ranges(self, sizes: tuple[int, ...], captures: Sequence[Any]) -> dict[Node, Interval]:
         """Every leaf with its numbers."""
-        b, hq, hkv, sq, skv, d, dv = sizes
-        extents = {"b": b, "h": hq, "h_kv": hkv, "q_idx": sq, "kv_idx": skv, "d": d, "dv": dv}
-        shapes = [(b, hq, sq, d), (b, hkv, skv, d), (b, hkv, skv, dv)]
+        b, hq, hkv, sq, skv, d, dv, hv = sizes
+        extents = {"b": b, "h": hq, "h_kv": hkv, "h_v": hv, "q_idx": sq, "kv_idx": skv, "d": d, "dv": dv}
+        shapes = [(b, hq, sq, d), (b, hkv, skv, d), (b, hv, skv, dv)]
         ranges = {}
         for node in postorder([read.index for read in self.reads]):
             match node.op:
@@ -165,13 +177,13 @@ def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ())
             return make_plan(parsed, names or ([] if any(re.fullmatch(r"arg\d+", n) for n in written) else written))
     pool, reads = Pool(), []
     found = ["", "", ""]
-    for attention in find_all(module.operation, "attn.attention", "attn.online"):
+    for attention in find_all(module.operation, *_OWNERS):
         arguments = list(attention.block.arguments)
         found = [_argument_name(a, i) for i, a in enumerate(arguments)]
         for piece in [op.operation for op in block_of(attention).operations]:
             reads += _reads(pool, piece, arguments)
     for function in find_all(module.operation, "func.func"):
-        if not find_all(function, "attn.attention", "attn.online"):  # a function of scalars: its last arguments are the attention's
+        if not find_all(function, *_OWNERS):  # a function of scalars: its last arguments are the attention's
             reads += _reads(pool, function, list(block_of(function).arguments)[-len(found) :])
     return Plan(pool, tuple(dict.fromkeys(reads)), tuple(names or found[_INPUTS:]))
 
@@ -185,7 +197,9 @@ def _reads(pool: Pool, piece: ir.Operation, arguments: Sequence[ir.Value]) -> It
     """Every dimension of every tensor.extract in `piece`."""
     positions: Mapping[ir.Value, int] = {argument: i for i, argument in enumerate(arguments)}
     fresh = itertools.count()
-    names = _VARIABLES.get(piece.name, ())
+    owner = piece.parent
+    linear = owner is not None and owner.name == "attn.linear_attention"
+    names = (_LINEAR_VARIABLES if linear else _VARIABLES).get(piece.name, ())
     if piece.name in _SCALARS_FIRST:
         scalars = itertools.takewhile(lambda a: not isinstance(a.type, ir.IndexType), block_of(piece).arguments)
         names = (*("" for _ in scalars), *_SCALARS_FIRST[piece.name])

@@ -19,11 +19,11 @@ def compute_forward(
     """o, the row outputs and, where `wrt` names something, what the backward needs besides."""
     found = programs.find(program)
     values = found.join(captures, floats, ints)
-    sizes = programs.sizes_of(q, k, v)
+    sizes = found.sizes(q, k, v)
     found.check(values, sizes, q.device)
     if wrt:
         results = found.derivative(q.device.type, "fwd", wrt).run([q, k, v, *values], layout)
-    elif 0 in (sizes["B"], sizes["Hq"], sizes["Sq"], sizes["Skv"]):
+    elif found.is_empty(sizes):
         results = [torch.zeros_like(result) for result in empty_forward(q, k, v, captures, floats, ints, program, wrt, layout)]
     else:
         return found.kernel(q.device.type).run(q, k, v, values, layout)
@@ -65,9 +65,7 @@ def empty_forward(
     if wrt:
         derivative = found.derivative(q.device.type, "fwd", wrt)
         return empty(derivative.results([q, k, v, *found.join(captures, floats, ints)]), q.device, layout)
-    shape = (*q.shape[:3], v.shape[3])
-    score = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return empty([(shape, q.dtype), *[(shape[:3], score)] * len(found.outputs)], q.device, layout)
+    return empty(found.results(q, k, v, found.join(captures, floats, ints)), q.device, layout)
 
 
 def forward_backward(ctx: Any, saved: Sequence[Tensor], grads: Sequence[Tensor | None], gradients: Any) -> list[Tensor | None]:

@@ -5,6 +5,7 @@ A program also knows how its inputs are checked and how they become the argument
 
 import dataclasses
 import functools
+import importlib
 import json
 import math
 import threading
@@ -23,6 +24,7 @@ from attn_mlir.runtime.capture_bounds import make_plan
 
 _LIMIT = 512
 _Problem = tuple[int, int, int, int, int, int, int]
+_LINEAR = "attn_mlir.runtime.linear"
 _TABLE: dict[str, "Program"] = {}
 _INPUTS = ("q", "k", "v")
 _WRITTEN = {"fwd": "written-fwd", "bwd": "written-bwd"}
@@ -151,6 +153,20 @@ class Program:
         if "tensor" in self.kinds:
             _reads(self.written[0] or self.text, self.names).check(sizes, captures)
 
+    def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
+        """The sizes that q, k and v, [B, H, S, D], give."""
+        (b, hq, sq, d), (_, hkv, skv, _), dv = q.shape, k.shape, v.shape[3]
+        return {"B": b, "Hq": hq, "Hkv": hkv, "Sq": sq, "Skv": skv, "D": d, "Dv": dv}
+
+    def is_empty(self, sizes: dict[str, int]) -> bool:
+        """Whether there is nothing to compute: no output, or no key for any row."""
+        return 0 in (sizes["B"], sizes["Hq"], sizes["Sq"], sizes["Skv"])
+
+    def results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any]) -> list[tuple[Any, torch.dtype]]:
+        """Shape and dtype of each result where no gradient is needed."""
+        score = torch.float64 if q.dtype == torch.float64 else torch.float32
+        return [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(self.outputs)]
+
     def fill_empty(self, rows: Sequence[torch.Tensor]) -> None:
         """Row outputs where there are no keys: the logarithm of an empty sum, else 0."""
         for name, row in zip(self.outputs, rows, strict=False):
@@ -171,6 +187,8 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         "deterministic": deterministic,
         "device": "",
     }
+    if traced.linear is not None:
+        form["linear"] = list(traced.linear)
     name = json.dumps(form)
     if name not in _TABLE:
         _TABLE[name] = _read(form, name, traced.located, traced.written[1])
@@ -199,14 +217,13 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
     names, kinds, outputs, nonzero = (tuple(form[key]) for key in ("names", "kinds", "outputs", "nonzero"))
     extents = tuple((p, Extent(("leaf", p), d, i, s)) for p, d, i, s in form["extents"])
     written = (form["written"], located_written)
-    deterministic, device = form["deterministic"], form["device"]
-    return Program(form["text"], located, names, kinds, outputs, nonzero, extents, written, deterministic, name, device)
-
-
-def sizes_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
-    """The sizes that q, k and v, [B, H, S, D], give."""
-    (b, hq, sq, d), (_, hkv, skv, _), dv = q.shape, k.shape, v.shape[3]
-    return {"B": b, "Hq": hq, "Hkv": hkv, "Sq": sq, "Skv": skv, "D": d, "Dv": dv}
+    kind: type[Program] = Program
+    options: dict[str, Any] = {}
+    if "linear" in form:
+        kind, options = importlib.import_module(_LINEAR).LinearProgram, {"inputs": tuple(form["linear"])}
+    return kind(
+        form["text"], located, names, kinds, outputs, nonzero, extents, written, form["deterministic"], name, form["device"], **options
+    )
 
 
 class _Reads:
@@ -223,28 +240,30 @@ class _Reads:
         if not self._plan.reads:
             return
         problem = (sizes["B"], sizes["Hq"], sizes["Hkv"], sizes["Sq"], sizes["Skv"], sizes["D"], sizes["Dv"])
+        heads = sizes.get("H")
         # Floats do not reach an index but through a cast, which the plan takes for unknown.
         key = (
             problem,
+            heads,
             *(value.shape if isinstance(value, torch.Tensor) else value if isinstance(value, int) else None for value in captures),
         )
         if key not in self._passed:
-            self._plan.check(*problem, captures)
+            self._plan.check(*problem, captures, heads)
             with self._lock:
                 if len(self._passed) >= _LIMIT:
                     self._passed.clear()
                 self._passed.add(key)
         if self._plan.has_data_checks:
-            self._check_data(problem, key, captures)
+            self._check_data(problem, heads, key, captures)
 
-    def _check_data(self, problem: _Problem, key: Hashable, captures: Sequence[Any]) -> None:
+    def _check_data(self, problem: _Problem, heads: int | None, key: Hashable, captures: Sequence[Any]) -> None:
         """Checks what elements of tensors say; those on a GPU, which has to be waited for, once for each tensor until torch changes it.
 
         Nothing is checked while a CUDA graph is captured, where waiting is not allowed.
         """
         watched = [value for value in captures if isinstance(value, torch.Tensor) and not value.is_floating_point()]
         if not any(tensor.is_cuda for tensor in watched):
-            self._plan.check_data(*problem, captures)
+            self._plan.check_data(*problem, captures, heads)
             return
         if torch.cuda.is_current_stream_capturing():
             return
@@ -252,7 +271,7 @@ class _Reads:
         same = [ref() is tensor and version == _version(tensor) for (ref, version), tensor in zip(seen, watched, strict=False)]
         if len(seen) == len(watched) and all(same):
             return
-        self._plan.check_data(*problem, captures)
+        self._plan.check_data(*problem, captures, heads)
         with self._lock:
             if len(self._seen) >= _LIMIT:
                 self._seen.clear()

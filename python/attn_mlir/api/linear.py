@@ -1,0 +1,187 @@
+"""`linear_attention(q, k, v, decay, ...)` and the compiled object `LinearAttention(...)`: recurrences of the user's own design."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attn_mlir.api.execute import execute, kernel_of
+from attn_mlir.api.inputs import LAYOUTS, device_type, scale_form
+from attn_mlir.api.linear_inputs import LinearCall, check_linear
+from attn_mlir.errors import ArgumentError
+from attn_mlir.frontend.cache import Entry, TraceCache
+from attn_mlir.frontend.captures import Scan
+from attn_mlir.frontend.emit import Inputs
+from attn_mlir.frontend.linear import LinearProgram, trace_linear
+from attn_mlir.frontend.program import Traced
+from attn_mlir.mlir import LOCK
+
+Function = Callable[..., Any]
+Mods = tuple[Function | None, Function | None, Function | None, Function | None]
+_CACHE = TraceCache()
+# Element type, K, V, form of the scale, form of the decay, whether there are an initial and a final state, element type of cu_seqlens.
+_Form = tuple[str, int, int, str | float, str, bool, bool, str]
+
+
+class LinearAttention:
+    """Linear attention with everything but its inputs fixed: `LinearAttention(decay_mod=f)(q, k, v, decay)`.
+
+    The functions are traced when the object is made, so mistakes in them show at once; programs are compiled at the first call for each
+    dtype and head dimension. The arguments are those of `linear_attention`.
+    """
+
+    def __init__(
+        self,
+        scale: float | None = 1.0,
+        q_mod: Function | None = None,
+        k_mod: Function | None = None,
+        v_mod: Function | None = None,
+        decay_mod: Function | None = None,
+        output_final_state: bool = False,
+        layout: str = "bhsd",
+        device: str | torch.device | None = None,
+    ) -> None:
+        if not isinstance(layout, str) or layout not in LAYOUTS:
+            raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
+        self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod)
+        self._options = (scale, bool(output_final_state), layout, device_type(device))
+        self._device = self._options[3] or "cpu"
+        self._last: _Form = ("f32", 64, 64, scale_form(scale, 64)[0], "step", False, bool(output_final_state), "")
+        self._entry()
+
+    def __call__(self, q: Any, k: Any, v: Any, decay: Any = None, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+        """o, shaped as v; with output_final_state=True also the final state. See `linear_attention`."""
+        scale, final, layout, device = self._options
+        if torch.compiler.is_dynamo_compiling():
+            return _in_graph((q, k, v, decay, initial_state, cu_seqlens), self._mods, scale, final, layout, device)
+        call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
+        self._last, self._device = _form(call, scale, final), device or call.problem.device_type
+        return _execute(call, self._mods, scale, final, layout, device)
+
+    def stages(self) -> dict[str, str]:
+        """The program as IR, "traced" and after each pass, for device, dtype and sizes of the last call (at first: f32, 64, decays)."""
+        kernel = kernel_of(self._entry(), self._device)
+        with LOCK:
+            return kernel.stages()
+
+    def ir(self, stage: str = "traced") -> str:
+        """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
+        if stage == "traced":
+            return self._entry().traced.text
+        stages = self.stages()
+        if stage not in stages:
+            raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
+        return stages[stage]
+
+    def explain(self) -> str:
+        """What was derived from the recurrence: the chunked form, its factors, and their check."""
+        return importlib.import_module("attn_mlir.api.describe").explain_traced(self._entry().traced.text)
+
+    def _entry(self) -> Entry:
+        return find(self._mods, self._last, None)[0]
+
+
+def linear_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    decay: torch.Tensor | None = None,
+    scale: float | None = 1.0,
+    q_mod: Function | None = None,
+    k_mod: Function | None = None,
+    v_mod: Function | None = None,
+    decay_mod: Function | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    layout: str = "bhsd",
+    device: str | torch.device | None = None,
+) -> Any:
+    """Linear attention: o_t = scale q_t . S_t with the state S_t = exp(g_t) S_(t-1) + k_t v_t^T, over all positions t.
+
+    q is [B, Hq, T, K], k is [B, Hk, T, K], v is [B, H, T, V] (with layout="bshd": [B, T, H, D]), in float32, float16, bfloat16 or
+    float64, of any strides; Hq and Hk divide H: head h of o reads head h // (H / Hq) of q. o has the shape and dtype of v.
+
+    decay: the natural logarithm g of the decay, at most 0 for a state that fades: [H], the same at every position; [B, H, T] (bshd:
+    [B, T, H]); one for each key channel, that is row of the state: [H, K] or [B, H, T, K] (bshd: [B, T, H, K]). None: 0, no decay.
+    scale: what o is multiplied with; None means 1/sqrt(K).
+    q_mod, k_mod, v_mod: elementwise changes of q, k, v: f(x), f(x, b, h, t) or f(x, b, h, t, d). decay_mod: that of the log decay, f(g),
+    f(g, b, h, t), or f(g, b, h, t, d), which makes a decay for each channel. They are plain Python, traced once; h is the head of o in
+    all of them; numbers and tensors that they capture are read anew at every call, and have gradients.
+    initial_state: the state before the first position, [B, H, K, V]; None: 0. output_final_state: return (o, final_state), the state
+    after the last position. States are float32 (float64 for float64 inputs).
+    cu_seqlens: several sequences in one, B = 1: sequence n is the positions from cu_seqlens[n] to cu_seqlens[n + 1], int32 or int64
+    [sequences + 1]; states are then [sequences, H, K, V]. In mods, t counts through all of them.
+    device: the type of device that the tensors must be on.
+    """
+    mods = (q_mod, k_mod, v_mod, decay_mod)
+    if torch.compiler.is_dynamo_compiling():
+        name = None if device is None else str(device)
+        return _in_graph((q, k, v, decay, initial_state, cu_seqlens), mods, scale, bool(output_final_state), layout, name)
+    call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
+    return _execute(call, mods, scale, bool(output_final_state), layout, device_type(device))
+
+
+def _in_graph(inputs: tuple[Any, ...], mods: Mods, scale: float | None, final: bool, layout: str, device: str | None) -> Any:
+    from attn_mlir.api.linear_compiled import linear_in_graph  # with the operators, which take long to register
+
+    return linear_in_graph(inputs, mods, scale, final, layout, device)
+
+
+def _form(call: LinearCall, scale: float | None, final: bool) -> _Form:
+    inputs = call.problem.inputs
+    factor = scale_form(scale, inputs.head_dim)[0]
+    return (
+        inputs.element, inputs.head_dim, inputs.value_dim, factor, call.decay_form, call.initial_state is not None, final, call.offsets,
+    )  # fmt: skip
+
+
+def program_of_form(mods: Mods, form: _Form, **further: Any) -> tuple[LinearProgram, Inputs]:
+    """What is traced for mods and a form; `further` are other fields of the program."""
+    element, key_dim, value_dim, scale, decay, initial, final, offsets = form
+    return LinearProgram(*mods, scale, decay, initial, final, offsets, **further), Inputs(element, key_dim, value_dim)
+
+
+def find(mods: Mods, form: _Form, device: Any) -> tuple[Entry, Scan]:
+    """The traced program of mods for inputs of one form, traced now if it is new."""
+    return _CACHE.find(mods, form, lambda: trace_linear(*program_of_form(mods, form), device))
+
+
+def _execute(call: LinearCall, mods: Mods, scale: float | None, final: bool, layout: str, device: str | None) -> Any:
+    entry, scan = find(mods, _form(call, scale, final), call.problem.device)
+    factor = scale_form(scale, call.problem.inputs.head_dim)[1]
+    return run(entry, call, entry.captures(scan, factor), layout, device)
+
+
+def run(entry: Entry, call: LinearCall, captures: list[Any], layout: str, device: str | None) -> Any:
+    """o, or (o, final_state), of a call; the program's own inputs among the captures are filled in."""
+    q, k, captures = arguments(entry.traced, call, captures)
+    target = call.problem.device_type if device is None else device
+    results = execute(entry, call.problem, q, k, call.v, captures, layout, target)
+    o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
+    return (o, results[1]) if entry.traced.outputs else o
+
+
+def arguments(traced: Traced, call: LinearCall, captures: list[Any]) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
+    """q, k and the captures, as the program takes them: with the heads and channels that its mods ask for."""
+    given = {"decay": call.decay, "initial_state": call.initial_state, "cu_seqlens": call.cu_seqlens}
+    filled = list(captures)
+    for position, name in enumerate(traced.linear or ()):
+        value = given[name]
+        if name == "decay" and traced.captures[position].rank == 4 and value is not None and value.dim() == 3:
+            value = value.unsqueeze(3).expand(*value.shape, call.problem.inputs.head_dim)
+        filled[position] = value
+    heads = call.problem.sizes["H"]
+    q = _with_heads(call.q, heads) if "q" in traced.by_head else call.q
+    k = _with_heads(call.k, heads) if "k" in traced.by_head else call.k
+    return q, k, filled
+
+
+def _with_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """[B, h, T, D] as [B, heads, T, D], every head repeated; a view where there is one head."""
+    if x.shape[1] == heads:
+        return x
+    if x.shape[1] == 1:
+        return x.expand(-1, heads, -1, -1)
+    return x.repeat_interleave(heads // x.shape[1], dim=1)

@@ -1,0 +1,84 @@
+"""Linear attention inside torch.compile: the part that dynamo traces; see `api.compiled`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+
+from attn_mlir.api.compiled import as_tensor, takes_other_tensors
+from attn_mlir.api.graphs import symbol
+from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
+from attn_mlir.errors import ArgumentError, UnsupportedError
+
+_NAMES = ("query", "key", "value")
+_INDICES = ("b", "h", "t", "d")
+
+
+def linear_in_graph(
+    inputs: tuple[Any, ...],
+    mods: tuple[Callable[..., Any] | None, ...],
+    scale: float | None,
+    final: bool,
+    layout: str,
+    device: str | None = None,
+) -> Any:
+    """What `linear_attention` returns; `inputs` are q, k, v, decay, initial_state and cu_seqlens, `mods` those of q, k, v and decay."""
+    if device is not None and takes_other_tensors(device):
+        raise UnsupportedError(f"device={device!r} is not there inside torch.compile yet: call linear_attention outside of it")
+    if layout not in ("bhsd", "bshd"):
+        raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
+    q, k, v, decay, initial_state, cu_seqlens = inputs
+    element = torch.float64 if q.dtype == torch.float64 else torch.float32
+    if layout == "bshd":
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        decay = decay.transpose(1, 2) if decay is not None and decay.dim() >= 3 else decay
+    further, given = [], []
+    if decay is not None:
+        further.append(decay.to(element))
+        given.append("decay")
+    if initial_state is not None:
+        further.append(initial_state.to(element))
+        given.append("initial_state")
+    if cu_seqlens is not None:
+        further.append(cu_seqlens)
+        given.append("cu_seqlens")
+    count = 1 + final
+
+    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, ...]:
+        pieces, names = [], []
+        for name, mod in zip(_NAMES, mods[:3], strict=True):
+            if mod is not None:
+                pieces.append(as_tensor(_call(mod, _arguments(name, "x", element, q.device)), element))
+                names.append(name)
+        decay_mod = mods[3]
+        if decay_mod is not None:
+            arguments = _arguments("decay", "g", element, q.device)
+            pieces.append(as_tensor(_call(decay_mod, arguments), element))
+            names.append("channel" if _arity(decay_mod) == len(arguments) else "decay")
+        lines = ["\n".join(words) for words in (given, names)]
+        results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout)
+        return tuple([results[i] for i in range(count)])
+
+    results = dynamo_bypassing_wrapper(run_linear_graph, body, q, k, v, *further)
+    o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
+    return (o, results[1]) if final else o
+
+
+def _arguments(name: str, first: str, element: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    """What stands for the arguments of a mod."""
+    return [symbol(f"{name}.{first}", element, device), *[symbol(f"{name}.{i}", torch.int64, device) for i in _INDICES]]
+
+
+def _call(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    return function(*arguments[: _arity(function)])
+
+
+def _arity(function: Callable[..., Any]) -> int:
+    """How many arguments a mod gets: 1, 4 or 5."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        code = function.__call__.__code__  # type: ignore[operator]
+    bound = 1 if hasattr(function, "__self__") or not hasattr(function, "__code__") else 0
+    count = code.co_argcount - bound
+    return 1 if count < 4 else min(count, 5)

@@ -1,0 +1,182 @@
+"""`LinearAttentionEngine`: linear attention in the form of elementwise functions of q, k, v and the log decay."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from attn_mlir.api.accessors import accessors
+from attn_mlir.api.custom_io import CustomIO, check_custom
+from attn_mlir.api.describe import explain_traced
+from attn_mlir.api.engine_arguments import device_of
+from attn_mlir.api.execute import kernel_of, ops, program_of
+from attn_mlir.api.inputs import Problem
+from attn_mlir.api.linear import arguments, program_of_form, run
+from attn_mlir.api.linear_inputs import check_linear
+from attn_mlir.api.meta import LINEAR_KEYS, Shapes
+from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
+from attn_mlir.frontend.cache import Entry, TraceCache
+from attn_mlir.frontend.captures import Scan
+from attn_mlir.frontend.linear import trace_linear
+from attn_mlir.mlir import LOCK
+
+Function = Callable[..., Any]
+_CACHE = TraceCache()
+_AXES = ("batch", "heads", "seq_len")
+
+
+class LinearAttentionEngine:
+    """o_t = sum over s <= t of exp(g_(s+1) + ... + g_t) (q_mod(q_t) . k_mod(k_s)) v_mod(v_s), with g = decay_mod(decay).
+
+    qkv_meta: meta_tensor(B, HQ, T, D), meta_tensor(B, HK, T, D) and meta_tensor(B, H, T, DV). custom_io: a CustomIO with the further
+    inputs of a call; a dimension given as a number belongs to the axis at its place, [batch, heads, seq_len].
+    q_mod, k_mod, v_mod, decay_mod: elementwise, f(x) or f(x, custom_io), optionally followed by b, h, t, d; h is the head of o.
+
+    The functions are traced when the object is made, so mistakes in them show at once. Gradients of q, k, v, decay and the custom
+    inputs are derived. tune=True and tune_bwd=True are refused where no tuner is there; tune_filename is not read.
+    """
+
+    def __init__(
+        self,
+        qkv_meta: Any,
+        q_mod: Function | None = None,
+        k_mod: Function | None = None,
+        v_mod: Function | None = None,
+        decay_mod: Function | None = None,
+        custom_io: CustomIO | None = None,
+        tune: bool = False,
+        tune_filename: str = "tune_result",
+        tune_bwd: bool = False,
+        device: Any = None,
+    ) -> None:
+        self._shapes = Shapes(qkv_meta, LINEAR_KEYS, "[B, H, T, D], too")
+        if custom_io is not None and not isinstance(custom_io, CustomIO):
+            raise ArgumentError(f"custom_io must be a CustomIO, got {type(custom_io).__name__}: write CustomIO({{...}})")
+        for name, wished in (("tune", tune), ("tune_bwd", tune_bwd)):
+            if wished:
+                raise UnsupportedError(f"{name}=True: there is no tuner for linear attention; leave it out, sizes are chosen by rule")
+        self._custom = _placed(custom_io or CustomIO(), self._shapes)
+        self._device = device_of(device)
+        self._mods = (q_mod, k_mod, v_mod, decay_mod)
+        self._decay = "step"
+        self._dtypes = self._first_trace()
+        self._accessors = accessors(self._mods)
+
+    def __call__(self, q: Any, k: Any, v: Any, decay: Any, *custom: Any) -> Any:
+        """o, [B, H, T, DV], for q [B, HQ, T, D], k [B, HK, T, D], v [B, H, T, DV], decay [B, H, T] float32, and the custom inputs in order.
+
+        decay may also be [B, H, T, D], one for each channel of k.
+        """
+        call = check_linear(q, k, v, decay, None, None, "bhsd")
+        if not call.decay_form.startswith("step"):
+            raise ArgumentError("decay must be a tensor [B, H, T], or [B, H, T, D] where every channel of k has its own")
+        self._shapes.check(call.problem, call.q.dtype)
+        sizes = {**call.problem.sizes, "Hq": call.problem.sizes["H"]}
+        problem = dataclasses.replace(call.problem, sizes=sizes)
+        named = check_custom(self._custom.input_tensors, custom, problem, "q, k, v and decay", "custom_io")
+        self._check_device(call.problem)
+        self._decay = call.decay_form
+        dtypes = tuple([tensor.dtype for tensor in custom])
+        if torch.compiler.is_dynamo_compiling():
+            return self._in_graph(call, named, dtypes)
+        self._dtypes = dtypes
+        entry, scan = self._find(dtypes, call.problem.device)
+        captures = entry.captures(scan, 0.0)
+        for position, captured in enumerate(entry.traced.captures):
+            if captured.source[0] == "custom":
+                captures[position] = named[captured.source[1]]
+        return run(entry, call, captures, "bhsd", None)
+
+    def _in_graph(self, call: Any, named: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...]) -> Any:
+        """The same inside torch.compile."""
+        entry, name, names = self._graph_program(call.problem.device.type, *dtypes)
+        values = []
+        for captured in entry.traced.captures:
+            kind, at = captured.source[0], captured.source[1]
+            values.append(named[at] if kind == "custom" else self._accessors[at]() if kind == "leaf" else None)
+        q, k, values = arguments(entry.traced, call, values)
+        kinds = [captured.kind for captured in entry.traced.captures]
+        by_kind = [[value for value, kind in zip(values, kinds, strict=True) if kind == wanted] for wanted in ("tensor", "float", "int")]
+        wrt = []
+        if torch.is_grad_enabled():
+            for value, argument in zip((q, k, call.v, *values), names, strict=True):
+                if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad:
+                    wrt.append(argument)
+        return torch.ops.attn_mlir.forward(q, k, call.v, *by_kind, name, "+".join(wrt), "bhsd")[0]
+
+    @torch._dynamo.assume_constant_result
+    def _graph_program(self, device: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[str, ...]]:
+        """The traced program, its name, and the names of its arguments."""
+        ops()  # registers the operator
+        with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
+            entry, _ = self._find(dtypes, torch.device(device))
+        program = program_of(entry)
+        for captured in entry.traced.captures:
+            kind, at = captured.source[0], captured.source[1]
+            if kind not in ("input", "custom") and not (kind == "leaf" and self._accessors[int(at)] is not None):
+                raise UnsupportedError(
+                    f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of custom_io"
+                )
+        return entry, program.name, tuple(program.argument(i) for i in range(3 + len(entry.traced.captures)))
+
+    def stages(self) -> dict[str, str]:
+        """The program as IR: "traced", and after each pass, by the pass's name."""
+        kernel = kernel_of(self._find(self._dtypes, None)[0], self._device or "cpu")
+        with LOCK:
+            return kernel.stages()
+
+    def ir(self, stage: str = "traced") -> str:
+        """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
+        if stage == "traced":
+            return self._find(self._dtypes, None)[0].traced.text
+        stages = self.stages()
+        if stage not in stages:
+            raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
+        return stages[stage]
+
+    def explain(self) -> str:
+        """What was derived from the recurrence: the chunked form, its factors, and their check."""
+        return explain_traced(self._find(self._dtypes, None)[0].traced.text)
+
+    def _check_device(self, problem: Problem) -> None:
+        if self._device not in (None, problem.device_type):
+            raise ArgumentError(f"q is on {problem.device}, but this LinearAttentionEngine was made with device={self._device!r}")
+
+    def _first_trace(self) -> tuple[torch.dtype, ...]:
+        """Traces the functions to find mistakes; returns dtypes of custom inputs, which are not known yet, with which they work."""
+        count = len(self._custom.input_tensors)
+        found: TraceError | None = None
+        for dtypes in itertools.islice(itertools.product((torch.float32, torch.int64, torch.bool), repeat=count), 27):
+            try:
+                self._find(dtypes, None)
+            except TraceError as error:
+                found = found or error
+            else:
+                return dtypes
+        if found is not None and count <= 3:  # with more, not all combinations were tried
+            raise found
+        return (torch.float32,) * count
+
+    def _find(self, dtypes: tuple[torch.dtype, ...], device: Any) -> tuple[Entry, Scan]:
+        named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
+        inputs = self._shapes.inputs
+        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, self._decay, False, False, "")
+        key = (form, self._custom.scan_key(), dtypes)
+
+        def trace() -> Any:
+            return trace_linear(*program_of_form(self._mods, form, custom=self._custom, dtypes=named), device)
+
+        return _CACHE.find(self._mods, key, trace)
+
+
+def _placed(custom: CustomIO, shapes: Shapes) -> CustomIO:
+    """Dimensions that are numbers as the names of the axes at their places, where these have that size."""
+    sizes = dict(zip(_AXES, (shapes.fixed("B"), shapes.fixed("H"), shapes.fixed("Sq")), strict=True))
+    placed = {}
+    for name, tensor in custom.input_tensors.items():
+        axes = itertools.zip_longest(tensor.dims, _AXES[: len(tensor.dims)])
+        placed[name] = tuple(axis if isinstance(dim, int) and dim > 1 and axis and sizes[axis] == dim else dim for dim, axis in axes)
+    return CustomIO(placed)

@@ -1,0 +1,54 @@
+"""`linear_attention_step`: one step of decoding, the recurrence of the same program for a single position."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attn_mlir.api.linear import linear_attention
+from attn_mlir.errors import ArgumentError
+
+Function = Callable[..., Any]
+
+
+def linear_attention_step(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    decay: torch.Tensor | None = None,
+    state: torch.Tensor | None = None,
+    scale: float | None = 1.0,
+    q_mod: Function | None = None,
+    k_mod: Function | None = None,
+    v_mod: Function | None = None,
+    decay_mod: Function | None = None,
+    layout: str = "bhsd",
+    device: str | torch.device | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(o, state): the next position of `linear_attention` from the state before it, and the state after it.
+
+    q is [B, Hq, K] or [B, Hq, 1, K], k and v alike (with layout="bshd": [B, 1, H, D]); o has the form of v. decay is [H], one for each
+    step, [B, H], or [B, H, K]; with positions in q also in it, [B, H, 1] or [B, H, 1, K]. A decay [H, K] must be given with positions in
+    q. state is [B, H, K, V]; None: 0. The other arguments are those of `linear_attention`; in mods, t is 0.
+    """
+    flat = isinstance(q, torch.Tensor) and q.dim() == 3
+    axis = 1 if layout == "bshd" else 2
+    if flat:
+        for name, tensor in (("k", k), ("v", v)):
+            if not isinstance(tensor, torch.Tensor) or tensor.dim() != 3:
+                raise ArgumentError(f"q is [B, H, K], so that {name} must have 3 dimensions, too, got {_shape(tensor)}")
+        q, k, v = q.unsqueeze(axis), k.unsqueeze(axis), v.unsqueeze(axis)
+        if isinstance(decay, torch.Tensor) and decay.dim() > 1:
+            if decay.dim() > 3:
+                raise ArgumentError(f"q is [B, H, K], so that decay must be [H], [B, H] or [B, H, K], got {_shape(decay)}")
+            decay = decay.unsqueeze(axis)
+    elif isinstance(q, torch.Tensor) and q.dim() == 4 and q.shape[axis] != 1:
+        raise ArgumentError(f"a step takes one position, but q has {q.shape[axis]}: linear_attention takes many")
+    o, state = linear_attention(
+        q, k, v, decay, scale, q_mod, k_mod, v_mod, decay_mod, initial_state=state, output_final_state=True, layout=layout, device=device
+    )
+    return (o.squeeze(axis) if flat else o), state  # type: ignore[return-value]
+
+
+def _shape(value: Any) -> str:
+    return f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

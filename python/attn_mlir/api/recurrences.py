@@ -1,0 +1,201 @@
+"""Ready-made linear attentions, under the argument names that their users know. Tensors are [B, T, H, D].
+
+Each of them is a few lines on top of `linear_attention`: a copy of them is the start of another recurrence.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from attn_mlir.api.linear import linear_attention
+from attn_mlir.errors import ArgumentError, UnsupportedError
+
+
+def mamba2(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int | None = None,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, math.inf),
+    return_final_states: bool = False,
+) -> Any:
+    """Mamba-2's SSD, as `mamba_chunk_scan_combined`: S_t = exp(dt_t A) S_(t-1) + dt_t x_t B_t^T, y_t = S_t C_t + D x_t, times silu(z_t).
+
+    x is [B, T, H, P], dt [B, T, H], A [H] (negative), B and C [B, T, G, N] with G dividing H, D [H] or [H, P], z like x, dt_bias [H].
+    dt becomes dt + dt_bias, then softplus of it with dt_softplus, then it is clamped to dt_limit. States are [B, H, P, N], with
+    cu_seqlens [sequences, H, P, N]. Returns y, like x, or (y, final_states). `chunk_size` has no effect: the compiler chooses chunks.
+    """
+    if seq_idx is not None:
+        raise UnsupportedError("seq_idx is not there: pass cu_seqlens, where each sequence begins, which also keeps their states apart")
+    _check_mamba2(x, dt, A, D, z, dt_bias)
+    step = dt.to(_score(x))
+    if dt_bias is not None:
+        step = step + dt_bias.to(step.dtype)
+    if dt_softplus:
+        step = functional.softplus(step)
+    if tuple(dt_limit) != (0.0, math.inf):
+        step = step.clamp(*dt_limit)
+    rate = A.to(step.dtype)
+
+    def decay_mod(g: Any, b: Any, h: Any, t: Any) -> Any:
+        return g * rate[h]
+
+    def v_mod(value: Any, b: Any, h: Any, t: Any) -> Any:
+        return value * step[b, t, h]
+
+    state = None if initial_states is None else initial_states.transpose(2, 3)
+    made = linear_attention(
+        C, B, x, step, decay_mod=decay_mod, v_mod=v_mod, initial_state=state, output_final_state=return_final_states,
+        cu_seqlens=cu_seqlens, layout="bshd",
+    )  # fmt: skip
+    y, final = made if return_final_states else (made, None)
+    if D is not None:
+        y = y + x * (D if D.dim() == 2 else D.unsqueeze(1))
+    if z is not None:
+        y = y * functional.silu(z.to(y.dtype))
+    y = y.to(x.dtype)
+    return (y, final.transpose(2, 3)) if final is not None else y
+
+
+def simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    g_gamma: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Gated retention, as `chunk_simple_gla`: one log decay for each head and step, g [B, T, H], or for each head, g_gamma [H], or both.
+
+    q and k are [B, T, H, K], v is [B, T, H, V], states are [B, H, K, V], with cu_seqlens [sequences, H, K, V]. scale None is 1/sqrt(K).
+    Returns (o, final_state); the final state is None without output_final_state.
+    """
+    if g_gamma is not None and (not isinstance(g_gamma, Tensor) or g_gamma.dim() != 1):
+        raise ArgumentError(f"g_gamma must be a tensor of shape [H], got {_described(g_gamma)}")
+    if g is not None and g_gamma is not None:
+        rate = g_gamma.to(_score(v))
+
+        def add(x: Any, b: Any, h: Any, t: Any) -> Any:
+            return x + rate[h]
+
+        return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, add)
+    return _pair(q, k, v, g_gamma if g is None else g, scale, initial_state, output_final_state, cu_seqlens)
+
+
+def retention_linear(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """RetNet's retention in recurrent form, as `chunk_retention`: head h decays by gamma = 1 - 2^(-5-h). See `simple_gla`."""
+    gamma = 1.0 - torch.exp2(-5.0 - _heads(v))
+    return _pair(q, k, v, gamma.log(), scale, initial_state, output_final_state, cu_seqlens)
+
+
+def lightning(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer_idx: int = 0,
+    num_layers: int = 1,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    slopes: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Lightning attention, as `chunk_lightning_attn`: head h decays by exp(-slope), slope = 8 h / H (1 - layer_idx / num_layers).
+
+    `slopes`, [H], gives others. See `simple_gla`.
+    """
+    if slopes is None:
+        heads = v.shape[2]
+        slopes = 8.0 / max(heads, 1) * (1.0 - layer_idx / num_layers) * _heads(v)
+    return _pair(q, k, v, -slopes, scale, initial_state, output_final_state, cu_seqlens)
+
+
+def gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Gated linear attention, as `chunk_gla`: one log decay for each key channel, g [B, T, H, K]. See `simple_gla`."""
+    if not isinstance(g, Tensor) or g.dim() != 4:
+        raise ArgumentError(f"g must be a tensor of shape [B, T, H, K], got {_described(g)}; simple_gla takes one for each head and step")
+    return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens)
+
+
+def _pair(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor | None,
+    scale: float | None,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+    cu_seqlens: Tensor | None,
+    decay_mod: Any = None,
+) -> tuple[Tensor, Tensor | None]:
+    """(o, final_state or None)."""
+    made = linear_attention(
+        q, k, v, decay, scale, decay_mod=decay_mod, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, layout="bshd",
+    )  # fmt: skip
+    return made if output_final_state else (made, None)
+
+
+def _heads(v: Tensor) -> Tensor:
+    """0, 1, ... as floats, one for each head of v, [B, T, H, V]."""
+    if not isinstance(v, Tensor) or v.dim() != 4:
+        raise ArgumentError(f"v must have 4 dimensions, [batch, position, head, dim], got {_described(v)}")
+    return torch.arange(v.shape[2], dtype=_score(v), device=v.device)
+
+
+def _score(x: Any) -> torch.dtype:
+    """The dtype of decays and states for inputs such as x."""
+    return torch.float64 if isinstance(x, Tensor) and x.dtype == torch.float64 else torch.float32
+
+
+def _check_mamba2(x: Any, dt: Any, A: Any, D: Any, z: Any, dt_bias: Any) -> None:
+    """Checks what `linear_attention` does not see under its own name."""
+    if not isinstance(x, Tensor) or x.dim() != 4:
+        raise ArgumentError(f"x must be a tensor [B, T, H, P], got {_described(x)}")
+    heads = (x.shape[2],)
+    shapes = {"dt": (dt, [tuple(x.shape[:3])]), "A": (A, [heads])}
+    if D is not None:
+        shapes["D"] = (D, [heads, (x.shape[2], x.shape[3])])
+    if z is not None:
+        shapes["z"] = (z, [tuple(x.shape)])
+    if dt_bias is not None:
+        shapes["dt_bias"] = (dt_bias, [heads])
+    for name, (value, wanted) in shapes.items():
+        if not isinstance(value, Tensor) or tuple(value.shape) not in wanted:
+            raise ArgumentError(f"{name} must be a tensor of shape {' or '.join(str(list(w)) for w in wanted)}, got {_described(value)}")
+
+
+def _described(value: Any) -> str:
+    return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,241 @@
+"""Traces a linear attention: its mods become one `attn.linear_attention`."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir.dialects import load_all
+from attn_mlir.dialects.attn import build
+from attn_mlir.frontend import functions, where
+from attn_mlir.frontend.bounds import LINEAR_SIZES, extents
+from attn_mlir.frontend.captures import Scan
+from attn_mlir.frontend.emit import Emitter, Inputs, Piece, location_of, reachable, texts_of, used_captures
+from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
+from attn_mlir.frontend.named_tensors import LINEAR_DIMS, NamedTrace
+from attn_mlir.frontend.node import Node
+from attn_mlir.frontend.program import SCALE, Traced, rebinder, unique
+from attn_mlir.frontend.rebind import Rebinder
+from attn_mlir.frontend.scope import Captured, Scope
+from attn_mlir.frontend.tensors import CapturedTensor
+from attn_mlir.frontend.values import Value, wrap
+from attn_mlir.mlir import LOCK, ir
+
+Function = Callable[..., Any]
+
+_POSITION = tuple(Parameter(name, "int", nonnegative=True) for name in ("b", "h", "t"))
+_CHANNEL = Parameter("d", "int", nonnegative=True)
+_ELEMENT, _DECAY = Parameter("x", "float"), Parameter("g", "float")
+_CUSTOM = Parameter("custom_io", "int")
+_MODS = (("query", "q_mod"), ("key", "k_mod"), ("value", "v_mod"))
+INPUTS = ("decay", "initial_state", "cu_seqlens")
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearProgram:
+    """The user's functions of one linear attention, and what else shapes its program."""
+
+    q_mod: Function | None = None
+    k_mod: Function | None = None
+    v_mod: Function | None = None
+    decay_mod: Function | None = None
+    scale: str | float = 1.0
+    """A number to compile in, or "runtime" for an argument."""
+    decay: str = "none"
+    """What the decay is like: "none", "head" [H], "head channel" [H, K], "step" [B, H, T] or "step channel" [B, H, T, K]."""
+    initial_state: bool = False
+    final_state: bool = False
+    offsets: str = ""
+    """The element type of cu_seqlens, "i32" or "i64"; empty where there are none."""
+    custom: Any = None
+    """What the functions may get as custom_io."""
+    dtypes: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict)
+    """The dtypes of the named tensors."""
+
+    @property
+    def functions(self) -> tuple[Any, ...]:
+        return (self.q_mod, self.k_mod, self.v_mod, self.decay_mod)
+
+
+def decay_has_channels(program: LinearProgram) -> bool:
+    """Whether every key channel has its own decay: it comes so, or decay_mod asks for the channel."""
+    if program.decay.endswith("channel"):
+        return True
+    return program.decay_mod is not None and len(choose_arity("decay_mod", program.decay_mod, _decay_choices(program))) >= 5
+
+
+def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> Traced:
+    """Traces `program`. Raises TraceError for what cannot be traced."""
+    scan = Scan(program.functions, detailed=True)
+    dims = dict(LINEAR_DIMS)
+    channels = decay_has_channels(program)
+    if channels:
+        dims["decay"] = dims["key"]
+    state = NamedTrace(program.dtypes, dims)
+    state.device, state.heads_of, state.reusable = device, "v", scan.reusable
+    rebind = rebinder(scan, state)
+    given = _inputs(program, "f64" if inputs.element == "f64" else "f32", channels)
+    pieces = [_input_piece(state, program, name, role, rebind) for name, role in _MODS if _is_changed(program, name, role)]
+    if program.decay_mod is not None or "head" in program.decay:
+        pieces.append(_decay_piece(state, program, given.get("decay"), rebind))
+    read = used_captures(pieces, state.captures, state.specialised)
+    captures = unique([*given.values(), *(captured for captured in read if captured.source[0] != "input")])
+    text, located = _emit(program, inputs, pieces, captures, state, channels)
+    return Traced(
+        text,
+        located,
+        tuple(captures),
+        ("final_state",) if program.final_state else (),
+        tuple(state.specialised.items()),
+        tuple(state.nonzero - set(state.specialised)),
+        extents(pieces, LINEAR_SIZES),
+        state.reusable,
+        linear=tuple(given),
+        by_head=tuple(piece.name[0] for piece in pieces if piece.name in ("query", "key") and _reads_head(piece)),
+    )
+
+
+def _inputs(program: LinearProgram, score: str, channels: bool) -> dict[str, Captured]:
+    """The inputs besides q, k and v, by name; a decay for each step is given channels where decay_mod asks for them."""
+    ranks = {"none": 0, "head": 1, "head channel": 2, "step": 4 if channels else 3, "step channel": 4}
+    found = {
+        "decay": (score, ranks[program.decay]),
+        "initial_state": (score, 4 if program.initial_state else 0),
+        "cu_seqlens": (program.offsets, 1 if program.offsets else 0),
+    }
+    return {name: Captured(("input", name), name, "tensor", element, rank) for name, (element, rank) in found.items() if rank}
+
+
+def _is_changed(program: LinearProgram, name: str, role: str) -> bool:
+    return getattr(program, role) is not None or (name == "query" and program.scale != 1.0)
+
+
+def _reads_head(piece: Piece) -> bool:
+    return piece.arguments[2] in reachable(piece.results)
+
+
+def _input_piece(state: NamedTrace, program: LinearProgram, name: str, role: str, rebind: Rebinder) -> Piece:
+    function = getattr(program, role)
+    full = (_ELEMENT, *_POSITION, _CHANNEL)
+    if function is None:
+        arguments = tuple(state.argument(p.name, p.kind, nonnegative=p.nonnegative) for p in full)
+        state.scope = Scope(name, "scale")
+        arguments = tuple(dataclasses.replace(argument, scope=state.scope) for argument in arguments)
+        node = arguments[0]
+    else:
+        arguments, result = _call(state, program, name, role, function, rebind, _with_custom(full), full)
+        node = functions.as_float(state, result, function, role, "the changed element")
+    if name == "query" and program.scale != 1.0:
+        node = _scaled(state, program, node)
+    return Piece(name, arguments, (node,), functions.position_of(function) if function is not None else None)
+
+
+def _scaled(state: NamedTrace, program: LinearProgram, node: Node) -> Node:
+    with state:
+        factor: Any = wrap(state.capture(Captured(SCALE, "scale", "float"))) if program.scale == "runtime" else program.scale
+        scaled = (wrap(node) * factor)._node
+    state.labels[scaled] = "scaled"
+    return scaled
+
+
+def _decay_piece(state: NamedTrace, program: LinearProgram, decay: Captured | None, rebind: Rebinder) -> Piece:
+    function = program.decay_mod
+    full = (_DECAY, *_POSITION, _CHANNEL)
+
+    def start(values: Sequence[Value]) -> Value:
+        """The log decay that decay_mod gets."""
+        if decay is None:
+            return wrap(functions.ops.constant(0.0))
+        if decay.rank > 2:
+            return values[0]
+        index = (values[2]._node, values[4]._node)[: decay.rank]
+        return wrap(CapturedTensor(decay, "float").at(*index))
+
+    if function is None:
+        arguments, result = trace_call(state, "decay", "decay", lambda *values: start(values), full)
+    else:
+        arguments, result = _call(state, program, "decay", "decay_mod", function, rebind, _decay_choices(program), full, start)
+    node = functions.as_float(state, result, function, "decay_mod", "the changed log decay")
+    if function is None:
+        state.labels[node] = "decay"
+    return Piece("decay", arguments, (node,), functions.position_of(function) if function is not None else None)
+
+
+def _with_custom(full: Sequence[Parameter]) -> tuple[tuple[Parameter, ...], ...]:
+    """The parameter lists that a mod may take."""
+    x, *rest = full
+    return ((x,), (x, _CUSTOM), (x, *rest[:3]), (x, *rest), (x, _CUSTOM, *rest[:3]), (x, _CUSTOM, *rest))
+
+
+def _decay_choices(program: LinearProgram) -> tuple[tuple[Parameter, ...], ...]:
+    return _with_custom((_DECAY, *_POSITION, _CHANNEL))
+
+
+def _call(
+    state: NamedTrace,
+    program: LinearProgram,
+    name: str,
+    role: str,
+    function: Function,
+    rebind: Rebinder,
+    choices: Sequence[Sequence[Parameter]],
+    full: Sequence[Parameter],
+    first: Callable[[Sequence[Value]], Value] | None = None,
+) -> tuple[tuple[Node, ...], Any]:
+    """Calls `function`, which takes the parameters of one of `choices`; `first` makes its first argument of those of the piece."""
+    if program.custom is None:
+        choices = [choice for choice in choices if _CUSTOM not in choice]
+    chosen = choose_arity(role, function, choices)
+    asked = next(choice for choice in choices if len(choice) == len(chosen))
+    written = {parameter.name: user.name for parameter, user in zip(asked, chosen, strict=True)}
+    parameters = [dataclasses.replace(p, name=written.get(p.name, p.name)) for p in full]
+    rebound = rebind(function)
+
+    def adapter(*values: Value) -> Any:
+        given: dict[str, Any] = {p.name: value for p, value in zip(full, values, strict=True)}
+        given[_CUSTOM.name] = program.custom
+        if first is not None:
+            given[full[0].name] = first(values)
+        return rebound(*(given[p.name] for p in asked))
+
+    adapter.__name__ = getattr(function, "__name__", type(function).__name__)
+    return trace_call(state, name, role, adapter, parameters)
+
+
+def _emit(
+    program: LinearProgram,
+    inputs: Inputs,
+    pieces: Sequence[Piece],
+    captures: Sequence[Captured],
+    state: NamedTrace,
+    channels: bool,
+) -> tuple[str, str]:
+    """The text of the module, without and with locations."""
+    with LOCK, ir.Context() as context:
+        load_all(context)
+        with location_of(where.call_site()):
+            emitter = Emitter(inputs, state.specialised, state.labels)
+            module = ir.Module.create()
+            arguments = [(name, _shaped(name, type_, inputs)) for name, type_ in emitter.arguments(captures)]
+            wide, results = ir.ShapedType.get_dynamic_size(), [arguments[2][1]]
+            if program.final_state:
+                results.append(ir.RankedTensorType.get([wide] * 3 + [inputs.value_dim], emitter.types["float"]))
+
+            def make(values: Sequence[ir.Value]) -> tuple[ir.Operation, ir.Block]:
+                named = dict(zip([captured.source[1] for captured in captures if captured.source[0] == "input"], values[3:], strict=False))
+                decay = named.get("decay") if "step" in program.decay else None
+                operands = [*values[:3], decay, named.get("initial_state"), None, named.get("cu_seqlens")]
+                outputs = ("final_state",) if program.final_state else ()
+                return build.linear_attention(operands, results, outputs, channels="key" if channels else "none")
+
+            emitter.function(module, pieces, arguments, results, captures, make)
+            return texts_of(module)
+
+
+def _shaped(name: str, type_: ir.Type, inputs: Inputs) -> ir.Type:
+    """The type of an argument; decays with channels and states have a fixed number of columns."""
+    columns = {"decay": inputs.head_dim, "initial_state": inputs.value_dim}.get(name)
+    if columns is None or not isinstance(type_, ir.RankedTensorType) or type_.rank != 4:
+        return type_
+    return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [columns], type_.element_type)

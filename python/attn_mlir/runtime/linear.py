@@ -1,0 +1,152 @@
+"""Programs of linear attentions: what they check and compute besides what those of attentions do."""
+
+import dataclasses
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir import driver
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.runtime.programs import Program
+
+_WITHOUT = {
+    "jvp": "linear attention has no forward-mode derivative yet: use reverse mode, as in torch.autograd.grad or torch.func.vjp",
+    "bwd2": "linear attention has no second derivative yet: pass create_graph=False, or detach the first gradient",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearRun:
+    """A compiled program, or one of its derivatives; sequences without positions are answered without it.
+
+    `kept` are the results whose memory has the order of the layout; the others are contiguous.
+    """
+
+    program: driver.Program
+    kept: int
+    state_result: int | None
+    """Which result, where there are no positions, is what the input `state_source` is: the state does not change then."""
+    state_source: int | None
+
+    def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        """See `driver.Program.run`."""
+        if 0 not in (*inputs[0].shape[:3], inputs[2].shape[1]):
+            made = self.program.run(inputs, layout)
+            return [result if i < self.kept else result.contiguous() for i, result in enumerate(made)] if layout == "bshd" else made
+        results = [torch.zeros(tuple(shape), dtype=dtype, device=inputs[0].device) for shape, dtype in self.results(inputs)]
+        if self.state_result is not None and self.state_source is not None:
+            results[self.state_result].copy_(inputs[self.state_source])
+        return results
+
+    def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """See `driver.Program.results`."""
+        return self.program.results(inputs)
+
+    def stages(self) -> dict[str, str]:
+        """See `driver.Program.stages`."""
+        return self.program.stages()
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearKernel:
+    """The program itself as a kernel; see `driver.Kernel`."""
+
+    program: LinearRun
+
+    def run(self, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str = "bhsd") -> list[Any]:
+        return self.program.run([q, k, v, *captures], layout)
+
+    def stages(self) -> dict[str, str]:
+        return self.program.stages()
+
+
+@dataclasses.dataclass(eq=False)
+class LinearProgram(Program):
+    """A traced linear attention. Its first captures are `inputs`, of "decay", "initial_state" and "cu_seqlens"."""
+
+    inputs: tuple[str, ...] = ()
+    _offsets: dict[int, tuple["weakref.ref[torch.Tensor]", int, int]] = dataclasses.field(default_factory=dict)
+    """The cu_seqlens on a GPU that were found to be good: with which version, for how many positions."""
+
+    def kernel(self, device: str) -> LinearKernel:  # type: ignore[override]
+        """See `Program.kernel`."""
+        return LinearKernel(self.derivative(device, "", ""))
+
+    def derivative(self, device: str, function: str, wrt: str) -> LinearRun:  # type: ignore[override]
+        """See `Program.derivative`; the function "" is the linear attention itself."""
+        if function in _WITHOUT:
+            raise UnsupportedError(_WITHOUT[function])
+        deterministic = self.deterministic or torch.are_deterministic_algorithms_enabled()
+        device = self.device or device
+        key = (device, function, wrt, deterministic)
+        found: Any = self.derivatives.get(key)
+        if found is None:
+            names = wrt.split("+") if wrt else []
+            try:
+                made = driver.compile_derivative(self.text, device, function, names, deterministic)
+            except CompileError:
+                # Once more with locations, for a message that shows the user's lines.
+                made = driver.compile_derivative(self.located, device, function, self._named(wrt) if wrt else [], deterministic)
+            found = self.derivatives[key] = self._run(made, function, names)
+        return found
+
+    def _run(self, made: driver.Program, function: str, names: Sequence[str]) -> LinearRun:
+        initial = 3 + self.inputs.index("initial_state") if "initial_state" in self.inputs else None
+        if function != "bwd":
+            return LinearRun(made, 1, 1 if self.outputs else None, initial)
+        ordered = sorted(self.position(name) for name in names)
+        kept = sum(position < 3 for position in ordered)
+        # The gradient of the final state comes last of all arguments.
+        target = ordered.index(initial) if initial in ordered and self.outputs else None
+        return LinearRun(made, kept, target, -1)
+
+    def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
+        """See `Program.sizes`; H is the number of heads of v and o."""
+        return {**super().sizes(q, k, v), "H": v.shape[1]}
+
+    def is_empty(self, sizes: dict[str, int]) -> bool:
+        """See `Program.is_empty`; without positions there is still a final state."""
+        return False
+
+    def results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any]) -> list[tuple[Any, torch.dtype]]:
+        """See `Program.results`."""
+        shape = (*v.shape[:3], v.shape[3])
+        if not self.outputs:
+            return [(shape, q.dtype)]
+        score = torch.float64 if q.dtype == torch.float64 else torch.float32
+        given = dict(zip(self.inputs, captures, strict=False))
+        sequences = given["cu_seqlens"].shape[0] - 1 if "cu_seqlens" in given else v.shape[0]
+        return [(shape, q.dtype), ((sequences, v.shape[1], q.shape[3], v.shape[3]), score)]
+
+    def fill_empty(self, rows: Sequence[torch.Tensor]) -> None:
+        """Nothing to do: `LinearRun` gives the final state of no positions."""
+
+    def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:
+        """See `Program.check`; cu_seqlens must be boundaries of sequences, since kernels trust them."""
+        super().check(captures, sizes, device)
+        if "cu_seqlens" in self.inputs:
+            self._check_offsets(captures[self.inputs.index("cu_seqlens")], sizes["Sq"])
+
+    def _check_offsets(self, offsets: torch.Tensor, length: int) -> None:
+        """Looks at the elements; on a GPU, which has to be waited for, once for each tensor until torch changes it."""
+        version = -1 if offsets.is_inference() else offsets._version
+        if offsets.is_cuda:
+            if torch.cuda.is_current_stream_capturing():
+                return
+            reference, seen, known = self._offsets.get(id(offsets), (None, -1, -1))
+            if reference is not None and reference() is offsets and (seen, known) == (version, length):
+                return
+        numbers = offsets.tolist()
+        if numbers[0] != 0 or numbers[-1] != length:
+            raise ArgumentError(
+                f"cu_seqlens must start at 0 and end at the number of positions, {length}; it runs from {numbers[0]} to {numbers[-1]}"
+            )
+        if any(a > b for a, b in itertools.pairwise(numbers)):
+            raise ArgumentError("cu_seqlens must not decrease: sequence n is the positions from cu_seqlens[n] to cu_seqlens[n + 1]")
+        if offsets.is_cuda:
+            if len(self._offsets) >= 512:
+                self._offsets.clear()
+            self._offsets[id(offsets)] = (weakref.ref(offsets), version, length)
