@@ -73,7 +73,7 @@ def _verify_outputs(op: Any) -> bool:
     if not check(op, ordered, f"takes `outputs` among {', '.join(OUTPUTS)}, in this order, got {', '.join(names)}"):
         return False
     results = {name: getattr(op, name) for name in OUTPUTS if getattr(op, name) is not None}
-    if not check(op, list(results) == names, f"makes o and the `outputs` {', '.join(names)}, got o, {', '.join(results)}"):
+    if not check(op, list(results) == names, f"makes o and its `outputs` ({', '.join(names)}), got ({', '.join(['o', *results])})"):
         return False
     if not check(op, ("products" in names) == (op.factor is not None), "makes products where it has a factor, and only there"):
         return False

@@ -119,4 +119,6 @@ class DecayGradientOp(Attn.Operation, name="decay_gradient", traits=[ext.Pure]):
             return False
         if not check(self, len(self.offsets) <= 1, "takes at most one tensor of offsets"):
             return False
+        if not check(self, self.interval.value > 0 and self.rows.value > 0, "has a positive `interval` and positive `rows`"):
+            return False
         return check(self, result == a and is_score_type(a.element_type), f"makes decays shaped like the products, got {result} for {a}")

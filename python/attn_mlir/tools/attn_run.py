@@ -178,7 +178,8 @@ def _on_device(module: ir.Module, runs: Runs, args: argparse.Namespace) -> _Foun
     derivative = kind_of(args.function or "")
     if derivative is not None and args.function not in functions_of(module):
         wrt = f" wrt={args.wrt}" if args.wrt else ""
-        Pipeline.parse(f"{_DIFFERENTIATE}{{functions=fwd+bwd+jvp+bwd2{wrt}}}", registry()).run(module)
+        functions = {"jvp": "fwd+jvp", "bwd2": "fwd+bwd+bwd2"}.get(derivative[1], "fwd+bwd")
+        Pipeline.parse(f"{_DIFFERENTIATE}{{functions={functions}{wrt}}}", registry()).run(module)
     runs.meet(module)
     found = []
     for run in runs.of(module):

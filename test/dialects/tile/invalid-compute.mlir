@@ -71,3 +71,35 @@
 %b = ub.poison : tensor<8x4xf32>
 // expected-error @below {{'tile.dot_rescale' scales each of 4 rows, got tensor<8xf32>}}
 %r = "tile.dot_rescale"(%c, %s, %a, %b) {transpose_b = false} : (tensor<4x4xf32>, tensor<8xf32>, tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+
+// -----
+
+func.func @dot(%a: tensor<16x4xf32>, %b: tensor<16x8xf32>) {
+  // expected-error @below {{'tile.dot' takes `transpose_a` as true or false, got 1 : i64}}
+  %c = "tile.dot"(%a, %b) {transpose_a = 1 : i64, transpose_b = false} : (tensor<16x4xf32>, tensor<16x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+func.func @dot(%a: tensor<16x4xf32>, %b: tensor<16x8xf32>) {
+  // expected-error @below {{'tile.dot' shapes do not fit: tensor<16x4xf32> transposed times tensor<16x8xf32> into tensor<16x8xf32>}}
+  %c = "tile.dot"(%a, %b) {transpose_a = true, transpose_b = false} : (tensor<16x4xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  return
+}
+
+// -----
+
+func.func @cumsum(%g: tensor<16xf32>) {
+  // expected-error @below {{'tile.cumsum' takes `reverse` as true or false, got 0 : i64}}
+  %sums = "tile.cumsum"(%g) {reverse = 0 : i64} : (tensor<16xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
+func.func @cumsum(%g: tensor<16xf16>) {
+  // expected-error @below {{'tile.cumsum' sums a tile of f32 or f64 into one of its type, got tensor<16xf16>}}
+  %sums = "tile.cumsum"(%g) {reverse = false} : (tensor<16xf16>) -> tensor<16xf16>
+  return
+}

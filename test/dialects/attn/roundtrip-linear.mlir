@@ -1,0 +1,12 @@
+// What is printed can be read again: the recurrence, and its chunked form with all pieces.
+// RUN: attn-opt %inputs/linear/varlen-states.mlir | attn-opt | FileCheck %s --check-prefixes=CHECK,RECURRENCE
+// RUN: attn-opt %inputs/linear/varlen-states.mlir -p attn-chunk-rewrite{chunk=16} | attn-opt | FileCheck %s --check-prefixes=CHECK,CHUNK
+
+// RECURRENCE: "attn.linear_attention"
+// CHUNK:      "attn.chunk"
+// CHUNK:        "attn.decay"
+// CHUNK:        "attn.carry"
+// CHUNK:        "attn.enter"
+// CHUNK:        "attn.leave"
+// CHUNK:        "attn.weight"
+// CHECK:      operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 1>, outputs = ["final_state", "states"], resultSegmentSizes = array<i32: 1, 1, 0, 1>, state = "kv"
