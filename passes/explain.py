@@ -12,6 +12,7 @@ from attn_mlir.passes.derivation.expr import Graph, Node, text
 from attn_mlir.passes.derivation.plan import OUTPUT
 from attn_mlir.passes.derivation.row import Reader, location_name, score_names
 from attn_mlir.passes.differentiation.describe import describe
+from attn_mlir.passes.explain_linear import explain_chunks, explain_recurrence
 from attn_mlir.passes.regions import block_of, find_all, piece, pieces, scores_in
 
 
@@ -34,9 +35,10 @@ def explain(module: ir.Operation, max_accumulators: int = 2) -> str:
     """How every attention in `module` is (to be) computed, in words and formulas."""
     lines: list[str] = []
     for function in find_all(module, "func.func"):
-        for op in find_all(function, "attn.attention", "attn.online"):
+        for op in find_all(function, "attn.attention", *_EXPLAINED):
             lines.append(f"@{ir.StringAttr(function.attributes['sym_name']).value}: {op.name}")
-            lines += [f"  {line}".rstrip() for line in (_attention(op, max_accumulators) if op.name == "attn.attention" else _online(op))]
+            told = _attention(op, max_accumulators) if op.name == "attn.attention" else _EXPLAINED[op.name](op)
+            lines += [f"  {line}".rstrip() for line in told]
     return "\n".join(lines or ["no attention to explain"]) + "\n"
 
 
@@ -255,3 +257,6 @@ def _sources(op: ir.Operation) -> list[str]:
     """The names of the tensors that are summed: v, and those of the terms or their numbers."""
     names = [location_name(term.operands[0].location) for term in pieces(op, "attn.term")]
     return ["v", *[name or f"v{number}" for number, name in enumerate(names, 1)]]
+
+
+_EXPLAINED = {"attn.online": _online, "attn.linear_attention": explain_recurrence, "attn.chunk": explain_chunks}

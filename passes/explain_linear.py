@@ -1,0 +1,127 @@
+"""Explains linear attention: the recurrence, how its chunked form follows, and what a chunk costs."""
+
+from collections.abc import Iterator
+
+from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.mlir import ir
+from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
+from attn_mlir.passes.derivation.errors import DerivationError
+from attn_mlir.passes.derivation.expr import Graph, Node, text
+from attn_mlir.passes.differentiation.errors import DifferentiationError
+from attn_mlir.passes.differentiation.model import ROW, Program
+from attn_mlir.passes.differentiation.read import PieceReader
+from attn_mlir.passes.regions import block_of, piece
+
+_MODS = {"attn.query": "q", "attn.key": "k", "attn.value": "v", "attn.decay": "g"}
+_WAYS = {
+    "carry": "from one end of the chunk to the other",
+    "enter": "from a position to where the chunk ends in its direction",
+    "leave": "from where the chunk begins in its direction to a position",
+    "weight": "from position s to position t",
+}
+
+
+def explain_recurrence(op: ir.Operation) -> Iterator[str]:
+    """An `attn.linear_attention`: its recurrence, and the chunked form that is derived of it."""
+    forward = _choice(op, "direction") == "forward"
+    yield f"recurrence, towards {'later' if forward else 'earlier'} positions"
+    yield from _inputs(op)
+    factor = {"none": "exp(g_t) S", "key": "diag(exp(g_t)) S", "value": "S diag(exp(g_t))"}[_choice(op, "channels")]
+    if forward:
+        yield f"  S = {factor} + k_t v_t^T; o_t = q_t S"
+    else:
+        yield f"  S = S + k_t v_t^T; o_t = q_t S; then S = {factor}"
+    try:
+        form, report = derive_chunks(forward)
+    except DerivationError as error:
+        yield f"no chunked form: {error}"
+        return
+    yield ""
+    yield "derivation"
+    yield "  log decays add up: between two places the factor is exp of the difference of their sums from the chunk's first position on"
+    for name, way in _WAYS.items():
+        yield f"  {name}: {way}"
+    yield ""
+    yield from _chunks(op, {name: text(node, form.places.names) for name, node in form.factors.items()})
+    yield ""
+    yield "log decays at or below 0 give no factor above 1; those so low that exp is 0 are bounded, so that -inf is a decay like any other"
+    yield f"confirmed in float64, chunk by chunk against the recurrence: {report.points} values, largest relative error {report.error:.1e}"
+    yield _cost(op, 64)
+    if not set(_outputs(op)) - {"final_state"}:
+        yield ""
+        yield from _backward(forward)
+
+
+def _backward(forward: bool) -> Iterator[str]:
+    other = "earlier" if forward else "later"
+    yield "backward"
+    yield f"  dq: the same sweep with do, v, k in place of q, k, v; towards {other} positions dk: with v, do, q; dv: with k, q, do"
+    change = "q_r . dq_r - k_r . dk_r" if forward else "k_r . dk_r - q_r . dq_r"
+    yield f"  d(g_j): sum over r >= j of {change}, and what passes j with states"
+    yield "  saved by the forward pass: nothing"
+
+
+def explain_chunks(op: ir.Operation) -> Iterator[str]:
+    """An `attn.chunk`: what its pieces compute."""
+    yield from _inputs(op)
+    program = Program(Graph(), [], [], [], [])
+    formulas = {}
+    for name in PIECES:
+        found = piece(op, f"attn.{name}")
+        if found is None:
+            continue
+        block = block_of(found)
+        leaves = [program.graph.node("argument", attr=argument) for argument in PIECES[name]]
+        known, names = dict(zip(block.arguments, leaves, strict=True)), dict(zip(leaves, PIECES[name], strict=True))
+        formulas[name] = _formula(program, found, known, names)
+    yield from _chunks(op, formulas)
+    yield _cost(op, ir.IntegerAttr(op.attributes["chunk"]).value)
+
+
+def _chunks(op: ir.Operation, formulas: dict[str, str]) -> Iterator[str]:
+    forward = _choice(op, "direction") == "forward"
+    yield f"chunked form, chunks {'first to last' if forward else 'last to first'}"
+    yield f"  o_t = leave q_t S + sum over s {'<=' if forward else '>='} t of weight (q_t . k_s) v_s"
+    yield "  S = carry S + sum over s of enter k_s v_s^T"
+    for name, formula in formulas.items():
+        yield f"  {name} = {formula}"
+    channels = _choice(op, "channels")
+    if channels != "none":
+        yield f"  every channel of the {channels}s has factors of its own"
+
+
+def _inputs(op: ir.Operation) -> Iterator[str]:
+    """The mods as formulas."""
+    program = Program(Graph(), [], [], [], [])
+    for name, role in _MODS.items():
+        mod = piece(op, name)
+        if mod is not None:
+            x = program.graph.node("element", attr=role)
+            yield f"  {role} = {_formula(program, mod, {block_of(mod).arguments[0]: x}, {x: role})}"
+    given = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])
+    if not given[3] and piece(op, "attn.decay") is None:
+        yield "  g = 0"
+
+
+def _formula(program: Program, piece_: ir.Operation, known: dict[ir.Value, Node], names: dict[Node, str]) -> str:
+    try:
+        (result,) = PieceReader(program, block_of(piece_), dict(known), ROW).results()
+    except DifferentiationError as error:
+        return f"not understood: {error}"
+    params = {program.graph.leaf("param", i): param.name for i, param in enumerate(program.params)}
+    return text(result, {**params, **names})
+
+
+def _cost(op: ir.Operation, size: int) -> str:
+    k, v = (ir.RankedTensorType(op.operands[i].type).shape[3] for i in (1, 2))
+    rows, columns = state_shape(op)
+    pairs, states = 2 * size * (k + v), 4 * k * v
+    return f"cost: {rows} x {columns} numbers of state per head; in chunks of {size}, {pairs} + {states} flops per position and head"
+
+
+def _outputs(op: ir.Operation) -> list[str]:
+    return [ir.StringAttr(name).value for name in ir.ArrayAttr(op.attributes["outputs"])]
+
+
+def _choice(op: ir.Operation, name: str) -> str:
+    return ir.StringAttr(op.attributes[name]).value

@@ -1,0 +1,35 @@
+// RUN: attn-opt %inputs/linear/gla.mlir --attn-explain | FileCheck %s
+// RUN: attn-opt %inputs/linear/backward-sweep.mlir --attn-explain | FileCheck %s --check-prefix=EARLIER
+// RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-chunk-rewrite{chunk=32}' --attn-explain | FileCheck %s --check-prefix=CHUNK
+
+// CHECK:      @attention: attn.linear_attention
+// CHECK-NEXT:   recurrence, towards later positions
+// CHECK-NEXT:     S = diag(exp(g_t)) S + k_t v_t^T; o_t = q_t S
+// CHECK:        derivation
+// CHECK-NEXT:     log decays add up
+// CHECK:        chunked form, chunks first to last
+// CHECK-NEXT:     o_t = leave q_t S + sum over s <= t of weight (q_t . k_s) v_s
+// CHECK-NEXT:     S = carry S + sum over s of enter k_s v_s^T
+// CHECK-NEXT:     carry = exp(total)
+// CHECK-NEXT:     enter = exp(total - prefix)
+// CHECK-NEXT:     leave = exp(prefix)
+// CHECK-NEXT:     weight = exp(prefix_t - prefix_s)
+// CHECK-NEXT:     every channel of the keys has factors of its own
+// CHECK:        confirmed in float64, chunk by chunk against the recurrence: {{[0-9]+}} values, largest relative error {{[0-9].[0-9]e-1[0-9]}}
+// CHECK:        backward
+// CHECK-NEXT:     dq: the same sweep with do, v, k in place of q, k, v; towards earlier positions
+// CHECK-NEXT:     d(g_j): sum over r >= j of q_r . dq_r - k_r . dk_r
+
+// EARLIER:      recurrence, towards earlier positions
+// EARLIER-NEXT:   S = S + k_t v_t^T; o_t = q_t S; then S = exp(g_t) S
+// EARLIER:      chunked form, chunks last to first
+// EARLIER:        enter = exp(prefix)
+// EARLIER-NEXT:   leave = exp(total - prefix)
+// EARLIER-NEXT:   weight = exp(prefix_s - prefix_t)
+// EARLIER-NOT:  backward
+
+// CHUNK:      @attention: attn.chunk
+// CHUNK-NEXT:   q = q * 0.25
+// CHUNK-NEXT:   g = max(g, -104)
+// CHUNK:        weight = exp(prefix_t - prefix_s)
+// CHUNK:        cost: 16 x 8 numbers of state per head; in chunks of 32, 1536 + 512 flops per position and head
