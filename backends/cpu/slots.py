@@ -57,10 +57,13 @@ class Grid:
 def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Size], width: int, inputs: int) -> Grid:
     """The grid over an argument of shape `over`; depends on sizes only, never on the number of threads.
 
+    The batch of "chunks" may be sequences.
     `outputs` are the results' shapes, `width` the bytes of an element of sums, `inputs` the bytes of all inputs.
     """
     batch, heads, length = over[:3]
     blocks = -(-length // kernel.block_q)
+    if kernel.grid == "chunks":
+        return Grid(batch, heads, kernel.blocks, kernel.block_q)
     if kernel.serial:
         return Grid(batch, heads, blocks, kernel.block_q, 3)
     grids = []

@@ -155,7 +155,7 @@ def recurrence(program: Linear, given: dict[str, Any]) -> dict[str, Any]:
     offsets = given.get("offsets")
     spans = [(b, 0, length) for b in range(batch)]
     if offsets is not None:
-        spans = [(0, int(a), int(e)) for a, e in itertools.pairwise(offsets)]
+        spans = [(0, int(a), int(e)) for a, e in itertools.pairwise(np.asarray(offsets, int))]
     interval = program.interval or 1
     rows = -(-length // interval) if offsets is None else length // interval + len(spans)
     o, final = np.zeros((batch, every, length, program.v)), np.zeros((len(spans), every, program.k, program.v))

@@ -59,7 +59,25 @@ class RowPairs:
     columns: int
 
 
-Lowered = ir.Value | Memory | LaneTile | RowTile | LanePairs | RowPairs
+@dataclass(frozen=True)
+class RowMajor:
+    """A tile [rows, columns] (or [columns], one row); `kept` is the element type in the buffer, where rows are `width` elements apart."""
+
+    address: ir.Value
+    kept: ir.Type
+    rows: int
+    columns: int
+    width: int
+
+    def at(self, row: ir.Value | None, column: ir.Value) -> ir.Value:
+        """Address of an element."""
+        offset = emit.to_i64(column)
+        if row is not None:
+            offset = emit.add(emit.mul(emit.to_i64(row), emit.integer(self.width)), offset)
+        return emit.element_pointer(self.address, offset, self.kept)
+
+
+Lowered = ir.Value | Memory | LaneTile | RowTile | LanePairs | RowPairs | RowMajor
 Rule = Callable[["Context", ir.Operation], None]
 
 
@@ -68,7 +86,7 @@ class Context:
     """State of one kernel's lowering.
 
     The last buffer has room for one value per lane, `places` for one address per lane; `nowhere` takes a value that nobody reads.
-    `by_keys` tells that lanes are keys, not query rows.
+    `by_keys` tells that lanes are keys or columns, not query rows.
     """
 
     target: CpuTarget

@@ -6,7 +6,7 @@ sizes and strides (in elements). Under a causal mask the last blocks of queries 
 those programs come first.
 """
 
-from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering import emit, row_rules
 from attn_mlir.backends.cpu.lowering.accumulate import lower_accumulate
 from attn_mlir.backends.cpu.lowering.context import Context, Lowered, Memory
 from attn_mlir.backends.cpu.lowering.control import lower_for, lower_if
@@ -24,7 +24,7 @@ HEADER = 4
 def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
     """Replaces `kernel` by its worker, under the same name."""
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
-    lanes = ir.IntegerAttr(sizes["block_q"]).value
+    in_rows = "tile.layout" in kernel.attributes
     block = kernel.regions[0].blocks[0]
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
     with kernel.location, ir.InsertionPoint(kernel):
@@ -32,6 +32,7 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
         entry = worker.add_entry_block()
     with kernel.location, ir.InsertionPoint(entry):
         score = score_type(kernel)
+        lanes = target.vector_bytes // emit.bytes_of(score) if in_rows else ir.IntegerAttr(sizes["block_q"]).value
         words = entry.arguments[0]
         buffers = [_allocate(ir.IntegerAttr(size).value, score) for size in ir.ArrayAttr(kernel.attributes["tile.buffers"])]
         buffers.append(_allocate(lanes, score))
@@ -40,9 +41,10 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
         total, blocks, heads = (_word(words, position) for position in (1, 2, 3))
 
         def body(program: ir.Value) -> None:
-            by_keys = _grid(sizes) == "pairs"
+            by_keys = in_rows or _grid(sizes) == "pairs"
             ids = _program(program, blocks, heads, last_first=not by_keys)
-            context = Context(target, lanes, score, buffers, ids, places, nowhere, by_keys, rules=dict(RULES))
+            rules = {**RULES, **row_rules.RULES} if in_rows else RULES
+            context = Context(target, lanes, score, buffers, ids, places, nowhere, by_keys, rules=dict(rules))
             context.values.update(zip(block.arguments, arguments, strict=True))
             context.lower_block(block)
 

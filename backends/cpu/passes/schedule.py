@@ -10,6 +10,7 @@ operands are kept as pairs along the summed dimension ("lane_pairs", "row_pairs"
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.cpu.lowering.kernel import score_type
+from attn_mlir.backends.cpu.passes.row_schedule import is_row_major, schedule_rows
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -37,6 +38,8 @@ class _Buffers:
 
 def schedule(kernel: ir.Operation) -> bool:
     """Annotates a tiled kernel; returns False after an error."""
+    if is_row_major(kernel):
+        return schedule_rows(kernel)
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     lanes, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
     with kernel.context:

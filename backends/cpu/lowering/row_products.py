@@ -1,0 +1,135 @@
+"""Products of tiles that lie row by row: outer products of broadcast numbers with vectors of columns, in blocks that fill the registers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering.context import Context, RowMajor
+from attn_mlir.backends.cpu.lowering.row_tiles import counted, get_tile, padded, tile_in
+from attn_mlir.backends.cpu.lowering.transpose import transpose
+from attn_mlir.mlir import arith, ir, scf, vector
+
+
+def lower_dot(context: Context, op: ir.Operation) -> None:
+    """`tile.dot`."""
+    target = tile_in(context, op.results[0].type, context.buffer(op))
+
+    def finish(row: ir.Value, column: ir.Value, total: ir.Value) -> None:
+        emit.store(total, target.at(row, column), alignment=_alignment(context))
+
+    _multiply(context, op, target, finish)
+    context.values[op.results[0]] = target
+
+
+def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
+    """`tile.dot_add` and `tile.dot_rescale`, in place."""
+    target = get_tile(context, op.operands[0])
+    scale = get_tile(context, op.operands[1]) if op.name == "tile.dot_rescale" else None
+    type_ = ir.VectorType.get([context.lanes], context.score)
+
+    def finish(row: ir.Value, column: ir.Value, total: ir.Value) -> None:
+        place = target.at(row, column)
+        old = emit.load(type_, place, alignment=_alignment(context))
+        if scale is None:
+            total = arith.AddFOp(old, total).result
+        else:
+            factor = emit.splat(emit.load(context.score, scale.at(None, row)), context.lanes)
+            total = vector.FMAOp(old, factor, total).result
+        emit.store(total, place, alignment=_alignment(context))
+
+    _multiply(context, op, target, finish)
+    context.values[op.results[0]] = target
+
+
+def _alignment(context: Context) -> int:
+    return context.lanes * context.score_bytes
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The first factor, [rows, depth], or in memory [depth, rows]."""
+
+    tile: RowMajor
+    transposed: bool
+
+    def elements(self, first: ir.Value, count: int) -> Callable[[ir.Value], list[ir.Value]]:
+        """A function that gives the addresses of `count` rows' elements at a depth."""
+        numbers = [emit.add(first, emit.index(r)) for r in range(count)]
+        if self.transposed:
+            return lambda k: [self.tile.at(k, number) for number in numbers]
+        rows = [self.tile.at(number, emit.index(0)) for number in numbers]
+        return lambda k: [emit.element_pointer(row, k, self.tile.kept) for row in rows]
+
+
+def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Callable[[ir.Value, ir.Value, ir.Value], None]) -> None:
+    """Calls `finish(row, first column, vector)` for all vectors of a b."""
+    a, b = (get_tile(context, value) for value in list(op.operands)[-2:])
+    left = _Left(a, "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value)
+    depth = a.rows if left.transposed else a.columns
+    right = _transposed(context, b) if ir.BoolAttr(op.attributes["transpose_b"]).value else b
+    rows, wide = block_sizes(target.rows, target.width // context.lanes, context.target.registers)
+
+    def block(row: ir.Value, rows: int, column: ir.Value, wide: int) -> None:
+        type_ = ir.VectorType.get([context.lanes], context.score)
+        elements = left.elements(row, rows)
+        loop = scf.ForOp(emit.index(0), emit.index(depth), emit.index(1), [emit.number(type_, 0.0)] * (rows * wide))
+        with ir.InsertionPoint(loop.body):
+            k = loop.induction_variable
+            start = right.at(k, column)
+            steps = [emit.element_pointer(start, emit.integer(n * context.lanes), context.score) for n in range(wide)]
+            vectors = [emit.load(type_, step, alignment=_alignment(context)) for step in steps]
+            totals = []
+            for r, address in enumerate(elements(k)):
+                factor = emit.splat(emit.load(context.score, address), context.lanes)
+                totals += [vector.FMAOp(factor, vectors[n], loop.inner_iter_args[r * wide + n]).result for n in range(wide)]
+            scf.YieldOp(totals)
+        for r in range(rows):
+            for n in range(wide):
+                finish(emit.add(row, emit.index(r)), emit.add(column, emit.index(n * context.lanes)), loop.results[r * wide + n])
+
+    def columns(column: ir.Value, wide: int) -> None:
+        _blocks(target.rows, rows, lambda row, count: block(row, count, column, wide))
+
+    _blocks(target.width, wide * context.lanes, lambda column, count: columns(column, count // context.lanes))
+
+
+def block_sizes(rows: int, vectors: int, registers: int) -> tuple[int, int]:
+    """Rows and vectors of columns of a block of sums: as many as fit into registers beside their factors, with few left over."""
+    best, found = (-1.0, 0.0), (1, 1)
+    for wide in range(1, min(vectors, 6) + 1):
+        for high in range(1, min(rows, 12) + 1):
+            if high * wide + wide + 1 > registers:
+                continue
+            # Loads for each multiplication, on sizes rounded up to whole blocks; enough sums in flight hide the latency.
+            steps = -(-rows // high) * -(-vectors // wide)
+            cost = steps * max(high * wide, 8, 0.9 * (high + wide))
+            score = (-cost, float(high * wide))
+            if best == (-1.0, 0.0) or score > best:
+                best, found = score, (high, wide)
+    return found
+
+
+def _blocks(size: int, step: int, body: Callable[[ir.Value, int], None]) -> None:
+    """`body(first, count)` for [0, size) in whole steps, then for what is left."""
+    whole = size // step * step
+    if whole == step:
+        body(emit.index(0), step)
+    elif whole:
+        counted(emit.index(whole), step, lambda first: body(first, step))
+    if whole < size:
+        body(emit.index(whole), size - whole)
+
+
+def _transposed(context: Context, tile: RowMajor) -> RowMajor:
+    """The tile with rows and columns exchanged, in the last buffer but one."""
+    lanes = context.lanes
+    target = RowMajor(context.buffers[-2], tile.kept, tile.columns, tile.rows, padded(tile.rows, lanes))
+    type_ = ir.VectorType.get([lanes], tile.kept)
+
+    def square(row: ir.Value, column: ir.Value) -> None:
+        rows = [emit.load(type_, tile.at(emit.add(row, emit.index(r)), column), alignment=_alignment(context)) for r in range(lanes)]
+        for number, made in enumerate(transpose(rows)):
+            emit.store(made, target.at(emit.add(column, emit.index(number)), row), alignment=_alignment(context))
+
+    counted(emit.index(padded(tile.rows, lanes)), lanes, lambda row: counted(emit.index(tile.width), lanes, lambda c: square(row, c)))
+    return target
