@@ -1,0 +1,153 @@
+"""Random linear attentions as Python functions, and their gradients: as derived, and by autograd of the recurrence."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from attn_mlir.api.linear import arguments, find
+from attn_mlir.api.linear_inputs import check_linear
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.reference import evaluate
+from attn_mlir.registry import registry
+from linear_reference import reference
+from trace_helpers import as_array
+
+Draw = Callable[[int], int]
+"""A number below its argument."""
+B, H, T, K, V = 2, 4, 7, 5, 3
+MODS = ("q_mod", "k_mod", "v_mod", "decay_mod")
+
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "tanh({})": torch.tanh,
+    "silu({})": torch.nn.functional.silu,
+    "softplus({})": torch.nn.functional.softplus,
+    "exp(tanh({}))": lambda x: torch.exp(torch.tanh(x)),
+    "relu({})": torch.relu,
+    "0.6 * {}": lambda x: 0.6 * x,
+    "{} + 0.3": lambda x: x + 0.3,
+}
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "{} + {}": lambda x, y: x + y,
+    "{} * {}": lambda x, y: x * y,
+    "{} / (1 + {} ** 2)": lambda x, y: x / (1.0 + y * y),
+    "maximum({}, {})": torch.maximum,
+}
+_READS: dict[str, Callable[..., Any]] = {
+    "heads[h]": lambda tensors, b, h, t: tensors["heads"][h],
+    "steps[b, h, t]": lambda tensors, b, h, t: tensors["steps"][b, h, t],
+    "table[t]": lambda tensors, b, h, t: tensors["table"][t],
+    "table[T - 1 - t]": lambda tensors, b, h, t: tensors["table"][T - 1 - t],
+    "number": lambda tensors, b, h, t: tensors["number"],
+}
+
+
+def randn(seed: int, *shape: int) -> torch.Tensor:
+    """Normal numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class LinearCase:
+    """A linear attention; `tensors` are what its mods may read."""
+
+    text: str
+    mods: tuple[Any, ...]
+    tensors: dict[str, torch.Tensor]
+    given: dict[str, torch.Tensor] = field(default_factory=dict)
+    """q, k, v, and decay and initial_state where there are such."""
+    bounds: list[int] | None = None
+
+
+def random_linear(draw: Draw) -> LinearCase:
+    """Heads, form of the decay, states, sequences and mods at random."""
+    shapes = {"heads": (H,), "steps": (B, H, T), "table": (T,), "number": (), "wide": (H, K)}
+    tensors = {name: randn(41 + i, *shape).requires_grad_() for i, (name, shape) in enumerate(shapes.items())}
+    bounds = [[0, 3, 3, 6], [0, 1, T], None, None][draw(4)]
+    bounds = None if bounds is None else [*bounds[:-1], T]
+    batch, decay = 1 if bounds else B, ("none", "heads", "steps", "rates", "channels")[draw(5)]
+    sizes = {"heads": (H,), "steps": (batch, H, T), "rates": (H, K), "channels": (batch, H, T, K)}
+    given = {"q": randn(1, batch, (1, 2, H)[draw(3)], T, K), "k": randn(2, batch, (1, 2, H)[draw(3)], T, K), "v": randn(3, batch, H, T, V)}
+    if decay in sizes:
+        given["decay"] = -randn(4, *sizes[decay]).abs()
+    if draw(2):
+        given["initial_state"] = randn(5, len(bounds) - 1 if bounds else batch, H, K, V)
+    mods, texts = [], [f"decay {decay}, bounds {bounds}, {', '.join(given)}"]
+    for name in MODS:
+        mod, text = _mod(name, draw, tensors) if draw(2) else (None, "")
+        mods.append(mod)
+        texts += [f"{name}: {text}"] if text else []
+    return LinearCase("\n".join(texts), tuple(mods), tensors, {n: x.requires_grad_() for n, x in given.items()}, bounds)
+
+
+def _mod(name: str, draw: Draw, tensors: dict[str, torch.Tensor]) -> tuple[Any, str]:
+    """A mod of the input called `name`, and how it reads. Decays stay negative."""
+    change, text = _expression(draw, tensors, 2)
+    if name == "v_mod" or draw(3):
+        if name == "decay_mod":
+            return lambda x, b, h, t: -0.5 * torch.log(1.0 + change(x, b, h, t) ** 2), f"-log(1 + ({text}) ** 2) / 2"
+        return lambda x, b, h, t: change(x, b, h, t), text
+    if name == "decay_mod":
+        faded = lambda x, b, h, t, d: -0.5 * torch.log(1.0 + (change(x, b, h, t) + tensors["wide"][h, d]) ** 2)  # noqa: E731
+        return faded, f"-log(1 + ({text} + wide[h, d]) ** 2) / 2"
+    return lambda x, b, h, t, d: change(x, b, h, t) * tensors["wide"][h, d], f"({text}) * wide[h, d]"
+
+
+def _expression(draw: Draw, tensors: dict[str, torch.Tensor], depth: int) -> tuple[Callable[..., Any], str]:
+    kind = draw(4) if depth else 0
+    if kind == 0:
+        return (lambda x, b, h, t: x), "x"
+    if kind == 1:
+        text, function = list(_UNARY.items())[draw(len(_UNARY))]
+        inner, name = _expression(draw, tensors, depth - 1)
+        return (lambda x, b, h, t: function(inner(x, b, h, t))), text.format(name)
+    text, combine = list(_BINARY.items())[draw(len(_BINARY))]
+    inner, name = _expression(draw, tensors, depth - 1)
+    read, of = list(_READS.items())[draw(len(_READS))]
+    return (lambda x, b, h, t: combine(inner(x, b, h, t), of(tensors, b, h, t))), text.format(name, read)
+
+
+def gradients(case: LinearCase, pipeline: str) -> list[tuple[str, float]]:
+    """How far each gradient, derived and run through `pipeline`, is from autograd's, relative to its size."""
+    x = case.given
+    call = check_linear(x["q"], x["k"], x["v"], x.get("decay"), x.get("initial_state"), _offsets(case), "bhsd")
+    form = ("f64", K, V, 1.0, call.decay_form, call.initial_state is not None, True, call.offsets)
+    entry, scan = find(case.mods, form, None)
+    q, k, captures = arguments(entry.traced, call, entry.captures(scan, 0.0))
+    inputs = [q, k, call.v, *captures]
+    o, state = reference(**case.given, **dict(zip(MODS, case.mods, strict=True)), cu_seqlens=case.bounds)
+    weights = [randn(11, *o.shape), randn(12, *state.shape)]
+    wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    derived = _derived(entry.traced.text, inputs, weights, pipeline)
+    leaves = [x for x in (*case.given.values(), *case.tensors.values()) if x.requires_grad]
+    expected = torch.autograd.grad((o * weights[0]).sum() + (state * weights[1]).sum(), leaves, allow_unused=True)
+    # What the program takes may be a view of a leaf: autograd brings the derived gradients there.
+    views = [x for x in wanted if x.requires_grad]
+    pulled = torch.autograd.grad(views, leaves, [torch.from_numpy(np.asarray(g)) for g in derived], allow_unused=True)
+    found = zip([*case.given, *case.tensors], pulled, expected, strict=True)
+    return [(name, _error(got, want)) for name, got, want in found if want is not None or got is not None]
+
+
+def _offsets(case: LinearCase) -> torch.Tensor | None:
+    return None if case.bounds is None else torch.tensor(case.bounds, dtype=torch.int32)
+
+
+def _derived(text: str, inputs: Sequence[Any], weights: Sequence[torch.Tensor], pipeline: str) -> list[np.ndarray]:
+    context = ir.Context()
+    load_all(context)
+    with context:
+        module = ir.Module.parse(text)
+        Pipeline.parse(pipeline, registry()).run(module)
+        given = [as_array(x) for x in inputs]
+        results = evaluate(module, given, "attention_fwd")
+        return evaluate(module, [*given, *results, *map(as_array, weights)], "attention_bwd")
+
+
+def _error(got: torch.Tensor | None, wanted: torch.Tensor | None) -> float:
+    zero = torch.zeros(())
+    got, wanted = (zero if x is None else x for x in (got, wanted))
+    return float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1.0))
