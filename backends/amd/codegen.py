@@ -1,4 +1,4 @@
-"""Which code generator makes a kernel: `mfma` prints kernels with matrix products, `simt` kernels without any."""
+"""Which code generator makes a kernel: `chunks` sweeps over chunks, `mfma` other kernels with matrix products, `simt` those without any."""
 
 from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu.attributes import Fields
@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.emitters import Emitters
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.mlir import ir
 
-EMITTERS = Emitters("amd", "attn_mlir.backends.amd", ("mfma", "simt"), TARGETS)
+EMITTERS = Emitters("amd", "attn_mlir.backends.amd", ("chunks", "mfma", "simt"), TARGETS)
 
 
 def plan(kernel: ir.Operation) -> Fields:

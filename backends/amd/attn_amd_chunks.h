@@ -1,0 +1,172 @@
+// What kernels that sweep over chunks (linear attention) are made of besides attn_amd.h.
+//
+// A block of threads is four waves. Tiles are results of matrix products in registers ("blocks" of 32 x 32 or 16 x 16 elements, shared out
+// to the waves), or pieces of loaded tiles in registers of the threads; what a product takes lies in shared memory, as rows of swizzled
+// chunks (see `chunk_at`): those of the tile, or of its transpose.
+#pragma once
+
+namespace attn {
+
+typedef unsigned short Halves4 __attribute__((ext_vector_type(4)));
+typedef unsigned short Halves8 __attribute__((ext_vector_type(8)));
+typedef unsigned short Halves16 __attribute__((ext_vector_type(16)));
+typedef float Float8 __attribute__((ext_vector_type(8)));
+
+// Registers that can be copied as a whole.
+template <typename T, int Count> struct Array {
+  T x[Count];
+  __device__ __forceinline__ T &operator[](int i) { return x[i]; }
+  __device__ __forceinline__ const T &operator[](int i) const { return x[i]; }
+};
+
+// What a lane has of a block: `kLength` neighbouring elements of one row (or column), which is number `own()` of the block; the first of them
+// is number `first()`.
+template <int Size> struct Block;
+template <> struct Block<32> {
+  typedef Float16x Floats;
+  typedef Halves16 Halves;
+  static constexpr int kLength = 16;
+  static __device__ __forceinline__ int own() { return permuted_row(thread() & 31); }
+  static __device__ __forceinline__ int first() { return (thread() & 32) >> 1; }
+};
+template <> struct Block<16> {
+  typedef Float4 Floats;
+  typedef Halves4 Halves;
+  static constexpr int kLength = 4;
+  static __device__ __forceinline__ int own() { return thread() & 15; }
+  static __device__ __forceinline__ int first() { return (thread() & 63) >> 4 << 2; }
+};
+
+// What the lanes of a wave have written to shared memory can be read by all lanes of it.
+ATTN_DEVICE void wave_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+// The value of one lane, the same number in all.
+ATTN_DEVICE float of_lane(float x, int lane) { return bits<float>(__builtin_amdgcn_readlane(bits<int>(x), lane)); }
+
+// Sums of lanes 0 to `lane` (or, reversed, `lane` to Count - 1).
+template <int Count, bool Reverse> ATTN_DEVICE float wave_cumsum(float x) {
+  const int lane = thread() & 63;
+#pragma unroll
+  for (int step = 1; step < Count; step *= 2) {
+    const int other = Reverse ? lane + step : lane - step;
+    const float y = from_lane(x, other & 63);
+    x += (Reverse ? other < Count : other >= 0) ? y : 0.0f;
+  }
+  return x;
+}
+
+// ---- matrix products
+
+template <typename T> constexpr bool kIsHalf = false;
+template <> constexpr bool kIsHalf<__half> = true;
+
+template <typename T> ATTN_DEVICE void multiply_block(Float16x &to, Bits4 a, Bits4 b) {
+  if constexpr (kIsHalf<T>) multiply_f16(to, a, b);
+  else multiply_bf16(to, a, b);
+}
+template <typename T> ATTN_DEVICE void multiply_quarter(Float4 &to, Bits2 a, Bits2 b) {
+  if constexpr (kIsHalf<T>) to = __builtin_amdgcn_mfma_f32_16x16x16f16(bits<Half4>(a), bits<Half4>(b), to, 0, 0, 0);
+  else to = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(bits<Short4>(a), bits<Short4>(b), to, 0, 0, 0);
+}
+template <typename T> ATTN_DEVICE void multiply_block(Float4 &to, Bits4 a, Bits4 b) {
+  multiply_quarter<T>(to, a.xy, b.xy);
+  multiply_quarter<T>(to, a.zw, b.zw);
+}
+
+// to += a b^T, where the rows of `a` belong to the lanes, and those of `b` to the elements of a lane. `a` and `b` lie in shared memory, with
+// rows of Chunks chunks; the wave has A x B blocks: number m * Stride + n * (A > 1 ... ) of `to` is made of rows `a_row` + Size m and `b_row` + Size n.
+template <typename T, int Size, int Terms, int A, int B, int StrideA, int StrideB, int Chunks, int Count>
+ATTN_DEVICE void multiply(Array<typename Block<Size>::Floats, Count> &to, const unsigned char *a, int a_row, const unsigned char *b, int b_row) {
+  const int own = Block<Size>::own(), lane = thread() & 63;
+  if constexpr (Size == 16 && Terms == 16) {
+    Bits2 x[A], y[B];
+#pragma unroll
+    for (int m = 0; m < A; ++m)
+      x[m] = *(const Bits2 *)(chunk_at<Chunks>((unsigned char *)a, a_row + Size * m + own, lane >> 5) + (lane & 16) / 2);
+#pragma unroll
+    for (int n = 0; n < B; ++n)
+      y[n] = *(const Bits2 *)(chunk_at<Chunks>((unsigned char *)b, b_row + Size * n + own, lane >> 5) + (lane & 16) / 2);
+#pragma unroll
+    for (int m = 0; m < A; ++m)
+#pragma unroll
+      for (int n = 0; n < B; ++n) multiply_quarter<T>(to[m * StrideA + n * StrideB], y[n], x[m]);
+  } else {
+    constexpr int kTogether = 8 * (64 / Size);  // terms
+    static_assert(Terms % kTogether == 0);
+#pragma unroll
+    for (int t = 0; t < Terms; t += kTogether) {
+      const int chunk = t / 8 + lane / Size;
+      Bits4 x[A], y[B];
+#pragma unroll
+      for (int m = 0; m < A; ++m) x[m] = *(const Bits4 *)chunk_at<Chunks>((unsigned char *)a, a_row + Size * m + own, chunk);
+#pragma unroll
+      for (int n = 0; n < B; ++n) y[n] = *(const Bits4 *)chunk_at<Chunks>((unsigned char *)b, b_row + Size * n + own, chunk);
+#pragma unroll
+      for (int m = 0; m < A; ++m)
+#pragma unroll
+        for (int n = 0; n < B; ++n) multiply_block<T>(to[m * StrideA + n * StrideB], y[n], x[m]);
+    }
+  }
+}
+
+// ---- shared memory
+
+// An element of a tile.
+template <int Chunks> ATTN_DEVICE unsigned short half_at(const unsigned char *tile, int row, int column) {
+  return *(const unsigned short *)(chunk_at<Chunks>((unsigned char *)tile, row, column >> 3) + 2 * (column & 7));
+}
+// Neighbouring elements of a row, from a multiple of as many on.
+template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row, int column, Halves4 x) {
+  keep_four<Chunks>(tile, row, column, bits<Bits2>(x));
+}
+template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row, int column, Halves8 x) {
+  keep_eight<Chunks>(tile, row, column, bits<Bits4>(x));
+}
+template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row, int column, Halves16 x) {
+  keep_eight<Chunks>(tile, row, column, bits<Bits4>(x.lo));
+  keep_eight<Chunks>(tile, row, column + 8, bits<Bits4>(x.hi));
+}
+// Eight rows of four columns, as four rows of the transpose.
+template <int Chunks> ATTN_DEVICE void keep_patch(unsigned char *tile, int row, int column, const Halves4 *x) {
+  Bits2 words[8];
+#pragma unroll
+  for (int e = 0; e < 8; ++e) words[e] = bits<Bits2>(x[e]);
+  keep_transposed<Chunks>(tile, row, column, words);
+}
+
+// ---- results
+
+// Neighbouring elements of a row of `Columns` columns, whose start is a multiple of `Align` elements.
+template <int Align, int Columns, typename Vector> ATTN_DEVICE void store_halves(unsigned short *row, int column, Vector x) {
+  constexpr int kCount = sizeof(Vector) / 2;
+#pragma unroll
+  for (int e = 0; e < kCount; e += 4) {
+    if constexpr (Align >= 4) {
+      const Halves4 four = {x[e], x[e + 1], x[e + 2], x[e + 3]};
+      if (column + e < Columns) *(Halves4 *)(row + column + e) = four;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (column + e + i < Columns) row[column + e + i] = x[e + i];
+    }
+  }
+}
+template <int Align, int Columns, typename Vector> ATTN_DEVICE void store_floats(float *row, int column, Vector x) {
+  constexpr int kCount = sizeof(Vector) / 4;
+#pragma unroll
+  for (int e = 0; e < kCount; e += 4) {
+    if constexpr (Align >= 4) {
+      const Float4 four = {x[e], x[e + 1], x[e + 2], x[e + 3]};
+      if (column + e < Columns) *(Float4 *)(row + column + e) = four;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (column + e + i < Columns) row[column + e + i] = x[e + i];
+    }
+  }
+}
+
+}  // namespace attn

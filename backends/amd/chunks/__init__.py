@@ -1,0 +1,44 @@
+"""HIP C++ for sweeps over chunks (linear attention): matrix products of tiles in shared memory, the state in registers."""
+
+from collections.abc import Mapping
+
+from attn_mlir.backends.amd.chunks.kernel import Kernel
+from attn_mlir.backends.amd.target import AmdTarget
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | str]) -> Fields | None:
+    """The schedule of a kernel with the grid "chunks"; None for others.
+
+    `waves` per SIMD that registers are limited for; `reuse`: more barriers, so that more tiles have the same place in shared memory.
+
+    Raises UnsupportedError where such a kernel cannot be made.
+    """
+    sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+    if "grid" not in sizes or ir.StringAttr(sizes["grid"]).value != "chunks":
+        return None
+    needed = 0
+    made: list[Fields] = []
+    for reuse in (0, 1):
+        fields: Fields = {"waves": 1, "reuse": reuse}
+        needed = Kernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
+        if 2 * needed <= target.lds_bytes:
+            made.insert(0, {**fields, "waves": 2})
+            break
+        if needed <= target.lds_bytes:
+            made.append(fields)
+    if not made:
+        raise UnsupportedError(
+            f"amd: a sweep over chunks needs {needed} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller chunks "
+            "or smaller blocks of values"
+        )
+    return {name: choices.get(name, value) for name, value in made[0].items()}
+
+
+def emit(kernel: ir.Operation, target: AmdTarget) -> KernelCode:
+    """The source of a scheduled kernel. Raises UnsupportedError for what this emitter cannot do."""
+    return Kernel(kernel, {**attributes.read(kernel, SCHEDULE), "arch": target.arch}).emit()

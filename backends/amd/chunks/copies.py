@@ -1,0 +1,209 @@
+"""Prints copies of tiles into shared memory, when something first needs one."""
+
+from attn_mlir.backends.amd.chunks.core import Core
+from attn_mlir.backends.amd.chunks.memory import Buffer
+from attn_mlir.backends.amd.chunks.tiles import THREADS, WAVES, Fragment, Grid, Held, Partial, Uniform, Vector, Wide
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+class Copies:
+    """Makes forms of tiles in shared memory, each once."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def vector(self, value: ir.Value) -> Vector | Uniform:
+        """A tile of one value a row in registers; adds up the parts of a sum."""
+        core, tile = self.core, self.core.tiles[value]
+        if isinstance(tile, Partial):
+            buffer = core.copies[tile.name, "parts"]
+            core.memory.read(buffer)
+            made = Vector(core.names.fresh(tile.name), tile.length)
+            core.writer.line(f"attn::Array<float, {made.parts}> {made.name};")
+            with core.unrolled("n", made.parts):
+                core.writer.line(f"{made.name}[n] = 0.0f;")
+                with core.unrolled("e", tile.groups):
+                    at = f"e * {core.vector_stride(tile)} + min(lane + 64 * n, {tile.length - 1})"
+                    core.writer.line(f"{made.name}[n] += ((const float *)({buffer.at}))[{at}];")
+            core.tiles[value] = tile = made
+        if not isinstance(tile, (Vector, Uniform)):
+            raise UnsupportedError(f"amd: {value} is no tile of one value a row")
+        return tile
+
+    def vector_copy(self, value: ir.Value) -> None:
+        """Makes a vector's elements readable at any row, in every wave."""
+        core, tile = self.core, self.vector(value)
+        if isinstance(tile, Uniform):
+            return
+        if (tile.name, "vector") not in core.copies:
+            stride = core.vector_stride(tile)
+            buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_at"), 4 * stride * WAVES, own=True)
+            core.copies[tile.name, "vector"] = buffer
+            core.memory.write(buffer)
+            with core.unrolled("n", -(-stride // 64)) if stride > 64 else core.scope(None):
+                n = "n" if stride > 64 else "0"
+                guard = f"if (lane + 64 * n < {stride}) " if stride % 64 and stride > 64 else f"if (lane < {stride}) " if stride < 64 else ""
+                at = f"wave * {stride} + lane" + (" + 64 * n" if stride > 64 else "")
+                core.writer.line(f"{guard}((float *)({buffer.at}))[{at}] = {tile.name}[{n if tile.parts > 1 else 0}];")
+        core.memory.read(core.copies[tile.name, "vector"])
+
+    def floats(self, value: ir.Value) -> Buffer:
+        """Makes all elements of a tile of f32 readable."""
+        core, tile = self.core, self.core.tiles[value]
+        if not isinstance(tile, (Fragment, Held, Wide)):
+            raise UnsupportedError(f"amd: {value} is no tile of two dimensions")
+        if (tile.name, "floats") not in core.copies:
+            stride = core.float_stride(tile)
+            buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_at"), 4 * stride * core.padded(tile.rows))
+            core.copies[tile.name, "floats"] = buffer
+            core.memory.write(buffer)
+            with self.elements(tile, guard=True) as (row, column, element):
+                core.writer.line(f"((float *)({buffer.at}))[({row}) * {stride} + {column}] = {tile.name}{element};")
+        core.memory.read(core.copies[tile.name, "floats"])
+        return core.copies[tile.name, "floats"]
+
+    def halves(self, value: ir.Value, form: str) -> Buffer:
+        """Makes the rows or the columns of a tile of 16-bit elements readable in chunks of eight."""
+        buffer = self.written(value, form)
+        self.core.memory.read(buffer)
+        return buffer
+
+    def written(self, value: ir.Value, form: str) -> Buffer:
+        """Writes the rows or the columns of a tile of 16-bit elements, if they are not there yet."""
+        core, tile = self.core, self.core.tiles[value]
+        if not isinstance(tile, (Fragment, Held)) or tile.element == "f32":
+            raise UnsupportedError(f"amd: products take tiles of 16-bit elements, not {value}")
+        if (tile.name, form) in core.copies:
+            return core.copies[tile.name, form]
+        rows, columns = core.padded(tile.rows), core.padded(tile.columns)
+        rows, columns = (rows, columns) if form == "rows" else (columns, rows)
+        buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_{form}"), 2 * rows * columns)
+        core.copies[tile.name, form] = buffer
+        core.memory.write(buffer)
+        if isinstance(tile, Held):
+            self._held(tile, form, buffer, columns // 8)
+        else:
+            self._fragment(tile, form, buffer, columns // 8)
+        return buffer
+
+    def _held(self, tile: Held, form: str, buffer: Buffer, chunks: int) -> None:
+        core, writer = self.core, self.core.writer
+        if form == "columns" and not tile.patches:
+            raise UnsupportedError(f"amd: {tile.name} is not in patches, but its columns are needed; this is a bug of the code generator")
+        with core.unrolled("t", tile.turns) if tile.turns > 1 else core.scope(""):
+            self.piece(tile, guard=True)
+            t = "t" if tile.turns > 1 else "0"
+            with core.scope(self._exists(tile) or None):
+                if not tile.patches:
+                    writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, row, column, {tile.name}[{t}]);")
+                elif form == "rows":
+                    with core.unrolled("e", 8):
+                        writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, row + e, column, {tile.name}[8 * {t} + e]);")
+                else:
+                    writer.line(f"attn::keep_patch<{chunks}>({buffer.at}, row, column, &{tile.name}[8 * {t}]);")
+
+    def _fragment(self, tile: Fragment, form: str, buffer: Buffer, chunks: int) -> None:
+        core, writer, grid = self.core, self.core.writer, tile.grid
+        along = (form == "columns") == grid.by_columns
+        with self.blocks(grid) as (row, column):
+            if along:
+                place = (column, row) if grid.by_columns else (row, column)
+                writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[n]);")
+            else:
+                with core.unrolled("r", grid.length):
+                    place = (f"{row} + r", column) if grid.by_columns else (row, f"{column} + r")
+                    place = place if form == "rows" else place[::-1]
+                    writer.line(f"attn::keep_half<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[n][r]);")
+
+    # ---- loops over registers
+
+    def piece(self, tile: Held, guard: bool = False) -> None:
+        """Prints the constants `row` and `column` of piece `t` of this thread, and `piece` where only some threads shall go on."""
+        per_row = tile.padded // tile.width
+        number = "attn::thread()" + (f" + {THREADS} * t" if tile.turns > 1 else "")
+        wrapped = tile.pieces % THREADS != 0
+        if wrapped and guard:
+            self.core.writer.line(f"const int piece = {number};")
+            number = "piece"
+        number = f"({number}) % {tile.pieces}" if wrapped else number
+        height = f" * {tile.height}" if tile.height > 1 else ""
+        self.core.writer.line(
+            f"const int row = ({number}) / {per_row}{height}, column = ({number}) % {per_row} * {tile.width};"
+            if tile.turns > 1 or wrapped
+            else f"const int row = {number} / {per_row}{height}, column = {number} % {per_row} * {tile.width};"
+        )
+
+    def _exists(self, tile: Held) -> str:
+        return f"if (piece < {tile.pieces})" if tile.pieces % THREADS else ""
+
+    def blocks(self, grid: Grid) -> "_Blocks":
+        """A scope that loops over the blocks `n` of this wave; gives the lane's row and column (of its first element) in the tile."""
+        return _Blocks(self.core, grid)
+
+    def elements(self, tile: Fragment | Held | Wide, guard: bool) -> "_Elements":
+        """A scope that loops over all elements; gives row, column, and the subscripts of the element in registers."""
+        return _Elements(self, tile, guard)
+
+
+class _Blocks:
+    def __init__(self, core: Core, grid: Grid) -> None:
+        self.core, self.grid = core, grid
+
+    def __enter__(self) -> tuple[str, str]:
+        core, grid = self.core, self.grid
+        self.guard = core.scope(None if grid.all_waves else f"if (wave < {grid.down * grid.across})")
+        self.guard.__enter__()
+        self.loop = core.unrolled("n", grid.parts)
+        self.loop.__enter__()
+        down = "n" if grid.wide == 1 else "0" if grid.high == 1 else f"n / {grid.wide}"
+        across = "n" if grid.high == 1 else "0" if grid.wide == 1 else f"n % {grid.wide}"
+        lane = ("first", "own") if grid.by_columns else ("own", "first")
+        terms = ((grid.wave_row(), down, lane[0], grid.high), (grid.wave_column(), across, lane[1], grid.wide))
+        row, column = (_sum(start, f"{grid.size} * {_wrapped(n)}" if count > 1 else "0", own) for start, n, own, count in terms)
+        core.writer.line(f"const int at_row = {row}, at_column = {column};")
+        return "at_row", "at_column"
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.__exit__(None, None, None)
+        self.guard.__exit__(None, None, None)
+
+
+class _Elements:
+    def __init__(self, copies: Copies, tile: Fragment | Held | Wide, guard: bool) -> None:
+        self.copies, self.tile, self.guard = copies, tile, guard
+        self.scopes: list[object] = []
+
+    def _open(self, scope: object) -> object:
+        self.scopes.append(scope)
+        return scope.__enter__()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> tuple[str, str, str]:
+        copies, core, tile = self.copies, self.copies.core, self.tile
+        if isinstance(tile, Fragment):
+            row, column = self._open(copies.blocks(tile.grid))  # type: ignore[misc]
+            self._open(core.unrolled("r", tile.grid.length))
+            return (f"{row} + r", column, "[n][r]") if tile.grid.by_columns else (row, f"{column} + r", "[n][r]")
+        if isinstance(tile, Wide):
+            raise UnsupportedError(f"amd: {tile.name} is in no registers; this is a bug of the code generator")
+        self._open(core.unrolled("t", tile.turns) if tile.turns > 1 else core.scope(""))
+        copies.piece(tile, self.guard)
+        exists = copies._exists(tile) if self.guard else ""  # pyright: ignore[reportPrivateUsage]
+        self._open(core.scope(exists or None))
+        t = "t" if tile.turns > 1 else "0"
+        if tile.patches:
+            self._open(core.unrolled("e", 8))
+        self._open(core.unrolled("c", tile.width))
+        return ("row + e", "column + c", f"[8 * {t} + e][c]") if tile.patches else ("row", "column + c", f"[{t}][c]")
+
+    def __exit__(self, *_: object) -> None:
+        for scope in reversed(self.scopes):
+            scope.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+def _wrapped(text: str) -> str:
+    return f"({text})" if " " in text else text
+
+
+def _sum(*terms: str) -> str:
+    return " + ".join(term for term in terms if term != "0") or "0"

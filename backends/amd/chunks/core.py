@@ -1,0 +1,186 @@
+"""What every printer of a sweep over chunks works with: its tiles, their copies in shared memory, and views of its arguments."""
+
+from dataclasses import dataclass, replace
+
+from attn_mlir.backends.amd.chunks.layout import Layout
+from attn_mlir.backends.amd.chunks.memory import Buffer, Memory
+from attn_mlir.backends.amd.chunks.tiles import HALVES, Fragment, Grid, Held, Partial, Tile, Uniform, Vector, Wide, round_up
+from attn_mlir.backends.gpu.core import PrinterCore
+from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.structure import constant, maker
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+_TAKEN = "lane wave memory head batch block next n r t e c i j row column piece attn own first pair at_row at_column rows left".split()
+"""Names that the printed code uses for itself."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of an argument: `offsets` are C++ expressions, one a dimension, "0" where it begins with the argument."""
+
+    argument: ir.Value
+    offsets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a map is: the C++ expressions of its indices, and, for tiles of one layout, of an element in registers."""
+
+    indices: tuple[str, ...]
+    layout: Grid | Held | int | None
+    element: str = ""
+
+
+class Core(PrinterCore[Tile]):
+    """Prints the parts that all sweeps have.
+
+    Further C++ variables that the body relies on: `lane` and `wave` (of this thread), `own` and `first` (see `attn::Block`), `memory`.
+    """
+
+    emitter = "amd"
+
+    def __init__(self, kernel: ir.Operation, chunk: int, reuse: bool) -> None:
+        super().__init__(kernel, chunk, _TAKEN)
+        self.chunk = chunk
+        self.layout = Layout(kernel)
+        self.memory = Memory(self.writer, reuse)
+        self.copies: dict[tuple[str, str], Buffer] = {}
+        """Copies of tiles in shared memory, by the tile's name and form: "rows", "columns" (its transpose), "floats" or "vector"."""
+        self.place: Place | None = None
+        """Where the map is that is printed now."""
+        self.views: dict[ir.Value, View] = {}
+        self.aligned: dict[int, int] = {}
+        self.element = next(iter(HALVES))
+
+    # ---- sizes
+
+    @property
+    def size(self) -> int:
+        """Rows and columns of the blocks that matrix instructions make."""
+        return 32 if self.chunk % 32 == 0 else 16
+
+    def padded(self, extent: int) -> int:
+        """An extent of a tile in blocks of matrix products, or of its copy in shared memory."""
+        return round_up(extent, self.size if extent == self.chunk else 32)
+
+    def grid(self, value: ir.Value) -> Grid:
+        """That of a tile in the layout of matrix products."""
+        rows, columns = ir.RankedTensorType(value.type).shape
+        return Grid(self.size, self.padded(rows), self.padded(columns), self.layout.by_columns(value))
+
+    # ---- arguments
+
+    def view(self, value: ir.Value) -> View:
+        """The argument that a memref is a part of."""
+        op = maker(value)
+        if op is None:
+            return View(value, ("0",) * ir.MemRefType(value.type).rank)
+        if op.name != "memref.subview":
+            raise UnsupportedError(f"amd: '{op.name}' makes no memory that a kernel can use ({op.location})")
+        if value not in self.views:
+            outer = self.view(op.operands[0])
+            dynamic = list(op.operands)[1:]
+            offsets = []
+            for number, static in zip(outer.offsets, ir.DenseI64ArrayAttr(op.attributes["static_offsets"]), strict=True):
+                text = self.value(dynamic.pop(0)) if static < 0 else str(static)
+                offsets.append(text if number == "0" else number if text == "0" else f"({number} + {text})")
+            if any(step != 1 for step in ir.DenseI64ArrayAttr(op.attributes["static_strides"])):
+                raise UnsupportedError(f"amd: a kernel reads parts of tensors without gaps only ({op.location})")
+            self.views[value] = View(outer.argument, tuple(offsets))
+        return self.views[value]
+
+    def item(self, value: ir.Value, indices: list[str]) -> str:
+        """C++: an element of a memref."""
+        base, _, offset = self.address(value, indices).partition(" + ")
+        return f"{base}[{offset or '0'}]"
+
+    def address(self, value: ir.Value, indices: list[str]) -> str:
+        """C++: a pointer to an element of a memref, given the first indices; the others are 0."""
+        view = self.view(value)
+        terms = []
+        for dim, offset in enumerate(view.offsets):
+            index = indices[dim] if dim < len(indices) else "0"
+            text = " + ".join(x for x in (offset, index) if x != "0")
+            if text:
+                terms.append(f"{f'({text})' if ' ' in text else text} * {self.arguments.stride(view.argument, dim)}")
+        return " + ".join([self.arguments.pointer(view.argument), *terms])
+
+    def load(self, op: ir.Operation, indices: list[str]) -> str:
+        return self.item(op.operands[0], indices)
+
+    def align(self, value: ir.Value) -> int:
+        """Of how many elements rows of a tensor start at multiples. The driver sees to it."""
+        view = self.view(value)
+        columns = (ir.MemRefType(value.type).shape[-1], ir.MemRefType(view.argument.type).shape[-1])
+        align = next(size for size in (8, 4, 2, 1) if all(c % size == 0 for c in columns))
+        number = self.arguments.number(view.argument)
+        self.aligned[number] = min(align, self.aligned.get(number, 8))
+        return align
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Those of the kernel, with what tiles need of their tensors."""
+        found = self.arguments.parameters()
+        return tuple(replace(p, align=self.aligned.get(p.argument, 0)) if p.kind == "pointer" else p for p in found)
+
+    def _other(self, op: ir.Operation, operands: list[str]) -> str:
+        if op.name == "memref.dim":
+            view = self.view(op.operands[0])
+            if maker(op.operands[0]) is None:
+                return self.arguments.size(view.argument, int(operands[0]))
+            sizes = ir.DenseI64ArrayAttr(op.operands[0].owner.operation.attributes["static_sizes"])
+            if sizes[int(operands[0])] >= 0:
+                return str(sizes[int(operands[0])])
+            return self.arguments.size(view.argument, int(operands[0]))
+        return super()._other(op, operands)
+
+    # ---- elements of tiles
+
+    def extract(self, op: ir.Operation, indices: list[str]) -> str:
+        tile = self.tiles.get(op.operands[0])
+        kind = str(op.results[0].type)
+        if isinstance(tile, Uniform):
+            return tile.name
+        if isinstance(tile, Vector):
+            return self._of_vector(op, tile, indices[0])
+        if isinstance(tile, (Fragment, Held, Wide)):
+            own = self.place is not None and self.own(op) == [0, 1] and tuple(indices) == self.place.indices
+            if own and self.place is not None and self.place.layout is not None and layout_of(tile) == self.place.layout:
+                return self.narrowed(f"{tile.name}{self.place.element}", kind)
+            if tile.element == "f32":
+                buffer = self.copies[tile.name, "floats"]
+                return f"((const float *)({buffer.at}))[{indices[0]} * {self.float_stride(tile)} + {indices[1]}]"
+            buffer = self.copies[tile.name, "rows"]
+            chunks = self.padded(tile.columns) // 8
+            return f"attn::bits<{HALVES[kind]}>(attn::half_at<{chunks}>({buffer.at}, {indices[0]}, {indices[1]}))"
+        raise UnsupportedError(f"amd: the kernel reads {op.operands[0]}, which has no place ({op.location})")
+
+    def _of_vector(self, op: ir.Operation, tile: Vector, index: str) -> str:
+        place = self.place
+        if place is not None and place.layout == tile.length and index == place.indices[0]:
+            return f"{tile.name}[{place.element}]"
+        number = constant(op.operands[1])
+        if number is not None:
+            return f"attn::of_lane({tile.name}[{int(number) // 64}], {int(number) % 64})"
+        return f"((const float *)({self.copies[tile.name, 'vector'].at}))[wave * {self.vector_stride(tile)} + {index}]"
+
+    def narrowed(self, text: str, kind: str) -> str:
+        """An element in registers as a C++ value of its type."""
+        return f"attn::bits<{HALVES[kind]}>((unsigned short){text})" if kind in HALVES else text
+
+    def float_stride(self, tile: Fragment | Held | Wide) -> int:
+        """Floats from row to row of a copy in shared memory."""
+        return round_up(tile.columns, 32)
+
+    def vector_stride(self, tile: Vector | Partial) -> int:
+        """Floats from wave to wave of a copy in shared memory: with padding, as blocks of products read it."""
+        return max(self.padded(tile.length), 32)
+
+
+def layout_of(tile: Tile) -> Grid | Held | int | None:
+    """What tiles must have in common for a map to go through them together."""
+    if isinstance(tile, Fragment):
+        return tile.grid
+    if isinstance(tile, Held):
+        return replace(tile, name="", element="")
+    return tile.length if isinstance(tile, Vector) else None

@@ -1,0 +1,309 @@
+"""Prints `tile.map`: over the rows of a chunk, over results of products, over pieces of loaded tiles."""
+
+from attn_mlir.backends.amd.chunks.copies import Copies
+from attn_mlir.backends.amd.chunks.core import Core, Place, layout_of
+from attn_mlir.backends.amd.chunks.layout import held_wants
+from attn_mlir.backends.amd.chunks.tiles import HALVES, THREADS, Fragment, Grid, Held, Partial, Uniform, Vector, Wide
+from attn_mlir.backends.gpu.scalars import dependence, frontier
+from attn_mlir.backends.gpu.structure import body, hint, is_row, operations, widened, yielded
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import walk
+
+_I, _J = frozenset({0}), frozenset({1})
+
+
+class Maps:
+    """Prints maps."""
+
+    def __init__(self, core: Core, copies: Copies) -> None:
+        self.core, self.copies = core, copies
+
+    def print(self, op: ir.Operation, names: dict[ir.Value, str] | None = None) -> None:
+        """Prints one map. `names`: registers that are declared already, by results."""
+        if len(list(op.operands)) == 1:
+            self._rows(op, names or {})
+        else:
+            self._pairs(op, names or {})
+
+    def target(self, op: ir.Operation, result: ir.Value, value: ir.Value) -> Fragment | Held | Vector:
+        """The tile that a map makes, not declared yet."""
+        core, type_ = self.core, ir.RankedTensorType(result.type)
+        name = core.names.fresh(hint(widened(value), hint(result, "x")))
+        if is_row(result.type):
+            return Vector(name, type_.shape[0])
+        element = str(type_.element_type)
+        if result in core.layout.fragments:
+            return Fragment(name, core.grid(result), element, *type_.shape)
+        return Held(name, *type_.shape, element, self._patches(op), core.padded(type_.shape[0]))
+
+    def declare(self, tile: Fragment | Held | Vector) -> None:
+        """Declares a tile's registers."""
+        self.core.writer.line(f"{registers(tile)} {tile.name};")
+
+    # ---- rows
+
+    def _rows(self, op: ir.Operation, names: dict[ir.Value, str]) -> None:
+        core, block = self.core, body(op)
+        depends = dependence(block)
+        self._prepare(op, None)
+        values = yielded(block)
+        pairs = list(zip(values, op.results, strict=True))
+        varying = [(value, result) for value, result in pairs if depends.get(value) or result in names]
+        length = ir.RankedTensorType(op.results[0].type).shape[0]
+        with core.scope(None):
+            for value, result in pairs:
+                if (value, result) not in varying:
+                    core.tiles[result] = Uniform(core.value(value), length)
+            if not varying:
+                return
+            tiles = []
+            for value, result in varying:
+                tile = Vector(names[result], length) if result in names else self.target(op, result, value)
+                if result not in names:
+                    self.declare(tile)
+                core.tiles[result] = tile
+                tiles.append(tile)
+            parts = tiles[0].parts
+            with core.unrolled("n", parts) if parts > 1 else core.scope(""):
+                n = "n" if parts > 1 else "0"
+                index = f"lane + 64 * {n}" if parts > 1 else "lane"
+                core.writer.line(f"const int i = {index if length % 64 == 0 else f'min({index}, {length - 1})'};")
+                core.scalars.bind(block.arguments[0], "i")
+                core.place = Place(("i",), length, n)
+                for (value, _), tile in zip(varying, tiles, strict=True):
+                    core.writer.line(f"{tile.name}[{n}] = {core.value(value)};")
+                core.place = None
+
+    # ---- pairs
+
+    def _pairs(self, op: ir.Operation, names: dict[ir.Value, str]) -> None:
+        core, block = self.core, body(op)
+        values, results = yielded(block), list(op.results)
+        kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        if any(kind != "sum" for kind in kinds):
+            raise UnsupportedError(f"amd: a sweep over chunks adds up rows, it does not take their {kinds[0]} ({op.location})")
+        stored = len(results) - len(kinds)
+        layout = self._layout(op)
+        tiles: list[Fragment | Held] = []
+        for value, result in zip(values[:stored], results[:stored], strict=True):
+            tile = self.target(op, result, value)
+            if result in names and isinstance(tile, Held):
+                tile = Held(names[result], tile.rows, tile.columns, tile.element, tile.patches, tile.padded_rows)
+            elif not isinstance(tile, Vector):
+                self.declare(tile)
+            if isinstance(tile, Vector) or layout_of(tile) != layout:
+                raise UnsupportedError(f"amd: a map mixes tiles that lie in registers in different ways ({op.location})")
+            tiles.append(tile)
+        sums = [core.names.fresh("row_sum") for _ in kinds]
+        groups = layout.across * layout.wide if isinstance(layout, Grid) else layout.padded // layout.width
+        length = self._extents(op)[0]
+        parts = [core.memory.buffer(core.names.fresh(f"{name}_parts"), 4 * groups * self._stride(length)) for name in sums]
+        self._prepare(op, layout)
+        for name, buffer in zip(sums, parts, strict=True):
+            core.copies[name, "parts"] = buffer
+            core.memory.write(buffer)
+        with core.scope(None):
+            for value in frontier(block, dependence(block), frozenset()):
+                core.value(value)
+            if isinstance(layout, Grid):
+                self._fragments(op, layout, tiles, sums)
+            else:
+                self._held(op, layout, tiles, sums)
+        core.tiles.update(zip(results[:stored], tiles, strict=True))
+        for result, name in zip(results[stored:], sums, strict=True):
+            core.tiles[result] = Partial(name, length, groups)
+
+    def _layout(self, op: ir.Operation) -> Grid | Held:
+        core = self.core
+        tiles = [result for result in op.results if not is_row(result.type)]
+        reads = [read.operands[0] for read in operations(body(op)) if read.name == "tensor.extract"]
+        for value in [*tiles, *reads]:
+            if value in core.layout.fragments and (value in tiles or self._same_shape(op, value)):
+                return core.grid(value)
+        rows, columns = self._extents(op)
+        return Held("", rows, columns, "", self._patches(op), core.padded(rows))
+
+    def _extents(self, op: ir.Operation) -> tuple[int, int]:
+        for result in op.results:
+            if not is_row(result.type):
+                rows, columns = ir.RankedTensorType(result.type).shape
+                return rows, columns
+        for read in operations(body(op)):
+            if read.name == "tensor.extract" and list(read.operands)[1:] == list(body(op).arguments):
+                rows, columns = ir.RankedTensorType(read.operands[0].type).shape
+                return rows, columns
+        raise UnsupportedError(f"amd: a map over no tile ({op.location})")
+
+    def _same_shape(self, op: ir.Operation, value: ir.Value) -> bool:
+        return tuple(ir.RankedTensorType(value.type).shape) == self._extents(op)
+
+    def _patches(self, op: ir.Operation) -> bool:
+        """Whether pieces of tiles in registers are patches: the columns of one of them, or of what maps make of it, are needed."""
+        block = body(op)
+        tiles = [result for result in op.results if not is_row(result.type)]
+        for read in operations(block):
+            if read.name == "tensor.extract" and list(read.operands)[1:] == list(block.arguments):
+                tile = self.core.tiles.get(read.operands[0])
+                if isinstance(tile, Held):
+                    return tile.patches
+        return any("columns" in held_wants(tile) for tile in tiles)
+
+    def _prepare(self, op: ir.Operation, layout: Grid | Held | None) -> None:
+        """Sees to it that everything the map reads can be read where it is."""
+        core, copies, block = self.core, self.copies, body(op)
+        reads = [read for read in walk(op) if read.name == "tensor.extract"]
+        for read in reads * 2:
+            value, indices = read.operands[0], list(read.operands)[1:]
+            if is_row(value.type):
+                tile = copies.vector(value)
+                own = layout is None and indices == list(block.arguments)
+                if isinstance(tile, Vector) and not own and not _is_number(indices[0]):
+                    copies.vector_copy(value)
+                continue
+            tile = core.tiles[value]
+            if layout is not None and indices == list(block.arguments) and layout_of(tile) == layout:
+                continue
+            if tile.element == "f32":  # type: ignore[union-attr]
+                copies.floats(value)
+            else:
+                copies.halves(value, "rows")
+
+    def _fragments(self, op: ir.Operation, grid: Grid, tiles: list[Fragment | Held], sums: list[str]) -> None:
+        core, block = self.core, body(op)
+        depends = dependence(block)
+        rows, columns = self._extents(op)
+        parts = [core.copies[name, "parts"].at for name in sums]
+        inside = self._inside(rows, columns, grid.rows, grid.columns)
+        with self.copies.blocks(grid) as (row, column):
+            core.scalars.bind(block.arguments[0], "i")
+            core.scalars.bind(block.arguments[1], "j")
+            outer, at = ("j", column) if grid.by_columns else ("i", row)
+            self._index(outer, at, columns if grid.by_columns else rows, grid.columns if grid.by_columns else grid.rows)
+            for value in frontier(block, depends, _J if grid.by_columns else _I):
+                core.value(value)
+            core.writer.line(*(f"float {name} = 0.0f;" for name in sums))
+            with core.unrolled("r", grid.length):
+                inner, at = ("i", f"{row} + r") if grid.by_columns else ("j", f"{column} + r")
+                self._index(inner, at, rows if grid.by_columns else columns, grid.rows if grid.by_columns else grid.columns)
+                if inside:
+                    at_row, at_column = (f"{row} + r", column) if grid.by_columns else (row, f"{column} + r")
+                    core.writer.line(f"const bool inside = {inside.replace('ROW', at_row).replace('COLUMN', at_column)};")
+                self._element(op, Place(("i", "j"), grid, "[n][r]"), tiles, sums, bool(inside))
+            if sums:
+                if grid.by_columns:
+                    raise UnsupportedError(f"amd: sums along rows of a tile whose lanes have columns ({op.location})")
+                for name, part in zip(sums, parts, strict=True):
+                    for step in (32,) if grid.size == 32 else (16, 32):
+                        core.writer.line(f"{name} += attn::from_lane({name}, lane ^ {step});")
+                    group = f"{grid.wave_column()} / {grid.size}" if grid.across > 1 else "0"
+                    group = f"({group} + n % {grid.wide})" if grid.wide > 1 else group
+                    at = f"{group} * {self._stride(rows)} + {row}"
+                    core.writer.line(f"if (lane < {grid.size}) ((float *)({part}))[{at}] = {name};")
+
+    def _held(self, op: ir.Operation, layout: Held, tiles: list[Fragment | Held], sums: list[str]) -> None:
+        core, block, writer = self.core, body(op), self.core.writer
+        depends = dependence(block)
+        parts = [core.copies[name, "parts"].at for name in sums]
+        inside = self._inside(layout.rows, layout.columns, layout.padded_rows, layout.padded)
+        t = "t" if layout.turns > 1 else "0"
+        with core.unrolled("t", layout.turns) if layout.turns > 1 else core.scope(""):
+            self.copies.piece(layout, guard=bool(sums))
+            row, column = ("row + e", "column + c") if layout.patches else ("row", "column + c")
+            with core.unrolled("e", 8) if layout.patches else core.scope(None):
+                core.scalars.bind(block.arguments[0], "i")
+                core.scalars.bind(block.arguments[1], "j")
+                self._index("i", row, layout.rows, layout.padded_rows)
+                for value in frontier(block, depends, _I):
+                    core.value(value)
+                writer.line(*(f"float {name} = 0.0f;" for name in sums))
+                with core.unrolled("c", layout.width):
+                    self._index("j", column, layout.columns, layout.padded)
+                    if inside:
+                        writer.line(f"const bool inside = {inside.replace('ROW', row).replace('COLUMN', column)};")
+                    element = f"[8 * {t} + e][c]" if layout.patches else f"[{t}][c]"
+                    self._element(op, Place(("i", "j"), layout, element), tiles, sums, bool(inside))
+                for name, part in zip(sums, parts, strict=True):
+                    guard = f"if (piece < {layout.pieces}) " if layout.pieces % THREADS else ""
+                    at = f"column / {layout.width} * {self._stride(layout.rows)} + {row}"
+                    writer.line(f"{guard}((float *)({part}))[{at}] = {name};")
+
+    def _index(self, name: str, text: str, extent: int, padded: int) -> None:
+        """Declares an index of the map, which stays inside of the tile."""
+        self.core.writer.line(f"const int {name} = {text if extent == padded else f'min({text}, {extent - 1})'};")
+
+    def _inside(self, rows: int, columns: int, padded_rows: int, padded_columns: int) -> str:
+        """The condition that an element at ROW and COLUMN is in the tile; "" where all are."""
+        tests = [f"ROW < {rows}"] * (rows < padded_rows) + [f"COLUMN < {columns}"] * (columns < padded_columns)
+        return " && ".join(tests)
+
+    def _element(self, op: ir.Operation, place: Place, tiles: list[Fragment | Held], sums: list[str], inside: bool) -> None:
+        core, values = self.core, yielded(body(op))
+        core.place = place
+        for value, tile in zip(values, tiles, strict=False):
+            text = core.value(value)
+            if tile.element in HALVES:
+                text = f"attn::bits<unsigned short>({text})"
+            zero = "0.0f" if tile.element == "f32" else "(unsigned short)0"
+            core.writer.line(f"{tile.name}{place.element} = {f'inside ? {text} : {zero}' if inside else text};")
+        for value, name in zip(values[len(tiles) :], sums, strict=True):
+            text = core.value(value)
+            core.writer.line(f"{name} += {f'inside ? {text} : 0.0f' if inside else text};")
+        core.place = None
+
+    def _stride(self, rows: int) -> int:
+        return max(self.core.padded(rows), 32)
+
+    # ---- running sums
+
+    def cumsum(self, op: ir.Operation) -> None:
+        """Running sums along the first dimension."""
+        core, value = self.core, op.operands[0]
+        reverse = ir.BoolAttr(op.attributes["reverse"]).value
+        if not is_row(value.type):
+            self._cumsum_columns(op, reverse)
+            return
+        tile = self.copies.vector(value)
+        name = core.names.fresh(hint(op.results[0], "prefix"))
+        if tile.length > 64:
+            raise UnsupportedError(f"amd: chunks have at most 64 positions, not {tile.length} ({op.location})")
+        source = tile.name if isinstance(tile, Uniform) else f"{tile.name}[0]"
+        core.writer.line(
+            f"const attn::Array<float, 1> {name} = {{attn::wave_cumsum<{tile.length}, {'true' if reverse else 'false'}>({source})}};"
+        )
+        core.tiles[op.results[0]] = Vector(name, tile.length)
+
+    def _cumsum_columns(self, op: ir.Operation, reverse: bool) -> None:
+        core, value, writer = self.core, op.operands[0], self.core.writer
+        rows, columns = ir.RankedTensorType(value.type).shape
+        made = Wide(core.names.fresh(hint(op.results[0], "prefix")), rows, columns)
+        stride = core.float_stride(made)
+        buffer = core.memory.buffer(core.names.fresh(f"{made.name}_at"), 4 * stride * core.padded(rows))
+        core.copies[made.name, "floats"] = buffer
+        self.copies.floats(value)
+        source = self.copies.floats(value)
+        core.memory.write(buffer)
+        with core.scope(f"for (int column = attn::thread(); column < {columns}; column += {THREADS})"):
+            writer.line("float total = 0.0f;")
+            with core.unrolled("r", rows):
+                row = f"({rows - 1} - r)" if reverse else "r"
+                writer.line(f"total += ((const float *)({source.at}))[{row} * {stride} + column];")
+                writer.line(f"((float *)({buffer.at}))[{row} * {stride} + column] = total;")
+        core.tiles[op.results[0]] = made
+
+
+
+
+def registers(tile: Fragment | Held | Vector) -> str:
+    """The C++ type of a tile's registers."""
+    if isinstance(tile, Vector):
+        return f"attn::Array<float, {tile.parts}>"
+    if isinstance(tile, Fragment):
+        kind = "Floats" if tile.element == "f32" else "Halves"
+        return f"attn::Array<attn::Block<{tile.grid.size}>::{kind}, {tile.grid.parts}>"
+    kind = "Float" if tile.element == "f32" else "Halves"
+    return f"attn::Array<attn::{kind}{tile.width}, {tile.turns * (8 if tile.patches else 1)}>"
+
+
+def _is_number(value: ir.Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"

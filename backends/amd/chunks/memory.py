@@ -1,0 +1,113 @@
+"""Shared memory of a sweep: what lies there from when to when, where it is put, and where barriers must stand."""
+
+from dataclasses import dataclass, field
+
+from attn_mlir.backends.amd.chunks.tiles import round_up
+from attn_mlir.backends.gpu.writer import Writer
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Bytes in shared memory, under the C++ name of the constant that tells where; in use from epoch `first` to epoch `last`."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+    own: bool = False
+    """Whether each wave has a part of its own, which no other wave reads."""
+
+    @property
+    def at(self) -> str:
+        """C++: its address."""
+        return f"memory + {self.name}"
+
+
+@dataclass
+class _Since:
+    """What has happened since the last barrier."""
+
+    written: set[Buffer] = field(default_factory=set)
+    read: set[Buffer] = field(default_factory=set)
+    wave: set[Buffer] = field(default_factory=set)
+
+
+class Memory:
+    """Prints barriers where an access needs one. Epochs are counted by barriers: what has no epoch in common may share memory."""
+
+    def __init__(self, writer: Writer, reuse: bool) -> None:
+        """`reuse`: a barrier is put before a buffer is written where another one was read, so that both may share memory."""
+        self._writer, self._reuse = writer, reuse
+        self._epoch = 0
+        self._since = _Since()
+        self.buffers: list[Buffer] = []
+
+    def buffer(self, name: str, size: int, own: bool = False) -> Buffer:
+        """A new one."""
+        if self._reuse and self._since.read and not own:
+            self.barrier()
+        made = Buffer(name, round_up(size, 16), self._epoch, self._epoch, own)
+        self.buffers.append(made)
+        return made
+
+    def write(self, buffer: Buffer) -> None:
+        """Announces that the next statements write a new buffer."""
+        buffer.last = self._epoch
+        (self._since.wave if buffer.own else self._since.written).add(buffer)
+
+    def read(self, buffer: Buffer) -> None:
+        """Announces that the next statements read a buffer. Several are announced twice: a barrier for one separates others from their use."""
+        if buffer in self._since.written:
+            self.barrier()
+        elif buffer in self._since.wave:
+            self._writer.line("attn::wave_barrier();")
+            self._since.wave.clear()
+        buffer.last = self._epoch
+        if not buffer.own:
+            self._since.read.add(buffer)
+
+    def barrier(self) -> None:
+        """All threads of the block wait for each other."""
+        self._writer.line("attn::barrier();")
+        self._epoch += 1
+        self._since = _Since()
+
+    def enter(self) -> "tuple[int, _Since]":
+        """Begins a loop, whose body starts with a barrier; gives what `leave` needs."""
+        outer = (self._epoch, self._since)
+        self._since = _Since()
+        self.barrier()
+        return outer
+
+    def leave(self, outer: "tuple[int, _Since]") -> None:
+        """Ends a loop, which may have run any number of times."""
+        start, since = outer
+        for buffer in self.buffers:
+            if buffer.first <= start < buffer.last:
+                buffer.last = self._epoch
+        self.join(since)
+
+    def branch(self) -> "_Since":
+        """Begins a branch that may be taken or not; gives what `join` needs."""
+        before = self._since
+        self._since = _Since(set(before.written), set(before.read), set(before.wave))
+        return before
+
+    def join(self, before: "_Since") -> None:
+        """Ends it: what had happened before may still count."""
+        now = self._since
+        self._since = _Since(now.written | before.written, now.read | before.read, now.wave | before.wave)
+
+    def place(self) -> tuple[dict[str, int], int]:
+        """The byte at which each buffer begins, and how many there are."""
+        placed: list[tuple[Buffer, int]] = []
+        for buffer in sorted(self.buffers, key=lambda b: (-b.bytes, b.first)):
+            others = sorted((at, at + b.bytes) for b, at in placed if b.first <= buffer.last and buffer.first <= b.last)
+            start = 0
+            for begin, end in others:
+                if start + buffer.bytes <= begin:
+                    break
+                start = max(start, end)
+            placed.append((buffer, start))
+        starts = {buffer.name: start for buffer, start in placed}
+        return {b.name: starts[b.name] for b in self.buffers}, max((at + b.bytes for b, at in placed), default=0)

@@ -1,0 +1,99 @@
+"""Prints matrix products: both factors lie in shared memory, results stay in registers."""
+
+from attn_mlir.backends.amd.chunks.copies import Copies
+from attn_mlir.backends.amd.chunks.core import Core
+from attn_mlir.backends.amd.chunks.layout import transposes
+from attn_mlir.backends.amd.chunks.maps import registers
+from attn_mlir.backends.amd.chunks.tiles import HALVES, Fragment, Uniform
+from attn_mlir.backends.gpu.structure import hint, operations
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+class Products:
+    """Prints `tile.dot`, `tile.dot_add` and `tile.dot_rescale`."""
+
+    def __init__(self, core: Core, copies: Copies) -> None:
+        self.core, self.copies = core, copies
+
+    def print(self, op: ir.Operation) -> None:
+        """Prints one product."""
+        core, result = self.core, op.results[0]
+        a, b = list(op.operands)[-2:]
+        element = str(ir.RankedTensorType(a.type).element_type)
+        if element not in HALVES:
+            raise UnsupportedError(f"amd: matrix products take f16 or bf16, not {element}: cast q, k and v to one of them, or use the CPU")
+        forms = ["rows" if flag != (number == 0) else "columns" for number, flag in enumerate(transposes(op))]
+        scale = self.copies.vector(op.operands[1]) if op.name == "tile.dot_rescale" else None
+        for value, form in zip((a, b), forms, strict=True):
+            self.copies.written(value, form)
+        left = right = ""
+        for _ in range(2):
+            left, right = (self.copies.halves(value, form).at for value, form in zip((a, b), forms, strict=True))
+            if scale is not None:
+                self.copies.vector_copy(op.operands[1])
+        tile = self._accumulator(op, "o" if op.name != "tile.dot" else "product")
+        if scale is not None:
+            self._rescale(tile, scale.name if isinstance(scale, Uniform) else core.copies[scale.name, "vector"].at, scale)
+        grid = tile.grid
+        depth = core.padded(ir.RankedTensorType(a.type).shape[0 if transposes(op)[0] else 1])
+        factors = [(left, grid.wave_row(), grid.high, grid.wide), (right, grid.wave_column(), grid.wide, 1)]
+        if grid.by_columns:
+            factors.reverse()
+        (x, x_row, x_blocks, x_stride), (y, y_row, y_blocks, y_stride) = factors
+        sizes = [HALVES[element], grid.size, depth, x_blocks, y_blocks, x_stride, y_stride, depth // 8]
+        with core.scope(None if grid.all_waves else f"if (wave < {grid.down * grid.across})"):
+            core.writer.line(f"attn::multiply<{', '.join(map(str, sizes))}>({tile.name}, {x}, {x_row}, {y}, {y_row});")
+        core.tiles[result] = tile
+
+    def _accumulator(self, op: ir.Operation, name: str) -> Fragment:
+        """Where the sums are: those that are added to, in their place, if nothing reads them afterwards."""
+        core, result = self.core, op.results[0]
+        if op.name == "tile.dot":
+            return self.zeros(result, hint(result, name), "0.0f")
+        start = core.tiles[op.operands[0]]
+        if not isinstance(start, Fragment) or start.grid != core.grid(result):
+            raise UnsupportedError(f"amd: products are added to other products only ({op.location})")
+        if not _is_read_after(op.operands[0], op):
+            return start
+        made = Fragment(core.names.fresh(hint(result, name)), start.grid, "f32", start.rows, start.columns)
+        core.writer.line(f"{registers(made)} {made.name} = {start.name};")
+        return made
+
+    def zeros(self, value: ir.Value, name: str, start: str) -> Fragment:
+        """Declares registers for a tile of f32, all elements `start`."""
+        core = self.core
+        made = Fragment(core.names.fresh(name), core.grid(value), "f32", *ir.RankedTensorType(value.type).shape)
+        core.writer.line(f"{registers(made)} {made.name};")
+        with core.unrolled("n", made.grid.parts):
+            core.writer.line(f"{made.name}[n] = (attn::Block<{made.grid.size}>::Floats)({start});")
+        return made
+
+    def _rescale(self, tile: Fragment, scale: str, kind: object) -> None:
+        core, grid = self.core, tile.grid
+        if isinstance(kind, Uniform):
+            with core.unrolled("n", grid.parts):
+                core.writer.line(f"{tile.name}[n] *= {scale};")
+            return
+        stride = core.vector_stride(kind)  # type: ignore[arg-type]
+        with self.copies.blocks(grid) as (row, _):
+            if grid.by_columns:
+                with core.unrolled("r", grid.length):
+                    core.writer.line(f"{tile.name}[n][r] *= ((const float *)({scale}))[wave * {stride} + {row} + r];")
+            else:
+                core.writer.line(f"{tile.name}[n] *= ((const float *)({scale}))[wave * {stride} + {row}];")
+
+
+def _is_read_after(value: ir.Value, op: ir.Operation) -> bool:
+    """Whether an op behind this one, in its block, reads a value."""
+    later = operations(op.block)
+    later = later[later.index(op) + 1 :]
+    for use in value.uses:
+        reader: ir.Operation | None = use.owner.operation
+        while reader is not None and reader.block != op.block:
+            reader = reader.parent
+        if reader is not None and reader in later:
+            return True
+    return False
+
+

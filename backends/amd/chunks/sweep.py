@@ -1,0 +1,229 @@
+"""Prints the ops of a sweep over chunks, and its loops: the next chunk is loaded while the current one is multiplied."""
+
+from attn_mlir.backends.amd.chunks.copies import Copies
+from attn_mlir.backends.amd.chunks.core import Core
+from attn_mlir.backends.amd.chunks.layout import DOTS
+from attn_mlir.backends.amd.chunks.maps import Maps, registers
+from attn_mlir.backends.amd.chunks.products import Products
+from attn_mlir.backends.amd.chunks.tiles import Fragment, Held, Tile, Uniform, Vector
+from attn_mlir.backends.amd.chunks.traffic import Traffic
+from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_tile, maker, operations, yielded
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import walk
+
+
+class Sweep:
+    """Prints blocks of ops."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.copies = Copies(core)
+        self.maps = Maps(core, self.copies)
+        self.products = Products(core, self.copies)
+        self.traffic = Traffic(core, self.copies)
+
+    def block(self, block: ir.Block, known: set[ir.Operation]) -> None:
+        """Prints the ops of a block, but those that are `known` already."""
+        for op in operations(block):
+            if op.name in ("scf.yield", "func.return"):
+                break
+            if op not in known:
+                self.operation(op)
+
+    def operation(self, op: ir.Operation) -> None:
+        """Prints one op."""
+        core = self.core
+        match op.name:
+            case "tile.load":
+                tile = self.traffic.target(op)
+                self.traffic.declare(tile)
+                self.traffic.load(op, tile)
+                core.tiles[op.results[0]] = tile
+            case "tile.map":
+                self.maps.print(op)
+            case "tile.cumsum":
+                self.maps.cumsum(op)
+            case "tile.fill":
+                self._fill(op)
+            case "tile.store":
+                self.traffic.store(op)
+            case "scf.for":
+                self._loop(op)
+            case "scf.if":
+                self._branch(op)
+            case "memref.subview":
+                core.view(op.results[0])
+            case "tensor.extract":
+                self.copies_of(op)
+                core.statement(op)
+            case _ if op.name in DOTS:
+                self.products.print(op)
+            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name in ("tile.program_id", "attn.range"):
+                core.statement(op)
+            case _:
+                raise UnsupportedError(f"amd: '{op.name}' has no form in a sweep over chunks ({op.location})")
+
+    def copies_of(self, op: ir.Operation) -> None:
+        """Sees to it that a single element can be read."""
+        value = op.operands[0]
+        if not is_row(value.type):
+            tile = self.core.tiles[value]
+            self.copies.floats(value) if tile.element == "f32" else self.copies.halves(value, "rows")  # type: ignore[union-attr]
+        elif isinstance(self.copies.vector(value), Vector) and constant(op.operands[1]) is None:
+            self.copies.vector_copy(value)
+
+    def _fill(self, op: ir.Operation) -> None:
+        core, result = self.core, op.results[0]
+        value = core.value(op.operands[0])
+        if is_row(result.type):
+            core.tiles[result] = Uniform(value, ir.RankedTensorType(result.type).shape[0])
+        elif result in core.layout.fragments:
+            core.tiles[result] = self.products.zeros(result, hint(result, "state"), value)
+        else:
+            raise UnsupportedError(f"amd: a tile of one number that no product is added to ({op.location})")
+
+    # ---- loops
+
+    def _loop(self, op: ir.Operation) -> None:
+        """A loop whose carried tiles are changed in place."""
+        core, writer, inner = self.core, self.core.writer, body(op)
+        arguments = list(inner.arguments)
+        carried = [self._carry(argument, start) for argument, start in zip(arguments[1:], list(op.operands)[3:], strict=True)]
+        begin, end = core.names.fresh("begin"), core.names.fresh("end")
+        bounds = [core.value(value) for value in list(op.operands)[:2]]
+        writer.line(f"const int {begin} = {bounds[0]}, {end} = {bounds[1]};")
+        step = core.value(op.operands[2])
+        ahead = _ahead(inner)
+        nexts = [self._next(other) for other in ahead]
+        fetch = core.names.fresh("fetch")
+        if ahead:
+            writer.line(f"const auto {fetch} = [&](int next) __attribute__((always_inline)) {{")
+            writer.indent += "  "
+            with core.scope(None):
+                core.scalars.bind(arguments[0], "next")
+                for other, tiles in zip(ahead, nexts, strict=True):
+                    self._fetch(other, tiles)
+            writer.indent = writer.indent[:-2]
+            writer.line("};", f"if ({begin} < {end}) {fetch}({begin});")
+        index = core.names.fresh("at")
+        copies = dict(core.copies)
+        with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
+            outer = core.memory.enter()
+            core.scalars.bind(arguments[0], index)
+            for other, tiles in zip(ahead, nexts, strict=True):
+                for result, tile in tiles.items():
+                    core.tiles[result] = self._current(tile)
+            if ahead:
+                writer.line(f"if ({index} + {step} < {end}) {fetch}({index} + {step});")
+            self.block(inner, set(ahead))
+            self._assign(carried, yielded(inner))
+            core.memory.leave(outer)
+        core.copies = copies
+        core.tiles.update(zip(op.results, carried, strict=True))
+
+    def _next(self, op: ir.Operation) -> dict[ir.Value, Fragment | Held | Vector]:
+        """Declares the registers of what an op makes for the next turn of the loop."""
+        tiles: dict[ir.Value, Fragment | Held | Vector] = {}
+        if op.name == "tile.load":
+            tiles[op.results[0]] = self.traffic.target(op)
+        else:
+            tiles.update({r: self.maps.target(op, r, value) for r, value in zip(op.results, yielded(body(op)), strict=True)})
+        for result, tile in tiles.items():
+            name = self.core.names.fresh(f"{tile.name}_next")
+            tiles[result] = type(tile)(**{**tile.__dict__, "name": name})
+            self.maps.declare(tiles[result])
+        return tiles
+
+    def _fetch(self, op: ir.Operation, tiles: dict[ir.Value, Fragment | Held | Vector]) -> None:
+        if op.name == "tile.load":
+            tile = tiles[op.results[0]]
+            if isinstance(tile, (Fragment, Held)):
+                self.traffic.load(op, tile)
+        else:
+            self.maps.print(op, {result: tile.name for result, tile in tiles.items()})
+
+    def _current(self, tile: Fragment | Held | Vector) -> Fragment | Held | Vector:
+        """The registers of this turn, which begin as those that were loaded for it."""
+        name = self.core.names.fresh(tile.name.replace("_next", ""))
+        self.core.writer.line(f"const {registers(tile)} {name} = {tile.name};")
+        return type(tile)(**{**tile.__dict__, "name": name})
+
+    def _carry(self, argument: ir.Value, start: ir.Value) -> Tile:
+        """Where a carried tile is while a loop runs; it begins as `start`."""
+        core = self.core
+        if not is_tile(start):
+            raise UnsupportedError(f"amd: a loop over chunks carries {start}, which is no tile")
+        tile = self.copies.vector(start) if is_row(start.type) else core.tiles[start]
+        if isinstance(tile, Uniform):
+            made = Vector(core.names.fresh("carried"), tile.length)
+            core.writer.line(f"{registers(made)} {made.name};")
+            with core.unrolled("n", made.parts):
+                core.writer.line(f"{made.name}[n] = {tile.name};")
+            tile = made
+        elif not isinstance(tile, (Vector, Fragment)):
+            raise UnsupportedError(f"amd: a loop over chunks carries {start}, which is no state")
+        elif isinstance(tile, Vector) or len(list(start.uses)) > 1 or isinstance(start.owner, ir.Block):
+            made = type(tile)(**{**tile.__dict__, "name": core.names.fresh("state")})
+            core.writer.line(f"{registers(made)} {made.name} = {tile.name};")
+            tile = made
+        core.tiles[argument] = tile
+        return tile
+
+    def _assign(self, carried: list[Tile], values: list[ir.Value]) -> None:
+        """Puts the values that a block yields where they are carried."""
+        core = self.core
+        news = [self.copies.vector(value) if is_row(value.type) else core.tiles[value] for value in values]
+        for old, new in zip(carried, news, strict=True):
+            if old == new:
+                continue
+            if any(new.name == other.name for other in carried):
+                raise UnsupportedError("amd: a loop exchanges tiles that it carries")
+            if isinstance(new, Uniform) and isinstance(old, Vector):
+                with core.unrolled("n", old.parts):
+                    core.writer.line(f"{old.name}[n] = {new.name};")
+            else:
+                core.writer.line(f"{old.name} = {new.name};")
+
+    def _branch(self, op: ir.Operation) -> None:
+        """A branch that all threads take together."""
+        core = self.core
+        if list(op.results):
+            raise UnsupportedError(f"amd: a branch in a sweep over chunks makes no tiles ({op.location})")
+        condition = core.value(op.operands[0])
+        for number, region in enumerate(op.regions):
+            if not list(region.blocks) or len(operations(region.blocks[0])) < 2:
+                continue
+            copies, before = dict(core.copies), core.memory.branch()
+            with core.scope(f"if ({condition})" if number == 0 else f"if (!({condition}))"):
+                self.block(region.blocks[0], set())
+            core.copies = copies
+            core.memory.join(before)
+
+
+def _ahead(block: ir.Block) -> list[ir.Operation]:
+    """Loads, and maps of what is in global memory only, that depend on nothing a turn of the loop computes: they are made one turn ahead."""
+    found: list[ir.Operation] = []
+    for op in operations(block):
+        if op.name == "tile.load":
+            values = list(op.operands)
+        elif op.name == "tile.map" and not any(inner.name == "tensor.extract" for inner in walk(op)):
+            values = [v for inner in [op, *walk(op)] for v in inner.operands]
+        else:
+            continue
+        if not any(_is_computed(value, block) for value in values):
+            found.append(op)
+    return [op for op in found if op.name == "tile.load" or _varies(op)]
+
+
+def _is_computed(value: ir.Value, block: ir.Block) -> bool:
+    """Whether a value is made of a tile of this block."""
+    op = maker(value)
+    if op is None or op.block != block:
+        return op is None and is_tile(value)
+    return is_tile(value) or any(_is_computed(operand, block) for operand in op.operands)
+
+
+def _varies(op: ir.Operation) -> bool:
+    """Whether a map reads memory: what is only computed can as well be computed in its turn."""
+    return any(inner.name == "memref.load" for inner in walk(op))

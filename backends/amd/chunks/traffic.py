@@ -1,0 +1,130 @@
+"""Prints `tile.load` and `tile.store`."""
+
+from attn_mlir.backends.amd.chunks.copies import Copies
+from attn_mlir.backends.amd.chunks.core import Core
+from attn_mlir.backends.amd.chunks.layout import held_wants
+from attn_mlir.backends.amd.chunks.maps import registers
+from attn_mlir.backends.amd.chunks.tiles import HALVES, Fragment, Held, Uniform
+from attn_mlir.backends.gpu.structure import is_row
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+class Traffic:
+    """Prints what goes from global memory to registers, and back."""
+
+    def __init__(self, core: Core, copies: Copies) -> None:
+        self.core, self.copies = core, copies
+
+    def target(self, op: ir.Operation) -> Fragment | Held:
+        """The tile that a load makes, not declared yet."""
+        core, result = self.core, op.results[0]
+        type_ = ir.RankedTensorType(result.type)
+        if type_.shape[0] < 0:
+            raise UnsupportedError(f"amd: tiles of a sweep over chunks have a static number of rows ({op.location})")
+        name = core.names.fresh(core.arguments.names[core.arguments.number(core.view(op.operands[0]).argument)] + "_tile")
+        element = str(type_.element_type)
+        if result in core.layout.fragments:
+            return Fragment(name, core.grid(result), element, *type_.shape)
+        return Held(name, *type_.shape, element, "columns" in held_wants(result), core.padded(type_.shape[0]))
+
+    def load(self, op: ir.Operation, tile: Fragment | Held) -> None:
+        """Loads a tile into registers that are declared. Rows behind the last one repeat it, padding is zero."""
+        core, source = self.core, op.operands[0]
+        places = [core.value(value) for value in list(op.operands)[1:3]]
+        first, count = (core.value(value) for value in list(op.operands)[3:])
+        if isinstance(tile, Held) and tile.element in HALVES:
+            self._pieces(source, [*places, first], count, tile)
+            return
+        core.align(source)
+        with self.copies.elements(tile, guard=False) as (row, column, element):
+            at = self.row(first, f"min({row}, {count} - 1)")
+            text = f"{core.item(source, [*places, at, f'min({column}, {tile.columns - 1})'])}"
+            if tile.element in HALVES:
+                text = f"attn::bits<unsigned short>({text})"
+            padded = tile.padded_rows if isinstance(tile, Held) else tile.grid.rows
+            width = tile.padded if isinstance(tile, Held) else tile.grid.columns
+            tests = [f"{row} < {tile.rows}"] * (padded > tile.rows) + [f"{column} < {tile.columns}"] * (width > tile.columns)
+            zero = "0.0f" if tile.element == "f32" else "(unsigned short)0"
+            condition = " && ".join(tests)
+            core.writer.line(f"{tile.name}{element} = {f'{condition} ? {text} : {zero}' if tests else text};")
+
+    def row(self, first: str, row: str) -> str:
+        """C++: a row of a tensor, counted from the first one of a tile."""
+        return f"({first} + {row})" if first != "0" else f"({row})"
+
+    def _pieces(self, source: ir.Value, place: list[str], count: str, tile: Held) -> None:
+        core, writer = self.core, self.core.writer
+        align = core.align(source)
+        stride = core.arguments.stride(core.view(source).argument, 2)
+        template = f"<{align}, {tile.columns}, {tile.padded}>"
+        with core.scope(""):
+            base = core.address(source, place)
+            writer.line(f"const int rows = {count}, stride = (int){stride};")
+            writer.line(f"const attn::Rows from = attn::rows_of({base}, rows, stride, {tile.columns});")
+            with core.unrolled("t", tile.turns) if tile.turns > 1 else core.scope(None):
+                self.copies.piece(tile)
+                t = "t" if tile.turns > 1 else "0"
+                row = "row + e" if tile.patches else "row"
+                at = f"min({row}, rows - 1) * stride"
+                if tile.padded_rows > tile.rows:
+                    at = f"{row} < {tile.rows} ? {at} : attn::kOutside / 4"
+                if tile.patches:
+                    with core.unrolled("e", 8):
+                        load = f"attn::load_four{template}(from, {at}, column)"
+                        writer.line(f"{tile.name}[8 * {t} + e] = attn::bits<attn::Halves4>({load});")
+                else:
+                    writer.line(f"{tile.name}[{t}] = attn::bits<attn::Halves8>(attn::load_eight{template}(from, {at}, column));")
+
+    def declare(self, tile: Fragment | Held) -> None:
+        """Declares a tile's registers."""
+        self.core.writer.line(f"{registers(tile)} {tile.name};")
+
+    # ---- stores
+
+    def store(self, op: ir.Operation) -> None:
+        """Writes the rows of a tile that exist."""
+        core, value, target = self.core, op.operands[0], op.operands[1]
+        batch, head, begin, count = (core.value(v) for v in list(op.operands)[2:])
+        if is_row(value.type):
+            self._vector(value, target, [batch, head], begin, count)
+            return
+        tile, memory = core.tiles[value], ir.MemRefType(target.type)
+        element = str(memory.element_type)
+        if not isinstance(tile, (Fragment, Held)):
+            raise UnsupportedError(f"amd: {value} is stored, but is in no registers ({op.location})")
+        core.align(target)
+        if isinstance(tile, Fragment) and not tile.grid.by_columns:
+            self._rows(tile, target, [batch, head], begin, count, element)
+            return
+        with self.copies.elements(tile, guard=True) as (row, column, subscript):
+            at = self.row(begin, f"({row})")
+            text = core.narrowed(f"{tile.name}{subscript}", tile.element)
+            text = core.narrow(text, element) if element in HALVES and tile.element == "f32" else text
+            width = tile.padded if isinstance(tile, Held) else tile.grid.columns
+            tests = f"{row} < {count}" + (f" && {column} < {tile.columns}" if width > tile.columns else "")
+            core.writer.line(f"if ({tests}) {core.item(target, [batch, head, at, f'({column})'])} = {text};")
+
+    def _vector(self, value: ir.Value, target: ir.Value, place: list[str], begin: str, count: str) -> None:
+        core, tile = self.core, self.copies.vector(value)
+        parts = 1 if isinstance(tile, Uniform) else tile.parts
+        with core.scope("if (wave == 0)"), core.unrolled("n", parts) if parts > 1 else core.scope(None):
+            n = "n" if parts > 1 else "0"
+            row = "lane" + (" + 64 * n" if parts > 1 else "")
+            text = tile.name if isinstance(tile, Uniform) else f"{tile.name}[{n}]"
+            core.writer.line(f"if ({row} < {count}) {core.item(target, [*place, self.row(begin, row)])} = {text};")
+
+    def _rows(self, tile: Fragment, target: ir.Value, place: list[str], begin: str, count: str, element: str) -> None:
+        """Each lane writes neighbouring columns of its rows."""
+        core, writer, grid = self.core, self.core.writer, tile.grid
+        align = core.align(target)
+        with self.copies.blocks(grid) as (row, column), core.scope(f"if ({row} < {count})"):
+            source = f"{tile.name}[n]"
+            if element in HALVES and tile.element == "f32":
+                writer.line(f"attn::Block<{grid.size}>::Halves rounded;")
+                with core.unrolled("r", grid.length):
+                    writer.line(f"rounded[r] = attn::bits<unsigned short>({core.narrow(f'{source}[r]', element)});")
+                source = "rounded"
+            kind, store = ("unsigned short", "halves") if element in HALVES else ("float", "floats")
+            address = core.address(target, [*place, self.row(begin, row)])
+            writer.line(f"attn::store_{store}<{align}, {tile.columns}>(({kind} *)({address}), {column}, {source});")
