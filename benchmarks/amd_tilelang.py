@@ -17,6 +17,7 @@ from tvm.target import Target  # type: ignore[import-not-found]
 
 from attn_mlir.backends.amd.mfma.kernel import FLAGS
 from attn_mlir.backends.amd.report import report_of
+from attn_mlir.backends.gpu.packing import grid_of
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
 
 HEADER = Path(__file__).parent / "amd_tilelang.h"
@@ -99,7 +100,8 @@ def main() -> None:
         generator = torch.Generator().manual_seed(0)
         q, k, v = (torch.randn(1, 1, length, columns, generator=generator).half() for _ in range(3))
         o = torch.zeros_like(q)
-        print(report_of(lowered(columns, rows, keys, threads, length), [q, k, v, o], rows, 0, length))
+        code = lowered(columns, rows, keys, threads, length)
+        print(report_of(code, [q, k, v, o], grid_of(code, rows, q.shape), length))
         middle = slice(length // rows // 2 * rows, (length // rows // 2 + 1) * rows)
         want = torch.softmax(q.double()[:, :, middle] @ k.double().mT / columns**0.5, -1) @ v.double()
         print(f"  error        {float((o[:, :, middle].double() - want).abs().max()):.1e} at most, of {float(want.abs().max()):.2f}\n")

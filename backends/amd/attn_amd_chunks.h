@@ -58,6 +58,20 @@ template <int Count, bool Reverse> ATTN_DEVICE float wave_cumsum(float x) {
   return x;
 }
 
+// The same of Count rows in several registers of a lane.
+template <int Parts, int Count, bool Reverse> ATTN_DEVICE Array<float, Parts> wave_cumsum(const Array<float, Parts> &x) {
+  Array<float, Parts> sums;
+  float before = 0.0f;
+#pragma unroll
+  for (int m = 0; m < Parts; ++m) {
+    const int n = Reverse ? Parts - 1 - m : m;
+    const float mine = (thread() & 63) + 64 * n < Count ? x[n] : 0.0f;
+    sums[n] = wave_cumsum<64, Reverse>(mine) + before;
+    before = of_lane(sums[n], Reverse ? 0 : 63);
+  }
+  return sums;
+}
+
 // ---- matrix products
 
 template <typename T> constexpr bool kIsHalf = false;
@@ -77,7 +91,8 @@ template <typename T> ATTN_DEVICE void multiply_block(Float4 &to, Bits4 a, Bits4
 }
 
 // to += a b^T, where the rows of `a` belong to the lanes, and those of `b` to the elements of a lane. `a` and `b` lie in shared memory, with
-// rows of Chunks chunks; the wave has A x B blocks: number m * Stride + n * (A > 1 ... ) of `to` is made of rows `a_row` + Size m and `b_row` + Size n.
+// rows of Chunks chunks. The wave has A x B blocks: number m StrideA + n StrideB of `to` is made of the Size rows of `a` from `a_row` + Size m
+// on, and of those of `b` from `b_row` + Size n on.
 template <typename T, int Size, int Terms, int A, int B, int StrideA, int StrideB, int Chunks, int Count>
 ATTN_DEVICE void multiply(Array<typename Block<Size>::Floats, Count> &to, const unsigned char *a, int a_row, const unsigned char *b, int b_row) {
   const int own = Block<Size>::own(), lane = thread() & 63;

@@ -13,8 +13,9 @@ ROWS = 128
 class Facts:
     """What the choice of block sizes depends on.
 
-    `grid`: "rows", "pairs" or "elements"; `columns`: the larger one of the columns of q and v; `products` of queries and keys that a pair
-    needs; `terms`: tensors that are summed over keys; `plain`: the row function needs few registers (none or one maximum and one sum).
+    `grid`: "rows", "pairs", "elements" or "chunks"; `columns`: the larger one of the columns of q and v (of sweeps over chunks: of q);
+    `products` of queries and keys that a pair needs; `terms`: tensors that are summed over keys; `plain`: the row function needs few
+    registers (none or one maximum and one sum). Of sweeps: `values` are the columns of v, `channels` tells whether they have own decays.
     """
 
     grid: str
@@ -22,6 +23,8 @@ class Facts:
     products: int = 1
     terms: int = 1
     plain: bool = True
+    values: int = 0
+    channels: bool = False
 
 
 def facts_of(function: ir.Operation) -> Facts | None:
@@ -32,11 +35,18 @@ def facts_of(function: ir.Operation) -> Facts | None:
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")
         return Facts("pairs", _columns([products[0].operands[0], products[-1].operands[0]]), len(products))
-    return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
+    for chunk in find_all(function, "attn.chunk"):
+        keys, values = (ir.RankedTensorType(chunk.operands[number].type).shape[3] for number in (1, 2))
+        return Facts("chunks", keys, values=values, channels=ir.StringAttr(chunk.attributes["channels"]).value != "none")
+    return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot", "attn.head_sum") else None
 
 
 def default_blocks(facts: Facts) -> tuple[int, int]:
-    """Query rows and keys of a block ("rows"), or keys and query rows ("pairs")."""
+    """Query rows and keys of a block ("rows"), or keys and query rows ("pairs"), or positions of a chunk and columns of v ("chunks")."""
+    if facts.grid == "chunks":
+        chunk = 16 if facts.channels or facts.columns > 256 else 32 if facts.columns > 128 else 64
+        widest = 64 if facts.columns <= 256 else 32
+        return chunk, next((size for size in (widest, 32, 16) if facts.values % size == 0), facts.values)
     if facts.grid == "rows":
         if facts.products > 1 or facts.terms > 1:
             return ROWS, 64 if facts.columns <= 64 else 32

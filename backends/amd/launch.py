@@ -9,7 +9,7 @@ from attn_mlir.backends.amd import hip
 from attn_mlir.backends.amd.compile import Binary
 from attn_mlir.backends.amd.emulation import EmulatedKernel
 from attn_mlir.backends.amd.isa import Machine
-from attn_mlir.backends.gpu.packing import Packed, aligned_copy, grid_of, misaligned, values_of
+from attn_mlir.backends.gpu.packing import Packed, aligned_copy, launch_grid, misaligned, values_of
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
@@ -42,7 +42,7 @@ class HipLauncher:
             if isinstance(argument, torch.Tensor) and hip.index_of(argument) != self._index:
                 raise ArgumentError(f"argument {number} of this kernel is on {argument.device}, but the others are on cuda:{self._index}")
         arguments = readable(self._unit, arguments)
-        grid, blocks = grid_of(self._unit.code, self._unit.kernel.block_q, arguments[self._unit.kernel.over].shape)
+        grid, blocks = launch_grid(self._unit.code, self._unit.kernel, arguments)
         packed = Packed(values_of(self._unit.code, arguments, blocks))
         with hip.on_device(self._index):
             self._function.launch(grid, self._unit.code.threads, hip.current_stream(self._index), packed.address)
@@ -57,7 +57,7 @@ class EmulatedLauncher:
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
         arguments = readable(self._unit, arguments)
-        grid, blocks = grid_of(self._unit.code, self._unit.kernel.block_q, arguments[self._unit.kernel.over].shape)
+        grid, blocks = launch_grid(self._unit.code, self._unit.kernel, arguments)
         self._kernel.run(arguments, outputs, grid, blocks)
 
 
@@ -70,7 +70,7 @@ class InterpretedLauncher:
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
         arguments = readable(self._unit, arguments)
-        grid, blocks = grid_of(self._unit.code, self._unit.kernel.block_q, arguments[self._unit.kernel.over].shape)
+        grid, blocks = launch_grid(self._unit.code, self._unit.kernel, arguments)
         self.machine.run(arguments, outputs, grid, blocks)
 
 

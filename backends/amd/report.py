@@ -13,13 +13,13 @@ from attn_mlir.backends.amd.isa.disassembly import Instruction
 from attn_mlir.backends.amd.model import ASSUMPTIONS, estimate, family, issue_clocks
 from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.gpu.packing import grid_of
+from attn_mlir.backends.gpu.packing import launch_grid
 from attn_mlir.backends.gpu.translations import kernels_of
 from attn_mlir.backends.host import Kernel, read_kernel
 from attn_mlir.backends.program import DTYPES
 from attn_mlir.mlir import ir
 
-_LENGTHS = {"rows": 2048, "pairs": 1024, "elements": 1024}
+_LENGTHS = {"rows": 2048, "pairs": 1024, "elements": 1024, "chunks": 1024}
 """Of queries and keys in the run that the report counts, by the kind of kernel."""
 
 
@@ -35,15 +35,16 @@ def to_report(module: ir.Module) -> str:
 def _kernel_report(function: ir.Operation, code: KernelCode) -> str:
     kernel = _kernel_of(function)
     length = _LENGTHS[kernel.grid]
-    return report_of(code, _arguments(function, kernel, length), kernel.block_q, kernel.over, length)
+    arguments = _arguments(function, kernel, length)
+    return report_of(code, arguments, launch_grid(code, kernel, arguments), length)
 
 
-def report_of(code: KernelCode, arguments: Sequence[Any], block_rows: int, over: int, length: int) -> str:
-    """The facts of a kernel, and of a run of its middle block on these arguments, which it may write; `over` is that of its rows."""
+def report_of(code: KernelCode, arguments: Sequence[Any], launch: tuple[tuple[int, int, int], int], length: int) -> str:
+    """The facts of a kernel, and of a run of its middle block on these arguments, which it may write; `launch`: see `launch_grid`."""
     binary = compile_code(code)
     machine = Machine(code, binary.code)
     tensors = [number for number, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
-    grid, blocks = grid_of(code, block_rows, arguments[over].shape)
+    grid, blocks = launch
     machine.run(arguments, tensors, grid, blocks, count_conflicts=True, only_blocks=[(grid[0] // 2, 0, 0)])
     title = f"kernel {code.name} ({code.threads} threads, {code.arch})"
     return "\n".join([title, *_facts(code, binary), *_executed(code, binary, machine, length)])
@@ -123,13 +124,15 @@ def _kernel_of(function: ir.Operation) -> Kernel:
 
 
 def _arguments(function: ir.Operation, kernel: Kernel, length: int) -> list[Any]:
-    """Random tensors of one batch and one head, zeros for indices and sums, and a scale for numbers."""
+    """Random tensors of one batch and one head, one sequence, zeros for indices and sums, and a scale for numbers."""
     generator = torch.Generator().manual_seed(0)
     values = list(function.regions[0].blocks[0].arguments)
     outputs = len(values) - (kernel.grid == "pairs") - len(kernel.outputs)
     made: list[Any] = []
     for number, value in enumerate(values):
-        if isinstance(value.type, ir.MemRefType):
+        if number == kernel.sequences:
+            made.append(torch.tensor([0, length], dtype=DTYPES[str(ir.MemRefType(value.type).element_type)]))
+        elif isinstance(value.type, ir.MemRefType):
             leading = {"store": 0, "accumulate": 1, "scatter": 3}[kernel.outputs[number - outputs]] if number >= outputs else 0
             made.append(_tensor(ir.MemRefType(value.type), leading, length, generator))
         elif kernel.grid == "pairs" and number == len(values) - 1:

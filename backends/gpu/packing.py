@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.host import Kernel
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 _FORMATS = {"int": "i", "unsigned": "I", "long long": "q", "float": "f", "double": "d"}
@@ -33,6 +34,19 @@ def grid_of(code: KernelCode, block_rows: int, over: Sequence[int]) -> tuple[tup
         )
     blocks = -(-length // block_rows)
     return (blocks + -blocks % code.cluster, heads, batch), blocks
+
+
+def launch_grid(code: KernelCode, kernel: Kernel, arguments: Sequence[Any]) -> tuple[tuple[int, int, int], int]:
+    """The grid of a kernel's launch on these arguments, and how many blocks of rows (of a sweep: of columns) it has.
+
+    Raises UnsupportedError where it is too large for a launch.
+    """
+    over = arguments[kernel.over].shape
+    if kernel.grid != "chunks":
+        return grid_of(code, kernel.block_q, over)
+    batch = over[0] if kernel.sequences < 0 else arguments[kernel.sequences].shape[0] - 1
+    (_, heads, batch), _ = grid_of(code, 1, (batch, over[1], 1))
+    return (kernel.blocks, heads, batch), kernel.blocks
 
 
 def values_of(code: KernelCode, arguments: Sequence[Any], blocks: int, counter: int = 0) -> list[Value]:

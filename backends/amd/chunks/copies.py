@@ -21,11 +21,11 @@ class Copies:
             core.memory.read(buffer)
             made = Vector(core.names.fresh(tile.name), tile.length)
             core.writer.line(f"attn::Array<float, {made.parts}> {made.name};")
-            with core.unrolled("n", made.parts):
-                core.writer.line(f"{made.name}[n] = 0.0f;")
+            with core.turns("n", made.parts) as n:
+                core.writer.line(f"{made.name}[{n}] = 0.0f;")
                 with core.unrolled("e", tile.groups):
-                    at = f"e * {core.vector_stride(tile)} + min(lane + 64 * n, {tile.length - 1})"
-                    core.writer.line(f"{made.name}[n] += ((const float *)({buffer.at}))[{at}];")
+                    at = f"e * {core.vector_stride(tile)} + {lane_row(n, tile.length)}"
+                    core.writer.line(f"{made.name}[{n}] += ((const float *)({buffer.at}))[{at}];")
             core.tiles[value] = tile = made
         if not isinstance(tile, (Vector, Uniform)):
             raise UnsupportedError(f"amd: {value} is no tile of one value a row")
@@ -41,11 +41,10 @@ class Copies:
             buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_at"), 4 * stride * WAVES, own=True)
             core.copies[tile.name, "vector"] = buffer
             core.memory.write(buffer)
-            with core.unrolled("n", -(-stride // 64)) if stride > 64 else core.scope(None):
-                n = "n" if stride > 64 else "0"
-                guard = f"if (lane + 64 * n < {stride}) " if stride % 64 and stride > 64 else f"if (lane < {stride}) " if stride < 64 else ""
-                at = f"wave * {stride} + lane" + (" + 64 * n" if stride > 64 else "")
-                core.writer.line(f"{guard}((float *)({buffer.at}))[{at}] = {tile.name}[{n if tile.parts > 1 else 0}];")
+            with core.turns("n", -(-stride // 64)) as n:
+                row = "lane" if n == "0" else "lane + 64 * n"
+                guard = f"if ({row} < {stride}) " if stride % 64 else ""
+                core.writer.line(f"{guard}((float *)({buffer.at}))[wave * {stride} + {row}] = {tile.name}[{n if tile.parts > 1 else 0}];")
         core.memory.read(core.copies[tile.name, "vector"])
 
     def floats(self, value: ir.Value) -> Buffer:
@@ -91,48 +90,44 @@ class Copies:
         core, writer = self.core, self.core.writer
         if form == "columns" and not tile.patches:
             raise UnsupportedError(f"amd: {tile.name} is not in patches, but its columns are needed; this is a bug of the code generator")
-        with core.unrolled("t", tile.turns) if tile.turns > 1 else core.scope(""):
+        with core.turns("t", tile.turns) as t:
             self.piece(tile, guard=True)
-            t = "t" if tile.turns > 1 else "0"
             with core.scope(self._exists(tile) or None):
                 if not tile.patches:
                     writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, row, column, {tile.name}[{t}]);")
                 elif form == "rows":
                     with core.unrolled("e", 8):
-                        writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, row + e, column, {tile.name}[8 * {t} + e]);")
+                        writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, row + e, column, {tile.name}[{patch_row(t)}]);")
                 else:
-                    writer.line(f"attn::keep_patch<{chunks}>({buffer.at}, row, column, &{tile.name}[8 * {t}]);")
+                    at = "0" if t == "0" else f"8 * {t}"
+                    writer.line(f"attn::keep_patch<{chunks}>({buffer.at}, row, column, &{tile.name}[{at}]);")
 
     def _fragment(self, tile: Fragment, form: str, buffer: Buffer, chunks: int) -> None:
         core, writer, grid = self.core, self.core.writer, tile.grid
         along = (form == "columns") == grid.by_columns
-        with self.blocks(grid) as (row, column):
+        with self.blocks(grid) as (row, column, n):
             if along:
                 place = (column, row) if grid.by_columns else (row, column)
-                writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[n]);")
+                writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[{n}]);")
             else:
                 with core.unrolled("r", grid.length):
                     place = (f"{row} + r", column) if grid.by_columns else (row, f"{column} + r")
                     place = place if form == "rows" else place[::-1]
-                    writer.line(f"attn::keep_half<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[n][r]);")
+                    writer.line(f"attn::keep_half<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[{n}][r]);")
 
     # ---- loops over registers
 
     def piece(self, tile: Held, guard: bool = False) -> None:
         """Prints the constants `row` and `column` of piece `t` of this thread, and `piece` where only some threads shall go on."""
         per_row = tile.padded // tile.width
-        number = "attn::thread()" + (f" + {THREADS} * t" if tile.turns > 1 else "")
-        wrapped = tile.pieces % THREADS != 0
-        if wrapped and guard:
+        number, count = "attn::thread()" + (f" + {THREADS} * t" if tile.turns > 1 else ""), tile.pieces % THREADS
+        if count and guard:
             self.core.writer.line(f"const int piece = {number};")
             number = "piece"
-        number = f"({number}) % {tile.pieces}" if wrapped else number
+        number = f"({number})" if " " in number else number
+        number = f"({number} % {tile.pieces})" if count else number
         height = f" * {tile.height}" if tile.height > 1 else ""
-        self.core.writer.line(
-            f"const int row = ({number}) / {per_row}{height}, column = ({number}) % {per_row} * {tile.width};"
-            if tile.turns > 1 or wrapped
-            else f"const int row = {number} / {per_row}{height}, column = {number} % {per_row} * {tile.width};"
-        )
+        self.core.writer.line(f"const int row = {number} / {per_row}{height}, column = {number} % {per_row} * {tile.width};")
 
     def _exists(self, tile: Held) -> str:
         return f"if (piece < {tile.pieces})" if tile.pieces % THREADS else ""
@@ -150,19 +145,19 @@ class _Blocks:
     def __init__(self, core: Core, grid: Grid) -> None:
         self.core, self.grid = core, grid
 
-    def __enter__(self) -> tuple[str, str]:
+    def __enter__(self) -> tuple[str, str, str]:
         core, grid = self.core, self.grid
         self.guard = core.scope(None if grid.all_waves else f"if (wave < {grid.down * grid.across})")
         self.guard.__enter__()
-        self.loop = core.unrolled("n", grid.parts)
-        self.loop.__enter__()
+        self.loop = core.turns("n", grid.parts)
+        n = self.loop.__enter__()
         down = "n" if grid.wide == 1 else "0" if grid.high == 1 else f"n / {grid.wide}"
         across = "n" if grid.high == 1 else "0" if grid.wide == 1 else f"n % {grid.wide}"
         lane = ("first", "own") if grid.by_columns else ("own", "first")
         terms = ((grid.wave_row(), down, lane[0], grid.high), (grid.wave_column(), across, lane[1], grid.wide))
         row, column = (_sum(start, f"{grid.size} * {_wrapped(n)}" if count > 1 else "0", own) for start, n, own, count in terms)
         core.writer.line(f"const int at_row = {row}, at_column = {column};")
-        return "at_row", "at_column"
+        return "at_row", "at_column", n
 
     def __exit__(self, *_: object) -> None:
         self.loop.__exit__(None, None, None)
@@ -181,24 +176,34 @@ class _Elements:
     def __enter__(self) -> tuple[str, str, str]:
         copies, core, tile = self.copies, self.copies.core, self.tile
         if isinstance(tile, Fragment):
-            row, column = self._open(copies.blocks(tile.grid))  # type: ignore[misc]
+            row, column, n = self._open(copies.blocks(tile.grid))  # type: ignore[misc]
             self._open(core.unrolled("r", tile.grid.length))
-            return (f"{row} + r", column, "[n][r]") if tile.grid.by_columns else (row, f"{column} + r", "[n][r]")
+            return (f"{row} + r", column, f"[{n}][r]") if tile.grid.by_columns else (row, f"{column} + r", f"[{n}][r]")
         if isinstance(tile, Wide):
             raise UnsupportedError(f"amd: {tile.name} is in no registers; this is a bug of the code generator")
-        self._open(core.unrolled("t", tile.turns) if tile.turns > 1 else core.scope(""))
+        t = self._open(core.turns("t", tile.turns))
         copies.piece(tile, self.guard)
         exists = copies._exists(tile) if self.guard else ""  # pyright: ignore[reportPrivateUsage]
         self._open(core.scope(exists or None))
-        t = "t" if tile.turns > 1 else "0"
         if tile.patches:
             self._open(core.unrolled("e", 8))
         self._open(core.unrolled("c", tile.width))
-        return ("row + e", "column + c", f"[8 * {t} + e][c]") if tile.patches else ("row", "column + c", f"[{t}][c]")
+        return ("row + e", "column + c", f"[{patch_row(str(t))}][c]") if tile.patches else ("row", "column + c", f"[{t}][c]")
 
     def __exit__(self, *_: object) -> None:
         for scope in reversed(self.scopes):
             scope.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+def patch_row(turn: str) -> str:
+    """C++: the subscript of row `e` of a patch."""
+    return "e" if turn == "0" else f"8 * {turn} + e"
+
+
+def lane_row(part: str, length: int) -> str:
+    """C++: the row of this lane in a part of a vector; lanes behind the last row have its value."""
+    row = "lane" if part == "0" else f"lane + 64 * {part}"
+    return row if length % 64 == 0 else f"min({row}, {length - 1})"
 
 
 def _wrapped(text: str) -> str:

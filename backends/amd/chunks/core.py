@@ -1,5 +1,7 @@
 """What every printer of a sweep over chunks works with: its tiles, their copies in shared memory, and views of its arguments."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from attn_mlir.backends.amd.chunks.layout import Layout
@@ -17,10 +19,13 @@ _TAKEN = "lane wave memory head batch block next n r t e c i j row column piece 
 
 @dataclass(frozen=True)
 class View:
-    """A part of an argument: `offsets` are C++ expressions, one a dimension, "0" where it begins with the argument."""
+    """A part of an argument. `offsets` are C++ expressions, one for each dimension of the argument, "0" where the part begins with it;
+    `dims`: which of these the dimensions of the part are.
+    """
 
     argument: ir.Value
     offsets: tuple[str, ...]
+    dims: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,14 @@ class Core(PrinterCore[Tile]):
         self.aligned: dict[int, int] = {}
         self.element = next(iter(HALVES))
 
+    # ---- text
+
+    @contextmanager
+    def turns(self, index: str, count: int) -> Iterator[str]:
+        """A loop over registers of a lane, or none for a single turn; gives the index."""
+        with self.unrolled(index, count) if count > 1 else self.scope(""):
+            yield index if count > 1 else "0"
+
     # ---- sizes
 
     @property
@@ -75,20 +88,25 @@ class Core(PrinterCore[Tile]):
         """The argument that a memref is a part of."""
         op = maker(value)
         if op is None:
-            return View(value, ("0",) * ir.MemRefType(value.type).rank)
+            rank = ir.MemRefType(value.type).rank
+            return View(value, ("0",) * rank, tuple(range(rank)))
         if op.name != "memref.subview":
             raise UnsupportedError(f"amd: '{op.name}' makes no memory that a kernel can use ({op.location})")
         if value not in self.views:
-            outer = self.view(op.operands[0])
-            dynamic = list(op.operands)[1:]
-            offsets = []
-            for number, static in zip(outer.offsets, ir.DenseI64ArrayAttr(op.attributes["static_offsets"]), strict=True):
-                text = self.value(dynamic.pop(0)) if static < 0 else str(static)
-                offsets.append(text if number == "0" else number if text == "0" else f"({number} + {text})")
-            if any(step != 1 for step in ir.DenseI64ArrayAttr(op.attributes["static_strides"])):
-                raise UnsupportedError(f"amd: a kernel reads parts of tensors without gaps only ({op.location})")
-            self.views[value] = View(outer.argument, tuple(offsets))
+            self.views[value] = self._subview(op)
         return self.views[value]
+
+    def _subview(self, op: ir.Operation) -> View:
+        outer, dynamic = self.view(op.operands[0]), list(op.operands)[1:]
+        if any(step != 1 for step in ir.DenseI64ArrayAttr(op.attributes["static_strides"])):
+            raise UnsupportedError(f"amd: a kernel reads parts of tensors without gaps only ({op.location})")
+        offsets = list(outer.offsets)
+        for dim, static in zip(outer.dims, ir.DenseI64ArrayAttr(op.attributes["static_offsets"]), strict=True):
+            text = self.value(dynamic.pop(0)) if static < 0 else str(static)
+            offsets[dim] = text if offsets[dim] == "0" else offsets[dim] if text == "0" else f"({offsets[dim]} + {text})"
+        sizes, rank = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"])), ir.MemRefType(op.results[0].type).rank
+        dropped = [dim for dim, size in enumerate(sizes) if size == 1][: len(sizes) - rank]
+        return View(outer.argument, tuple(offsets), tuple(dim for n, dim in enumerate(outer.dims) if n not in dropped))
 
     def item(self, value: ir.Value, indices: list[str]) -> str:
         """C++: an element of a memref."""
@@ -98,12 +116,13 @@ class Core(PrinterCore[Tile]):
     def address(self, value: ir.Value, indices: list[str]) -> str:
         """C++: a pointer to an element of a memref, given the first indices; the others are 0."""
         view = self.view(value)
-        terms = []
+        given, terms = dict(zip(view.dims, indices, strict=False)), []
         for dim, offset in enumerate(view.offsets):
-            index = indices[dim] if dim < len(indices) else "0"
+            index = given.get(dim, "0")
             text = " + ".join(x for x in (offset, index) if x != "0")
             if text:
-                terms.append(f"{f'({text})' if ' ' in text else text} * {self.arguments.stride(view.argument, dim)}")
+                whole = text.isidentifier() or (text.startswith("(") and _closes(text))
+                terms.append(f"{text if whole else f'({text})'} * {self.arguments.stride(view.argument, dim)}")
         return " + ".join([self.arguments.pointer(view.argument), *terms])
 
     def load(self, op: ir.Operation, indices: list[str]) -> str:
@@ -128,10 +147,8 @@ class Core(PrinterCore[Tile]):
             view = self.view(op.operands[0])
             if maker(op.operands[0]) is None:
                 return self.arguments.size(view.argument, int(operands[0]))
-            sizes = ir.DenseI64ArrayAttr(op.operands[0].owner.operation.attributes["static_sizes"])
-            if sizes[int(operands[0])] >= 0:
-                return str(sizes[int(operands[0])])
-            return self.arguments.size(view.argument, int(operands[0]))
+            size = ir.MemRefType(op.operands[0].type).shape[int(operands[0])]
+            return str(size) if size >= 0 else self.arguments.size(view.argument, view.dims[int(operands[0])])
         return super()._other(op, operands)
 
     # ---- elements of tiles
@@ -184,3 +201,13 @@ def layout_of(tile: Tile) -> Grid | Held | int | None:
     if isinstance(tile, Held):
         return replace(tile, name="", element="")
     return tile.length if isinstance(tile, Vector) else None
+
+
+def _closes(text: str) -> bool:
+    """Whether the parenthesis that begins a text ends with it."""
+    depth = 0
+    for number, character in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth == 0:
+            return number == len(text) - 1
+    return False

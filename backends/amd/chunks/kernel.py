@@ -40,7 +40,8 @@ class Kernel:
             f"__shared__ __attribute__((aligned(16))) unsigned char memory[{shared}];",
             "const int block = __builtin_amdgcn_workgroup_id_x(), head = __builtin_amdgcn_workgroup_id_y(), "
             "batch = __builtin_amdgcn_workgroup_id_z();",
-            f"const int lane = attn::thread() & 63, wave = attn::uniform(attn::thread() >> 6), own = {block}::own(), first = {block}::first();",
+            "const int lane = attn::thread() & 63, wave = attn::uniform(attn::thread() >> 6);",
+            f"const int own = {block}::own(), first = {block}::first();",
             "// Where tiles are in shared memory.",
             *(f"constexpr int {buffer} = {at};" for buffer, at in places.items()),
         ]

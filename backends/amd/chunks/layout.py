@@ -120,7 +120,12 @@ def held_wants(tile: ir.Value) -> set[str]:
         found |= wants(value)
         for use in value.uses:
             outer = use.owner.operation.parent
-            if use.owner.operation.name == "tensor.extract" and outer is not None and outer.name == "tile.map" and value in own_tiles_of(outer):
+            if (
+                use.owner.operation.name == "tensor.extract"
+                and outer is not None
+                and outer.name == "tile.map"
+                and value in own_tiles_of(outer)
+            ):
                 pending += [result for result in outer.results if not is_row(result.type)]
     return found
 

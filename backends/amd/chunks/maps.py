@@ -1,6 +1,6 @@
 """Prints `tile.map`: over the rows of a chunk, over results of products, over pieces of loaded tiles."""
 
-from attn_mlir.backends.amd.chunks.copies import Copies
+from attn_mlir.backends.amd.chunks.copies import Copies, lane_row, patch_row
 from attn_mlir.backends.amd.chunks.core import Core, Place, layout_of
 from attn_mlir.backends.amd.chunks.layout import held_wants
 from attn_mlir.backends.amd.chunks.tiles import HALVES, THREADS, Fragment, Grid, Held, Partial, Uniform, Vector, Wide
@@ -33,9 +33,10 @@ class Maps:
         if is_row(result.type):
             return Vector(name, type_.shape[0])
         element = str(type_.element_type)
+        rows, columns = type_.shape
         if result in core.layout.fragments:
-            return Fragment(name, core.grid(result), element, *type_.shape)
-        return Held(name, *type_.shape, element, self._patches(op), core.padded(type_.shape[0]))
+            return Fragment(name, core.grid(result), element, rows, columns)
+        return Held(name, rows, columns, element, self._patches(op), core.padded(rows))
 
     def declare(self, tile: Fragment | Held | Vector) -> None:
         """Declares a tile's registers."""
@@ -64,11 +65,8 @@ class Maps:
                     self.declare(tile)
                 core.tiles[result] = tile
                 tiles.append(tile)
-            parts = tiles[0].parts
-            with core.unrolled("n", parts) if parts > 1 else core.scope(""):
-                n = "n" if parts > 1 else "0"
-                index = f"lane + 64 * {n}" if parts > 1 else "lane"
-                core.writer.line(f"const int i = {index if length % 64 == 0 else f'min({index}, {length - 1})'};")
+            with core.turns("n", tiles[0].parts) as n:
+                core.writer.line(f"const int i = {lane_row(n, length)};")
                 core.scalars.bind(block.arguments[0], "i")
                 core.place = Place(("i",), length, n)
                 for (value, _), tile in zip(varying, tiles, strict=True):
@@ -175,7 +173,7 @@ class Maps:
         rows, columns = self._extents(op)
         parts = [core.copies[name, "parts"].at for name in sums]
         inside = self._inside(rows, columns, grid.rows, grid.columns)
-        with self.copies.blocks(grid) as (row, column):
+        with self.copies.blocks(grid) as (row, column, n):
             core.scalars.bind(block.arguments[0], "i")
             core.scalars.bind(block.arguments[1], "j")
             outer, at = ("j", column) if grid.by_columns else ("i", row)
@@ -189,7 +187,7 @@ class Maps:
                 if inside:
                     at_row, at_column = (f"{row} + r", column) if grid.by_columns else (row, f"{column} + r")
                     core.writer.line(f"const bool inside = {inside.replace('ROW', at_row).replace('COLUMN', at_column)};")
-                self._element(op, Place(("i", "j"), grid, "[n][r]"), tiles, sums, bool(inside))
+                self._element(op, Place(("i", "j"), grid, f"[{n}][r]"), tiles, sums, bool(inside))
             if sums:
                 if grid.by_columns:
                     raise UnsupportedError(f"amd: sums along rows of a tile whose lanes have columns ({op.location})")
@@ -197,7 +195,7 @@ class Maps:
                     for step in (32,) if grid.size == 32 else (16, 32):
                         core.writer.line(f"{name} += attn::from_lane({name}, lane ^ {step});")
                     group = f"{grid.wave_column()} / {grid.size}" if grid.across > 1 else "0"
-                    group = f"({group} + n % {grid.wide})" if grid.wide > 1 else group
+                    group = f"({group} + {n} % {grid.wide})" if grid.wide > 1 else group
                     at = f"{group} * {self._stride(rows)} + {row}"
                     core.writer.line(f"if (lane < {grid.size}) ((float *)({part}))[{at}] = {name};")
 
@@ -206,8 +204,7 @@ class Maps:
         depends = dependence(block)
         parts = [core.copies[name, "parts"].at for name in sums]
         inside = self._inside(layout.rows, layout.columns, layout.padded_rows, layout.padded)
-        t = "t" if layout.turns > 1 else "0"
-        with core.unrolled("t", layout.turns) if layout.turns > 1 else core.scope(""):
+        with core.turns("t", layout.turns) as t:
             self.copies.piece(layout, guard=bool(sums))
             row, column = ("row + e", "column + c") if layout.patches else ("row", "column + c")
             with core.unrolled("e", 8) if layout.patches else core.scope(None):
@@ -221,7 +218,7 @@ class Maps:
                     self._index("j", column, layout.columns, layout.padded)
                     if inside:
                         writer.line(f"const bool inside = {inside.replace('ROW', row).replace('COLUMN', column)};")
-                    element = f"[8 * {t} + e][c]" if layout.patches else f"[{t}][c]"
+                    element = f"[{patch_row(t)}][c]" if layout.patches else f"[{t}][c]"
                     self._element(op, Place(("i", "j"), layout, element), tiles, sums, bool(inside))
                 for name, part in zip(sums, parts, strict=True):
                     guard = f"if (piece < {layout.pieces}) " if layout.pieces % THREADS else ""
@@ -265,12 +262,15 @@ class Maps:
             return
         tile = self.copies.vector(value)
         name = core.names.fresh(hint(op.results[0], "prefix"))
-        if tile.length > 64:
-            raise UnsupportedError(f"amd: chunks have at most 64 positions, not {tile.length} ({op.location})")
-        source = tile.name if isinstance(tile, Uniform) else f"{tile.name}[0]"
-        core.writer.line(
-            f"const attn::Array<float, 1> {name} = {{attn::wave_cumsum<{tile.length}, {'true' if reverse else 'false'}>({source})}};"
-        )
+        reverse_ = "true" if reverse else "false"
+        if isinstance(tile, Uniform) or tile.parts == 1:
+            source = tile.name if isinstance(tile, Uniform) else f"{tile.name}[0]"
+            if tile.length > 64:
+                raise UnsupportedError(f"amd: running sums of the same number for {tile.length} rows ({op.location})")
+            core.writer.line(f"const attn::Array<float, 1> {name} = {{attn::wave_cumsum<{tile.length}, {reverse_}>({source})}};")
+        else:
+            count = f"{tile.parts}, {tile.length}, {reverse_}"
+            core.writer.line(f"const attn::Array<float, {tile.parts}> {name} = attn::wave_cumsum<{count}>({tile.name});")
         core.tiles[op.results[0]] = Vector(name, tile.length)
 
     def _cumsum_columns(self, op: ir.Operation, reverse: bool) -> None:
@@ -290,8 +290,6 @@ class Maps:
                 writer.line(f"total += ((const float *)({source.at}))[{row} * {stride} + column];")
                 writer.line(f"((float *)({buffer.at}))[{row} * {stride} + column] = total;")
         core.tiles[op.results[0]] = made
-
-
 
 
 def registers(tile: Fragment | Held | Vector) -> str:

@@ -56,7 +56,7 @@ class Memory:
         (self._since.wave if buffer.own else self._since.written).add(buffer)
 
     def read(self, buffer: Buffer) -> None:
-        """Announces that the next statements read a buffer. Several are announced twice: a barrier for one separates others from their use."""
+        """Announces that the next statements read a buffer. Several are announced twice: a barrier for one may follow another."""
         if buffer in self._since.written:
             self.barrier()
         elif buffer in self._since.wave:

@@ -65,23 +65,23 @@ class Products:
         core = self.core
         made = Fragment(core.names.fresh(name), core.grid(value), "f32", *ir.RankedTensorType(value.type).shape)
         core.writer.line(f"{registers(made)} {made.name};")
-        with core.unrolled("n", made.grid.parts):
-            core.writer.line(f"{made.name}[n] = (attn::Block<{made.grid.size}>::Floats)({start});")
+        with core.turns("n", made.grid.parts) as n:
+            core.writer.line(f"{made.name}[{n}] = (attn::Block<{made.grid.size}>::Floats)({start});")
         return made
 
     def _rescale(self, tile: Fragment, scale: str, kind: object) -> None:
         core, grid = self.core, tile.grid
         if isinstance(kind, Uniform):
-            with core.unrolled("n", grid.parts):
-                core.writer.line(f"{tile.name}[n] *= {scale};")
+            with core.turns("n", grid.parts) as n:
+                core.writer.line(f"{tile.name}[{n}] *= {scale};")
             return
         stride = core.vector_stride(kind)  # type: ignore[arg-type]
-        with self.copies.blocks(grid) as (row, _):
+        with self.copies.blocks(grid) as (row, _, n):
             if grid.by_columns:
                 with core.unrolled("r", grid.length):
-                    core.writer.line(f"{tile.name}[n][r] *= ((const float *)({scale}))[wave * {stride} + {row} + r];")
+                    core.writer.line(f"{tile.name}[{n}][r] *= ((const float *)({scale}))[wave * {stride} + {row} + r];")
             else:
-                core.writer.line(f"{tile.name}[n] *= ((const float *)({scale}))[wave * {stride} + {row}];")
+                core.writer.line(f"{tile.name}[{n}] *= ((const float *)({scale}))[wave * {stride} + {row}];")
 
 
 def _is_read_after(value: ir.Value, op: ir.Operation) -> bool:
@@ -95,5 +95,3 @@ def _is_read_after(value: ir.Value, op: ir.Operation) -> bool:
         if reader is not None and reader in later:
             return True
     return False
-
-

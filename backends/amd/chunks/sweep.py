@@ -111,7 +111,7 @@ class Sweep:
         with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
             outer = core.memory.enter()
             core.scalars.bind(arguments[0], index)
-            for other, tiles in zip(ahead, nexts, strict=True):
+            for tiles in nexts:
                 for result, tile in tiles.items():
                     core.tiles[result] = self._current(tile)
             if ahead:
@@ -202,7 +202,7 @@ class Sweep:
 
 
 def _ahead(block: ir.Block) -> list[ir.Operation]:
-    """Loads, and maps of what is in global memory only, that depend on nothing a turn of the loop computes: they are made one turn ahead."""
+    """Loads, and maps of what is in global memory, that depend on nothing a turn of the loop computes: they are made one turn ahead."""
     found: list[ir.Operation] = []
     for op in operations(block):
         if op.name == "tile.load":

@@ -1,6 +1,6 @@
 """Prints `tile.load` and `tile.store`."""
 
-from attn_mlir.backends.amd.chunks.copies import Copies
+from attn_mlir.backends.amd.chunks.copies import Copies, patch_row
 from attn_mlir.backends.amd.chunks.core import Core
 from attn_mlir.backends.amd.chunks.layout import held_wants
 from attn_mlir.backends.amd.chunks.maps import registers
@@ -24,9 +24,10 @@ class Traffic:
             raise UnsupportedError(f"amd: tiles of a sweep over chunks have a static number of rows ({op.location})")
         name = core.names.fresh(core.arguments.names[core.arguments.number(core.view(op.operands[0]).argument)] + "_tile")
         element = str(type_.element_type)
+        rows, columns = type_.shape
         if result in core.layout.fragments:
-            return Fragment(name, core.grid(result), element, *type_.shape)
-        return Held(name, *type_.shape, element, "columns" in held_wants(result), core.padded(type_.shape[0]))
+            return Fragment(name, core.grid(result), element, rows, columns)
+        return Held(name, rows, columns, element, "columns" in held_wants(result), core.padded(rows))
 
     def load(self, op: ir.Operation, tile: Fragment | Held) -> None:
         """Loads a tile into registers that are declared. Rows behind the last one repeat it, padding is zero."""
@@ -38,12 +39,13 @@ class Traffic:
             return
         core.align(source)
         with self.copies.elements(tile, guard=False) as (row, column, element):
-            at = self.row(first, f"min({row}, {count} - 1)")
-            text = f"{core.item(source, [*places, at, f'min({column}, {tile.columns - 1})'])}"
+            width = tile.padded if isinstance(tile, Held) else tile.grid.columns
+            last = str(int(count) - 1) if count.isdigit() else f"{count} - 1"
+            at = self.row(first, row if last == str(tile.rows - 1) else f"min({row}, {last})")
+            text = core.item(source, [*places, at, column if width == tile.columns else f"min({column}, {tile.columns - 1})"])
             if tile.element in HALVES:
                 text = f"attn::bits<unsigned short>({text})"
             padded = tile.padded_rows if isinstance(tile, Held) else tile.grid.rows
-            width = tile.padded if isinstance(tile, Held) else tile.grid.columns
             tests = [f"{row} < {tile.rows}"] * (padded > tile.rows) + [f"{column} < {tile.columns}"] * (width > tile.columns)
             zero = "0.0f" if tile.element == "f32" else "(unsigned short)0"
             condition = " && ".join(tests)
@@ -51,7 +53,7 @@ class Traffic:
 
     def row(self, first: str, row: str) -> str:
         """C++: a row of a tensor, counted from the first one of a tile."""
-        return f"({first} + {row})" if first != "0" else f"({row})"
+        return f"({first} + {row})" if first != "0" else row if " " not in row or row.endswith(")") else f"({row})"
 
     def _pieces(self, source: ir.Value, place: list[str], count: str, tile: Held) -> None:
         core, writer = self.core, self.core.writer
@@ -62,9 +64,8 @@ class Traffic:
             base = core.address(source, place)
             writer.line(f"const int rows = {count}, stride = (int){stride};")
             writer.line(f"const attn::Rows from = attn::rows_of({base}, rows, stride, {tile.columns});")
-            with core.unrolled("t", tile.turns) if tile.turns > 1 else core.scope(None):
+            with core.turns("t", tile.turns) as t:
                 self.copies.piece(tile)
-                t = "t" if tile.turns > 1 else "0"
                 row = "row + e" if tile.patches else "row"
                 at = f"min({row}, rows - 1) * stride"
                 if tile.padded_rows > tile.rows:
@@ -72,7 +73,7 @@ class Traffic:
                 if tile.patches:
                     with core.unrolled("e", 8):
                         load = f"attn::load_four{template}(from, {at}, column)"
-                        writer.line(f"{tile.name}[8 * {t} + e] = attn::bits<attn::Halves4>({load});")
+                        writer.line(f"{tile.name}[{patch_row(t)}] = attn::bits<attn::Halves4>({load});")
                 else:
                     writer.line(f"{tile.name}[{t}] = attn::bits<attn::Halves8>(attn::load_eight{template}(from, {at}, column));")
 
@@ -98,7 +99,7 @@ class Traffic:
             self._rows(tile, target, [batch, head], begin, count, element)
             return
         with self.copies.elements(tile, guard=True) as (row, column, subscript):
-            at = self.row(begin, f"({row})")
+            at = self.row(begin, row)
             text = core.narrowed(f"{tile.name}{subscript}", tile.element)
             text = core.narrow(text, element) if element in HALVES and tile.element == "f32" else text
             width = tile.padded if isinstance(tile, Held) else tile.grid.columns
@@ -108,9 +109,8 @@ class Traffic:
     def _vector(self, value: ir.Value, target: ir.Value, place: list[str], begin: str, count: str) -> None:
         core, tile = self.core, self.copies.vector(value)
         parts = 1 if isinstance(tile, Uniform) else tile.parts
-        with core.scope("if (wave == 0)"), core.unrolled("n", parts) if parts > 1 else core.scope(None):
-            n = "n" if parts > 1 else "0"
-            row = "lane" + (" + 64 * n" if parts > 1 else "")
+        with core.scope("if (wave == 0)"), core.turns("n", parts) as n:
+            row = "lane" if n == "0" else "lane + 64 * n"
             text = tile.name if isinstance(tile, Uniform) else f"{tile.name}[{n}]"
             core.writer.line(f"if ({row} < {count}) {core.item(target, [*place, self.row(begin, row)])} = {text};")
 
@@ -118,8 +118,8 @@ class Traffic:
         """Each lane writes neighbouring columns of its rows."""
         core, writer, grid = self.core, self.core.writer, tile.grid
         align = core.align(target)
-        with self.copies.blocks(grid) as (row, column), core.scope(f"if ({row} < {count})"):
-            source = f"{tile.name}[n]"
+        with self.copies.blocks(grid) as (row, column, n), core.scope(f"if ({row} < {count})"):
+            source = f"{tile.name}[{n}]"
             if element in HALVES and tile.element == "f32":
                 writer.line(f"attn::Block<{grid.size}>::Halves rounded;")
                 with core.unrolled("r", grid.length):

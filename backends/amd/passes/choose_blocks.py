@@ -11,7 +11,10 @@ from attn_mlir.passes.regions import find_all
 
 @dataclass(frozen=True)
 class ChooseBlocks(Pass):
-    """Gives each function that becomes a kernel its `tile.blocks`: those of `tile.choices`, else defaults by head dimensions."""
+    """Gives each function that becomes a kernel its `tile.blocks`: those of `tile.choices`, else defaults by head dimensions.
+
+    Chunks of linear attention that are larger than what fits into shared memory become smaller.
+    """
 
     name = "amd-choose-blocks"
 
@@ -27,5 +30,15 @@ class ChooseBlocks(Pass):
             if not all(isinstance(size, int) and size > 0 for size in sizes):
                 function.location.emit_error(f"{self.name}: block sizes must be positive numbers, got {sizes[0]} and {sizes[1]}")
                 return False
+            for chunk in find_all(function, "attn.chunk"):
+                _shrink(chunk, int(sizes[0]))
             function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([int(size) for size in sizes], function.context)
         return True
+
+
+def _shrink(op: ir.Operation, size: int) -> None:
+    """Gives an `attn.chunk` chunks of that size, where they are larger, and states stay at the ends of chunks. Its pieces hold for any."""
+    chunk = ir.IntegerAttr(op.attributes["chunk"])
+    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else size
+    if size < chunk.value and interval % size == 0:
+        op.attributes["chunk"] = ir.IntegerAttr.get(chunk.type, size)
