@@ -17,8 +17,8 @@ from tvm.target import Target  # type: ignore[import-not-found]
 
 from attn_mlir.backends.amd.mfma.kernel import FLAGS
 from attn_mlir.backends.amd.report import report_of
-from attn_mlir.backends.gpu.packing import grid_of
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.packing import grid_of
 
 HEADER = Path(__file__).parent / "amd_tilelang.h"
 BEST = ("64:128:32:256:2048", "128:128:32:256:2048")
