@@ -3,23 +3,26 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.amd.chunks.kernel import Kernel
+from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 
 def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """The schedule of a kernel with the grid "chunks"; None for others.
+    """The schedule of a kernel with the grid "chunks", or of one with loops or running sums that has no products; None for others.
 
     `waves` per SIMD that registers are limited for; `reuse`: more barriers, so that more tiles have the same place in shared memory.
 
     Raises UnsupportedError where such a kernel cannot be made.
     """
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
-    if "grid" not in sizes or ir.StringAttr(sizes["grid"]).value != "chunks":
+    grid = ir.StringAttr(sizes["grid"]).value if "grid" in sizes else "rows"
+    if grid != "chunks" and (grid != "rows" or not _adds_rows(kernel)):
         return None
     needed = 0
     made: list[Fields] = []
@@ -42,3 +45,9 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
 def emit(kernel: ir.Operation, target: AmdTarget) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for what this emitter cannot do."""
     return Kernel(kernel, {**attributes.read(kernel, SCHEDULE), "arch": target.arch}).emit()
+
+
+def _adds_rows(kernel: ir.Operation) -> bool:
+    """Whether a kernel adds up heads or positions, as gradients of linear attention need it, and does nothing else."""
+    others = find_all(kernel, *DOTS, "tile.accumulate", "tile.scatter_add")
+    return not others and len(find_all(kernel, "scf.for", "tile.cumsum")) > 0

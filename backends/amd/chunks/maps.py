@@ -5,7 +5,7 @@ from attn_mlir.backends.amd.chunks.core import Core, Place, layout_of
 from attn_mlir.backends.amd.chunks.layout import held_wants
 from attn_mlir.backends.amd.chunks.tiles import HALVES, THREADS, Fragment, Grid, Held, Partial, Uniform, Vector, Wide
 from attn_mlir.backends.gpu.scalars import dependence, frontier
-from attn_mlir.backends.gpu.structure import body, hint, is_row, operations, widened, yielded
+from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, operations, widened, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
@@ -123,15 +123,10 @@ class Maps:
         return Held("", rows, columns, "", self._patches(op), core.padded(rows))
 
     def _extents(self, op: ir.Operation) -> tuple[int, int]:
-        for result in op.results:
-            if not is_row(result.type):
-                rows, columns = ir.RankedTensorType(result.type).shape
-                return rows, columns
-        for read in operations(body(op)):
-            if read.name == "tensor.extract" and list(read.operands)[1:] == list(body(op).arguments):
-                rows, columns = ir.RankedTensorType(read.operands[0].type).shape
-                return rows, columns
-        raise UnsupportedError(f"amd: a map over no tile ({op.location})")
+        rows, columns = (constant(value) for value in op.operands)
+        if rows is None or columns is None:
+            raise UnsupportedError(f"amd: maps of a sweep over chunks have static sizes ({op.location})")
+        return int(rows), int(columns)
 
     def _same_shape(self, op: ir.Operation, value: ir.Value) -> bool:
         return tuple(ir.RankedTensorType(value.type).shape) == self._extents(op)

@@ -1,0 +1,194 @@
+"""Linear attention through the AMD backend, emulated on the CPU, against the recurrence in float64."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from amd_tools import needs_clang, needs_host_clang, needs_objdump
+from attn_mlir.backends.amd import driver, translate
+from attn_mlir.backends.amd.compile import compile_all
+from attn_mlir.backends.amd.target import TARGETS
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+from linear_programs import Linear, error, inputs, recurrence
+
+EMULATED = "hip-emulated"
+GROUPED = {"q": 1, "k": 1, "v": 2, "decay": 2}
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+INPUTS = Path(__file__).parent.parent / "Inputs" / "linear"
+
+
+def half(**fields: Any) -> Linear:
+    """A linear attention of f16 with 32 columns."""
+    return Linear(**{"k": 32, "v": 32, "chunk": 0, "element": "f16", **fields})
+
+
+def check(
+    program: Linear, length: int, heads: dict[str, int] | None = None, device: str = EMULATED, bar: float = 0.004, **more: Any
+) -> dict[str, torch.Tensor]:
+    """Compares all results with the recurrence on the inputs as they are rounded."""
+    kinds = dict.fromkeys(("q", "k", "v", "factor"), program.element)
+    given = inputs(program, 1, heads or GROUPED, length, **more)
+    tensors = {n: torch.tensor(x) if n == "offsets" else torch.tensor(x).to(DTYPES[kinds.get(n, "f32")]) for n, x in given.items()}
+    exact = {n: x.numpy() if n == "offsets" else x.double().numpy() for n, x in tensors.items()}
+    got = driver.compile_derivative(program.text(), "", (), False, device).run(list(tensors.values()))
+    wanted = recurrence(program, exact)
+    for (name, want), result in zip(wanted.items(), got, strict=True):
+        found = result.double().numpy()
+        found = np.where(want == 0, 0, found) if program.offsets and name == "states" else found  # rows of no sequence are not written
+        assert error(found, want) < bar, (name, error(found, want))
+    return dict(zip(wanted, got, strict=True))
+
+
+@needs_host_clang
+@pytest.mark.parametrize("length", [1, 63, 130])
+def test_lengths_and_states(length: int) -> None:
+    check(half(initial=True, final=True), length)
+
+
+@needs_host_clang
+@pytest.mark.parametrize(
+    ("direction", "state", "element"), [("backward", "kv", "f16"), ("forward", "vk", "bf16"), ("backward", "vk", "f16")]
+)
+def test_directions_products_and_states_on_the_way(direction: str, state: str, element: str) -> None:
+    program = half(direction=direction, state=state, element=element, initial=True, final=True, factor=True, interval=64)
+    check(program, 100)
+
+
+@needs_host_clang
+def test_blocks_of_columns_have_slots_of_their_own() -> None:
+    program = half(k=64, v=128, state="vk", initial=True, final=True, factor=True)
+    check(program, 70, {"q": 2, "k": 1, "v": 2, "decay": 1})
+    check(half(v=128, initial=True, final=True, factor=True), 40)
+
+
+@needs_host_clang
+def test_mods_with_captured_tensors_and_odd_columns() -> None:
+    check(half(k=7, v=5, mods=True, element="bf16"), 70)
+    check(half(k=33, v=7, decay=False, final=True), 70)
+
+
+@needs_host_clang
+@pytest.mark.parametrize(
+    ("channels", "state", "direction"), [("key", "kv", "forward"), ("key", "kv", "backward"), ("value", "vk", "forward")]
+)
+def test_decays_of_channels(channels: str, state: str, direction: str) -> None:
+    check(half(channels=channels, state=state, direction=direction, initial=True, final=True, factor=True, interval=64), 40)
+
+
+@needs_host_clang
+def test_sequences_of_offsets() -> None:
+    check(half(offsets=True, initial=True, final=True, interval=64), 150, offsets=np.array([0, 30, 30, 150]))
+
+
+@needs_host_clang
+@pytest.mark.parametrize("channels", ["none", "key"])
+@pytest.mark.parametrize("value", [-10.0, -np.inf])
+def test_extreme_decays(channels: str, value: float) -> None:
+    """A decay of -inf forgets everything before; nothing becomes NaN."""
+    program = half(channels=channels, final=True)
+    decay = np.full((1, 2, 70, *([32] if channels == "key" else [])), -0.1)
+    decay[:, :, ::3] = value
+    check(program, 70, decay=decay)
+
+
+@needs_host_clang
+def test_large_keys_and_values() -> None:
+    """States of 256 rows and more have smaller chunks and blocks of columns, so that shared memory is enough."""
+    check(half(k=256, v=32, final=True), 40, {"q": 1, "k": 1, "v": 1, "decay": 1})
+    check(half(k=512, v=32, final=True), 20, {"q": 1, "k": 1, "v": 1, "decay": 1})
+
+
+@needs_host_clang
+def test_two_calls_through_the_state() -> None:
+    program = half(initial=True, final=True)
+    given = {
+        n: torch.tensor(x).to(DTYPES["f32" if n in ("decay", "initial") else "f16"]) for n, x in inputs(program, 1, GROUPED, 100).items()
+    }
+    run = driver.compile_derivative(program.text(), "", (), False, EMULATED).run
+    whole, last = run(list(given.values()))
+    parts, state = [], given["initial"]
+    for part in (slice(0, 37), slice(37, 100)):
+        o, state = run([*(given[n][:, :, part] for n in ("q", "k", "v", "decay")), state])
+        parts.append(o)
+    assert error(torch.cat(parts, 2).double().numpy(), whole.double().numpy()) < 5e-4
+    assert error(state.double().numpy(), last.double().numpy()) < 5e-4
+
+
+@needs_objdump
+def test_the_machine_code_in_the_interpreter() -> None:
+    check(half(initial=True, final=True), 40, {"q": 1, "k": 1, "v": 1, "decay": 1}, "hip-interpreted")
+    check(half(channels="key", final=True), 18, {"q": 1, "k": 1, "v": 1, "decay": 1}, "hip-interpreted")
+
+
+def mamba(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dt: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    """The recurrence of test/Inputs/linear/mamba2.mlir."""
+    every = v.shape[1]
+    q, k, made = q.repeat(1, every, 1, 1), k.repeat(1, every, 1, 1), []
+    state = torch.zeros(*v.shape[:2], q.shape[3], v.shape[3], dtype=v.dtype)
+    for t in range(v.shape[2]):
+        state = state * (dt[:, :, t] * a).exp()[..., None, None] + k[:, :, t, :, None] * (v * dt[..., None])[:, :, t, None]
+        made.append((q[:, :, t, None] @ state)[:, :, 0])
+    return torch.stack(made, 2)
+
+
+@needs_host_clang
+def test_gradients_of_mamba() -> None:
+    """Also of dt, which decays and values read, and of A, which is one number a head."""
+    text = (INPUTS / "mamba2.mlir").read_text().replace("x16xf32", "x32xf16").replace("x8xf32", "x32xf16")
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, heads, 70, 32).div(scale).half() for heads, scale in ((1, 5.6), (1, 1), (2, 1)))
+    dt, a, grad = torch.rand(1, 2, 70), -2 * torch.rand(2), torch.randn(1, 2, 70, 32).half()
+    wrt = ("q", "k", "v", "arg3", "arg4")
+    (o,) = driver.compile_derivative(text, "fwd", wrt, False, EMULATED).run([q, k, v, dt, a])
+    got = driver.compile_derivative(text, "bwd", wrt, False, EMULATED).run([q, k, v, dt, a, o, grad])
+    leaves = [x.double().requires_grad_() for x in (q, k, v, dt, a)]
+    exact = mamba(*leaves)
+    assert error(o.double().numpy(), exact.detach().numpy()) < 0.004
+    for name, found, want in zip(wrt, got, torch.autograd.grad(exact, leaves, grad.double()), strict=True):
+        bar = 0.01 if name == "arg4" else 0.004  # a sum over all positions of differences
+        assert error(found.double().numpy(), want.numpy()) < bar, name
+
+
+def codes(program: Linear, arch: str) -> list[Any]:
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(program.text())
+        for function in find_all(module.operation, "func.func"):
+            function.attributes[attributes.CHOICES] = attributes.write({"arch": arch})
+        return translate.codes_of(module)
+
+
+@needs_clang
+@pytest.mark.parametrize("arch", TARGETS)
+def test_no_spills_and_little_shared_memory(arch: str) -> None:
+    programs = [half(k=128, v=64), half(k=128, v=128, element="bf16"), half(k=128, v=128, state="vk", factor=True, interval=256),
+                half(k=128, v=128, channels="key")]  # fmt: skip
+    made = [codes(program, arch)[0] for program in programs]
+    for code, binary in zip(made, compile_all(made), strict=True):
+        assert binary.spills == binary.scratch == 0, (code.name, binary.describe())
+        assert binary.shared == code.shared_bytes <= TARGETS[arch].lds_bytes
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(Exception, match="16-bit inputs"):
+        driver.compile_derivative(half(element="f32").text(), "", (), False, EMULATED)
+
+
+def test_gradients_of_decays_and_sums_of_heads_are_kernels_of_the_same_kind() -> None:
+    text = (INPUTS / "half.mlir").read_text()
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(text)
+        Pipeline.parse(
+            "attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true},attn-simplify,attn-outline{keep-hosts=false}", registry()
+        ).run(module)
+        made = {code.name.rsplit("_", 1)[0].split("bwd_")[-1]: code for code in translate.codes_of(module)}
+    assert any("wave_cumsum<4, 256, true>" in code.source for code in made.values())
