@@ -6,5 +6,5 @@
 
 // F32:  causal-softmax.mlir:1:1: error: tile-schedule: amd: matrix products take f16 or bf16, not f32: cast q, k and v to one of them, or use the CPU
 // WIDE: error: tile-schedule: amd: head dimension 300, and kernels for AMD GPUs take up to 256: use the CPU
-// EMITTER: error: tile-schedule: there is no emitter 'hopper' (emitters: mfma, simt)
+// EMITTER: error: tile-schedule: there is no emitter 'hopper' (emitters: chunks, mfma, simt)
 // OTHER: error: tile-schedule: the emitter 'simt' does not make this kernel for gfx90a
