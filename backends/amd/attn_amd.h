@@ -180,13 +180,12 @@ template <typename Words, typename T> ATTN_DEVICE void set_half(Words &words, in
 // Row i = 8 b + 4 h + j of operand A is row 16 h + 4 b + j of the tile: then each half of a wave has 16 neighbouring rows of the result.
 ATTN_DEVICE int permuted_row(int i) { return (i & 4) << 2 | (i >> 1 & 12) | (i & 3); }
 
-// The place of a chunk of 16 bytes in its row of shared memory: eight rows that are read together (0 to 3 and 16 to 19, or 0 to 7), or
-// written together (every fourth), use different banks. Rows of 4 (2) chunks share a line of all banks by two (four).
+// The place of a chunk of 16 bytes in its row of shared memory: rows that are read, or written, together use different banks. Rows whose
+// chunks are no multiple of 8 begin in one half of the banks or the other, by turns.
 template <int Chunks> ATTN_DEVICE int swizzle(int row) {
-  if constexpr (Chunks % 8 == 0) return (row & 7) ^ (row >> 2 & 6) ^ (row >> 4 & 1);
-  if constexpr (Chunks % 4 == 0) return (row >> 1 ^ row >> 3) & 3;
-  static_assert(Chunks % 2 == 0);
-  return (row >> 2 ^ row >> 4) & 1;
+  if constexpr (Chunks % 8 == 0) return ((row ^ row >> 2) & 3) | (row >> 2 & 4);
+  static_assert(Chunks % 4 == 0);
+  return ((row >> 1 ^ row >> 2) & 1) | (row >> 2 & 2);
 }
 
 // A tile in shared memory has rows of `Chunks` swizzled chunks of eight 16-bit elements.

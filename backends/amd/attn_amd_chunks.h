@@ -2,7 +2,7 @@
 //
 // A block of threads is four waves. Tiles are results of matrix products in registers ("blocks" of 32 x 32 or 16 x 16 elements, shared out
 // to the waves), or pieces of loaded tiles in registers of the threads; what a product takes lies in shared memory, as rows of swizzled
-// chunks (see `chunk_at`): those of the tile, or of its transpose.
+// chunks (see `eight_at`): those of the tile, or of its transpose.
 #pragma once
 
 namespace attn {
@@ -18,6 +18,19 @@ template <typename T, int Count> struct Array {
   __device__ __forceinline__ T &operator[](int i) { return x[i]; }
   __device__ __forceinline__ const T &operator[](int i) const { return x[i]; }
 };
+
+// The place of a chunk of 16 bytes in its row of shared memory: eight rows that are read together (0 to 3 and 16 to 19, or 0 to 7), or
+// written together (every fourth), use different banks. Rows of 4 (2) chunks share a line of all banks by two (four).
+template <int Chunks> ATTN_DEVICE int place_of(int row, int chunk) {
+  if constexpr (Chunks % 8 == 0) return chunk ^ (row & 7) ^ (row >> 2 & 6) ^ (row >> 4 & 1);
+  if constexpr (Chunks % 4 == 0) return chunk ^ ((row >> 1 ^ row >> 3) & 3);
+  static_assert(Chunks % 2 == 0);
+  return chunk ^ ((row >> 2 ^ row >> 4) & 1);
+}
+// Eight neighbouring elements of a row, from a multiple of eight on.
+template <int Chunks> ATTN_DEVICE unsigned char *eight_at(unsigned char *tile, int row, int chunk) {
+  return tile + row * (16 * Chunks) + (place_of<Chunks>(row, chunk) << 4);
+}
 
 // What a lane has of a block: `kLength` neighbouring elements of one row (or column), which is number `own()` of the block; the first of them
 // is number `first()`.
@@ -100,10 +113,10 @@ ATTN_DEVICE void multiply(Array<typename Block<Size>::Floats, Count> &to, const 
     Bits2 x[A], y[B];
 #pragma unroll
     for (int m = 0; m < A; ++m)
-      x[m] = *(const Bits2 *)(chunk_at<Chunks>((unsigned char *)a, a_row + Size * m + own, lane >> 5) + (lane & 16) / 2);
+      x[m] = *(const Bits2 *)(eight_at<Chunks>((unsigned char *)a, a_row + Size * m + own, lane >> 5) + (lane & 16) / 2);
 #pragma unroll
     for (int n = 0; n < B; ++n)
-      y[n] = *(const Bits2 *)(chunk_at<Chunks>((unsigned char *)b, b_row + Size * n + own, lane >> 5) + (lane & 16) / 2);
+      y[n] = *(const Bits2 *)(eight_at<Chunks>((unsigned char *)b, b_row + Size * n + own, lane >> 5) + (lane & 16) / 2);
 #pragma unroll
     for (int m = 0; m < A; ++m)
 #pragma unroll
@@ -116,9 +129,9 @@ ATTN_DEVICE void multiply(Array<typename Block<Size>::Floats, Count> &to, const 
       const int chunk = t / 8 + lane / Size;
       Bits4 x[A], y[B];
 #pragma unroll
-      for (int m = 0; m < A; ++m) x[m] = *(const Bits4 *)chunk_at<Chunks>((unsigned char *)a, a_row + Size * m + own, chunk);
+      for (int m = 0; m < A; ++m) x[m] = *(const Bits4 *)eight_at<Chunks>((unsigned char *)a, a_row + Size * m + own, chunk);
 #pragma unroll
-      for (int n = 0; n < B; ++n) y[n] = *(const Bits4 *)chunk_at<Chunks>((unsigned char *)b, b_row + Size * n + own, chunk);
+      for (int n = 0; n < B; ++n) y[n] = *(const Bits4 *)eight_at<Chunks>((unsigned char *)b, b_row + Size * n + own, chunk);
 #pragma unroll
       for (int m = 0; m < A; ++m)
 #pragma unroll
@@ -131,25 +144,32 @@ ATTN_DEVICE void multiply(Array<typename Block<Size>::Floats, Count> &to, const 
 
 // An element of a tile.
 template <int Chunks> ATTN_DEVICE unsigned short half_at(const unsigned char *tile, int row, int column) {
-  return *(const unsigned short *)(chunk_at<Chunks>((unsigned char *)tile, row, column >> 3) + 2 * (column & 7));
+  return *(const unsigned short *)(eight_at<Chunks>((unsigned char *)tile, row, column >> 3) + 2 * (column & 7));
 }
 // Neighbouring elements of a row, from a multiple of as many on.
+template <int Chunks> ATTN_DEVICE void keep_single(unsigned char *tile, int row, int column, unsigned short x) {
+  *(unsigned short *)(eight_at<Chunks>(tile, row, column >> 3) + 2 * (column & 7)) = x;
+}
 template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row, int column, Halves4 x) {
-  keep_four<Chunks>(tile, row, column, bits<Bits2>(x));
+  *(Halves4 *)(eight_at<Chunks>(tile, row, column >> 3) + 2 * (column & 4)) = x;
 }
 template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row, int column, Halves8 x) {
-  keep_eight<Chunks>(tile, row, column, bits<Bits4>(x));
+  *(Halves8 *)eight_at<Chunks>(tile, row, column >> 3) = x;
 }
 template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row, int column, Halves16 x) {
-  keep_eight<Chunks>(tile, row, column, bits<Bits4>(x.lo));
-  keep_eight<Chunks>(tile, row, column + 8, bits<Bits4>(x.hi));
+  keep_halves<Chunks>(tile, row, column, (Halves8)x.lo);
+  keep_halves<Chunks>(tile, row, column + 8, (Halves8)x.hi);
 }
 // Eight rows of four columns, as four rows of the transpose.
 template <int Chunks> ATTN_DEVICE void keep_patch(unsigned char *tile, int row, int column, const Halves4 *x) {
-  Bits2 words[8];
 #pragma unroll
-  for (int e = 0; e < 8; ++e) words[e] = bits<Bits2>(x[e]);
-  keep_transposed<Chunks>(tile, row, column, words);
+  for (int c = 0; c < 4; ++c) {
+    Bits4 words;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      words[i] = __builtin_amdgcn_perm(bits<Bits2>(x[2 * i + 1])[c / 2], bits<Bits2>(x[2 * i])[c / 2], c % 2 ? 0x07060302u : 0x05040100u);
+    *(Bits4 *)eight_at<Chunks>(tile, column + c, row >> 3) = words;
+  }
 }
 
 // ---- results

@@ -34,7 +34,7 @@ def check(
     program: Linear, length: int, heads: dict[str, int] | None = None, device: str = EMULATED, bar: float = 0.004, **more: Any
 ) -> dict[str, torch.Tensor]:
     """Compares all results with the recurrence on the inputs as they are rounded."""
-    kinds = dict.fromkeys(("q", "k", "v", "factor"), program.element)
+    kinds: dict[str, str] = dict.fromkeys(("q", "k", "v", "factor"), program.element)
     given = inputs(program, 1, heads or GROUPED, length, **more)
     tensors = {n: torch.tensor(x) if n == "offsets" else torch.tensor(x).to(DTYPES[kinds.get(n, "f32")]) for n, x in given.items()}
     exact = {n: x.numpy() if n == "offsets" else x.double().numpy() for n, x in tensors.items()}

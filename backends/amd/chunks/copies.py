@@ -113,7 +113,7 @@ class Copies:
                 with core.unrolled("r", grid.length):
                     place = (f"{row} + r", column) if grid.by_columns else (row, f"{column} + r")
                     place = place if form == "rows" else place[::-1]
-                    writer.line(f"attn::keep_half<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[{n}][r]);")
+                    writer.line(f"attn::keep_single<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[{n}][r]);")
 
     # ---- loops over registers
 
