@@ -11,11 +11,13 @@ along: the initial state with dq, that of the last state's gradient with dk and 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.host import Host
 from attn_mlir.passes.differentiation.linear_backward import Backward
+from attn_mlir.passes.differentiation.linear_check import LinearCertificate, certified
 from attn_mlir.passes.differentiation.linear_model import LinearModel, LinearPrimal
 from attn_mlir.passes.regions import clone_op, find_all
 
@@ -43,6 +45,11 @@ def refused(primal: LinearPrimal) -> tuple[ir.Operation, str] | None:
 class LinearDerivatives(LinearModel):
     """Derivatives of the linear attention of one function, by the arguments `wrt` (positions)."""
 
+    @cached_property
+    def certificate(self) -> LinearCertificate:
+        """How the sweeps that make gradients agree with differences."""
+        return certified(self.primal.choice("direction") == "forward", self.primal.choice("channels"))
+
     def forward(self) -> None:
         """`@f_fwd`: the function itself; its backward needs nothing further."""
         host, linear = Host(self.primal), self.primal.attention
@@ -52,7 +59,7 @@ class LinearDerivatives(LinearModel):
     def backward(self) -> None:
         """`@f_bwd`: the gradients of the arguments `wrt`."""
         host, linear = Host(self.primal), self.primal.attention
-        _ = self.mods, self.decay
+        _ = self.mods, self.decay, self.certificate
         names = ["o", *self.primal.outputs]
         types = [r.type for r in linear.results]
         gradients = ["do", *(f"d_{name}" for name in self.primal.outputs)]

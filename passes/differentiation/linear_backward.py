@@ -9,13 +9,12 @@ from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.functions import zero_capture
 from attn_mlir.passes.differentiation.host import Expressions, Host
-from attn_mlir.passes.differentiation.linear_model import LinearModel
+from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED, LinearModel
 from attn_mlir.passes.differentiation.propagate import adjoints
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
 INTERVAL = 256
 """Positions between the states that the gradient of the decays is taken from."""
-_SWAPPED = {"forward": "backward", "backward": "forward", "none": "none", "key": "value", "value": "key", "kv": "vk", "vk": "kv"}
 
 
 @dataclass(eq=False)
@@ -63,14 +62,14 @@ class Backward:
     def _sweep(self, role: str, decays: bool) -> ir.Operation:
         """The linear attention that makes dq, dk or dv, with all heads; for decays its products and states, too."""
         host, primal = self.host, self.of.primal
-        q, k, v, do = (host.tensors[name] for name in ("q", "k", "v", "do"))
+        made = GRADIENTS[role]
+        operands = [host.tensors[name] for name in made.operands]
         direction, channels, state = (primal.choice(name) for name in ("direction", "channels", "state"))
-        operands, heads = {"q": ((do, v, k), 0), "k": ((v, do, q), 1), "v": ((k, q, do), 2)}[role]
-        if role != "q":
-            direction = _SWAPPED[direction]
-        if role != "v":
-            channels, state = _SWAPPED[channels], _SWAPPED[state]
-        initial = self._operand("initial_state") if role == "q" else host.tensors.get("d_final_state")
+        if not made.same_direction:
+            direction = SWAPPED[direction]
+        if made.swapped:
+            channels, state = SWAPPED[channels], SWAPPED[state]
+        initial = self._operand("initial_state") if made.initial == "initial_state" else host.tensors.get(made.initial)
         of_decay = decays and role != "v"
         outputs = ["products", "states"] if of_decay else []
         if role == "v" and primal.operands.get("initial_state") in self.of.chosen:
@@ -78,11 +77,13 @@ class Backward:
         types = {"products": self._products_type(), "states": self._states_type()}
         if "final_state" in outputs:
             types["final_state"] = primal.operands["initial_state"].type
-        made = [self._all_heads(operands[2].type), *(types[name] for name in outputs)]
+        results = [self._all_heads(operands[2].type), *(types[name] for name in outputs)]
         factor = host.tensors[role] if of_decay else None
         with ir.Location.name(f"d{role}", ir.Location.current):
             every = [*operands, self._operand("decay"), initial, factor, self._operand("offsets")]
-            op, block = build.linear_attention(every, made, outputs, heads, direction, channels, state, INTERVAL if of_decay else None)
+            op, block = build.linear_attention(
+                every, results, outputs, made.heads, direction, channels, state, INTERVAL if of_decay else None
+            )
         with ir.InsertionPoint(block):
             host.clone_piece("attn.decay")
         return op

@@ -16,6 +16,29 @@ from attn_mlir.passes.regions import piece
 OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
 
 
+SWAPPED = {"forward": "backward", "backward": "forward", "none": "none", "key": "value", "value": "key", "kv": "vk", "vk": "kv"}
+"""Directions, whose channels have decays, and forms of the state, of a sweep in which values take the place of keys."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A gradient as a linear attention: what it takes for q, k and v, and which of them has all heads."""
+
+    operands: tuple[str, str, str]
+    heads: int
+    same_direction: bool
+    swapped: bool
+    """Whether its keys and values are values and keys of the primal."""
+    initial: str
+
+
+GRADIENTS = {
+    "q": Sweep(("do", "v", "k"), 0, True, True, "initial_state"),
+    "k": Sweep(("v", "do", "q"), 1, False, True, "d_final_state"),
+    "v": Sweep(("k", "q", "do"), 2, False, False, "d_final_state"),
+}
+
+
 class LinearPrimal(Primal):
     """The function that is differentiated, and its linear attention."""
 

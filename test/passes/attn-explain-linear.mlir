@@ -19,6 +19,7 @@
 // CHECK:        backward
 // CHECK-NEXT:     dq: the same sweep with do, v, k in place of q, k, v; towards earlier positions
 // CHECK-NEXT:     d(g_j): sum over r >= j of q_r . dq_r - k_r . dk_r
+// CHECK:          confirmed in float64 by differences of the recurrence: {{[0-9]+}} gradients, largest relative error {{[0-9].[0-9]e-[01][0-9]}}
 
 // EARLIER:      recurrence, towards earlier positions
 // EARLIER-NEXT:   S = S + k_t v_t^T; o_t = q_t S; then S = exp(g_t) S
