@@ -38,7 +38,8 @@ class Tile(Pass):
     v's columns a program works on; without it, all of them); `tile.choices`, a dictionary for the target's schedule, stays on the kernel.
     With `whole`, loops over blocks that the mask keeps run over whole blocks only, whose tiles have static types, and what is left has a
     loop of its own: for targets on which the number of positions in a block costs something. `prefix` is the element type of sums of log
-    decays, f32 or f64.
+    decays, f32 or f64. Where channels have decays of their own, pairs of positions of a chunk are one by one in blocks of `sub-chunk`, and
+    products of tiles beyond.
     """
 
     name = "attn-tile"
@@ -46,6 +47,7 @@ class Tile(Pass):
     block_kv: int = 64
     whole: bool = False
     prefix: str = "f32"
+    sub_chunk: int = 16
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
@@ -53,6 +55,9 @@ class Tile(Pass):
             return False
         if self.prefix not in ("f32", "f64"):
             module.location.emit_error(f"{self.name}: takes `prefix` as f32 or f64, got '{self.prefix}'")
+            return False
+        if self.sub_chunk < 1 or self.sub_chunk & (self.sub_chunk - 1):
+            module.location.emit_error(f"{self.name}: `sub-chunk` must be a power of two, got {self.sub_chunk}")
             return False
         for name, form, needed in _UNREADY:
             for op in find_all(module, name):
@@ -105,7 +110,8 @@ class Tile(Pass):
             case "attn.elements":
                 build_elements(function, op, makers, block_q)
             case "attn.chunk":
-                return build_chunks(function, op, self._blocks(function)[1] if "tile.blocks" in function.attributes else None, self.prefix)
+                block_kv = self._blocks(function)[1] if "tile.blocks" in function.attributes else None
+                return build_chunks(function, op, block_kv, self.prefix, self.sub_chunk)
             case "attn.head_sum":
                 return build_head_sum(function, op, makers, block_q)
             case "attn.decay_gradient":

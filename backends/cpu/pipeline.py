@@ -13,7 +13,7 @@ _BLOCK_Q, _BLOCK_KV = 16, 64
 
 KERNEL = (
     "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite,attn-guard-empty-rows,"
-    f"attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV} prefix=f64}},canonicalize,cse,tile-schedule{{target=cpu}}"
+    f"attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV} prefix=f64 sub-chunk=4}},canonicalize,cse,tile-schedule{{target=cpu}}"
 )
 """From stage 0 to the scheduled kernel."""
 

@@ -16,13 +16,13 @@ from linear_programs import Linear, error, inputs, recurrence
 _EVERYTHING = {"initial": True, "final": True, "factor": True, "interval": 16, "element": "f64", "score": "f64"}
 
 
-def check(program: Linear, batch: int, heads: dict[str, int], length: int, **more: Any) -> None:
+def check(program: Linear, batch: int, heads: dict[str, int], length: int, sub: int = 16, **more: Any) -> None:
     given = inputs(program, batch, heads, length, **more)
     wanted = recurrence(program, given)
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(program.text())
-        Pipeline.parse("attn-tile,canonicalize,cse", registry()).run(module)
+        Pipeline.parse(f"attn-tile{{sub-chunk={sub}}},canonicalize,cse", registry()).run(module)
         slots = program.v // (program.value_block or program.v)
         shapes = {name: value.shape for name, value in wanted.items()}
         if "products" in shapes and slots > 1 and program.channels == "none":
@@ -44,13 +44,11 @@ def test_one_decay_for_all_channels(direction: str, state: str, mods: bool) -> N
 
 
 @pytest.mark.parametrize(("direction", "channels"), list(itertools.product(("forward", "backward"), ("key", "value"))))
-@pytest.mark.parametrize("value_block", [0, 2])
-def test_decays_of_channels(direction: str, channels: str, value_block: int) -> None:
+@pytest.mark.parametrize(("chunk", "sub", "value_block"), [(4, 16, 0), (4, 1, 2), (16, 4, 2), (16, 2, 0), (6, 4, 0), (12, 2, 0)])
+def test_decays_of_channels(direction: str, channels: str, chunk: int, sub: int, value_block: int) -> None:
     state = "kv" if channels == "key" else "vk"
-    program = Linear(
-        direction=direction, channels=channels, state=state, mods=True, chunk=4, k=6, v=4, value_block=value_block, **_EVERYTHING
-    )
-    check(program, 1, {"q": 1, "k": 2, "v": 2, "decay": 1}, 11)
+    more = {**_EVERYTHING, "interval": 48, "direction": direction, "channels": channels, "state": state, "mods": True}
+    check(Linear(chunk=chunk, k=6, v=4, value_block=value_block, **more), 1, {"q": 1, "k": 2, "v": 2, "decay": 1}, 55, sub)
 
 
 @pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))

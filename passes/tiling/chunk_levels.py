@@ -1,0 +1,143 @@
+"""What the positions of a chunk add to its output where channels have decays of their own.
+
+A weight w(t, s) = w(t, r) w(r, s) splits at any r between s and t, into two factors of at most 1. Pairs whose positions first differ in
+bit h of their numbers lie in neighbouring blocks of h positions: r is the last position of the earlier one, and all such pairs are one
+product of tiles. Pairs within `sub` positions are computed one by one.
+"""
+
+from collections.abc import Callable
+
+from attn_mlir.dialects.tile import build
+from attn_mlir.mlir import arith, ir, tensor
+from attn_mlir.passes.tiling.chunk_block import ChunkBlock, Decays
+from attn_mlir.passes.tiling.frame import loop
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+
+Element = Callable[[ir.Value, ir.Value], ir.Value]
+
+
+class Levels:
+    """Builds it for one chunk."""
+
+    def __init__(self, block: ChunkBlock, decays: Decays, sub: int) -> None:
+        self._block, self._decays = block, decays
+        self._size = block.size
+        # Blocks of `sub` fill the chunk.
+        self._sub = self._size if self._size <= sub else min(sub, self._size & -self._size)
+        self._zero = constant_float(block.score, 0.0)
+        self._levels = [self._sub << n for n in range(self._size.bit_length()) if self._sub << n < self._size]
+
+    def by_key(self, o: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+        """o plus what is added, for decays of the columns of q and k."""
+        block, decays = self._block, self._decays
+        forward = block.forward
+        weights = self._near_by_key(q, k)
+        products = []
+        for h in self._levels:
+            of_q = self._scaled(q, lambda i, d, h=h: decays.weight(i, self._pivot(i, h, later=forward), d))
+            of_k = self._scaled(k, lambda s, d, h=h: decays.weight(self._pivot(s, h, later=not forward), s, d))
+            products.append(build.dot(of_q, of_k, block.score, transpose_b=True))
+
+        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            value = tensor.ExtractOp(weights, [i, j]).result
+            differ = arith.XOrIOp(i, j).result
+            for h, product in zip(self._levels, products, strict=True):
+                far = arith.CmpIOp(arith.CmpIPredicate.uge, differ, constant_index(h)).result
+                value = arith.SelectOp(far, tensor.ExtractOp(product, [i, j]).result, value).result
+            return [cast_float(arith.SelectOp(decays.present(i, j), value, self._zero).result, block.element)]
+
+        (all_weights,) = block.map([block.tile([self._size, self._size], block.element)], body)
+        return build.dot_accumulate(o, None, all_weights, v)
+
+    def by_value(self, o: ir.Value, products: ir.Value, v: ir.Value) -> ir.Value:
+        """o plus what is added, for decays of the columns of v; `products` is q k^T."""
+        block, decays = self._block, self._decays
+        forward = block.forward
+        for h in self._levels:
+            of_v = self._scaled(v, lambda s, d, h=h: decays.weight(self._pivot(s, h, later=not forward), s, d))
+
+            def far(i: ir.Value, j: ir.Value, h: int = h) -> list[ir.Value]:
+                level = arith.AndIOp(decays.present(i, j), self._differ_in(i, j, h)).result
+                return [cast_float(arith.SelectOp(level, tensor.ExtractOp(products, [i, j]).result, self._zero).result, block.element)]
+
+            (own,) = block.map([block.tile([self._size, self._size], block.element)], far)
+            part = build.dot(own, of_v, block.score, transpose_b=False)
+
+            def add(i: ir.Value, d: ir.Value, o: ir.Value = o, part: ir.Value = part, h: int = h) -> list[ir.Value]:
+                weight = decays.weight(i, self._pivot(i, h, later=forward), d)
+                x = arith.MulFOp(tensor.ExtractOp(part, [i, d]).result, weight).result
+                return [arith.AddFOp(tensor.ExtractOp(o, [i, d]).result, x).result]
+
+            (o,) = block.map([o.type], add)
+        return self._near_by_value(o, products, v)
+
+    def _near_by_key(self, q: ir.Value, k: ir.Value) -> ir.Value:
+        """The weights of pairs within `sub` positions; 0 elsewhere."""
+        block, decays = self._block, self._decays
+        type_ = block.tile([self._size, self._size])
+
+        def step(n: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            def pair(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+                s = self._partner(i, n)
+                x, y = (cast_float(tensor.ExtractOp(t, [at, d]).result, block.score) for t, at in ((q, i), (k, s)))
+                product = arith.MulFOp(arith.MulFOp(x, y).result, decays.weight(i, s, d)).result
+                return [], [arith.SelectOp(decays.present(i, s), product, self._zero).result]
+
+            extents = [constant_index(self._size), constant_index(ir.RankedTensorType(q.type).shape[1])]
+            _, (scores,) = build.map_(extents, [], [block.tile([self._size])], ["sum"], pair)
+
+            def put(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+                own = arith.CmpIOp(arith.CmpIPredicate.eq, j, self._partner(i, n)).result
+                x, old = tensor.ExtractOp(scores, [i]).result, tensor.ExtractOp(carried[0], [i, j]).result
+                return [arith.SelectOp(own, x, old).result]
+
+            return block.map([type_], put)
+
+        initial = build.fill(self._zero, type_.shape, 1)
+        return loop(constant_index(0), constant_index(self._sub), constant_index(1), [initial], step)[0]
+
+    def _near_by_value(self, o: ir.Value, products: ir.Value, v: ir.Value) -> ir.Value:
+        block, decays = self._block, self._decays
+
+        def step(n: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            def body(i: ir.Value, d: ir.Value) -> list[ir.Value]:
+                s = self._partner(i, n)
+                value = cast_float(tensor.ExtractOp(v, [s, d]).result, block.score)
+                x = arith.MulFOp(tensor.ExtractOp(products, [i, s]).result, decays.weight(i, s, d)).result
+                x = arith.SelectOp(decays.present(i, s), arith.MulFOp(x, value).result, self._zero).result
+                return [arith.AddFOp(tensor.ExtractOp(carried[0], [i, d]).result, x).result]
+
+            return block.map([o.type], body)
+
+        return loop(constant_index(0), constant_index(self._sub), constant_index(1), [o], step)[0]
+
+    def _scaled(self, tile: ir.Value, weight: Element) -> ir.Value:
+        """A tile times `weight(row, column)`, in the inputs' element type."""
+        block = self._block
+
+        def body(i: ir.Value, d: ir.Value) -> list[ir.Value]:
+            x = cast_float(tensor.ExtractOp(tile, [i, d]).result, block.score)
+            return [cast_float(arith.MulFOp(x, weight(i, d)).result, block.element)]
+
+        return block.map([block.tile(ir.RankedTensorType(tile.type).shape, block.element)], body)[0]
+
+    def _pivot(self, position: ir.Value, h: int, later: bool) -> ir.Value:
+        """The last position of the earlier of two blocks of h: of the one before `position`'s own where that is the later one."""
+        size = constant_index(h)
+        begin = arith.MulIOp(arith.DivUIOp(position, size).result, size).result
+        if later:  # where there is no block before, nothing reads what is computed
+            return arith.SubIOp(arith.MaxSIOp(begin, constant_index(1)).result, constant_index(1)).result
+        return arith.MinSIOp(arith.AddIOp(begin, constant_index(h - 1)).result, constant_index(self._size - 1)).result
+
+    def _partner(self, position: ir.Value, n: ir.Value) -> ir.Value:
+        """Position n of the block of `sub` that `position` lies in."""
+        if self._size == self._sub:
+            return n
+        size = constant_index(self._sub)
+        return arith.AddIOp(arith.MulIOp(arith.DivUIOp(position, size).result, size).result, n).result
+
+    def _differ_in(self, i: ir.Value, j: ir.Value, h: int) -> ir.Value:
+        """Whether h is the highest bit in which two positions differ (a power of two times `sub`, for blocks of `sub`)."""
+        differ = arith.XOrIOp(i, j).result
+        least = arith.CmpIOp(arith.CmpIPredicate.uge, differ, constant_index(h)).result
+        return arith.AndIOp(least, arith.CmpIOp(arith.CmpIPredicate.ult, differ, constant_index(2 * h)).result).result
