@@ -8,6 +8,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
+from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -22,6 +23,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
             return plan_rows(kernel, target, choices)
         case "pairs":
             return plan_pairs(kernel, target, choices)
+        case "chunks":
+            return plan_sweep(kernel, target, choices)
     return None
 
 
@@ -33,6 +36,8 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
             return RowsKernel(kernel, schedule).emit()
         case "pairs":
             return emit_pairs(kernel, target, schedule)
+        case "chunks":
+            return emit_sweep(kernel, schedule)
         case grid:
             raise UnsupportedError(f"hopper: no kernels over {grid}; use the emitter 'tilelang'")
 

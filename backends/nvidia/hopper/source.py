@@ -6,10 +6,10 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout
 
 
-def header() -> str:
-    """The device helpers that every kernel includes."""
+def header(*more: str) -> str:
+    """The device helpers that every kernel includes, and those of further files."""
     folder = files("attn_mlir.backends.nvidia.hopper")
-    text = "".join((folder / name).read_text() for name in ("attn_hopper.cuh", "attn_rows.cuh"))
+    text = "".join((folder / name).read_text() for name in ("attn_hopper.cuh", "attn_rows.cuh", *more))
     return text.replace("#pragma once\n", "")
 
 

@@ -1,0 +1,55 @@
+// Device helpers of sweeps over chunks (linear attention): transposed tiles between registers and shared memory, factors of rows.
+#pragma once
+
+namespace attn {
+
+// As load_matrices and store_matrices, each 8x8 matrix transposed on its way.
+ATTN_DEVICE void load_transposed(uint32_t address, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
+}
+ATTN_DEVICE void store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// The two 16-bit numbers of a word.
+ATTN_DEVICE float2 unpack_bf16(uint32_t word) { return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)); }
+ATTN_DEVICE float2 unpack_f16(uint32_t word) {
+  __half2 pair;
+  memcpy(&pair, &word, sizeof(pair));
+  return __half22float2(pair);
+}
+
+// The sum of the lanes' x up to this one.
+ATTN_DEVICE float sum_of_lanes_before(float x) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const float other = __shfl_up_sync(0xffffffffu, x, distance);
+    if (lane >= distance) x += other;
+  }
+  return x;
+}
+
+// 16 numbers of each lane, summed over the 8 lanes that differ in bits 2 to 4: the lane gets the sums of the numbers `place_of_sum()` and
+// the next one.
+ATTN_DEVICE float2 sum_over_rows(float (&x)[16]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 8; half >= 2; half /= 2) {
+    const bool upper = lane & half * 2;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float keep = upper ? x[i + half] : x[i], give = upper ? x[i] : x[i + half];
+      x[i] = keep + __shfl_xor_sync(0xffffffffu, give, half * 2);
+    }
+  }
+  return make_float2(x[0], x[1]);
+}
+ATTN_DEVICE int place_of_sum() {
+  const int lane = threadIdx.x % 32;
+  return (lane & 16 ? 8 : 0) + (lane & 8 ? 4 : 0) + (lane & 4 ? 2 : 0);
+}
+
+} // namespace attn

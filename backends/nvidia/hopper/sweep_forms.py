@@ -1,0 +1,148 @@
+"""Forms of maps and memory in kernels of grid "chunks" that `sweep_read` recognises."""
+
+from dataclasses import dataclass, field
+
+from attn_mlir.backends.gpu.scalars import dependence
+from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
+from attn_mlir.mlir import ir
+
+
+class OtherKernelError(Exception):
+    """The kernel is not one that this emitter knows."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor in memory, or columns of it from `column` on (None: from the first); `slot`: the index along its first dimension."""
+
+    argument: ir.Value
+    column: ir.Value | None = None
+    slot: ir.Value | None = None
+
+
+@dataclass
+class Input:
+    """A tile of q, k or v: its load, the factors of rows that its mod multiplies it with, or the mod itself if it does more."""
+
+    load: ir.Operation
+    view: View
+    factors: list[ir.Value] = field(default_factory=list)
+    mod: ir.Operation | None = None
+
+    @property
+    def columns(self) -> int:
+        return ir.RankedTensorType(self.load.results[0].type).shape[1]
+
+
+def need(condition: bool) -> None:
+    """Raises OtherKernelError unless the condition holds."""
+    if not condition:
+        raise OtherKernelError
+
+
+def made(value: ir.Value, *names: str) -> ir.Operation:
+    """The op of one of these names that makes a value. Raises OtherKernelError for other values."""
+    op = maker(value)
+    if op is None or op.name not in names:
+        raise OtherKernelError
+    return op
+
+
+def flag(op: ir.Operation, name: str) -> bool:
+    """A boolean attribute, false where there is none."""
+    return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
+
+
+def rank(value: ir.Value) -> int:
+    """Of a tile."""
+    return ir.RankedTensorType(value.type).rank
+
+
+def sources(op: ir.Operation, of_rank: int) -> list[ir.Value]:
+    """The tiles of that rank that a map reads."""
+    read = (inner.operands[0] for inner in operations(body(op)) if inner.name == "tensor.extract")
+    return [value for value in dict.fromkeys(read) if rank(value) == of_rank]
+
+
+def view_of(value: ir.Value) -> View:
+    """What part of which argument a memref is. Raises OtherKernelError for parts of another form."""
+    if maker(value) is None:
+        return View(value)
+    op = made(value, "memref.subview")
+    source, *dynamic = op.operands
+    offsets, steps = (list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("static_offsets", "static_strides"))
+    of_source, of_view = (ir.MemRefType(each.type).rank for each in (source, value))
+    moved = [dim for dim, offset in enumerate(offsets) if offset != 0]
+    need(maker(source) is None and all(step == 1 for step in steps) and len(moved) <= 1)
+    if not moved:
+        need(of_view == of_source)
+        return View(source)
+    need(ir.ShapedType.is_dynamic_size(offsets[moved[0]]))
+    if moved[0] == 0:
+        need(of_view == of_source - 1)
+        return View(source, slot=dynamic[0])
+    need(moved[0] == of_source - 1 and of_view == of_source)
+    return View(source, column=dynamic[0])
+
+
+def _peel(value: ir.Value, depends: dict[ir.Value, frozenset[int]], leaves: list[ir.Value]) -> list[ir.Value] | None:
+    """The factors of rows of a product with an element; `leaves` gets the `tensor.extract` that remains. None for other code."""
+    op = maker(value)
+    if op is None:
+        return None
+    if op.name in ("arith.extf", "arith.truncf"):
+        return _peel(op.operands[0], depends, leaves)
+    if op.name == "tensor.extract" and depends[value] == {0, 1}:
+        leaves.append(value)
+        return []
+    if op.name == "arith.mulf":
+        for one, other in (list(op.operands), list(op.operands)[::-1]):
+            if depends.get(other, frozenset()) <= {0}:
+                inner = _peel(one, depends, leaves)
+                return None if inner is None else [*inner, other]
+    return None
+
+
+def _scaled_rows(op: ir.Operation) -> tuple[ir.Value, list[ir.Value]] | None:
+    """The tile that a map of rank 2 multiplies by factors of rows, and these; None for other maps."""
+    block = body(op)
+    values, leaves = yielded(block), list[ir.Value]()
+    if len(values) != 1 or len(list(block.arguments)) != 2:
+        return None
+    factors = _peel(values[0], dependence(block), leaves)
+    if factors is None:
+        return None
+    read = made(leaves[0], "tensor.extract")
+    return (read.operands[0], factors) if list(read.operands)[1:] == list(block.arguments) else None
+
+
+def is_copy(op: ir.Operation, tile: ir.Value) -> bool:
+    """Whether a map only rounds a tile."""
+    found = _scaled_rows(op)
+    return found is not None and found[0] == tile and not found[1]
+
+
+def scaled(op: ir.Operation) -> tuple[ir.Value, ir.Operation]:
+    """The tile that a map multiplies by the values of another map, one for each row, and that map."""
+    found = _scaled_rows(op)
+    if found is None or len(found[1]) != 1:
+        raise OtherKernelError
+    read = made(found[1][0], "tensor.extract")
+    need(list(read.operands)[1:] == [next(iter(body(op).arguments))])
+    return found[0], made(read.operands[0], "tile.map")
+
+
+def input_of(value: ir.Value) -> Input:
+    """The input that a tile is, as it is loaded or after its mod."""
+    op = made(value, "tile.load", "tile.map")
+    if op.name == "tile.load":
+        return Input(op, view_of(op.operands[0]))
+    found = sources(op, 2)
+    need(len(found) == 1)
+    load = made(found[0], "tile.load")
+    rows = _scaled_rows(op)
+    if rows is not None:
+        return Input(load, view_of(load.operands[0]), rows[1])
+    reads = [inner for inner in operations(body(op)) if inner.name == "tensor.extract"]
+    need(all(list(read.operands) == [found[0], *body(op).arguments] for read in reads))
+    return Input(load, view_of(load.operands[0]), [], op)

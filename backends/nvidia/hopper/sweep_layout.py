@@ -1,0 +1,87 @@
+"""Shared memory of a sweep: stages of tiles and factors of rows, weights, and sums on their way out."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.gpu.scalars import dependence
+from attn_mlir.backends.gpu.structure import body
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import Layout
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input
+from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, PANEL, Sweep
+from attn_mlir.backends.nvidia.hopper.tiles import tile_bytes
+from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
+from attn_mlir.mlir import ir
+
+PANEL_BYTES = CHUNK * ROW_BYTES
+"""Bytes of a panel."""
+ALL = 1
+"""Named barrier of all warpgroups; 2 and 3 are those of one."""
+_ROW = CHUNK * 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile of an input in each stage: `offset` within the stage."""
+
+    source: Input
+    offset: int
+    own: bool
+    """Whether each warpgroup has a panel of its own."""
+
+    @property
+    def panels(self) -> int:
+        return self.source.columns // PANEL
+
+
+class SweepLayout:
+    """Where things are."""
+
+    def __init__(self, memory: Layout, sweep: Sweep, stages: int) -> None:
+        self.memory, self.stages = memory, stages
+        self.warpgroups = sweep.values // PANEL
+        self.tiles: dict[str, Tile] = {}
+        offset = 0
+        for name, source in sweep.inputs.items():
+            self.tiles[name] = Tile(source, offset, name in ("v", "factor"))
+            offset += tile_bytes(CHUNK, source.columns)
+        self.loaded_bytes = offset
+        self.rows: dict[str, int] = {}
+        for name in ("sums", "leave", "enter", *self.row_factors(sweep)):
+            self.rows[name] = offset
+            offset += _ROW
+        self.stage_bytes = -(-offset // 1024) * 1024
+        memory.tile("kStages", stages * self.stage_bytes)
+        # A warpgroup that is ahead writes the weights of the next chunk while another multiplies those of this one.
+        self.weights = "shared + kWeights" + (f" + (number & 1) * {PANEL_BYTES}" if self.warpgroups > 1 else "")
+        memory.tile("kWeights", min(self.warpgroups, 2) * PANEL_BYTES)
+        memory.barrier("kFull", stages, 2)
+        memory.barrier("kFree", stages, 1)
+        if sweep.products is not None:
+            memory.slot("kSums", 2 * 4 * self.warpgroups * _ROW)
+
+    @staticmethod
+    def row_factors(sweep: Sweep) -> list[str]:
+        """The arrays of factors of rows that weights take: of q's mod ("left"), and of k's and v's ("right")."""
+        left = any(varies(value) for value in sweep.q.factors)
+        right = bool(sweep.k.factors or sweep.v.factors)
+        return ["left"] * left + ["right"] * right
+
+    @staticmethod
+    def bind_position(core: Core, sweep: Sweep, number: str) -> None:
+        """Declares the position of the loop over chunks in the chunk of that number."""
+        begin, _, step = (core.value(value) for value in list(sweep.loop.operands)[:3])
+        name = core.names.fresh("position")
+        core.writer.line(f"const int {name} = {begin} + {number} * {step};")
+        core.scalars.bind(next(iter(body(sweep.loop).arguments)), name)
+
+    @property
+    def consumers(self) -> int:
+        """Threads of all warpgroups."""
+        return 128 * self.warpgroups
+
+
+def varies(value: ir.Value) -> bool:
+    """Whether a factor of rows differs between rows."""
+    block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+    depends = dependence(block) if isinstance(block.owner.operation.name, str) and block.owner.operation.name == "tile.map" else {}
+    return bool(depends.get(value, frozenset()))

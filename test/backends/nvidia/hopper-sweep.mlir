@@ -1,0 +1,38 @@
+// Simple GLA for Hopper: a warpgroup keeps its 64 columns of the state, transposed, in registers; a producer warp loads and sums up decays.
+// RUN: attn-opt %inputs/linear/half.mlir -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
+// RUN: attn-translate --to cuda %inputs/linear/half.mlir | FileCheck %s
+
+// PLAN: tile.schedule = {arch = "sm_90a", emitter = "hopper", stages = 2 : i64}
+
+// CHECK:      void __launch_bounds__(160, 2) attention(
+// CHECK:      const int chunks = (q_n2 - 0 + 64 - 1) / 64;
+
+// The producer: rows past the end have no decay; q's constant factor joins what scales o.
+// CHECK:      if (attn::warp_index() == 4) {
+// CHECK:        attn::barrier_wait(shared + kFree + 8 * stage, (number / 2 & 1) ^ 1);
+// CHECK:        attn::barrier_arrive_expect(full, 24576);
+// CHECK-NEXT:   attn::tma_load(at + 0, &q_map_64x64, full, 0, position, {{.*}}, batch);
+// CHECK:        const float [[G:.*]] = ((2 * lane + 1) < {{.*}}) ? max_nan({{.*}}, -104.0f) : 0.0f;
+// CHECK:        attn::sum_of_lanes_before(
+// CHECK:        attn::store_shared2({{.*}}leave * 0.125f, leave_2 * 0.125f);
+// CHECK:        attn::barrier_arrive(full);
+
+// A warpgroup: weights of the chunk's pairs, o from the state and from the chunk, the state after it.
+// CHECK:      state[4 * c + 2 * h + e] = initial_state[
+// CHECK:      #pragma unroll 1
+// CHECK:        attn::wgmma_m64n64k16_ss_f16(scores,
+// CHECK:        const bool [[PRESENT:.*]] = ((row + 8 * h) >= (from + 8 * (c + d) + e)) &
+// CHECK:        exp2f(
+// CHECK:        (scores[4 * (c + d) + 2 * h + e] * 0.125f) * weight
+// CHECK:        attn::store_matrices(shared + kWeights
+// CHECK:        attn::fence_proxy_async();
+// CHECK:        if (threadIdx.x == 0 && number > 0) attn::barrier_arrive(shared + kFree
+// CHECK:        held[n] = attn::pack_f16(state[
+// CHECK:        attn::wgmma_m64n64k16_rs_f16(o, held[
+// CHECK:        attn::wgmma_m64n64k16_ss_f16_ta(o,
+// CHECK:        state[c] *= carry;
+// CHECK:        attn::load_transposed({{.*}}, entering[k]);
+// CHECK:        attn::wgmma_m64n64k16_rs_f16_tb(state, entering[k]
+// CHECK:        attn::store_transposed(own
+// CHECK:        attn::tma_store(&o_map_64x64, own, warpgroup * 64, position{{.*}}, head, batch);
+// CHECK:      final_state[{{.*}}] = state[4 * c + 2 * h + e];
