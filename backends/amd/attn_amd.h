@@ -70,6 +70,19 @@ ATTN_DEVICE long long from_lane(long long x, int lane) {
   return (long long)from_lane((int)(x >> 32), lane) << 32 | (unsigned)from_lane((int)x, lane);
 }
 
+// Adds what lanes have for memory in the order of their numbers; all lanes of the wave come here.
+ATTN_DEVICE void add_in_order(float *address, float x, bool exists) {
+  for (unsigned long long left = __builtin_amdgcn_ballot_w64(exists); left; left &= left - 1) {
+    if ((thread() & 63) == __builtin_ctzll(left)) atomic_add(address, x);
+    __builtin_amdgcn_wave_barrier();
+  }
+}
+// Ends the turn of a wave: what it added is in memory before the next one adds.
+ATTN_DEVICE void next_turn() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
+  __builtin_amdgcn_s_barrier();
+}
+
 // The value in the other half of the wave: lane + 32 or lane - 32.
 ATTN_DEVICE float other_half(float x) { return from_lane(x, (thread() & 63) ^ 32); }
 

@@ -23,10 +23,6 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     """
     if not find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale"):
         return None
-    if choices.get("deterministic") and find_all(kernel, "tile.scatter_add"):
-        raise UnsupportedError(
-            "amd: gradients of captured tensors are added up in no fixed order here: leave out deterministic=True, or use the CPU"
-        )
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
     if columns > MAX_COLUMNS:
         raise UnsupportedError(f"amd: head dimension {columns}, and kernels for AMD GPUs take up to {MAX_COLUMNS}: use the CPU")
@@ -34,7 +30,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     pairs = "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs"
     fields: Fields = {"waves": 1 if pairs or columns > 128 else 2, "reverse": int(_uneven(kernel) and not pairs), "in_turn": 0}
     if choices.get("deterministic"):
-        # Each program adds to a slot of its own, in which a lane adds to its elements one after the other.
+        # Each program adds to a slot of its own, in which a lane adds to its elements one after the other, or waves and lanes have turns.
         fields |= {"deterministic": 1, "sums": "slots"}
     fields.update({name: value for name, value in choices.items() if name in fields})
     needed = 0

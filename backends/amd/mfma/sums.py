@@ -1,5 +1,7 @@
 """Prints sums in memory: what all keys of a program add to queries, and what pairs add to captured tensors."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from attn_mlir.backends.amd.mfma.core import Core, check_element
@@ -44,8 +46,9 @@ class Columns:
 class Sums:
     """Prints `tile.accumulate` and `tile.scatter_add`."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, core: Core, ordered: bool) -> None:
+        """`ordered`: what programs add for captured tensors, each to a slot of its own, is added in the order of waves and lanes."""
+        self.core, self.ordered = core, ordered
         self.bytes = 0
         """Where the shared memory that the sums use ends."""
         self.busy = False
@@ -139,12 +142,17 @@ class Sums:
             for known in [*frontier(block, depends, frozenset()), *frontier(block, depends, frozenset({0}))]:
                 core.scalars.emit(known)
             if len(extents) == 1:
-                self._add(target, value, present, place, f"half == 0 && row < {limits[0]}")
+                with self._turns():
+                    self._add(target, value, present, place, f"half == 0 && row < {limits[0]}")
                 return
             together = 1 not in where
             if together:
                 writer.line("float scatter_sum = 0.0f;")
-            with core.unrolled("n", round_up(core.width, STEP) // STEP), core.unrolled("r", 16):
+            with (
+                nullcontext() if together else self._turns(),
+                core.unrolled("n", round_up(core.width, STEP) // STEP),
+                core.unrolled("r", 16),
+            ):
                 core.scalars.bind(block.arguments[1], f"min(column + 32 * n + r, max({limits[1]} - 1, 0))")
                 exists = f"row < {limits[0]} && column + 32 * n + r < {limits[1]}"
                 if together:
@@ -154,14 +162,31 @@ class Sums:
                     self._add(target, value, present, place, exists)
             if together:
                 indices = [core.scalars.emit(index) for index in place]
-                address = f"&{core.arguments.element(target, indices)}"
-                if 0 in where:
-                    writer.line(f"if (row < {limits[0]}) attn::atomic_add({address}, scatter_sum);")
-                else:
-                    writer.line("scatter_sum = attn::wave_sum(scatter_sum);", f"if (lane == 0) attn::atomic_add({address}, scatter_sum);")
+                exists = f"row < {limits[0]}" if 0 in where else "lane == 0"
+                if 0 not in where:
+                    writer.line("scatter_sum = attn::wave_sum(scatter_sum);")
+                with self._turns():
+                    self._add_number(f"&{core.arguments.element(target, indices)}", "scatter_sum", exists)
 
     def _add(self, target: ir.Value, value: ir.Value, present: ir.Value, place: list[ir.Value], exists: str) -> None:
         core = self.core
         text, condition = core.scalars.emit(value), core.scalars.emit(present)
         element = core.arguments.element(target, [core.scalars.emit(index) for index in place])
-        core.writer.line(f"if ({exists}{'' if condition == 'true' else f' && {condition}'}) attn::atomic_add(&{element}, {text});")
+        self._add_number(f"&{element}", text, f"{exists}{'' if condition == 'true' else f' && {condition}'}")
+
+    def _add_number(self, address: str, number: str, exists: str) -> None:
+        if self.ordered:
+            self.core.writer.line(f"attn::add_in_order({address}, {number}, {exists});")
+        else:
+            self.core.writer.line(f"if ({exists}) attn::atomic_add({address}, {number});")
+
+    @contextmanager
+    def _turns(self) -> Iterator[None]:
+        """The waves of a program one after another, where their order matters."""
+        if not self.ordered:
+            yield
+            return
+        with self.core.scope(f"for (int turn = 0; turn < {WAVES}; ++turn)"):
+            with self.core.scope("if (attn::uniform(attn::thread() / 64) == turn)"):
+                yield
+            self.core.writer.line("attn::next_turn();")

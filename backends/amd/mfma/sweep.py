@@ -19,11 +19,11 @@ _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 class Sweep:
     """Prints blocks of a tile function."""
 
-    def __init__(self, core: Core, in_turn: bool = False) -> None:
-        """With `in_turn`, rows and columns of the same block share memory."""
+    def __init__(self, core: Core, in_turn: bool, ordered: bool) -> None:
+        """With `in_turn`, rows and columns of the same block share memory; `ordered`: see `Sums`."""
         self.core = core
         self.staging, self.held, self.maps = Staging(core, in_turn), Held(core), Maps(core)
-        self.products, self.stores, self.sums = Products(core), Stores(core), Sums(core)
+        self.products, self.stores, self.sums = Products(core), Stores(core), Sums(core, ordered)
         self.filled: set[ir.Value] = set()
         self.base = 0
         """The first byte of shared memory that enclosing blocks leave free."""
