@@ -9,6 +9,7 @@ from attn_mlir.backends.amd import hip
 from attn_mlir.backends.amd.compile import Binary
 from attn_mlir.backends.amd.emulation import EmulatedKernel
 from attn_mlir.backends.amd.isa import Machine
+from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu.packing import Packed, aligned_copy, launch_grid, misaligned, values_of
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -66,7 +67,7 @@ class InterpretedLauncher:
 
     def __init__(self, unit: Unit, binary: Binary) -> None:
         self._unit = unit
-        self.machine = Machine(unit.code, binary.code)
+        self.machine = Machine(unit.code, binary.code, TARGETS[unit.code.arch].flushes_subnormals)
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
         arguments = readable(self._unit, arguments)

@@ -9,6 +9,7 @@ import torch
 from amd_faults import BY_VALUE, FAULTS, Fault
 from amd_forward import OUTPUTS, SOURCE, arguments, expected, forward_code, inputs
 from amd_tools import needs_objdump
+from attn_mlir.backends.amd import driver
 from attn_mlir.backends.amd.compile import compile_code
 from attn_mlir.backends.amd.isa import InterpreterError, Machine, lanes, masks, matrix, memory, pairs, scalar, shared, vector
 from attn_mlir.backends.amd.isa.code_object import CodeObject
@@ -60,6 +61,7 @@ def execute(text: str, at: Wave) -> Wave:
         ("v_cndmask_b32_e64 v0, v1, 9, s[4:5]", np.where(np.isin(LANE, (0, 1, 32)), 9, LANE)),
         ("v_cvt_f32_ubyte0_e32 v0, v1", LANE.astype(np.float32).view(np.uint32)),
         ("v_readfirstlane_b32 s9, v3", None),
+        ("v_lshl_add_u64 v[0:1], v[3:4], 3, s[4:5]", (LANE << 3) + 3),
     ],
 )
 def test_integers(text: str, wanted: np.ndarray | None) -> None:
@@ -212,10 +214,21 @@ def test_a_kernel_that_parts_at_a_barrier() -> None:
         machine.run([torch.zeros(128)], {0}, (1, 1, 1))
 
 
+def test_scratch_of_lanes() -> None:
+    at = wave()
+    execute("scratch_store_dwordx2 off, v[1:2], off offset:8", at)
+    assert np.array_equal(execute("scratch_load_dword v0, off, off offset:12", at).v[0], at.v[2])
+    with pytest.raises(InterpreterError, match="out of bounds"):
+        execute("scratch_load_dword v0, v1, off offset:20", at)
+
+
 @needs_objdump
-@pytest.mark.parametrize("name", ["causal softmax", "learned slopes", "sigmoid"])
-def test_generated_kernels(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "arch"), [("causal softmax", "gfx90a"), ("learned slopes", "gfx90a"), ("sigmoid", "gfx90a"), ("softcap", "gfx942")]
+)
+def test_generated_kernels(name: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward, of the machine code that an AMD GPU would run."""
+    monkeypatch.setattr(driver, "arch_for", lambda device: arch)
     case, sizes, dtype = CASES[name], Sizes(1, 2, 1, 40, 70, 32, 32), random.Random(name).choice((torch.float16, torch.bfloat16))
     leaves = inputs_of(case, sizes, dtype)
     got = results(ours(case, sizes, device="hip-interpreted"), leaves)

@@ -19,7 +19,7 @@ def step(instruction: Instruction, flush: bool) -> Step | None:
     """What the instruction does, or None where it is none; with `flush`, subnormal numbers count as zero."""
     if not instruction.opcode.startswith("v_mfma"):
         return None
-    found = re.fullmatch(r"v_mfma_f32_(\d+)x\d+x(\d+)_?(f16|bf16_1k)", instruction.opcode)
+    found = re.fullmatch(r"v_mfma_f32_(\d+)x\d+x(\d+)_?(f16|bf16)(?:_1k)?", instruction.opcode)
     if found is None or (int(found.group(1)), int(found.group(2))) not in _SHAPES:
         raise unknown(instruction)
     only(instruction)

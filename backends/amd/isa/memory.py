@@ -26,12 +26,13 @@ def step(instruction: Instruction) -> Step | None:
         return _atomic(instruction)
     if name == "global_atomic_cmpswap":
         return _compare_and_swap(instruction)
-    found = re.fullmatch(r"(global|flat|buffer)_(load|store)_(dword|[us]?short|[us]?byte)(?:x(\d))?(_d16|_d16_hi)?", name)
+    found = re.fullmatch(r"(global|flat|buffer|scratch)_(load|store)_(dword|[us]?short|[us]?byte)(?:x(\d))?(_d16|_d16_hi)?", name)
     if found is None:
         return None
     space, kind, type_, words, half = found.groups()
     move = Move(kind == "store", _SIZES[type_] * int(words or 1), type_ in ("sshort", "sbyte"), half or "")
-    return _buffer(instruction, move) if space == "buffer" else _global(instruction, move)
+    make = {"buffer": _buffer, "scratch": _own}.get(space, _global)
+    return make(instruction, move)
 
 
 class Move:
@@ -175,6 +176,23 @@ def _buffer(instruction: Instruction, move: Move) -> Step:
             if inside.any():
                 data[inside, start : start + piece] = wave.group.memory.load(places[inside] + base + start, piece)
         move.put(wave, register, wave.mask, data[wave.mask])
+
+    return run
+
+
+def _own(instruction: Instruction, move: Move) -> Step:
+    """Scratch memory through its own instructions, as gfx942 does."""
+    only(instruction, "offset")
+    register, lanes, base = register_of(instruction, 1 if move.store else 0), 0 if move.store else 1, instruction.operands[2]
+    offset = instruction.number("offset")
+    by_lane = None if instruction.operands[lanes] == "off" else source(instruction, lanes)
+    start = None if base == "off" else scalar(base)
+
+    def run(wave: Wave) -> None:
+        if wave.exec:
+            place = offset + (0 if start is None else start(wave))
+            own = np.zeros(LANES, np.int64) if by_lane is None else np.asarray(by_lane(wave), np.int64)
+            _scratch(wave, move, register, np.broadcast_to(own, LANES) + place)
 
     return run
 

@@ -46,6 +46,13 @@ def _multiply_add(instruction: Instruction) -> Step:
     return lambda wave: _write_pair(register, wave, np.broadcast_to(np.asarray(a(wave), U64) * b(wave) + third(wave), LANES))
 
 
+def _shift_add(instruction: Instruction) -> Step:
+    only(instruction)
+    register, by = register_of(instruction, 0), source(instruction, 2)
+    a, b = pair_of(instruction, 1), pair_of(instruction, 3)
+    return lambda wave: _write_pair(register, wave, np.broadcast_to((a(wave) << np.asarray(by(wave) & U32(7), U64)) + b(wave), LANES))
+
+
 def _packed(function: Callable[..., Any], count: int) -> Callable[[Instruction], Step]:
     """On two f32 each."""
 
@@ -144,6 +151,7 @@ _MAKERS: dict[str, Callable[[Instruction], Step]] = {
     "v_lshrrev_b64": _shift(lambda x, by: x >> by),
     "v_ashrrev_i64": _shift(lambda x, by: (x.view(np.int64) >> by.astype(np.int64)).view(U64)),
     "v_mad_u64_u32": _multiply_add,
+    "v_lshl_add_u64": _shift_add,
     "v_pk_add_f32": _packed(np.add, 2),
     "v_pk_mul_f32": _packed(np.multiply, 2),
     "v_pk_fma_f32": _packed(fused, 3),
