@@ -12,7 +12,7 @@ class Facts:
 
     `grid`: "rows", "pairs", "elements" or "chunks" (then `head` and `value` are the rows and columns of a state); `head` and `value` are
     the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial; `products`: how many products
-    of queries and keys a pair needs.
+    of queries and keys a pair needs; `wide`: a sweep that one program can do for 128 columns of v (see `hopper.sweep`).
     """
 
     grid: str
@@ -21,6 +21,7 @@ class Facts:
     bits: int = 16
     masked: bool = False
     products: int = 1
+    wide: bool = False
 
 
 def facts_of(function: ir.Operation) -> Facts | None:
@@ -34,7 +35,8 @@ def facts_of(function: ir.Operation) -> Facts | None:
         return Facts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products))
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
-        return Facts("chunks", head, value, bits)
+        wide = bits == 16 and head in (64, 128, 256) and chunk.opview.channels.value == "none" and chunk.opview.offsets is None
+        return Facts("chunks", head, value, bits, wide=wide)
     for _ in find_all(function, "attn.head_sum"):
         return Facts("elements")
     return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
@@ -58,6 +60,8 @@ def default_blocks(facts: Facts) -> tuple[int, int]:
 
 def state_columns(facts: Facts) -> int:
     """Columns of v that a program of a sweep takes: states of more are shared by several programs, which find place on a multiprocessor."""
+    if facts.wide and facts.value % 128 == 0:
+        return 128
     return next((size for size in (64, 48, 32, 16) if facts.value % size == 0), facts.value)
 
 

@@ -1,0 +1,103 @@
+"""Sweeps over chunks for Hopper: which kernels the emitter takes, what it prints, and what ptxas makes of it."""
+
+import re
+import shutil
+
+import pytest
+
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import compile as nvcc
+from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
+from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+from linear_programs import Linear
+from nvidia_fakes import set_apart
+
+PIPELINE = "canonicalize,attn-tile,canonicalize,cse,gpu-float-positions,gpu-sink-factors,gpu-fold-scale,gpu-exp2,canonicalize,cse"
+EVERYTHING = {"initial": True, "final": True, "factor": True, "interval": 256}
+
+
+def program(**fields: object) -> Linear:
+    return Linear(**{"k": 64, "v": 64, "chunk": 64, "element": "bf16", **fields})  # pyright: ignore[reportArgumentType]
+
+
+def code(of: Linear) -> KernelCode | None:
+    """The kernel by this emitter; None where it leaves the kernel to others."""
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(of.text())
+        Pipeline.parse(PIPELINE, registry()).run(module)
+        (kernel,) = module.body.operations
+        schedule = plan_sweep(kernel.operation, TARGETS["sm_90a"], {})
+        return None if schedule is None else emit_sweep(kernel.operation, schedule)
+
+
+def code_of(**fields: object) -> KernelCode:
+    made = code(program(**fields))
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"channels": "key"},
+        {"k": 96},
+        {"v": 32},
+        {"chunk": 32},
+        {"offsets": True},
+        {"k": 64, "v": 192},
+    ],
+)
+def test_other_kernels_are_left_to_others(fields: dict[str, object]) -> None:
+    assert code(program(**fields)) is None
+
+
+def test_warpgroups_by_columns_of_v() -> None:
+    assert [code_of(v=v).threads for v in (64, 128)] == [160, 288]
+    assert code_of(v=256, value_block=128).threads == 288
+    assert code_of(k=256, v=128).threads == 384  # a producer warpgroup, which gives its registers away
+
+
+def test_warpgroups_have_two_buffers_of_weights() -> None:
+    # The one that is ahead may not write where another still reads.
+    assert "kWeights + (number & 1) * 8192" in code_of(v=128).source
+    assert "kWeights + (number & 1)" not in code_of(v=64).source
+
+
+def test_factors_of_rows_are_no_pass_over_tiles() -> None:
+    scaled = code_of()
+    changed = code_of(mods=True)
+    assert "store_shared_int4(address" in changed.source and "store_shared_int4(address" not in scaled.source
+    # Rows past the end are 0, whatever a mod makes of zeros.
+    assert re.search(r"made\[0\] = i < \w+ \? .* : 0\.0f;", changed.source)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_states_before_or_after_a_chunk(direction: str) -> None:
+    source = code_of(direction=direction, state="vk", **EVERYTHING).source
+    loop = source[source.index("#pragma unroll 1") :]
+    before = loop.index("] = state[") < loop.index("wgmma_m64n64k16_rs_bf16_tb(state")
+    assert before == (direction == "backward")
+
+
+def test_sums_of_blocks_of_columns_have_slots() -> None:
+    assert re.search(r"\w+\[block \* \w+_s0 \+ batch \* \w+_s1 .*\] = sum;", code_of(v=128, value_block=64, factor=True).source)
+
+
+CASES = {
+    "forward": {"k": 128, "v": 128, **EVERYTHING},
+    "backward": {"k": 128, "v": 128, "state": "vk", "direction": "backward", "factor": True, "interval": 256},
+    "heads": {"k": 128, "v": 64, "mods": True},
+    "wide": {"k": 256, "v": 256, "value_block": 128, "state": "vk", "factor": True, "interval": 256},
+}
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on the PATH")
+def test_products_are_not_serialised(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    set_apart(monkeypatch, tmp_path)  # pyright: ignore[reportArgumentType]
+    for binary in nvcc.compile_all([code_of(**fields) for fields in CASES.values()]):
+        assert binary.spills <= 64 and not [text for text in binary.warnings if "C75" in text or "setmaxnreg" in text]
