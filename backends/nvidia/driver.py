@@ -12,7 +12,7 @@ from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
 from attn_mlir.backends.gpu.limits import check_types
 from attn_mlir.backends.gpu.units import Unit, outlined, read_unit
 from attn_mlir.backends.host import Host, read_host
-from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target
+from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.units import round_results, unpack
@@ -93,6 +93,7 @@ def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
         Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
+        tilelang.emit_ahead([function_named(module, step.kernel) for step in called])
         return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results), codegen.emit) for step in called}
 
 

@@ -1,15 +1,17 @@
 """TileLang programs for every kernel: the portable route, without a schedule made by hand, and the one to read."""
 
+from collections.abc import Sequence
+
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.tilelang.lowering import lower, parameters_of
+from attn_mlir.backends.nvidia.tilelang.lowering import lower, lower_ahead, parameters_of
 from attn_mlir.backends.nvidia.tilelang.planning import plan
 from attn_mlir.backends.nvidia.tilelang.program import Program, print_program
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-__all__ = ["emit", "plan", "program_of"]
+__all__ = ["emit", "emit_ahead", "plan", "program_of"]
 
 _ACCURATE = ("-ftz=true", "-prec-div=false", "-prec-sqrt=false")
 """What `-use_fast_math` sets, without its approximations of sin, cos, tanh and pow."""
@@ -19,6 +21,13 @@ def program_of(kernel: ir.Operation) -> Program:
     """The TileLang program of a scheduled kernel."""
     fields = attributes.read(kernel, attributes.SCHEDULE)
     return print_program(kernel, int(fields["threads"]), int(fields["stages"]), bool(fields.get("deterministic")))
+
+
+def emit_ahead(kernels: Sequence[ir.Operation]) -> None:
+    """Starts to lower those of the scheduled kernels that go through TileLang, side by side."""
+    schedules = [attributes.read(kernel, attributes.SCHEDULE) for kernel in kernels]
+    chosen = [(kernel, str(fields["arch"])) for kernel, fields in zip(kernels, schedules, strict=True) if fields["emitter"] == "tilelang"]
+    lower_ahead([(program_of(kernel).text, arch) for kernel, arch in chosen])
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:

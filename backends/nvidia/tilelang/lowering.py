@@ -3,10 +3,13 @@
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +32,9 @@ shared = int(function.attrs["dyn_shared_memory_buf"]) if "dyn_shared_memory_buf"
 with open(out, "w") as file:
     json.dump({"source": lowered.kernel_source, "shared": shared, "entry": str(function.attrs["global_symbol"])}, file)
 """
+
+
+_AHEAD: dict[tuple[str, str], "Future[Lowered]"] = {}
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,9 @@ def lower(program: str, arch: str) -> Lowered:
 
     Raises UnsupportedError without TileLang, and CompileError, with what TileLang said, where it fails.
     """
+    started = _AHEAD.pop((program, arch), None)
+    if started is not None:
+        return started.result()
     if not available():
         raise UnsupportedError("this kernel goes through TileLang, which is not installed: pip install 'attn-mlir[nvidia]'")
     key = disk_cache.key_of(program, arch, version(), _RUNNER)
@@ -67,6 +76,16 @@ def lower(program: str, arch: str) -> Lowered:
     lowered = _run(program, arch)
     disk_cache.save(key, _SUFFIX, lowered.source.encode(), {"entry": lowered.entry, "shared": lowered.shared_bytes})
     return lowered
+
+
+def lower_ahead(programs: Sequence[tuple[str, str]]) -> None:
+    """Starts to lower programs, with their architectures, side by side; `lower` of the same ones waits for them."""
+    different = list(dict.fromkeys(programs))
+    if len(different) < 2:
+        return
+    pool = ThreadPoolExecutor(min(len(different), os.cpu_count() or 1))
+    _AHEAD.update({each: pool.submit(lower, *each) for each in different})
+    pool.shutdown(wait=False)
 
 
 def _run(program: str, arch: str) -> Lowered:

@@ -10,6 +10,8 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 _MOST_THREADS = 512
+_HELD = 128
+"""Elements of a state that a thread holds at most."""
 _OWN_BYTES = 2048
 """Shared memory that TileLang may want beside the tiles, for reductions and alignment."""
 
@@ -39,15 +41,24 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
 
 
 def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields | None:
-    """`threads` and `stages` of a sweep: a warpgroup for every 64 rows of a chunk."""
-    rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
-    threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, 128), _MOST_THREADS)
-    wanted = [int(choices["stages"])] if "stages" in choices else [2, 1]
-    for stages in wanted:
-        program = print_program(kernel, threads, stages)
-        if program.shared_bytes + _OWN_BYTES <= target.shared_bytes:
-            return {"threads": threads, "stages": stages}
-    return None
+    """`threads` and `stages` of a sweep: a warpgroup for every 64 rows of a chunk and every 128 x 128 elements of the state.
+
+    Two programs on a multiprocessor hide more than the next chunk loaded ahead does; where they find place with both, they have both.
+    """
+    facts = ir.DictAttr(kernel.attributes["tile.kernel"])
+    rows = ir.IntegerAttr(facts["block_q"]).value
+    sums = [ir.RankedTensorType(op.results[0].type).shape for op in find_all(kernel, "tile.dot_rescale")]
+    held = max((height * width for height, width in sums), default=0)
+    threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, held // _HELD, 128), _MOST_THREADS)
+    fitting: dict[int, int] = {}
+    for stages in [int(choices["stages"])] if "stages" in choices else [2, 1]:
+        needed = print_program(kernel, threads, stages).shared_bytes + _OWN_BYTES
+        if needed <= target.shared_bytes:
+            fitting[stages] = needed
+    if not fitting:
+        return None
+    together = [stages for stages, needed in fitting.items() if 2 * needed <= target.shared_bytes]
+    return {"threads": threads, "stages": max(together or fitting)}
 
 
 def narrow(op: ir.Operation) -> bool:

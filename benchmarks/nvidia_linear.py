@@ -1,0 +1,272 @@
+"""Linear attention on an NVIDIA GPU, side by side with what else is installed: python benchmarks/nvidia_linear.py.
+
+Mamba-2, simple GLA, retention, and RetNet's shape in bfloat16, forward and backward. Systems: attn_mlir, mamba_ssm or fla where they
+can be imported, and the chunked formula in eager PyTorch. Results and gradients of the first batch are compared with that formula in
+float64 before anything is timed; then the systems take turns (see nvidia_attention.py). Where the other implementation is not
+installed, the table has its time as recorded on an H200 (h200_linear_reference.json), and says so.
+
+    --cases mamba2,simple_gla,retention,retnet    --lengths 2048,4096,8192    --parts forward,backward
+    --systems attn_mlir,peer,eager    --quick    small shapes    --device cpu    tests the script itself    --json FILE
+"""
+
+import argparse
+import gc
+import importlib
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from nvidia_attention import in_turn
+
+_ROOT = Path(__file__).resolve().parent
+_REFERENCE = json.loads((_ROOT / "h200_linear_reference.json").read_text())
+_BANDWIDTH, _FLOPS = 4.8e12, 989e12
+"""What an H200 moves and multiplies at most in a second."""
+_TOLERANCE = {"attn_mlir": 4e-3, "peer": 3e-2, "eager": 3e-2}
+"""rms(error) / rms(reference) of results in 16 bits; eager PyTorch rounds between its steps."""
+Tensors = dict[str, torch.Tensor]
+System = Callable[[Tensors], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs are [B, T, H, D], as the other implementations take them; q and k have `key_heads` heads."""
+
+    name: str
+    batch: int
+    length: int
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+
+    def inputs(self, device: str) -> Tensors:
+        """Random inputs that need gradients, without those that have none (retention's decays are constants)."""
+        torch.manual_seed(0)
+        shape = (self.batch, self.length)
+
+        def normal(heads: int, dim: int) -> torch.Tensor:
+            return torch.randn(*shape, heads, dim, device=device).bfloat16()
+
+        made = {name: normal(self.key_heads, self.key_dim) for name in "qk"} | {"v": normal(self.heads, self.value_dim)}
+        if self.name == "mamba2":
+            made |= {"dt": 0.1 * torch.rand(*shape, self.heads, device=device), "A": -torch.rand(self.heads, device=device) - 0.1}
+        if self.name == "simple_gla":
+            made["g"] = -0.1 * torch.rand(*shape, self.heads, device=device)
+        return {name: x.requires_grad_() for name, x in made.items()}
+
+    def work(self, backward: bool) -> tuple[float, float]:
+        """Bytes that must be moved and FLOPs of chunks of 64, at least."""
+        rows = self.batch * self.length
+        keys, values = rows * self.key_heads * self.key_dim * 2, rows * self.heads * self.value_dim * 2
+        decays = {"mamba2": 4, "simple_gla": 4}.get(self.name, 0) * rows * self.heads
+        sweep = 2 * rows * self.heads * (64 * (self.key_dim + self.value_dim) + 2 * self.key_dim * self.value_dim)
+        return (4 * keys + 3 * values + 2 * decays, 3 * sweep) if backward else (2 * keys + 2 * values + decays, sweep)
+
+    def floor_ms(self, backward: bool) -> float:
+        """No implementation can be faster on an H200."""
+        moved, flops = self.work(backward)
+        return 1e3 * max(moved / _BANDWIDTH, flops / _FLOPS)
+
+
+def eager(case: Case, x: Tensors, chunk: int = 64) -> torch.Tensor:
+    """The chunked formula, in the dtype of the inputs with sums of f32 (or f64)."""
+    q, k, v = (x[name].transpose(1, 2) for name in "qkv")
+    q, k = (t.repeat_interleave(case.heads // case.key_heads, 1) for t in (q, k))
+    wide = torch.float64 if v.dtype == torch.float64 else torch.float32
+    decay, scale = _decay(case, x, wide), 1.0
+    if case.name == "mamba2":
+        v = (v * x["dt"].transpose(1, 2).unsqueeze(3)).to(v.dtype)
+    else:
+        scale = case.key_dim**-0.5
+    b, h, length, _ = v.shape
+    q, k, v = (t.reshape(b, h, length // chunk, chunk, -1) for t in (q * scale, k, v))
+    sums = decay.reshape(b, h, length // chunk, chunk).cumsum(3)
+    present = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).tril()
+    weights = (sums.unsqueeze(4) - sums.unsqueeze(3)).masked_fill(~present, -torch.inf).exp()
+    o = ((q @ k.transpose(3, 4)) * weights).to(v.dtype) @ v
+    added = ((k * (sums[..., -1:] - sums).exp().unsqueeze(4)).to(v.dtype).transpose(3, 4) @ v).to(wide)
+    carry, state, states = sums[..., -1].exp(), torch.zeros_like(added[:, :, 0]), []
+    for n in range(length // chunk):
+        states.append(state)
+        state = carry[:, :, n, None, None] * state + added[:, :, n]
+    o = o + (q @ torch.stack(states, 2).to(q.dtype)) * sums.exp().unsqueeze(4)
+    return o.reshape(b, h, length, -1).transpose(1, 2).to(x["v"].dtype)
+
+
+def _decay(case: Case, x: Tensors, wide: torch.dtype) -> torch.Tensor:
+    """Log decays [B, H, T]."""
+    match case.name:
+        case "mamba2":
+            return (x["dt"] * x["A"]).to(wide).transpose(1, 2)
+        case "simple_gla":
+            return x["g"].to(wide).transpose(1, 2)
+    heads = torch.arange(case.heads, dtype=wide, device=x["v"].device)
+    return torch.log(1 - torch.exp2(-5 - heads)).reshape(1, -1, 1).expand(x["v"].shape[0], -1, case.length)
+
+
+def ours(case: Case, x: Tensors) -> torch.Tensor:
+    from attn_mlir.api.recurrences import mamba2, retention_linear, simple_gla
+
+    match case.name:
+        case "mamba2":
+            return mamba2(x["v"], x["dt"], x["A"], x["k"], x["q"])
+        case "simple_gla":
+            return simple_gla(x["q"], x["k"], x["v"], x["g"])[0]
+    return retention_linear(x["q"], x["k"], x["v"])[0]
+
+
+def peer(case: Case) -> System | str:
+    """The other implementation, or why there is none."""
+    module, name = {
+        "mamba2": ("mamba_ssm.ops.triton.ssd_combined", "mamba_chunk_scan_combined"),
+        "simple_gla": ("fla.ops.simple_gla", "chunk_simple_gla"),
+    }.get(case.name, ("fla.ops.retention", "chunk_retention"))
+    try:
+        function: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        return f"{module} is not installed"
+    if case.name == "mamba2":
+        return lambda x: function(x["v"], x["dt"], x["A"], x["k"], x["q"], chunk_size=256)
+    if case.name == "simple_gla":
+        return lambda x: function(x["q"], x["k"], x["v"], x["g"])[0]
+    return lambda x: function(x["q"], x["k"], x["v"])[0]
+
+
+def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """rms(found - wanted) / rms(wanted); infinite for results that are not finite."""
+    value = ((found.double() - wanted).norm() / wanted.norm()).item()
+    return value if value == value else float("inf")
+
+
+def exact(case: Case, x: Tensors, do: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
+    """o and the gradients of the first batch in float64. A has none that is of one batch alone."""
+    first = {name: (t if t.dim() == 1 else t[:1]).detach().double().requires_grad_() for name, t in x.items()}
+    o = eager(case, first)
+    wanted = {name: t for name, t in first.items() if t.dim() > 1}
+    return o.detach(), dict(zip(wanted, torch.autograd.grad(o, list(wanted.values()), do[:1].double()), strict=True))
+
+
+def run_case(case: Case, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Checks and times one case."""
+    x = case.inputs(args.device)
+    do = torch.randn(case.batch, case.length, case.heads, case.value_dim, device=args.device).bfloat16()
+    wanted, gradients = exact(case, x, do)
+    given: dict[str, System | str] = {"attn_mlir": lambda x: ours(case, x), "peer": peer(case), "eager": lambda x: eager(case, x)}
+    rows = []
+    for part in args.parts:
+        found: dict[str, dict[str, Any]] = {}
+        calls: dict[str, Callable[[], Any]] = {}
+        for name in args.systems:
+            system = given[name]
+            if isinstance(system, str):
+                found[name] = {"reason": system}
+                continue
+            found[name], call = _prepare(part, system, x, do, (wanted, gradients, _TOLERANCE[name]))
+            if call is not None:
+                calls[name] = call
+        for name, samples in in_turn(calls, args.rounds, args.launches, args.device).items():
+            found[name] |= {"ms": statistics.median(samples), "samples_ms": samples}
+        shape = {name: getattr(case, name) for name in ("batch", "length", "heads", "key_heads", "key_dim", "value_dim")}
+        rows.append({"case": case.name, "direction": part, **shape, "floor_ms": case.floor_ms(part == "backward"), "systems": found})
+        del calls
+    return rows
+
+
+def _prepare(
+    part: str, system: System, x: Tensors, do: torch.Tensor, reference: tuple[torch.Tensor, Tensors, float]
+) -> tuple[dict[str, Any], Callable[[], Any] | None]:
+    """The errors of a system; what is timed, or a "reason" where it fails or is wrong."""
+    leaves, (wanted, gradients, tolerance) = list(x.values()), reference
+    try:
+        o = system(x)
+        errors = {"o": error(o[:1], wanted)}
+        if part == "backward":
+            made = dict(zip(x, torch.autograd.grad(o, leaves, do, retain_graph=True), strict=True))
+            errors |= {f"d{name}": error(made[name][:1], value) for name, value in gradients.items()}
+    except Exception as failure:
+        return {"reason": f"fails: {type(failure).__name__}: {str(failure).strip().splitlines()[:1]}"}, None
+    wrong = {name: value for name, value in errors.items() if not value < tolerance}
+    if wrong:
+        return {"errors": errors, "reason": f"wrong: {wrong}"}, None
+    if part == "backward":
+        return {"errors": errors}, lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
+    fixed = {name: t.detach() for name, t in x.items()}
+    return {"errors": errors}, lambda: system(fixed)
+
+
+def cases(names: Sequence[str], lengths: Sequence[int], quick: bool) -> list[Case]:
+    """The shapes of h200_linear_reference.json, and RetNet's."""
+    sizes = {"mamba2": (8, 80, 1, 128, 64), "simple_gla": (8, 32, 32, 128, 128), "retention": (8, 32, 32, 128, 128)}
+    sizes["retnet"] = (8, 8, 8, 256, 512)
+    if quick:
+        return [Case(name, 1, 128, 4, 4 if name != "mamba2" else 1, 64, 64) for name in names]
+    found = []
+    for name in names:
+        batch, heads, key_heads, key_dim, value_dim = sizes[name]
+        found += [Case(name, batch, length, heads, key_heads, key_dim, value_dim) for length in lengths]
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The report in markdown."""
+    heads = ("case", "T", "direction", "attn_mlir ms", "floor ms", "eager ms", "other ms", "times faster", "bar")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in rows:
+        systems, number = row["systems"], int(row["direction"] == "backward")
+        mine, other = systems.get("attn_mlir", {}), systems.get("peer", {})
+        recorded = _REFERENCE["milliseconds"].get(row["case"], {})
+        time, note = other.get("ms"), ""
+        if time is None and str(row["length"]) in recorded and row["batch"] == 8:
+            time, note = recorded[str(row["length"])][number], f" ({recorded['peer']}, recorded)"
+        ratio = f"{time / mine['ms']:.2f}" if time and "ms" in mine else ""
+        bar = _REFERENCE["bars"].get(row["case"], ("", ""))[number]
+        told = [f"{s['ms']:.3f}" if "ms" in s else s.get("reason", "") for s in (mine, systems.get("eager", {}))]
+        cells = [row["case"], row["length"], row["direction"], told[0], f"{row['floor_ms']:.3f}", told[1]]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{time:.3f}{note}" if time else other.get("reason", ""), ratio, bar])) + " |")
+    return "\n".join(lines)
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default="mamba2,simple_gla,retention,retnet")
+    parser.add_argument("--lengths", default="2048,4096,8192")
+    parser.add_argument("--parts", default="forward,backward")
+    parser.add_argument("--systems", default="attn_mlir,peer,eager")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--launches", type=int, default=10)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args(given)
+    for name in ("cases", "parts", "systems", "lengths"):
+        setattr(args, name, getattr(args, name).split(","))
+    args.lengths = [int(length) for length in args.lengths]
+    return args
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    args = arguments(given)
+    if args.device != "cpu" and not torch.cuda.is_available():
+        print("no NVIDIA GPU: torch.cuda.is_available() is false", file=sys.stderr)
+        return 1
+    rows: list[dict[str, Any]] = []
+    for case in cases(args.cases, args.lengths, args.quick):
+        rows += run_case(case, args)
+        gc.collect()
+        if args.device != "cpu":
+            torch.cuda.empty_cache()
+    print(table(rows))
+    if args.json:
+        args.json.write_text(json.dumps({"rows": rows, "recorded": _REFERENCE["source"]}, indent=1))
+    wrong = [row for row in rows if "reason" in row["systems"].get("attn_mlir", {})]
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""Linear attention on an NVIDIA GPU: outputs, states and gradients against the formula in float64."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from attn_mlir import linear_attention
+from attn_mlir.api.recurrences import gla, mamba2, retention_linear, simple_gla
+from attn_mlir.errors import UnsupportedError
+
+GPU = pytest.mark.gpu
+HALF, BRAIN = torch.float16, torch.bfloat16
+_BOUND = 4e-3
+"""rms(error) / rms(reference) in 16 bits."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Inputs are [B, T, heads, D]; q and k have `key_heads` heads."""
+
+    batch: int
+    length: int
+    heads: int = 4
+    key_heads: int = 4
+    key_dim: int = 64
+    value_dim: int = 64
+
+
+def formula(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, scale: float, state: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """o and the final state in float64; g is [B, T, H], or [B, T, H, K] with a decay for every channel."""
+    q, k, v, g = (x.transpose(1, 2) for x in (q, k, v, g))
+    q, k = (x.repeat_interleave(v.shape[1] // x.shape[1], 1) for x in (q, k))
+    sums = g.unsqueeze(3).expand(*g.shape, q.shape[3]).cumsum(2) if g.dim() == 3 else g.cumsum(2)
+    before = torch.ones(v.shape[2], v.shape[2], dtype=torch.bool, device=v.device).tril()
+    if g.dim() == 3:
+        one = sums[..., 0]
+        weights = (one.unsqueeze(3) - one.unsqueeze(2)).masked_fill(~before, -torch.inf).exp() * (q @ k.transpose(2, 3))
+    else:
+        apart = (sums.unsqueeze(3) - sums.unsqueeze(2)).masked_fill(~before[:, :, None], -torch.inf).exp()
+        weights = torch.einsum("bhtk,bhsk,bhtsk->bhts", q, k, apart)
+    o, last = weights @ v, sums[:, :, -1:]
+    final = (k * (last - sums).exp()).transpose(2, 3) @ v
+    if state is not None:
+        o, final = o + (q * sums.exp()) @ state, final + last.transpose(2, 3).exp() * state
+    return (scale * o).transpose(1, 2), final
+
+
+def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """rms(found - wanted) / rms(wanted)."""
+    return ((found.double() - wanted).norm() / wanted.norm().clamp_min(1e-30)).item()
+
+
+def leaves_of(shape: Shape, dtype: torch.dtype, gate: float, channels: bool = False, state: bool = False) -> dict[str, torch.Tensor]:
+    """Random q, k, v and log decays in [-gate, 0], and an initial state."""
+    torch.manual_seed(0)
+    rows = (shape.batch, shape.length)
+    made = {
+        "q": (*rows, shape.key_heads, shape.key_dim),
+        "k": (*rows, shape.key_heads, shape.key_dim),
+        "v": (*rows, shape.heads, shape.value_dim),
+    }
+    found = {name: torch.randn(size, device="cuda").to(dtype) for name, size in made.items()}
+    found["g"] = -gate * torch.rand(*rows, shape.heads, *([shape.key_dim] if channels else []), device="cuda")
+    if state:
+        found["state"] = torch.randn(shape.batch, shape.heads, shape.key_dim, shape.value_dim, device="cuda")
+    return found
+
+
+def simple(leaves: dict[str, torch.Tensor], **options: Any) -> tuple[torch.Tensor, Any]:
+    """`simple_gla` on these inputs."""
+    given: dict[str, Any] = {**leaves, **options}
+    return simple_gla(**given)
+
+
+def compare(shape: Shape, dtype: torch.dtype, gate: float, channels: bool = False, state: bool = False) -> None:
+    """o, the final state and all gradients; twice the same bits."""
+    leaves = leaves_of(shape, dtype, gate, channels, state)
+    here = {name: x.clone().requires_grad_() for name, x in leaves.items()}
+    exact = {name: x.double().requires_grad_() for name, x in leaves.items()}
+    scale, call = shape.key_dim**-0.5, gla if channels else simple_gla
+
+    def results() -> list[torch.Tensor]:
+        o, final = call(here["q"], here["k"], here["v"], here["g"], initial_state=here.get("state"), output_final_state=state)
+        given = [o, final] if state else [o]
+        return [*given, *torch.autograd.grad(given, list(here.values()), weights[: len(given)])]
+
+    o, final = formula(exact["q"], exact["k"], exact["v"], exact["g"], scale, exact.get("state"))
+    weights = [torch.randn(o.shape, device="cuda").to(dtype), torch.randn(final.shape, device="cuda")]
+    given = [o, final] if state else [o]
+    wanted = [*given, *torch.autograd.grad(given, list(exact.values()), [w.double() for w in weights[: len(given)]])]
+    found, again = results(), results()
+    names = ["o", *(["final"] if state else []), *[f"d{name}" for name in here]]
+    errors = {name: error(x, y) for name, x, y in zip(names, found, wanted, strict=True)}
+    assert not {name: value for name, value in errors.items() if not value < _BOUND}, errors
+    assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
+
+
+def test_the_formula_is_the_recurrence() -> None:
+    """On the CPU, so that it is tested everywhere."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 9, 2, 3, dtype=torch.float64) for _ in range(3))
+    for channels in ((), (3,)):
+        g, state = -torch.rand(1, 9, 2, *channels, dtype=torch.float64), torch.randn(1, 2, 3, 3, dtype=torch.float64)
+        o, final = formula(q, k, v, g, 0.5, state)
+        for t in range(9):
+            decay = g[:, t].exp().reshape(1, 2, -1, 1)
+            state = decay * state + k[:, t].unsqueeze(3) * v[:, t].unsqueeze(2)
+            assert torch.allclose(o[:, t], 0.5 * (q[:, t].unsqueeze(2) @ state).squeeze(2))
+        assert torch.allclose(final, state)
+
+
+@GPU
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
+@pytest.mark.parametrize("length", [1, 63, 500, 1000, 2048])
+def test_lengths(length: int, dtype: torch.dtype) -> None:
+    compare(Shape(2, length, key_dim=128, value_dim=128), dtype, 0.1)
+
+
+@GPU
+@pytest.mark.parametrize("gate", [1e-3, 1.0, 10.0])
+def test_decays(gate: float) -> None:
+    compare(Shape(1, 300), BRAIN, gate, state=True)
+
+
+@GPU
+@pytest.mark.parametrize(("key_dim", "value_dim"), [(16, 32), (64, 128), (128, 64), (96, 48), (256, 128), (256, 512)])
+def test_dimensions(key_dim: int, value_dim: int) -> None:
+    compare(Shape(1, 200, key_dim=key_dim, value_dim=value_dim), HALF, 0.1, state=key_dim != 256)
+
+
+@GPU
+@pytest.mark.parametrize(("heads", "key_heads"), [(4, 1), (6, 2)])
+def test_groups_of_heads(heads: int, key_heads: int) -> None:
+    compare(Shape(2, 150, heads, key_heads), BRAIN, 0.1)
+
+
+@GPU
+@pytest.mark.parametrize("gate", [0.01, 2.0])
+def test_decays_of_channels(gate: float) -> None:
+    compare(Shape(1, 150), BRAIN, gate, channels=True)
+
+
+@GPU
+def test_a_decay_of_minus_infinity_forgets() -> None:
+    leaves = leaves_of(Shape(1, 200), BRAIN, 0.1)
+    leaves["g"][:, 100] = -torch.inf
+    found = simple(leaves)[0]
+    assert found.isfinite().all()
+    later = simple({name: x[:, 100:] for name, x in leaves.items()})[0]
+    assert error(found[:, 100:], later.double()) < _BOUND
+
+
+@GPU
+def test_sequences_side_by_side() -> None:
+    leaves = leaves_of(Shape(1, 300), BRAIN, 0.1)
+    ends = [0, 1, 65, 65, 200, 300]
+    o, final = simple(leaves, cu_seqlens=torch.tensor(ends, device="cuda", dtype=torch.int32), output_final_state=True)
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        if begin == end:
+            assert not final[number].any()
+            continue
+        alone, state = simple({name: x[:, begin:end] for name, x in leaves.items()}, output_final_state=True)
+        assert error(o[:, begin:end], alone.double()) < _BOUND
+        assert error(final[number], state[0].double()) < _BOUND
+
+
+@GPU
+def test_two_calls_through_the_state() -> None:
+    leaves = leaves_of(Shape(2, 333), BRAIN, 0.1)
+    o, final = simple(leaves, output_final_state=True)
+    first, state = simple({name: x[:, :150] for name, x in leaves.items()}, output_final_state=True)
+    second, last = simple({name: x[:, 150:] for name, x in leaves.items()}, initial_state=state, output_final_state=True)
+    assert error(torch.cat([first, second], 1), o.double()) < _BOUND
+    assert error(last, final.double()) < _BOUND
+
+
+@GPU
+def test_mamba2_and_its_gradients() -> None:
+    torch.manual_seed(0)
+    given = {
+        name: torch.randn(2, 500, heads, dim, device="cuda").to(BRAIN) for name, heads, dim in (("x", 8, 64), ("B", 1, 128), ("C", 1, 128))
+    }
+    given["B"], given["dt"], given["A"] = given["B"] / 8, torch.rand(2, 500, 8, device="cuda"), -torch.rand(8, device="cuda") - 0.1
+    here = {name: x.clone().requires_grad_() for name, x in given.items()}
+    exact = {name: x.double().requires_grad_() for name, x in given.items()}
+    y = mamba2(here["x"], here["dt"], here["A"], here["B"], here["C"])
+    v, g = exact["x"] * exact["dt"].unsqueeze(3), exact["dt"] * exact["A"]
+    wanted, _ = formula(exact["C"], exact["B"], v, g, 1.0)
+    do = torch.randn_like(y)
+    assert error(y, wanted) < _BOUND
+    found = torch.autograd.grad(y, list(here.values()), do)
+    for name, x, r in zip(here, found, torch.autograd.grad(wanted, list(exact.values()), do.double()), strict=True):
+        assert error(x, r) < _BOUND, name
+
+
+@GPU
+def test_retention_of_both_layouts() -> None:
+    leaves = leaves_of(Shape(1, 200), HALF, 0.1)
+    o = retention_linear(leaves["q"], leaves["k"], leaves["v"])[0]
+    rate = torch.log(1 - torch.exp2(-5 - torch.arange(4, device="cuda", dtype=torch.float64)))
+    wanted, _ = formula(leaves["q"].double(), leaves["k"].double(), leaves["v"].double(), rate.expand(1, 200, 4), 0.125)
+    assert error(o, wanted) < _BOUND
+    q, k, v = (leaves[name].transpose(1, 2).contiguous() for name in "qkv")
+    heads = linear_attention(q, k, v, rate.float(), scale=0.125)
+    assert error(heads.transpose(1, 2), wanted) < _BOUND
+
+
+@GPU
+def test_single_precision_is_refused() -> None:
+    q = torch.randn(1, 8, 2, 16, device="cuda")
+    with pytest.raises(UnsupportedError, match="16-bit inputs"):
+        simple_gla(q, q, q)
