@@ -10,9 +10,10 @@ from attn_mlir.passes.regions import find_all, pieces
 class Facts:
     """What the choice of block sizes depends on.
 
-    `grid`: "rows", "pairs", "elements" or "chunks" (then `head` and `value` are the rows and columns of a state); `head` and `value` are
-    the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial; `products`: how many products
-    of queries and keys a pair needs; `wide`: a sweep that one program can do for 128 columns of v (see `hopper.sweep`).
+    `grid`: "rows", "pairs", "elements", "heads" (sums over heads) or "chunks" (then `head` and `value` are a state's rows and columns);
+    `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial;
+    `products`: how many products of queries and keys a pair needs; `wide`: a sweep that one program can do for 128 columns of v (see
+    `hopper.sweep`).
     """
 
     grid: str
@@ -37,8 +38,8 @@ def facts_of(function: ir.Operation) -> Facts | None:
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
         wide = bits == 16 and head in (64, 128, 256) and chunk.opview.channels.value == "none" and chunk.opview.offsets is None
         return Facts("chunks", head, value, bits, wide=wide)
-    for _ in find_all(function, "attn.head_sum"):
-        return Facts("elements")
+    if find_all(function, "attn.head_sum"):
+        return Facts("heads")
     return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
 
 
@@ -53,6 +54,8 @@ def default_blocks(facts: Facts) -> tuple[int, int]:
         if facts.products > 2:
             return 64, 64
         return (128, 128) if columns <= 64 else (128, 64) if columns <= 128 else (64, 64 if columns <= 192 else 32)
+    if facts.grid == "heads":
+        return 64, 128
     if facts.grid == "chunks":
         return 64, state_columns(facts)
     return 128, 128

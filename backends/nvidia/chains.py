@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
 from attn_mlir.backends.nvidia.units import turns
 from attn_mlir.backends.nvidia.workspace import Part, Workspace, filled
 from attn_mlir.backends.program import Plan
+from attn_mlir.backends.roles import is_same
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,18 @@ class Link:
 class Chain:
     """A program on inputs of known addresses, shapes and strides, which its kernels read where they are."""
 
-    def __init__(self, links: Sequence[Link], results: Sequence[torch.Tensor], workspace: Workspace) -> None:
-        """`results` are those of an earlier run, dense; the kernels write every element of them, or add to zeros."""
-        self.launcher = links[0].launcher
-        self.counts = any(link.launcher.counts for link in links)
+    def __init__(self, links: Sequence[Link | int], results: Sequence[torch.Tensor], workspace: Workspace) -> None:
+        """`results` are those of an earlier run, dense; the kernels write every element of them, or add to zeros.
+
+        A number among the links stands for a step whose result is the value of that number.
+        """
+        self._steps = tuple(links)
+        launchers = [link.launcher for link in links if isinstance(link, Link)]
+        self.launcher = launchers[0]
+        self.counts = any(launcher.counts for launcher in launchers)
         """Whether a kernel has a counter, which a CUDA graph must not share with other launches."""
-        self._links = tuple(links)
         self._zeros = tuple(workspace.zeros)
-        added = {made.place for link in links for made in link.outputs if made.chunks}
+        added = {made.place for link in links if isinstance(link, Link) for made in link.outputs if made.chunks}
         self._added = [(place, result.nbytes) for place, result in enumerate(results) if place in added]
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._memory = ((max(1, workspace.size),), (1,), torch.uint8)
@@ -95,7 +100,10 @@ class Chain:
     ) -> Iterator[tuple[Launcher, list[Any]]]:
         """The kernels with their arguments."""
         values: list[Any] = list(inputs)
-        for link in self._links:
+        for link in self._steps:
+            if isinstance(link, int):
+                values.append(values[link])
+                continue
             outputs = [made.seen(results, memory) for made in link.outputs]
             yield link.launcher, [*[values[number] for number in link.operands], *outputs, *filled(link.more, memory)]
             values += [seen[0] if made.chunks else seen for made, seen in zip(link.outputs, outputs, strict=True)]
@@ -110,7 +118,8 @@ def is_chain(host: Host, units: Mapping[str, Unit]) -> bool:
 
 
 def _is_simple(unit: Unit) -> bool:
-    return all(kind in ("store", "accumulate") for kind in unit.kernel.outputs) and unit.schedule.get("sums") != "slots"
+    kinds = ("store",) if unit.kernel.grid == "chunks" else ("store", "accumulate")  # blocks of columns have slots of their own
+    return all(kind in kinds for kind in unit.kernel.outputs) and unit.schedule.get("sums") != "slots"
 
 
 def chain(
@@ -122,11 +131,18 @@ def chain(
     """
     if plan.empty or any(map(is_negated, inputs)) or not all(map(_is_dense, results)):
         return None
-    workspace, places = Workspace(), {number: place for place, number in enumerate(host.returns)}
+    same = _handed_on(host, plan, inputs)
+    workspace, places = Workspace(), {same[number]: place for place, number in enumerate(host.returns)}
+    if len(places) < len(host.returns) or min(places) < len(host.arguments):
+        return None
     shapes: list[Any] = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
-    links = []
+    links: list[Link | int] = []
     for step, new in zip(host.steps, plan.steps, strict=True):
         unit, first = units[step.kernel], len(shapes)
+        if same[first] != first:
+            shapes += new.shapes
+            links.append(same[first])
+            continue
         chunks = -(-shapes[step.operands[unit.kernel.over]][2] // unit.kernel.block_q)
         outputs = []
         for i, shape in enumerate(new.shapes):
@@ -137,6 +153,17 @@ def chain(
         shapes += new.shapes
     found = Chain(links, results, workspace)
     return None if found.copies(inputs, results) else found
+
+
+def _handed_on(host: Host, plan: Plan, inputs: Sequence[Any]) -> list[int]:
+    """For every value its number, or that of the value that it is: steps that sum groups of one head do nothing."""
+    same = list(range(len(host.arguments)))
+    known: list[Any] = [value if isinstance(value, torch.Tensor) else None for value in inputs]
+    for step, new in zip(host.steps, plan.steps, strict=True):
+        operand = is_same(step.results[0].role, [known[number] for number in step.operands])
+        same += [len(same) + i if operand is None else same[step.operands[operand]] for i in range(len(new.shapes))]
+        known += [torch.empty(shape, device="meta") for shape in new.shapes]
+    return same
 
 
 def _more(unit: Unit, step: Step, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | Part, ...]:

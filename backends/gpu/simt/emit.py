@@ -106,6 +106,9 @@ class _Kernel:
     def _scatter(self, op: ir.Operation) -> None:
         p, (memory, *extents) = self.print, op.operands
         value, present, *place = list(block_of(op).operations)[-1].operation.operands
+        if len(extents) == 2 and not p.serial and not _of_columns(op, [present, *place]):
+            self._scatter_row(op)
+            return
 
         def body() -> None:
             shown, condition, *indices = (p.scalars.emit(v) for v in (value, present, *place))
@@ -117,6 +120,15 @@ class _Kernel:
             body()
         else:
             p.columns(extents[1], [value, present, *place], body)
+
+    def _scatter_row(self, op: ir.Operation) -> None:
+        """All columns of a row add at one place: their sum is added, once."""
+        p, (memory, *extents) = self.print, op.operands
+        value, present, *place = list(block_of(op).operations)[-1].operation.operands
+        total = p.row_sum(extents[1], value)
+        condition, *indices = (p.scalars.emit(v) for v in (present, *place))
+        wanted = "" if condition == "true" else f" && {condition}"
+        p.line(f"if ({self._exists(extents[0], True)}{wanted}) {p.dialect.add}(&{p.arguments.element(memory, indices)}, {total});")
 
     def _sum(self, op: ir.Operation, name: str) -> None:
         """Adds what row i contributes to a single place to the sum of this thread."""
@@ -146,6 +158,12 @@ def _extent(tile: ir.Value) -> ir.Value:
     """How many columns a tile of two dimensions has."""
     op = tile.owner.operation
     return op.operands[1]
+
+
+def _of_columns(op: ir.Operation, values: list[ir.Value]) -> bool:
+    """Whether some of the values in a scatter's region depend on the column."""
+    depends = dependence(block_of(op))
+    return any(1 in depends.get(value, frozenset()) for value in values)
 
 
 def _is_one_place(op: ir.Operation) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.simt.values import reads_along
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
@@ -21,7 +22,7 @@ def plan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int = 32)
     if not all(op.name.startswith(_SCALARS) or op.name in _KNOWN for op in walk(kernel)) or not _reads_own_elements(kernel):
         return None
     width = columns(kernel)
-    vector = _vector(width, _smallest_element(kernel)) if find_all(kernel, "tile.load") else 1
+    vector = _vector(width, _smallest_element(kernel)) if find_all(kernel, "tile.load") or _reads_rows(kernel) else 1
     lanes = 1 if width == 0 else 32 if width < 0 else _lanes(width // vector)
     rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
     threads = max(wave, min(256, -(-rows * lanes // wave) * wave))
@@ -30,6 +31,11 @@ def plan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int = 32)
     threads, lanes, vector = (int(fields[name]) for name in ("threads", "lanes", "vector"))
     valid = threads in range(wave, 1025, wave) and lanes in (1, 2, 4, 8, 16, 32) and vector in (1, 2, 4, 8)
     return fields if valid and (width % vector == 0 if width > 0 else vector == 1) else None
+
+
+def _reads_rows(kernel: ir.Operation) -> bool:
+    """Whether maps read memory along their columns."""
+    return any(len(op.block.arguments) == 2 and reads_along(op) for op in find_all(kernel, "memref.load"))
 
 
 def columns(kernel: ir.Operation) -> int:

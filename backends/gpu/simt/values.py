@@ -141,12 +141,13 @@ class Printer:
 
         What does not depend on the column is printed before it.
         """
-        loads, maps = _sources(wanted)
+        loads, maps, reads = _sources(wanted)
         rows = {load: self.row_address(load.owner.operation.operands[0], list(load.owner.operation.operands)[1:5], True) for load in loads}
         for op in maps:
             depends = dependence(block_of(op))
             for value in [*frontier(block_of(op), depends, frozenset()), *frontier(block_of(op), depends, frozenset({0}))]:
                 self.scalars.emit(value)
+        along = {} if self.serial or self.vector == 1 else {op: self._column_address(op) for op in reads if reads_along(op)}
         number = self.scalars.emit(extent)
         if self.serial:
             with self.scope(f"for (int j = 0; j < {number}; ++j)"):
@@ -163,14 +164,34 @@ class Printer:
                 stride = self.arguments.stride(memory, 3)
                 self.line(f"{self.pack_type(memory)} {pack};")
                 self.line(f"load_pack<Aligned>({pack}, {row} + c * {self.vector} * {stride}, {stride});")
+            packs = {op: self._column_pack(op, row) for op, row in along.items()}
             if before is not None:
                 before()
             self.line("#pragma unroll")
             with self.scope(f"for (int e = 0; e < {self.vector}; ++e)"):
                 self.line(f"const int j = c * {self.vector} + e;")
+                for op, pack in packs.items():
+                    self.scalars.bind(op.results[0], f"{pack}.x[e]")
                 body()
             if after is not None:
                 after()
+
+    def _column_address(self, op: ir.Operation) -> str:
+        """Prints where column 0 is of what a `memref.load` reads along the columns."""
+        memory, *indices = op.operands
+        places = [f"{self.scalars.emit(index)} * {self.arguments.stride(memory, dim)}" for dim, index in enumerate(indices[:-1])]
+        name = self.names.fresh(f"{self.arguments.pointer(memory)}_row")
+        element = c_type(ir.MemRefType(memory.type).element_type)
+        self.line(f"const {element} *{name} = {self.arguments.pointer(memory)} + {' + '.join(places)};")
+        return name
+
+    def _column_pack(self, op: ir.Operation, row: str) -> str:
+        """Prints the read of this thread's columns."""
+        memory = op.operands[0]
+        stride, name = self.arguments.stride(memory, 3), self.names.fresh(f"{self.arguments.pointer(memory)}_pack")
+        self.line(f"{self.pack_type(memory)} {name};")
+        self.line(f"load_pack<Aligned>({name}, {row} + c * {self.vector} * {stride}, {stride});")
+        return name
 
     def _reduce(self, map_: ir.Operation) -> list[str]:
         """Prints all reductions of a map along row i; names by position, "" for its tiles."""
@@ -186,11 +207,23 @@ class Printer:
                 self.line(f"{name} = {self._combine(kind, name, self.scalars.emit(value))};")
 
         self.columns(map_.operands[1], values, add)
+        self._over_lanes(names, kinds)
+        return [*[""] * tiles, *names]
+
+    def row_sum(self, extent: ir.Value, value: ir.Value) -> str:
+        """Prints the sum of a value over the columns of row i; the name of it."""
+        name = self.names.fresh("total")
+        self.line(f"{c_type(value.type)} {name} = 0;")
+        self.columns(extent, [value], lambda: self.line(f"{name} += {self.scalars.emit(value)};"))
+        self._over_lanes([name], ["sum"])
+        return name
+
+    def _over_lanes(self, names: list[str], kinds: list[str]) -> None:
+        """Combines what the lanes of a row have."""
         for name, kind in [] if self.serial or self.lanes == 1 else zip(names, kinds, strict=True):
             self.line("#pragma unroll")
             other = self.dialect.neighbour(name, "step")
             self.line(f"for (int step = {self.lanes // 2}; step > 0; step /= 2) {name} = {self._combine(kind, name, other)};")
-        return [*[""] * tiles, *names]
 
     def _combine(self, kind: str, a: str, b: str) -> str:
         if kind == "sum":
@@ -203,8 +236,21 @@ def _yielded(op: ir.Operation) -> list[ir.Value]:
     return list(list(block_of(op).operations)[-1].operation.operands)
 
 
-def _sources(values: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Operation]]:
-    """The loaded tiles that values of regions read at (i, j), through other maps, too, and the maps and scatters with these regions."""
+def reads_along(op: ir.Operation) -> bool:
+    """Whether a `memref.load` in a region reads [B, H, S, D] at the region's column, in places that do not depend on it besides."""
+    memory, *indices = op.operands
+    type_, block = ir.MemRefType(memory.type), op.block
+    if type_.rank != 4 or type_.shape[3] < 0 or not isinstance(memory.owner, ir.Block) or len(block.arguments) != 2:
+        return False
+    depends = dependence(block)
+    return indices[3] == block.arguments[1] and not any(1 in depends.get(index, frozenset()) for index in indices[:3])
+
+
+def _sources(values: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Operation], list[ir.Operation]]:
+    """The loaded tiles that values of regions read at (i, j), through other maps, too, the maps and scatters with these regions, and the
+    reads of memory in them.
+    """
+    reads: dict[ir.Operation, None] = {}
     loads: dict[ir.Value, None] = {}
     maps: dict[ir.Operation, None] = {}
     pending, seen = list(values), set[ir.Value]()
@@ -221,8 +267,10 @@ def _sources(values: Sequence[ir.Value]) -> tuple[list[ir.Value], list[ir.Operat
             if len(block_of(op).arguments) == 2 and value.type.rank == 2:
                 pending.append(_yielded(op)[list(op.results).index(value)])
             continue
+        if op.name == "memref.load":
+            reads[op] = None
         parent = op.parent
         if parent is not None and parent.name in ("tile.map", "tile.scatter_add") and len(block_of(parent).arguments) == 2:
             maps[parent] = None
         pending += [v for v in op.operands if not isinstance(v.type, ir.RankedTensorType) or v.type.rank == 2]
-    return list(loads), list(maps)
+    return list(loads), list(maps), list(reads)

@@ -34,6 +34,7 @@ class Context:
         self.copies: dict[ir.Value, Tile] = {}
         self.homes: dict[ir.Value, Tile] = {}
         self.later: list[ir.Operation] = []
+        self.multiplies = bool(find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate"))
         self.sweeps = grid_of(kernel) == "chunks"
         self._loaded: list[list[ir.Operation]] = [[]]
         # Products with transposed tiles share columns between groups of warps.

@@ -3,7 +3,7 @@
 from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import VECTOR, alignment, memory_type
-from attn_mlir.backends.nvidia.tilelang.tiles import Tile, bound, exact, padded
+from attn_mlir.backends.nvidia.tilelang.tiles import InMemory, Tile, bound, exact, padded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -53,6 +53,13 @@ def print_load(context: Context, op: ir.Operation) -> None:
             context.where[op.results[0]] = context.where[other.results[0]]
             return
     context.loaded().append(op)
+    if _is_read_once(context, op):
+        place = [context.text(b), context.text(h), f"{context.text(row)} + T.min({{0}}, {strip(context.text(count))} - 1)", "{1}"]
+        rows, columns = context.shape(load_size(op))
+        dtype = memory_type(ir.RankedTensorType(op.results[0].type).element_type)
+        element = context.memory.element(source, place)
+        context.where[op.results[0]] = InMemory(context.memory.name(source), "memory", (rows, columns), dtype, element=element)
+        return
     tile = context.where[op.results[0]] = new_tile(context, op)
     first = context.text(row)
     if loads_whole(op):
@@ -64,6 +71,14 @@ def print_load(context: Context, op: ir.Operation) -> None:
     zero = number(0.0, ir.RankedTensorType(op.results[0].type).element_type)
     context.line(f"for i, j in T.Parallel({rows}, {width}):")
     context.line(f"{tile.at('i', 'j')} = T.if_then_else({' and '.join(guards)}, {element}, {zero})", 1)
+
+
+def _is_read_once(context: Context, op: ir.Operation) -> bool:
+    """Whether maps read a tile element by element, each at its own place, and nothing is multiplied: it need not be in shared memory."""
+    rows, columns = load_size(op)
+    uses = [use.owner.operation for use in op.results[0].uses]
+    straight = all(use.name == "tensor.extract" and list(use.operands)[1:] == list(use.block.arguments) for use in uses)
+    return not context.multiplies and straight and context.shape((rows, columns)) == (rows, columns)
 
 
 def _policy(context: Context, rows: int) -> str:

@@ -60,6 +60,16 @@ class Tile:
         return f"{self.name}[{self.stage}, :, :]" if self.stage else self.name
 
 
+@dataclass(frozen=True)
+class InMemory(Tile):
+    """A tile that is read where it is: `element` is the text of the element at {0}, {1}."""
+
+    element: str = ""
+
+    def at(self, *indices: str) -> str:
+        return self.element.format(*indices)
+
+
 _Key = tuple[str, str, tuple[int, ...], str]
 
 
