@@ -1,5 +1,6 @@
 """Derives the backward, the tangent and the second backward of an attention."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from attn_mlir.mlir import ir
@@ -18,13 +19,16 @@ class Differentiate(Pass):
 
     `functions`, joined by "+": `fwd`, the function with the row values that the backward needs as further results; `bwd`,
     the gradients; `jvp`, the tangent; `bwd2`, the gradients of the backward. `wrt`: names of the arguments, joined by "+"; by
-    default all floating tensors. `only` leaves the new functions alone in the module.
+    default all floating tensors. `only` leaves the new functions alone in the module. The gradient of the log decays of a
+    linear attention is made of sums over at most `interval` positions: rounding adds up over them, and every interval has
+    states in memory.
     """
 
     name = "attn-differentiate"
     functions: str = "fwd+bwd"
     wrt: str = ""
     only: bool = False
+    interval: int = 256
 
     def run(self, module: ir.Operation) -> bool:
         wanted = [name for name in self.functions.split("+") if name]
@@ -32,6 +36,9 @@ class Differentiate(Pass):
             if name not in _MAKERS:
                 module.location.emit_error(f"{self.name}: functions are {', '.join(_MAKERS)}, got '{name}'")
                 return False
+        if self.interval < 1:
+            module.location.emit_error(f"{self.name}: interval must be positive, got {self.interval}")
+            return False
         for attention in find_all(module, "attn.attention"):
             if not self._differentiate(attention, wanted):
                 return False
@@ -50,7 +57,7 @@ class Differentiate(Pass):
         if read is not None:
             read.location.emit_error(f"{self.name}: an element of q, k or v is read: pass the tensor once more, as a further argument")
             return False
-        return self._make(primal, Derivatives, wanted)
+        return self._make(primal, lambda wrt: Derivatives(primal, wrt), wanted)
 
     def _linear(self, linear: ir.Operation, wanted: list[str]) -> bool:
         function = linear.parent
@@ -62,13 +69,13 @@ class Differentiate(Pass):
         if problem is not None:
             problem[0].location.emit_error(f"{self.name}: {problem[1]}")
             return False
-        return self._make(primal, LinearDerivatives, wanted)
+        return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, self.interval), wanted)
 
-    def _make(self, primal: Primal, derivatives: type[Derivatives] | type[LinearDerivatives], wanted: list[str]) -> bool:
+    def _make(self, primal: Primal, derivatives: Callable[[list[int]], object], wanted: list[str]) -> bool:
         location = primal.attention.location
         try:
             with location:
-                made = derivatives(primal, positions(primal, self.wrt))  # pyright: ignore[reportArgumentType]
+                made = derivatives(positions(primal, self.wrt))
                 for name in wanted:
                     getattr(made, _MAKERS[name])()
         except DifferentiationError as error:

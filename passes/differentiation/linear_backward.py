@@ -13,9 +13,6 @@ from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED, Li
 from attn_mlir.passes.differentiation.propagate import adjoints
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
-INTERVAL = 256
-"""Positions between the states that the gradient of the decays is taken from."""
-
 
 @dataclass(eq=False)
 class Backward:
@@ -81,9 +78,8 @@ class Backward:
         factor = host.tensors[role] if of_decay else None
         with ir.Location.name(f"d{role}", ir.Location.current):
             every = [*operands, self._operand("decay"), initial, factor, self._operand("offsets")]
-            op, block = build.linear_attention(
-                every, results, outputs, made.heads, direction, channels, state, INTERVAL if of_decay else None
-            )
+            interval = self.of.interval if of_decay else None
+            op, block = build.linear_attention(every, results, outputs, made.heads, direction, channels, state, interval)
         with ir.InsertionPoint(block):
             host.clone_piece("attn.decay")
         return op
@@ -108,7 +104,7 @@ class Backward:
         towards, against = ("q", "k") if primal.choice("direction") == "forward" else ("k", "q")
         (_, a, s), (_, b, e) = swept[towards].results, swept[against].results
         with ir.Location.name("d_log_decay", ir.Location.current):
-            gradient = build.decay_gradient(a, b, s, e, self._operand("offsets"), INTERVAL, rows)
+            gradient = build.decay_gradient(a, b, s, e, self._operand("offsets"), self.of.interval, rows)
         operand = primal.operands.get("decay")
         if self.of.decay is None:
             if operand is not None:

@@ -63,6 +63,8 @@ class LinearModel:
 
     primal: LinearPrimal
     wrt: Sequence[int]
+    interval: int = 256
+    """Positions between the states that the gradient of the decays is taken from."""
 
     @cached_property
     def program(self) -> Program:

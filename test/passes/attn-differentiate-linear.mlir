@@ -1,6 +1,10 @@
 // The gradients of a linear attention are linear attentions: of do and v for q, against its direction for k and v.
 // RUN: attn-opt %s -p 'attn-differentiate' | FileCheck %s
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q only=true}' | FileCheck %s --check-prefix=ONLY
+// RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=g only=true interval=64}' | FileCheck %s --check-prefix=INTERVAL
+
+// INTERVAL-COUNT-2: interval = 64 : i64
+// INTERVAL:         "attn.decay_gradient"({{.*}}) {interval = 64 : i64, rows = 16 : i64}
 
 // CHECK-LABEL: func.func @attention_fwd(
 // CHECK:         %[[RESULTS:.*]]:2 = "attn.linear_attention"
