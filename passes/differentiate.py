@@ -7,7 +7,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.differentiation import Derivatives, DifferentiationError, Primal
 from attn_mlir.passes.differentiation.arguments import is_plain, positions, read_of_input
-from attn_mlir.passes.differentiation.linear import LinearDerivatives, LinearPrimal, refused
+from attn_mlir.passes.differentiation.linear import LinearDerivatives, LinearPrimal, refused, usual_interval
 from attn_mlir.passes.regions import find_all
 
 _MAKERS = {"fwd": "forward", "bwd": "backward", "jvp": "jvp", "bwd2": "second"}
@@ -21,14 +21,14 @@ class Differentiate(Pass):
     the gradients; `jvp`, the tangent; `bwd2`, the gradients of the backward. `wrt`: names of the arguments, joined by "+"; by
     default all floating tensors. `only` leaves the new functions alone in the module. The gradient of the log decays of a
     linear attention is made of sums over at most `interval` positions: rounding adds up over them, and every interval has
-    states in memory.
+    states in memory; 0 chooses it by the element type.
     """
 
     name = "attn-differentiate"
     functions: str = "fwd+bwd"
     wrt: str = ""
     only: bool = False
-    interval: int = 256
+    interval: int = 0
 
     def run(self, module: ir.Operation) -> bool:
         wanted = [name for name in self.functions.split("+") if name]
@@ -36,8 +36,8 @@ class Differentiate(Pass):
             if name not in _MAKERS:
                 module.location.emit_error(f"{self.name}: functions are {', '.join(_MAKERS)}, got '{name}'")
                 return False
-        if self.interval < 1:
-            module.location.emit_error(f"{self.name}: interval must be positive, got {self.interval}")
+        if self.interval < 0:
+            module.location.emit_error(f"{self.name}: interval must not be negative, got {self.interval}")
             return False
         for attention in find_all(module, "attn.attention"):
             if not self._differentiate(attention, wanted):
@@ -69,7 +69,7 @@ class Differentiate(Pass):
         if problem is not None:
             problem[0].location.emit_error(f"{self.name}: {problem[1]}")
             return False
-        return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, self.interval), wanted)
+        return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, self.interval or usual_interval(primal)), wanted)
 
     def _make(self, primal: Primal, derivatives: Callable[[list[int]], object], wanted: list[str]) -> bool:
         location = primal.attention.location

@@ -41,6 +41,13 @@ def refused(primal: LinearPrimal) -> tuple[ir.Operation, str] | None:
     return None if read is None else (read, f"an element of q, k, v or initial_state is read: {advice}")
 
 
+def usual_interval(primal: LinearPrimal) -> int:
+    """Positions between the states of which the decays' gradient is made: more for 16 bits, which need less; few for decays of channels."""
+    element = ir.RankedTensorType(primal.attention.operands[0].type).element_type
+    half = isinstance(element, (ir.F16Type, ir.BF16Type))
+    return 512 if half and primal.choice("channels") == "none" else 64
+
+
 @dataclass(eq=False)
 class LinearDerivatives(LinearModel):
     """Derivatives of the linear attention of one function, by the arguments `wrt` (positions)."""

@@ -63,7 +63,7 @@ class LinearModel:
 
     primal: LinearPrimal
     wrt: Sequence[int]
-    interval: int = 256
+    interval: int
     """Positions between the states that the gradient of the decays is taken from."""
 
     @cached_property

@@ -1,9 +1,9 @@
 // RUN: attn-opt %s --split-input-file --verify-diagnostics -p attn-differentiate
 // RUN: not attn-opt %inputs/linear/gla.mlir -p 'attn-differentiate{functions=jvp}' 2>&1 | FileCheck %s --check-prefix=JVP
 // RUN: not attn-opt %inputs/linear/gla.mlir -p 'attn-differentiate{functions=bwd2}' 2>&1 | FileCheck %s --check-prefix=SECOND
-// RUN: not attn-opt %inputs/linear/gla.mlir -p 'attn-differentiate{interval=0}' 2>&1 | FileCheck %s --check-prefix=INTERVAL
+// RUN: not attn-opt %inputs/linear/gla.mlir -p 'attn-differentiate{interval=-1}' 2>&1 | FileCheck %s --check-prefix=INTERVAL
 
-// INTERVAL: error: attn-differentiate: interval must be positive, got 0
+// INTERVAL: error: attn-differentiate: interval must not be negative, got -1
 // JVP:    error: no derivative: the tangent of a linear attention is not derived; its gradients are
 // SECOND: error: no derivative: second derivatives of a linear attention are not derived
 

@@ -1,10 +1,13 @@
 // The gradients of a linear attention are linear attentions: of do and v for q, against its direction for k and v.
 // RUN: attn-opt %s -p 'attn-differentiate' | FileCheck %s
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q only=true}' | FileCheck %s --check-prefix=ONLY
-// RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=g only=true interval=64}' | FileCheck %s --check-prefix=INTERVAL
+// RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=g only=true interval=128}' | FileCheck %s --check-prefix=INTERVAL
+// RUN: attn-opt %inputs/linear/half.mlir -p 'attn-differentiate' | FileCheck %s --check-prefix=HALF
 
-// INTERVAL-COUNT-2: interval = 64 : i64
-// INTERVAL:         "attn.decay_gradient"({{.*}}) {interval = 64 : i64, rows = 16 : i64}
+// HALF-COUNT-2: interval = 512 : i64
+// HALF:         "attn.decay_gradient"({{.*}}) {interval = 512 : i64, rows = 64 : i64}
+// INTERVAL-COUNT-2: interval = 128 : i64
+// INTERVAL:         "attn.decay_gradient"({{.*}}) {interval = 128 : i64, rows = 16 : i64}
 
 // CHECK-LABEL: func.func @attention_fwd(
 // CHECK:         %[[RESULTS:.*]]:2 = "attn.linear_attention"
@@ -12,12 +15,12 @@
 // CHECK-LABEL: func.func @attention_bwd(%q: {{.*}}, %k: {{.*}}, %v: {{.*}}, %g: {{.*}}, %state: {{.*}}, %slope: {{.*}}, %o: {{.*}}, %final_state: {{.*}}, %do: {{.*}}, %d_final_state: {{.*}}) -> (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?xf32>, tensor<?x?x16x8xf32>, tensor<?xf32>)
 // CHECK:         %[[DQ:.*]]:3 = "attn.linear_attention"(%do, %v, %k, %g, %state, %q) ({
 // CHECK:           "attn.decay"
-// CHECK:         direction = "forward", heads = 0 : i64, interval = 256 : i64{{.*}} outputs = ["products", "states"]{{.*}} state = "vk"
+// CHECK:         direction = "forward", heads = 0 : i64, interval = 64 : i64{{.*}} outputs = ["products", "states"]{{.*}} state = "vk"
 // CHECK:         %[[DK:.*]]:3 = "attn.linear_attention"(%v, %do, %q, %g, %d_final_state, %k) ({
-// CHECK:         direction = "backward", heads = 1 : i64, interval = 256 : i64{{.*}} outputs = ["products", "states"]{{.*}} state = "vk"
+// CHECK:         direction = "backward", heads = 1 : i64, interval = 64 : i64{{.*}} outputs = ["products", "states"]{{.*}} state = "vk"
 // CHECK:         %[[DV:.*]]:2 = "attn.linear_attention"(%k, %q, %do, %g, %d_final_state) ({
 // CHECK:         direction = "backward", heads = 2 : i64{{.*}} outputs = ["final_state"]{{.*}} state = "kv"
-// CHECK:         %[[DG:.*]] = "attn.decay_gradient"(%[[DQ]]#1, %[[DK]]#1, %[[DQ]]#2, %[[DK]]#2) {interval = 256 : i64, rows = 16 : i64}
+// CHECK:         %[[DG:.*]] = "attn.decay_gradient"(%[[DQ]]#1, %[[DK]]#1, %[[DQ]]#2, %[[DK]]#2) {interval = 64 : i64, rows = 16 : i64}
 // CHECK:         %[[OF_DECAYS:.*]] = "attn.elements"(%[[DG]])
 // CHECK:         %[[OF_HEADS:.*]] = "attn.collect"(%[[OF_DECAYS]]) {weight = 0 : i64}
 // CHECK:         %[[OF_G:.*]] = "attn.head_sum"(%[[OF_HEADS]], %g)

@@ -34,11 +34,11 @@ def test_random_linear_attention_in_chunks(data: st.DataObject) -> None:
 
 
 def test_gradients_of_decays_over_several_intervals() -> None:
-    """Beyond 256 positions the gradient of the decays is put together from states; decays from near 0 to -10."""
+    """Beyond an interval the gradient of the decays is put together from states; decays from near 0 to -10."""
     with parsed(text_of("linear/simple-gla")) as module:
         inputs = InputMaker(Sizes(1, 1, 1, 520)).make(module)
         inputs[3] = np.where(np.arange(520) % 97 == 5, -10.0, 0.02 * inputs[3])
-        Pipeline.parse("attn-differentiate,attn-chunk-rewrite", registry()).run(module)
+        Pipeline.parse("attn-differentiate{interval=256},attn-chunk-rewrite", registry()).run(module)
         results = evaluate(module, inputs, "attention_fwd")
         rng = np.random.default_rng(0)
         weights = [rng.standard_normal(x.shape) for x in results]
