@@ -1,0 +1,94 @@
+"""Sweeps of linear attention for NVIDIA GPUs, through TileLang: every form is printed, one is compiled; the grid of a launch."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia.launch import Launcher
+from attn_mlir.backends.nvidia.tilelang import program_of
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+from linear_programs import Linear
+from machine_code import compiled, disassembled
+from nvidia_fakes import BINARY, fake_gpu
+from test_nvidia_tilelang import needs_tools
+
+_ALL = {"initial": True, "final": True, "factor": True, "interval": 256, "element": "bf16", "k": 64, "v": 192}
+
+
+@contextmanager
+def sweep(program: Linear, **choices: int | str) -> Iterator[ir.Operation]:
+    """The scheduled kernel of a sweep."""
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(program.text())
+        for function in find_all(module.operation, "func.func"):
+            with module.context:
+                function.attributes[attributes.CHOICES] = attributes.write({"emitter": "tilelang", **choices})
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        (kernel,) = find_all(module.operation, "func.func")
+        yield kernel
+
+
+@pytest.mark.parametrize(("direction", "state", "mods"), itertools.product(("forward", "backward"), ("kv", "vk"), (False, True)))
+def test_every_form_prints(direction: str, state: str, mods: bool) -> None:
+    with sweep(Linear(chunk=64, direction=direction, state=state, mods=mods, offsets=mods, **_ALL)) as kernel:
+        text = program_of(kernel).text
+    compile(text, "sweep", "exec")
+    sequences = "offsets_size0 - 1" if mods else "v_size0"
+    assert f"with T.Kernel(3, v_size1, {sequences}, threads=128) as (block, head, batch):" in text
+    assert text.count("T.gemm(") == 4 and text.count("transpose_A=True") == 1
+    assert "products[block, " in text  # a slot for each of the three blocks of columns
+
+
+@pytest.mark.parametrize(("direction", "channels"), itertools.product(("forward", "backward"), ("key", "value")))
+def test_decays_of_channels_print(direction: str, channels: str) -> None:
+    state = "kv" if channels == "key" else "vk"
+    with sweep(Linear(chunk=16, direction=direction, channels=channels, state=state, mods=True, **_ALL)) as kernel:
+        text = program_of(kernel).text
+    compile(text, "sweep", "exec")
+    assert 'prefix = T.alloc_shared((16, 64), "float32")' in text
+
+
+def test_two_programs_on_a_multiprocessor_come_before_loading_ahead() -> None:
+    found = {}
+    for k, v in ((64, 64), (128, 128), (256, 64)):
+        with sweep(Linear(chunk=64, k=k, v=v, element="f16", offsets=True)) as kernel:
+            found[k, v] = attributes.read(kernel, attributes.SCHEDULE)
+    assert [(fields["threads"], fields["stages"]) for fields in found.values()] == [(128, 2), (128, 2), (128, 2)]
+    with sweep(Linear(chunk=64, k=128, v=128, value_block=128, element="f16")) as kernel:
+        assert "stages" in attributes.read(kernel, attributes.SCHEDULE)
+
+
+@needs_tools
+def test_a_sweep_compiles(tmp_path: Path) -> None:
+    program = Linear(chunk=64, k=64, v=64, direction="backward", state="vk", factor=True, interval=256, offsets=True, element="bf16")
+    with sweep(program) as kernel:
+        code = codegen.emit(kernel)
+    binary = compiled(code)
+    assert binary.spills == 0
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(binary.code)
+    assert "HGMMA" in disassembled(path)
+
+
+def test_a_launch_has_a_program_for_each_block_head_and_sequence() -> None:
+    parameters = (Parameter("pointer", 0, align=8), Parameter("pointer", 1))
+    code = KernelCode("sweep", "sweep", "", parameters, 128, 0)
+    v, offsets = torch.zeros(1, 6, 100, 64, dtype=torch.float16), torch.tensor([0, 10, 40, 100])
+    for sequences, wanted in ((-1, (3, 6, 1)), (1, (3, 6, 3))):
+        kernel = Kernel("sweep", 64, "chunks", 0, ("store",), ((),), False, blocks=3, sequences=sequences)
+        with fake_gpu():
+            launcher = Launcher(kernel, code, BINARY, torch.device("cpu"), 0)
+            assert launcher._grid(launcher._extents([v, offsets]))[0] == wanted
