@@ -201,9 +201,11 @@ template <int Chunks> ATTN_DEVICE int swizzle(int row) {
   return ((row >> 1 ^ row >> 2) & 1) | (row >> 2 & 2);
 }
 
-// A tile in shared memory has rows of `Chunks` swizzled chunks of eight 16-bit elements.
+// A tile in shared memory has rows of `Chunks` swizzled chunks of eight 16-bit elements. Rows of 64 bytes are exchanged with their neighbours in
+// every second sixteen, so that eight lanes that write every fourth row reach both halves of the banks.
 template <int Chunks> ATTN_DEVICE unsigned char *chunk_at(unsigned char *tile, int row, int chunk) {
-  return tile + row * (16 * Chunks) + ((chunk ^ swizzle<Chunks>(row)) << 4);
+  const int place = Chunks == 4 ? row ^ (row >> 4 & 1) : row;
+  return tile + place * (16 * Chunks) + ((chunk ^ swizzle<Chunks>(row)) << 4);
 }
 template <int Chunks> ATTN_DEVICE void keep_eight(unsigned char *tile, int row, int column, Bits4 x) {
   *(Bits4 *)chunk_at<Chunks>(tile, row, column >> 3) = x;
