@@ -48,7 +48,11 @@ template <typename To, typename From> ATTN_DEVICE To bits(From x) { return __bui
 
 // ---- threads
 
+#ifdef ATTN_RECOMPUTE  // what follows from the number of the thread is computed where it is needed: there are no registers to keep it
+ATTN_DEVICE int thread() { return opaque(__builtin_amdgcn_workitem_id_x()); }
+#else
 ATTN_DEVICE int thread() { return __builtin_amdgcn_workitem_id_x(); }
+#endif
 ATTN_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
 ATTN_DEVICE long long uniform(long long x) { return (long long)uniform((int)(x >> 32)) << 32 | (unsigned)uniform((int)x); }
 

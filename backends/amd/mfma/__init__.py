@@ -17,7 +17,8 @@ from attn_mlir.passes.regions import find_all, walk
 def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | str]) -> Fields | None:
     """The schedule of a kernel with matrix products in 16 bits.
 
-    `waves` per SIMD; `reverse`: the last blocks of rows first; `in_turn`: rows and columns of a block share memory, one after the other.
+    `waves` per SIMD; `reverse`: the last blocks of rows first; `in_turn`: rows and columns of a block share memory, one after the other;
+    `recompute`: addresses are computed in each step anew, as there are no registers to keep them.
 
     None for other kernels. Raises UnsupportedError where such a kernel cannot be made.
     """
@@ -29,6 +30,8 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     pairs = "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs"
     fields: Fields = {"waves": 1 if pairs or columns > 128 else 2, "reverse": int(_uneven(kernel) and not pairs), "in_turn": 0}
+    if pairs and columns > 128:
+        fields["recompute"] = 1
     if choices.get("deterministic"):
         # Each program adds to a slot of its own, in which a lane adds to its elements one after the other, or waves and lanes have turns.
         fields |= {"deterministic": 1, "sums": "slots"}

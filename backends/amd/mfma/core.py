@@ -27,9 +27,10 @@ class Core(PrinterCore[Tile]):
 
     emitter = "amd"
 
-    def __init__(self, kernel: ir.Operation, width: int) -> None:
-        """`width`: the columns of tiles whose number of columns is not static."""
+    def __init__(self, kernel: ir.Operation, width: int, recompute: bool) -> None:
+        """`width`: the columns of tiles whose number of columns is not static. `recompute`: see `here`."""
         super().__init__(kernel, width, _TAKEN)
+        self.recompute = recompute
         self.scales: dict[str, str] = {}
         """By the names of accumulators: the factor that their weights have, and so their sums."""
         self.factors: dict[str, str] = {}
@@ -44,6 +45,15 @@ class Core(PrinterCore[Tile]):
         """The condition that this lane's row exists."""
         self.aligned: dict[int, int] = {}
         """Of how many elements the rows of an argument must start at multiples."""
+
+    def here(self) -> None:
+        """Declares where this thread is.
+
+        Where registers are short, loops do it again, so that no addresses that follow from it are kept while they run.
+        """
+        self.writer.line(
+            "const int lane = attn::thread() & 63, half = lane >> 5, row = (attn::thread() >> 6) * 32 + (lane & 31), column = 16 * half;"
+        )
 
     def extract(self, op: ir.Operation, indices: list[str]) -> str:
         """An element of a tile at this lane's position: `n` and `r` are in scope for tiles of two dimensions."""

@@ -18,6 +18,8 @@ FLAGS = (
     "-munsafe-fp-atomics",
 )
 """What clang may do to f32: roots and divisions are those of the hardware (1 to 2.5 ulp), numbers below 2^-126 count as 0."""
+_SINK = ("-mllvm", "-sink-insts-to-avoid-spills=1")
+"""Moves what is computed before a loop into it, rather than keep it in memory."""
 
 
 class Kernel:
@@ -29,7 +31,7 @@ class Kernel:
         if number["block_q"] != ROWS * WAVES:
             raise UnsupportedError(f"amd: a program has {ROWS * WAVES} rows, not {number['block_q']}: choose block_q = {ROWS * WAVES}")
         self.kernel, self.schedule = kernel, schedule
-        self.core = Core(kernel, number["block_kv"])
+        self.core = Core(kernel, number["block_kv"], bool(schedule.get("recompute")))
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
@@ -40,10 +42,12 @@ class Kernel:
         place = (
             f"{core.arguments.blocks()} - 1 - (int)__builtin_amdgcn_workgroup_id_x()" if reverse else "__builtin_amdgcn_workgroup_id_x()"
         )
+        core.here()
         sweep.block(body(self.kernel))
         name = ir.StringAttr(self.kernel.attributes["sym_name"]).value
         shared = max(16, sweep.staging.bytes, sweep.sums.bytes)
         head = [
+            *["#define ATTN_RECOMPUTE"] * core.recompute,
             '#include "attn_amd.h"',
             "",
             f"{core.scalars.helper_source(cuda=False)}ATTN_KERNEL({64 * WAVES}, {self.schedule['waves']}) {name}(",
@@ -53,7 +57,6 @@ class Kernel:
         start = [
             f"__shared__ __attribute__((aligned(16))) unsigned char memory[{shared}];",
             f"const int block = {place}, head = __builtin_amdgcn_workgroup_id_y(), batch = __builtin_amdgcn_workgroup_id_z();",
-            "const int lane = attn::thread() & 63, half = lane >> 5, row = (attn::thread() >> 6) * 32 + (lane & 31), column = 16 * half;",
         ]
         text = "\n".join([*head, *(f"  {line}" for line in start), *writer.lines, "}", ""])
         return KernelCode(
@@ -65,5 +68,5 @@ class Kernel:
             shared_bytes=shared,
             language="hip",
             arch=str(self.schedule["arch"]),
-            flags=FLAGS,
+            flags=(*FLAGS, *_SINK * core.recompute),
         )

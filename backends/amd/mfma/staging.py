@@ -128,15 +128,24 @@ class Staging:
             core.align(stream.source)
             kind, count = ("Bits2", 8 * stream.turns) if stream.patches else ("Bits4", stream.turns)
             core.writer.line(f"attn::{kind} {stream.name}[{count}];")
-            per_row = stream.padded // (4 if stream.patches else 8)
-            first = f"attn::thread() / {per_row}" + (" * 8" if stream.patches else "")
-            width = 4 if stream.patches else 8
-            core.writer.line(
-                f"const int {stream.name}_row = {first}, {stream.name}_column = attn::thread() % {per_row} * {width};"
-                if THREADS % per_row == 0
-                else f"const int {stream.name}_row = 0, {stream.name}_column = 0;"
-            )
+            self._declare_piece(stream)
             core.writer.line(f"const int {stream.name}_stride = (int){stride};")
+
+    def here(self, streams: list[Stream]) -> None:
+        """Declares again where this thread's pieces are; see `Core.here`."""
+        if self.core.recompute:
+            for stream in streams:
+                self._declare_piece(stream)
+
+    def _declare_piece(self, stream: Stream) -> None:
+        width = 4 if stream.patches else 8
+        per_row = stream.padded // width
+        first = f"attn::thread() / {per_row}" + (" * 8" if stream.patches else "")
+        self.core.writer.line(
+            f"const int {stream.name}_row = {first}, {stream.name}_column = attn::thread() % {per_row} * {width};"
+            if THREADS % per_row == 0
+            else f"const int {stream.name}_row = 0, {stream.name}_column = 0;"
+        )
 
     def fetch(self, streams: list[Stream], row: str) -> None:
         """Starts to load the blocks that begin at `row` into registers. Rows that do not exist become zeros."""

@@ -159,6 +159,7 @@ class Sweep:
             core.writer.line(f"const auto {fetch} = [&](int next) __attribute__((always_inline)) {{")
             core.writer.indent += "  "
             with core.scope(None):
+                self.staging.here(streams)
                 self.staging.fetch(streams, "next")
             core.writer.indent = core.writer.indent[:-2]
             core.writer.line("};")
@@ -187,9 +188,12 @@ class Sweep:
         with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
             core.scalars.bind(arguments[0], index)
             if ahead is not None:
+                own = [stream for stream in streams if any(load.block == body(op) for load in stream.loads)]
+                if core.recompute:
+                    core.here()
+                    self.staging.here(own)
                 core.writer.line("attn::barrier();")
                 self.sums.busy = False
-                own = [stream for stream in streams if any(load.block == body(op) for load in stream.loads)]
                 self.staging.keep(own, body(op))
                 base, self.base = self.base, self._stage_columns(body(op))
                 follow = f"{ahead[0]}({index} + {step} < {end} ? {index} + {step} : {ahead[2]});"
