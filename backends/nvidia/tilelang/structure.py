@@ -104,7 +104,10 @@ def print_into(context: Context, block: ir.Block, tiles: Sequence[Tile], print_b
     yielded = list(list(block.operations)[-1].operation.operands)
     for number, (value, tile) in enumerate(zip(yielded, tiles, strict=True)):
         if value not in yielded[:number] and _may_overwrite(context, block, value, tile):
-            context.homes[value] = tile
+            for part in _parts_of(value):
+                if not _may_overwrite(context, block, part, tile):
+                    break
+                context.homes[part] = tile
     print_block(block)
     moves = [(context.tile(value), tile) for value, tile in zip(yielded, tiles, strict=True)]
     moves = [(source, target) for source, target in moves if source != target]
@@ -118,6 +121,19 @@ def print_into(context: Context, block: ir.Block, tiles: Sequence[Tile], print_b
         safe.append((source, target))
     for source, target in safe:
         context.line(f"T.copy({source.name}, {target.name})")
+
+
+def _parts_of(value: ir.Value) -> list[ir.Value]:
+    """A value, and the sums of products that it is a sum of and that nothing else needs, the last one first."""
+    parts = [value]
+    while True:
+        owner = parts[-1].owner
+        if isinstance(owner, ir.Block) or owner.operation.name not in ("tile.dot_add", "tile.dot_rescale"):
+            return parts
+        before = owner.operation.operands[0]
+        if len(list(before.uses)) != 1 or isinstance(before.owner, ir.Block) or not before.owner.operation.name.startswith("tile.dot_"):
+            return parts
+        parts.append(before)
 
 
 def own(context: Context, value: ir.Value, op: ir.Operation) -> Tile:
