@@ -80,7 +80,7 @@ def test_factors_of_rows_are_no_pass_over_tiles() -> None:
 def test_states_before_or_after_a_chunk(direction: str) -> None:
     source = code_of(direction=direction, state="vk", **EVERYTHING).source
     loop = source[source.index("#pragma unroll 1") :]
-    before = loop.index("] = state[") < loop.index("wgmma_m64n64k16_rs_bf16_tb(state")
+    before = loop.index("make_float2(state[") < loop.index("wgmma_m64n64k16_rs_bf16_tb(state")
     assert before == (direction == "backward")
 
 

@@ -21,6 +21,16 @@ ATTN_DEVICE float2 unpack_f16(uint32_t word) {
   return __half22float2(pair);
 }
 
+// What packing two numbers leaves out.
+ATTN_DEVICE uint32_t pack_rest_bf16(uint32_t packed, float low, float high) {
+  const float2 rounded = unpack_bf16(packed);
+  return pack_bf16(low - rounded.x, high - rounded.y);
+}
+ATTN_DEVICE uint32_t pack_rest_f16(uint32_t packed, float low, float high) {
+  const float2 rounded = unpack_f16(packed);
+  return pack_f16(low - rounded.x, high - rounded.y);
+}
+
 // The sum of the lanes' x up to this one.
 ATTN_DEVICE float sum_of_lanes_before(float x) {
   const int lane = threadIdx.x % 32;

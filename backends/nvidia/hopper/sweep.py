@@ -15,7 +15,7 @@ from attn_mlir.backends.nvidia.hopper.source import header
 from attn_mlir.backends.nvidia.hopper.sweep_chunk import ChunkPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_producer import SweepProducer
-from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep, read_sweep
+from attn_mlir.backends.nvidia.hopper.sweep_read import PANEL, Sweep, read_sweep
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -23,28 +23,45 @@ from attn_mlir.mlir import ir
 
 _RESERVED = 1024
 """Bytes of shared memory of each block of threads that the chip keeps for itself."""
+_OTHERS = 104
+"""Registers of a warpgroup's thread beside the state."""
 _PRODUCER = 24
 _CONSUMER = {1: 232, 2: 240}
 """Registers of a thread of either role, by warpgroups, where the roles' differ: as many as the launch gives, 256 or 168 a thread."""
 
 
 def plan_sweep(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """`stages` of tiles in shared memory; None for a kernel of another form. Raises UnsupportedError for stages that do not fit."""
+    """`stages` of tiles in shared memory, and `residents`: the blocks of threads that find room on a multiprocessor, for which registers
+    are counted. None for a kernel of another form. Raises UnsupportedError for choices that do not fit.
+    """
     sweep = read_sweep(kernel)
     if sweep is None:
         return None
+    wanted = {name: int(choices[name]) for name in ("residents", "stages") if name in choices}
+    for residents in (3, 2, 1):
+        for stages in (2,) if residents > 1 else (3, 2):
+            fields: Fields = {"residents": residents, "stages": stages, **wanted}
+            if fields["stages"] != stages and "stages" in wanted and residents > 1 and "residents" not in wanted:
+                continue
+            if fields["residents"] == residents and _fits(sweep, fields, target):
+                return fields
+    if wanted:
+        raise UnsupportedError(f"sweeps with {wanted} do not fit into {target.shared_bytes} bytes of shared memory and the registers")
+    return None
+
+
+def _fits(sweep: Sweep, fields: Fields, target: NvidiaTarget) -> bool:
+    """Whether so many blocks of threads have shared memory and registers."""
+    residents, stages = int(fields["residents"]), int(fields["stages"])
+    if not 1 <= residents <= 4 or not 1 < stages <= 4:
+        return False
     try:
-        needed = {stages: SweepKernel(sweep, {"stages": stages}).emit().shared_bytes for stages in (4, 3, 2)}
+        code = SweepKernel(sweep, fields).emit()
     except UnsupportedError:
-        return None
-    if "stages" in choices:
-        wanted = int(choices["stages"])
-        if needed.get(wanted, target.shared_bytes + 1) > target.shared_bytes:
-            raise UnsupportedError(f"a sweep has 2 to 4 stages that fit into {target.shared_bytes} bytes of shared memory, not {wanted}")
-        return {"stages": wanted}
-    if 2 * (needed[2] + _RESERVED) <= target.shared_bytes + _RESERVED and sweep.values == 64:
-        return {"stages": 2}
-    return next(({"stages": stages} for stages in (3, 2) if needed[stages] <= target.shared_bytes), None)
+        return False
+    room = (target.shared_bytes + _RESERVED) // residents - _RESERVED
+    registers = target.registers // (residents * code.threads) // 8 * 8
+    return code.shared_bytes <= room and (residents == 1 or registers >= sweep.keys // 2 + _OTHERS)
 
 
 def emit_sweep(kernel: ir.Operation, schedule: Fields) -> KernelCode:
@@ -75,15 +92,15 @@ class SweepKernel:
         return KernelCode(
             name=name,
             entry=name,
-            source=_source(core, layout, name, threads),
+            source=_source(core, layout, name, (threads, int(self.schedule["residents"]))),
             parameters=core.arguments.parameters(),
             threads=threads,
             shared_bytes=layout.memory.bytes(),
         )
 
     def _uneven(self) -> bool:
-        """Whether a state is so large that the warpgroups need registers that a producer warpgroup gives them."""
-        return self.sweep.keys > 128
+        """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
+        return self.sweep.keys > 128 or (self.sweep.exact and self.sweep.values > PANEL)
 
     def _program(self, core: Core, layout: SweepLayout) -> None:
         sweep, writer = self.sweep, core.writer
@@ -124,14 +141,12 @@ class SweepKernel:
         states.final()
 
 
-def _source(core: Core, layout: SweepLayout, name: str, threads: int) -> str:
-    """The whole CUDA file."""
+def _source(core: Core, layout: SweepLayout, name: str, bounds: tuple[int, int]) -> str:
+    """The whole CUDA file; `bounds`: threads, and blocks of them on a multiprocessor."""
     declared = [f"    {text}," for text in core.arguments.declarations()]
     declared[-1] = declared[-1][:-1] + ") {"
-    # Registers for two blocks on a multiprocessor, where their shared memory has room for two.
-    blocks = 2 if threads < 256 else 1
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({bounds[0]}, {bounds[1]}) {name}(',
         *declared,
         *[f"  {text}" for text in layout.memory.declarations()],
         "  extern __shared__ __align__(1024) unsigned char memory[];",

@@ -29,6 +29,8 @@ class ChunkPrinter:
         self._share = CHUNK // layout.warpgroups
         self._pack = f"attn::{PANELS[sweep.element]}"
         self._unpack = f"attn::un{PANELS[sweep.element]}"
+        self._rest = f"attn::{PANELS[sweep.element].replace('pack', 'pack_rest')}"
+        self._entered = ("entering", "remaining") if sweep.exact else ("entering",)
 
     def declare(self) -> None:
         """The thread's place."""
@@ -45,11 +47,11 @@ class ChunkPrinter:
         core, writer, layout = self._core, self._core.writer, self._layout
         stages = layout.stages
         writer.line(f"const int stage = number % {stages};")
-        writer.line(f"const uint32_t at = shared + kStages + stage * {layout.stage_bytes};")
+        writer.line(*layout.addresses())
         writer.line(f"attn::barrier_wait(shared + kFull + 8 * stage, number / {stages} & 1);")
         if self._sweep.total is not None:
             last = core.names.fresh("last")
-            writer.line(f"const float {last} = attn::load_shared(at + {layout.rows['sums'] + 4 * (CHUNK - 1)});")
+            writer.line(f"const float {last} = attn::load_shared(rows + {layout.rows['sums'] + 4 * (CHUNK - 1)});")
             core.scalars.bind(self._sweep.total, last)
         self._states.keep(before=True)
         self._mods.print(self._unpack, self._pack)
@@ -57,18 +59,13 @@ class ChunkPrinter:
         writer.line("attn::fence_proxy_async();", "if (leader) attn::bulk_wait_read<0>();", f"attn::named_sync({ALL}, {layout.consumers});")
         free = f"attn::barrier_arrive(shared + kFree + 8 * ((number - 1) % {stages}));"
         writer.line(f"if (threadIdx.x == 0 && number > 0) {free}")
-        self._sums.flush("number > 0", "(number - 1)")
         self._from_state()
         self._from_chunk()
-        self._sums.add(self._unpack)
         self._advance()
         self._states.keep(before=False)
 
     def finish(self) -> None:
         """After the last chunk."""
-        if self._sweep.products is not None:
-            self._core.writer.line(f"attn::named_sync({ALL}, {self._layout.consumers});")
-        self._sums.flush("chunks > 0", "(chunks - 1)")
         self._core.writer.line("if (leader) attn::bulk_wait<0>();")
 
     # ---- the chunk's own pairs
@@ -110,7 +107,7 @@ class ChunkPrinter:
         for name in ("sums", "left"):
             if name in layout.rows and (name != "sums" or self._sweep.prefix is not None):
                 found[name] = core.names.fresh(f"row_{name}")
-                reads = [f"attn::load_shared(at + {layout.rows[name]} + 4 * (row{f' + {8 * h}' if h else ''}))" for h in range(2)]
+                reads = [f"attn::load_shared(rows + {layout.rows[name]} + 4 * (row{f' + {8 * h}' if h else ''}))" for h in range(2)]
                 core.writer.line(f"const float {found[name]}[2] = {{{', '.join(reads)}}};")
         return found
 
@@ -120,7 +117,7 @@ class ChunkPrinter:
         for name in ("sums", "right"):
             if name in layout.rows and (name != "sums" or self._sweep.prefix is not None):
                 found[name] = core.names.fresh(f"column_{name}")
-                core.writer.line(f"const float2 {found[name]} = attn::load_shared2(at + {layout.rows[name]} + 4 * (from + 8 * (c + d)));")
+                core.writer.line(f"const float2 {found[name]} = attn::load_shared2(rows + {layout.rows[name]} + 4 * (from + 8 * (c + d)));")
         return found
 
     def _weight(self, rows: dict[str, str], columns: dict[str, str]) -> str:
@@ -152,23 +149,31 @@ class ChunkPrinter:
         """o^T = S^T q^T, its columns scaled."""
         core, writer, layout = self._core, self._core.writer, self._layout
         steps, product = self._sweep.keys // 16, self._instruction(CHUNK, "registers")
-        held = min(steps, _HELD if steps <= _HELD else _HELD // 2)
+        parts = ("held", "rest") if self._sweep.exact else ("held",)
+        held = min(steps, _HELD // len(parts) if steps <= _HELD else _HELD // 2 // len(parts))
         writer.line(f"float o[{CHUNK // 2}];")
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::k_major(at + {layout.tiles['q'].offset});")
             with core.unrolled("first", steps, held):
-                writer.line(f"uint32_t held[{4 * held}];")
+                writer.line(*(f"uint32_t {name}[{4 * held}];" for name in parts))
                 with writer.unrolled("n", 4 * held):
-                    writer.line(f"held[n] = {self._pack}(state[8 * first + 2 * n], state[8 * first + 2 * n + 1]);")
-                writer.line("attn::hold(held);", "attn::wgmma_begin();")
+                    pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
+                    writer.line(f"held[n] = {self._pack}({pair});")
+                    if self._sweep.exact:
+                        writer.line(f"rest[n] = {self._rest}(held[n], {pair});")
+                writer.line(*(f"attn::hold({name});" for name in parts), "attn::wgmma_begin();")
                 with writer.unrolled("k", held):
                     writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
-                    operand = ", ".join(f"held[4 * k + {n}]" for n in range(4))
-                    writer.line(f"{product}(o, {operand}, attn::advance(right, offset), first + k > 0);")
-                writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", "attn::hold(held);")
+                    for name in parts:
+                        operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
+                        more = "first + k > 0" if name == "held" else "1"
+                        writer.line(f"{product}(o, {operand}, attn::advance(right, offset), {more});")
+                writer.line(
+                    "attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", *(f"attn::hold({name});" for name in parts)
+                )
         with writer.unrolled("c", CHUNK // 8):
             writer.line(
-                f"const float2 factor = attn::load_shared2(at + {layout.rows['leave']} + 4 * (column + 8 * c));",
+                f"const float2 factor = attn::load_shared2(rows + {layout.rows['leave']} + 4 * (column + 8 * c));",
                 "o[4 * c] *= factor.x, o[4 * c + 1] *= factor.y, o[4 * c + 2] *= factor.x, o[4 * c + 3] *= factor.y;",
             )
 
@@ -196,46 +201,55 @@ class ChunkPrinter:
     def _entering(self) -> None:
         """(v enter)^T as operand in registers."""
         writer, layout = self._core.writer, self._layout
-        writer.line(f"uint32_t entering[{CHUNK // 16}][4];")
+        writer.line(*(f"uint32_t {name}[{CHUNK // 16}][4];" for name in self._entered))
         with writer.unrolled("k", CHUNK // 16):
             writer.line("attn::load_transposed(own + attn::swizzle_128((16 * k + turned_row) * 128 + turned_column), entering[k]);")
             with writer.unrolled("d", 2):
-                writer.line(f"const float2 factor = attn::load_shared2(at + {layout.rows['enter']} + 4 * (16 * k + 8 * d + column));")
+                writer.line(f"const float2 factor = attn::load_shared2(rows + {layout.rows['enter']} + 4 * (16 * k + 8 * d + column));")
                 with writer.unrolled("h", 2):
                     writer.line(
                         f"const float2 pair = {self._unpack}(entering[k][2 * d + h]);",
                         f"entering[k][2 * d + h] = {self._pack}(pair.x * factor.x, pair.y * factor.y);",
                     )
+                    if self._sweep.exact:
+                        scaled = "pair.x * factor.x, pair.y * factor.y"
+                        writer.line(f"remaining[k][2 * d + h] = {self._rest}(entering[k][2 * d + h], {scaled});")
 
     def _advance(self) -> None:
         """The state's product, while o leaves."""
         core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
         product = self._instruction(sweep.keys, "registers", transpose_b=True)
         writer.line("attn::hold(state);")
-        with writer.unrolled("k", CHUNK // 16):
-            writer.line("attn::hold(entering[k]);")
+        self._hold_entering()
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::mn_major(at + {layout.tiles['k'].offset}, {PANEL_BYTES});")
             writer.line("attn::wgmma_begin();")
             with writer.unrolled("k", CHUNK // 16):
-                operand = ", ".join(f"entering[k][{n}]" for n in range(4))
-                writer.line(f"{product}(state, {operand}, attn::advance(right, k * 2048), 1);")
+                for name in self._entered:
+                    operand = ", ".join(f"{name}[k][{n}]" for n in range(4))
+                    writer.line(f"{product}(state, {operand}, attn::advance(right, k * 2048), 1);")
             writer.line("attn::wgmma_commit();")
+        self._sums.add(self._unpack)
         self._leave()
         writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
+        self._hold_entering()
+
+    def _hold_entering(self) -> None:
+        writer = self._core.writer
         with writer.unrolled("k", CHUNK // 16):
-            writer.line("attn::hold(entering[k]);")
+            writer.line(*(f"attn::hold({name}[k]);" for name in self._entered))
 
     def _leave(self) -> None:
         """o^T to the memory of v, and from there to o; TMA leaves out rows past the end."""
         core, writer, output = self._core, self._core.writer, self._sweep.output
         together = "attn::named_sync(2 + warpgroup, 128);"
-        writer.line(together)
+        writer.line(together if self._sweep.products is None else f"attn::named_sync({ALL}, {self._layout.consumers});")
         with writer.block("#pragma unroll\n  for (int c = 0; c < 8; c += 2)".replace("\n  ", f"\n{writer.indent}")):
             words = [f"{self._pack}(o[4 * c + {n}], o[4 * c + {n + 1}])" for n in (0, 2, 4, 6)]
             writer.line("attn::store_transposed(own + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column),")
             writer.line(*(f"                       {word}{',' if n < 3 else ');'}" for n, word in enumerate(words)))
         writer.line("attn::fence_proxy_async();", together)
+        self._sums.flush()
         view = view_of(output.operands[1])
         batch, head, first = (core.value(value) for value in list(output.operands)[2:5])
         column = f"{core.value(view.column)} + " if view.column is not None else ""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
+from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
 from attn_mlir.mlir import ir
 
 
@@ -114,6 +114,39 @@ def _scaled_rows(op: ir.Operation) -> tuple[ir.Value, list[ir.Value]] | None:
         return None
     read = made(leaves[0], "tensor.extract")
     return (read.operands[0], factors) if list(read.operands)[1:] == list(block.arguments) else None
+
+
+def is_rest(op: ir.Operation, of: ir.Operation) -> bool:
+    """Whether a map makes what rounding leaves out: round(x - round(x)), of another map that makes round(x)."""
+    found, block = _scaled_rows(of), body(op)
+    difference = maker(widened(yielded(block)[0])) if len(yielded(block)) == 1 else None
+    if found is None or difference is None or difference.name != "arith.subf":
+        return False
+    depends = dependence(block)
+    whole, rounded = list(difference.operands)
+    again = maker(rounded)
+    if again is None or again.name != "arith.extf":
+        return False
+    part = maker(again.operands[0])
+    if part is None:
+        return False
+    if part.name == "tensor.extract":
+        same = part.operands[0] == of.results[0] and list(part.operands)[1:] == list(block.arguments)
+    else:
+        same = part.name == "arith.truncf" and part.operands[0] == whole
+    leaves: list[ir.Value] = []
+    factors = _peel(whole, depends, leaves)
+    if not same or factors is None:
+        return False
+    read = made(leaves[0], "tensor.extract")
+    return [read.operands[0], *_read_rows(factors)] == [found[0], *_read_rows(found[1])] and list(read.operands)[1:] == list(
+        block.arguments
+    )
+
+
+def _read_rows(factors: list[ir.Value]) -> list[ir.Value]:
+    """The tiles of rank 1 that factors of rows are elements of."""
+    return [made(factor, "tensor.extract").operands[0] for factor in factors]
 
 
 def is_copy(op: ir.Operation, tile: ir.Value) -> bool:

@@ -47,17 +47,18 @@ class SweepLayout:
         self.loaded_bytes = offset
         self.rows: dict[str, int] = {}
         for name in ("sums", "leave", "enter", *self.row_factors(sweep)):
-            self.rows[name] = offset
-            offset += _ROW
-        self.stage_bytes = -(-offset // 1024) * 1024
-        memory.tile("kStages", stages * self.stage_bytes)
-        # A warpgroup that is ahead writes the weights of the next chunk while another multiplies those of this one.
-        self.weights = "shared + kWeights" + (f" + (number & 1) * {PANEL_BYTES}" if self.warpgroups > 1 else "")
-        memory.tile("kWeights", min(self.warpgroups, 2) * PANEL_BYTES)
+            self.rows[name] = len(self.rows) * _ROW
+        self.rows_bytes = len(self.rows) * _ROW
+        memory.tile("kStages", stages * self.loaded_bytes)
+        # A warpgroup that is ahead writes weights of the next chunk while another multiplies those of this one, unless they meet before.
+        twice = self.warpgroups > 1 and sweep.products is None
+        self.weights = "shared + kWeights" + (f" + (number & 1) * {PANEL_BYTES}" if twice else "")
+        memory.tile("kWeights", (1 + twice) * PANEL_BYTES)
         memory.barrier("kFull", stages, 2)
         memory.barrier("kFree", stages, 1)
+        memory.slot("kRows", stages * self.rows_bytes)
         if sweep.products is not None:
-            memory.slot("kSums", 2 * 4 * self.warpgroups * _ROW)
+            memory.slot("kSums", 4 * self.warpgroups * _ROW)
 
     @staticmethod
     def row_factors(sweep: Sweep) -> list[str]:
@@ -73,6 +74,13 @@ class SweepLayout:
         name = core.names.fresh("position")
         core.writer.line(f"const int {name} = {begin} + {number} * {step};")
         core.scalars.bind(next(iter(body(sweep.loop).arguments)), name)
+
+    def addresses(self) -> list[str]:
+        """Declarations of the addresses of a stage's tiles and rows."""
+        return [
+            f"const uint32_t at = shared + kStages + stage * {self.loaded_bytes};",
+            f"const uint32_t rows = shared + kRows + stage * {self.rows_bytes};",
+        ]
 
     @property
     def consumers(self) -> int:

@@ -26,7 +26,7 @@ class SweepProducer:
         core, writer, layout = self._core, self._core.writer, self._layout
         stages = layout.stages
         writer.line(f"const int stage = number % {stages};")
-        writer.line(f"const uint32_t at = shared + kStages + stage * {layout.stage_bytes}, full = shared + kFull + 8 * stage;")
+        writer.line(*layout.addresses(), "const uint32_t full = shared + kFull + 8 * stage;")
         writer.line(f"if (number >= {stages}) attn::barrier_wait(shared + kFree + 8 * stage, (number / {stages} & 1) ^ 1);")
         batch, _, row = (core.value(value) for value in list(self._sweep.output.operands)[2:5])
         places = {name: [core.value(v) for v in list(tile.source.load.operands)[1:3]] for name, tile in layout.tiles.items()}
@@ -97,4 +97,4 @@ class SweepProducer:
             self._core.scalars.bind(next(iter(block.arguments)), row)
 
     def _store(self, name: str, values: list[str]) -> None:
-        self._core.writer.line(f"attn::store_shared2(at + {self._layout.rows[name]} + 8 * lane, {values[0]}, {values[1]});")
+        self._core.writer.line(f"attn::store_shared2(rows + {self._layout.rows[name]} + 8 * lane, {values[0]}, {values[1]});")

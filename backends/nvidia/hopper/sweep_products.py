@@ -7,15 +7,11 @@ from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, Sweep
 
 
 class ProductSums:
-    """Each warp adds up its columns; the sums of all warps meet in shared memory, and are stored one chunk later."""
+    """Each warp adds up its columns; the sums of all warps meet in shared memory, and one stores them."""
 
     def __init__(self, core: Core, sweep: Sweep, layout: SweepLayout) -> None:
         self._core, self._sweep, self._layout = core, sweep, layout
         self._warps = 4 * layout.warpgroups
-        self._outside = core.scalars
-
-    def _buffer(self, number: str) -> str:
-        return f"shared + kSums + ({number} & 1) * {self._warps * CHUNK * 4}"
 
     def add(self, unpack: str) -> None:
         """The warps' sums of this chunk."""
@@ -37,23 +33,20 @@ class ProductSums:
                         writer.line(f"sums[2 * (c + d){' + 1' if e else ''}] = {' + '.join(terms)};")
             writer.line("const float2 total = attn::sum_over_rows(sums);")
             place = "4 * (8 * (attn::place_of_sum() / 2) + column)"
-            where = f"{self._buffer('number')} + (4 * warpgroup + warp) * {CHUNK * 4} + {place}"
+            where = f"shared + kSums + (4 * warpgroup + warp) * {CHUNK * 4} + {place}"
             writer.line(f"attn::store_shared2({where}, total.x, total.y);")
 
-    def flush(self, condition: str, number: str) -> None:
-        """Stores the sums of a chunk before, after all warpgroups have met."""
+    def flush(self) -> None:
+        """Stores the sums, after all warpgroups have met and before one of them adds those of the next chunk."""
         core, writer, op = self._core, self._core.writer, self._sweep.products
         if op is None:
             return
-        inside, core.scalars = core.scalars, self._outside  # what stands for values of this chunk does not for those of another
-        with core.scope(f"if ({condition} && threadIdx.x < {CHUNK})"):
-            self._layout.bind_position(core, self._sweep, number)
+        with core.scope(f"if (threadIdx.x < {CHUNK})"):
             view = view_of(op.operands[1])
             batch, head, first, count = (core.value(value) for value in list(op.operands)[2:6])
             writer.line("float sum = 0.0f;")
             with writer.unrolled("n", self._warps):
-                writer.line(f"sum += attn::load_shared({self._buffer(number)} + n * {CHUNK * 4} + 4 * threadIdx.x);")
+                writer.line(f"sum += attn::load_shared(shared + kSums + n * {CHUNK * 4} + 4 * threadIdx.x);")
             slot = [core.value(view.slot)] if view.slot is not None else []
             element = core.arguments.element(view.argument, [*slot, batch, head, f"({first} + (int)threadIdx.x)"])
             writer.line(f"if ((int)threadIdx.x < {count}) {element} = sum;")
-        core.scalars = inside

@@ -9,6 +9,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_forms import (
     flag,
     input_of,
     is_copy,
+    is_rest,
     made,
     need,
     rank,
@@ -33,6 +34,7 @@ class Sweep:
 
     `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `leave` scales what the state gives
     to rows of o, `enter` rows of v on their way into the state, `carry` the state. `weights` makes P of `scores`, `count` rows exist.
+    `exact`: products with the state take what rounding leaves out of it, and of rows of v on their way into it, too.
     `transposed`: states in memory have a row for each column of v. The stores are None where the kernel has no such result.
     """
 
@@ -53,6 +55,7 @@ class Sweep:
     leave: ir.Operation
     enter: ir.Operation
     carry: ir.Operation
+    exact: bool
     transposed: bool
     output: ir.Operation
     products: ir.Operation | None
@@ -100,19 +103,22 @@ def _read(kernel: ir.Operation) -> Sweep:
     need(len(loops) == 1 and len(loops[0].results) == 1)
     loop = loops[0]
     inner, (_, state) = operations(body(loop)), body(loop).arguments
-    following = made(yielded(body(loop))[0], "tile.dot_rescale")
+    last = made(yielded(body(loop))[0], "tile.dot_rescale", "tile.dot_add")
+    following = last if last.name == "tile.dot_rescale" else made(last.operands[0], "tile.dot_rescale")
     need(following.operands[0] == state and flag(following, "transpose_a") and not flag(following, "transpose_b"))
     stores = [op for op in inner if op.name == "tile.store"]
-    outputs = [op for op in stores if rank(op.operands[0]) == 2 and op.operands[0] not in (state, following.results[0])]
+    outputs = [op for op in stores if rank(op.operands[0]) == 2 and op.operands[0] not in (state, last.results[0])]
     need(len(outputs) == 1)
     sums = made(outputs[0].operands[0], "tile.dot_rescale")
-    from_state = made(sums.operands[0], "tile.dot")
+    whole = made(sums.operands[0], "tile.dot", "tile.dot_add")
+    from_state = whole if whole.name == "tile.dot" else made(whole.operands[0], "tile.dot")
     held = made(from_state.operands[1], "tile.map")
     transposed = flag(from_state, "transpose_b")
     need(is_copy(held, state) and not flag(sums, "transpose_a") and not flag(sums, "transpose_b"))
     left, right = following.operands[2], following.operands[3]
     entering, keys = (left, right) if transposed else (right, left)
     values, enter = scaled(made(entering, "tile.map"))
+    rests = _rests((from_state, whole, 1), (following, last, 0 if transposed else 1))
     weights = made(sums.operands[2], "tile.map")
     need(len(sources(weights, 2)) == 1)
     (scores,) = sources(weights, 2)
@@ -122,20 +128,56 @@ def _read(kernel: ir.Operation) -> Sweep:
     leave, carry = made(sums.operands[1], "tile.map"), made(following.operands[1], "tile.map")
     prefix, steps, total = _decays([leave, enter, carry, weights], loop)
     factor, products = _products(stores, outputs[0])
-    states, branch = _states(inner, state, following.results[0])
+    states, branch = _states(inner, state, last.results[0])
     finals = [op for op in operations(body(kernel)) if op.name == "tile.store"]
     need(len(finals) <= 1 and all(op.operands[0] == loop.results[0] for op in finals))
     sweep = Sweep(
-        kernel=kernel, loop=loop, state=state, following=following.results[0], initial=_initial(list(loop.operands)[3]),
+        kernel=kernel, loop=loop, state=state, following=last.results[0], initial=_initial(list(loop.operands)[3]),
         q=input_of(product.operands[0]), k=input_of(keys), v=input_of(values), factor=factor, steps=steps, prefix=prefix, total=total,
-        weights=weights, scores=scores, leave=leave, enter=enter, carry=carry, transposed=transposed, output=outputs[0],
+        weights=weights, scores=scores, leave=leave, enter=enter, carry=carry, exact=bool(rests), transposed=transposed, output=outputs[0],
         products=products, states=states, branch=branch, final=finals[0] if finals else None,
     )  # fmt: skip
-    used = [following, sums, from_state, held, maker(entering), weights, product, leave, enter, carry, steps, outputs[0], products, branch]
+    used = [
+        *rests,
+        whole,
+        last,
+        following,
+        sums,
+        from_state,
+        held,
+        maker(entering),
+        weights,
+        product,
+        leave,
+        enter,
+        carry,
+        steps,
+        outputs[0],
+        products,
+        branch,
+    ]
     used += [maker(value) for value in (product.operands[0], keys, values, *([] if prefix is None else [prefix]))]
     used += [each.load for each in sweep.inputs.values()] + ([] if products is None else [maker(products.operands[0])])
     _check(sweep, inner, [op for op in [*used, states if branch is None else None] if op is not None])
     return sweep
+
+
+def _rests(*products: tuple[ir.Operation, ir.Operation, int]) -> list[ir.Operation]:
+    """Maps that make what rounding leaves out, where products add that: of a product, the one that adds to it, and which factor.
+
+    None of the products may do so, or all.
+    """
+    found: list[ir.Operation] = []
+    for rounded, added, which in products:
+        if added == rounded:
+            continue
+        factors, others = list(rounded.operands)[-2:], list(added.operands)[-2:]
+        hi, lo = made(factors[which], "tile.map"), made(others[which], "tile.map")
+        need(factors[1 - which] == others[1 - which] and is_rest(lo, hi))
+        need(all(flag(rounded, name) == flag(added, name) for name in ("transpose_a", "transpose_b")))
+        found.append(lo)
+    need(len(found) in (0, len(products)))
+    return found
 
 
 def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) -> None:

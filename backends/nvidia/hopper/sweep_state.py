@@ -22,8 +22,8 @@ class StatePrinter:
             with writer.unrolled("c", count):
                 writer.line("state[c] = 0.0f;")
             return
-        with self._core.scope(None):
-            self._elements(list(initial.operands)[:4], "{register} = {element};")
+        with self._core.scope(""):
+            self._each(self._place(list(initial.operands)[:4]), "{register} = {element};")
 
     def final(self) -> None:
         """Stores the state after the sweep."""
@@ -42,17 +42,39 @@ class StatePrinter:
             self._store(sweep.states)
 
     def _store(self, op: ir.Operation) -> None:
-        with self._core.scope(None):
-            self._elements(list(op.operands)[1:5], "{element} = {register};")
+        """Two columns at a time where they are neighbours in memory."""
+        core, writer = self._core, self._core.writer
+        with core.scope(""):
+            strides = self._place(list(op.operands)[1:5])
+            single = "{element} = {register};"
+            if not self._sweep.transposed:
+                self._each(strides, single)
+                return
+            aligned = f"(reinterpret_cast<uintptr_t>(place) % 8 | {strides[1]} % 2) == 0"
+            with core.scope(f"if ({strides[0]} == 1 && {aligned})"):
+                with core.unrolled("c", self._sweep.keys // 8), core.unrolled("h", 2):
+                    pair = "make_float2(state[4 * c + 2 * h], state[4 * c + 2 * h + 1])"
+                    writer.line(f"*reinterpret_cast<float2 *>(place + 8 * c + 8 * h * {strides[1]}) = {pair};")
+            with core.scope("else"):
+                self._each(strides, single)
 
-    def _elements(self, place: list[ir.Value], statement: str) -> None:
-        """For each element of the state: `{register}` and its `{element}` of a tensor of states, at (batch, head, row)."""
-        core, view = self._core, view_of(place[0])
-        batch, head, row = (core.value(value) for value in place[1:])
+    def _place(self, at: list[ir.Value]) -> tuple[str, str]:
+        """Declares `place`, where this thread's first element is in a tensor of states at (batch, head, row); its strides along k and v."""
+        core, view = self._core, view_of(at[0])
+        batch, head, row = (core.value(value) for value in at[1:])
         first = core.value(view.column) if view.column is not None else "0"
-        keys, values = "(column + 8 * c + e)", f"(warpgroup * {PANEL} + row + 8 * h)"
-        along = (values, keys) if self._sweep.transposed else (keys, values)
-        indices = [batch, head, f"({row} + {along[0]})", f"({first} + {along[1]})"]
+        strides = [core.arguments.stride(view.argument, dim) for dim in range(4)]
+        along_keys, along_values = strides[2:][:: -1 if self._sweep.transposed else 1]
+        values = f"warpgroup * {PANEL} + row"
+        indices = (
+            [f"({row} + {values})", f"({first} + column)"] if self._sweep.transposed else [f"({row} + column)", f"({first} + {values})"]
+        )
+        core.writer.line(f"auto *const place = &{core.arguments.element(view.argument, [batch, head, *indices])};")
+        return along_keys, along_values
+
+    def _each(self, strides: tuple[str, str], statement: str) -> None:
+        """A statement for each element of the state: `{register}` and its `{element}` in memory."""
+        core = self._core
         with core.unrolled("c", self._sweep.keys // 8), core.unrolled("h", 2), core.unrolled("e", 2):
-            element = core.arguments.element(view.argument, indices)
+            element = f"place[(8 * c + e) * {strides[0]} + 8 * h * {strides[1]}]"
             core.writer.line(statement.format(register="state[4 * c + 2 * h + e]", element=element))

@@ -3,11 +3,11 @@
 // RUN: attn-translate --to cuda %inputs/linear/half.mlir | FileCheck %s
 // RUN: sed -e "s/x64xf16/x128xbf16/g" -e "s/x64x64xf32/x128x128xf32/g" %inputs/linear/half.mlir | attn-opt -p nvidia-kernel | FileCheck %s --check-prefix=WIDE
 
-// PLAN: tile.schedule = {arch = "sm_90a", emitter = "hopper", stages = 2 : i64}
+// PLAN: tile.schedule = {arch = "sm_90a", emitter = "hopper", residents = 3 : i64, stages = 2 : i64}
 // WIDE: block_kv = 128 : i64, block_q = 64 : i64, blocks = 1 : i64
-// WIDE-SAME: stages = 3 : i64
+// WIDE-SAME: residents = 1 : i64, stages = 3 : i64
 
-// CHECK:      void __launch_bounds__(160, 2) attention(
+// CHECK:      void __launch_bounds__(160, 3) attention(
 // CHECK:      const int chunks = (q_n2 - 0 + 64 - 1) / 64;
 
 // The producer: rows past the end have no decay; q's constant factor joins what scales o.
@@ -21,7 +21,8 @@
 // CHECK:        attn::barrier_arrive(full);
 
 // A warpgroup: weights of the chunk's pairs, o from the state and from the chunk, the state after it.
-// CHECK:      state[4 * c + 2 * h + e] = initial_state[
+// CHECK:      auto *const place = &initial_state[
+// CHECK:      state[4 * c + 2 * h + e] = place[
 // CHECK:      #pragma unroll 1
 // CHECK:        attn::wgmma_m64n64k16_ss_f16(scores,
 // CHECK:        const bool [[PRESENT:.*]] = ((row + 8 * h) >= (from + 8 * (c + d) + e)) &
@@ -38,4 +39,5 @@
 // CHECK:        attn::wgmma_m64n64k16_rs_f16_tb(state, entering[k]
 // CHECK:        attn::store_transposed(own
 // CHECK:        attn::tma_store(&o_map_64x64, own, warpgroup * 64, position{{.*}}, head, batch);
-// CHECK:      final_state[{{.*}}] = state[4 * c + 2 * h + e];
+// CHECK:      auto *const place = &final_state[
+// CHECK:      place[(8 * c + e) * final_state_s2 + 8 * h * final_state_s3] = state[4 * c + 2 * h + e];
