@@ -5,6 +5,7 @@ from attn_mlir.backends.amd.chunks.core import Core
 from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.chunks.maps import Maps, registers
 from attn_mlir.backends.amd.chunks.products import Products
+from attn_mlir.backends.amd.chunks.streams import Streams
 from attn_mlir.backends.amd.chunks.tiles import Fragment, Held, Tile, Uniform, Vector
 from attn_mlir.backends.amd.chunks.traffic import Traffic
 from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_tile, maker, operations, yielded
@@ -22,6 +23,7 @@ class Sweep:
         self.maps = Maps(core, self.copies)
         self.products = Products(core, self.copies)
         self.traffic = Traffic(core, self.copies)
+        self.streams = Streams(core, self.copies)
 
     def block(self, block: ir.Block, known: set[ir.Operation]) -> None:
         """Prints the ops of a block, but those that are `known` already."""
@@ -34,6 +36,9 @@ class Sweep:
     def operation(self, op: ir.Operation) -> None:
         """Prints one op."""
         core = self.core
+        if self.streams.takes(op):
+            self.streams.print(op)
+            return
         match op.name:
             case "tile.load":
                 tile = self.traffic.target(op)

@@ -5,6 +5,8 @@ What products take, and what is read at other places than a lane's own, has copi
 
 from dataclasses import dataclass
 
+from attn_mlir.mlir import ir
+
 WAVES = 4
 THREADS = 64 * WAVES
 STEP = 32
@@ -176,4 +178,11 @@ class Partial:
     groups: int
 
 
-Tile = Fragment | Held | Wide | Vector | Uniform | Partial
+@dataclass(frozen=True)
+class Deferred:
+    """A large tile of which only single elements are ever made (see `streams`), by this op."""
+
+    op: ir.Operation
+
+
+Tile = Fragment | Held | Wide | Vector | Uniform | Partial | Deferred
