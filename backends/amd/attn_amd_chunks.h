@@ -59,6 +59,20 @@ ATTN_DEVICE void wave_barrier() {
 // The value of one lane, the same number in all.
 ATTN_DEVICE float of_lane(float x, int lane) { return bits<float>(__builtin_amdgcn_readlane(bits<int>(x), lane)); }
 
+template <int Control> ATTN_DEVICE float with_neighbour(float x) {
+  return x + bits<float>(__builtin_amdgcn_mov_dpp(bits<int>(x), Control, 15, 15, true));
+}
+// The sum over Count neighbouring lanes, in all of them.
+template <int Count> ATTN_DEVICE float sum_of_neighbours(float x) {
+  if constexpr (Count > 1) x = with_neighbour<0xb1>(x);   // lanes 0 and 1, 2 and 3
+  if constexpr (Count > 2) x = with_neighbour<0x4e>(x);   // pairs of four
+  if constexpr (Count > 4) x = with_neighbour<0x141>(x);  // halves of eight
+  if constexpr (Count > 8) x = with_neighbour<0x140>(x);  // halves of sixteen
+#pragma unroll
+  for (int step = 16; step < Count; step *= 2) x += from_lane(x, (thread() & 63) ^ step);
+  return x;
+}
+
 // Sums of lanes 0 to `lane` (or, reversed, `lane` to Count - 1).
 template <int Count, bool Reverse> ATTN_DEVICE float wave_cumsum(float x) {
   const int lane = thread() & 63;

@@ -19,7 +19,7 @@ from attn_mlir.backends.host import Kernel, read_kernel
 from attn_mlir.backends.program import DTYPES
 from attn_mlir.mlir import ir
 
-_LENGTHS = {"rows": 2048, "pairs": 1024, "elements": 1024, "chunks": 1024}
+_LENGTHS = {"rows": 2048, "pairs": 1024, "elements": 1024, "chunks": 512}
 """Of queries and keys in the run that the report counts, by the kind of kernel."""
 
 

@@ -24,7 +24,7 @@ class Copies:
             with core.turns("n", made.parts) as n:
                 core.writer.line(f"{made.name}[{n}] = 0.0f;")
                 with core.unrolled("e", tile.groups):
-                    at = f"e * {core.vector_stride(tile)} + {lane_row(n, tile.length)}"
+                    at = f"{tile.slot} + e * {core.vector_stride(tile)} + {lane_row(n, tile.length)}"
                     core.writer.line(f"{made.name}[{n}] += ((const float *)({buffer.at}))[{at}];")
             core.tiles[value] = tile = made
         if not isinstance(tile, (Vector, Uniform)):

@@ -158,6 +158,8 @@ class Core(PrinterCore[Tile]):
         kind = str(op.results[0].type)
         if isinstance(tile, Uniform):
             return tile.name
+        if isinstance(tile, Partial) and tile.groups == 1:
+            return f"((const float *)({self.copies[tile.name, 'parts'].at}))[{tile.slot} + {indices[0]}]"
         if isinstance(tile, Vector):
             return self._of_vector(op, tile, indices[0])
         if isinstance(tile, (Fragment, Held, Wide)):

@@ -1,5 +1,7 @@
 """Prints `tile.map`: over the rows of a chunk, over results of products, over pieces of loaded tiles."""
 
+from dataclasses import replace
+
 from attn_mlir.backends.amd.chunks.copies import Copies, lane_row, patch_row
 from attn_mlir.backends.amd.chunks.core import Core, Place, layout_of
 from attn_mlir.backends.amd.chunks.layout import held_wants
@@ -18,13 +20,15 @@ class Maps:
 
     def __init__(self, core: Core, copies: Copies) -> None:
         self.core, self.copies = core, copies
+        self.reserved: dict[ir.Operation, list[str]] = {}
+        """The names of sums along rows that have room in shared memory."""
 
-    def print(self, op: ir.Operation, names: dict[ir.Value, str] | None = None) -> None:
-        """Prints one map. `names`: registers that are declared already, by results."""
+    def print(self, op: ir.Operation, names: dict[ir.Value, str] | None = None, slot: str = "") -> None:
+        """Prints one map. `names`: registers that are declared already, by results; `slot`: where its sums go in what is reserved."""
         if len(list(op.operands)) == 1:
             self._rows(op, names or {})
         else:
-            self._pairs(op, names or {})
+            self._pairs(op, names or {}, slot)
 
     def target(self, op: ir.Operation, result: ir.Value, value: ir.Value) -> Fragment | Held | Vector:
         """The tile that a map makes, not declared yet."""
@@ -75,7 +79,7 @@ class Maps:
 
     # ---- pairs
 
-    def _pairs(self, op: ir.Operation, names: dict[ir.Value, str]) -> None:
+    def _pairs(self, op: ir.Operation, names: dict[ir.Value, str], slot: str = "") -> None:
         core, block = self.core, body(op)
         values, results = yielded(block), list(op.results)
         kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
@@ -84,33 +88,51 @@ class Maps:
         stored = len(results) - len(kinds)
         layout = self._layout(op)
         tiles: list[Fragment | Held] = []
+        if not slot:
+            self.reserve(op, 1)
         for value, result in zip(values[:stored], results[:stored], strict=True):
             tile = self.target(op, result, value)
             if result in names and isinstance(tile, Held):
-                tile = Held(names[result], tile.rows, tile.columns, tile.element, tile.patches, tile.padded_rows)
+                tile = replace(tile, name=names[result])
             elif not isinstance(tile, Vector):
                 self.declare(tile)
             if isinstance(tile, Vector) or layout_of(tile) != layout:
                 raise UnsupportedError(f"amd: a map mixes tiles that lie in registers in different ways ({op.location})")
             tiles.append(tile)
-        sums = [core.names.fresh("row_sum") for _ in kinds]
-        groups = layout.across * layout.wide if isinstance(layout, Grid) else layout.padded // layout.width
-        length = self._extents(op)[0]
-        parts = [core.memory.buffer(core.names.fresh(f"{name}_parts"), 4 * groups * self._stride(length)) for name in sums]
-        self._prepare(op, layout)
-        for name, buffer in zip(sums, parts, strict=True):
-            core.copies[name, "parts"] = buffer
-            core.memory.write(buffer)
+        sums = {name: core.names.fresh(name) for name in self.reserved[op]}
         with core.scope(None):
             for value in frontier(block, dependence(block), frozenset()):
                 core.value(value)
             if isinstance(layout, Grid):
                 self._fragments(op, layout, tiles, sums)
             else:
-                self._held(op, layout, tiles, sums)
+                self._held(op, layout, tiles, sums, slot or "0")
         core.tiles.update(zip(results[:stored], tiles, strict=True))
         for result, name in zip(results[stored:], sums, strict=True):
-            core.tiles[result] = Partial(name, length, groups)
+            core.tiles[result] = Partial(name, self._extents(op)[0], self._groups(layout), slot or "0")
+
+    def reserve(self, op: ir.Operation, slots: int) -> int:
+        """Makes room for the parts of a map's sums along rows, in so many slots; returns the floats of one."""
+        core, layout = self.core, self._layout(op)
+        names = [core.names.fresh("row_sum") for _ in ir.ArrayAttr(op.attributes["reductions"])]
+        size = self._groups(layout) * self._stride(self._extents(op)[0])
+        buffers = {name: core.memory.buffer(core.names.fresh(f"{name}_parts"), 4 * slots * size) for name in names}
+        self._prepare(op, layout)
+        for name, buffer in buffers.items():
+            core.copies[name, "parts"] = buffer
+            core.memory.write(buffer)
+        self.reserved[op] = names
+        return size
+
+    def prepare(self, op: ir.Operation) -> None:
+        """Sees to it that everything a map of two dimensions reads can be read where it is."""
+        self._prepare(op, self._layout(op))
+
+    def _groups(self, layout: Grid | Held) -> int:
+        """How many parts sums along rows have in shared memory: one, where the threads of a row are neighbours that can add them up."""
+        if isinstance(layout, Grid):
+            return layout.across * layout.wide
+        return 1 if _neighbours(layout) else layout.padded // layout.width
 
     def _layout(self, op: ir.Operation) -> Grid | Held:
         core = self.core
@@ -149,6 +171,10 @@ class Maps:
         for read in reads * 2:
             value, indices = read.operands[0], list(read.operands)[1:]
             if is_row(value.type):
+                sums = core.tiles.get(value)
+                if isinstance(sums, Partial) and sums.groups == 1 and layout is not None:
+                    core.memory.read(core.copies[sums.name, "parts"])
+                    continue
                 tile = copies.vector(value)
                 own = layout is None and indices == list(block.arguments)
                 if isinstance(tile, Vector) and not own and not _is_number(indices[0]):
@@ -162,11 +188,11 @@ class Maps:
             else:
                 copies.halves(value, "rows")
 
-    def _fragments(self, op: ir.Operation, grid: Grid, tiles: list[Fragment | Held], sums: list[str]) -> None:
+    def _fragments(self, op: ir.Operation, grid: Grid, tiles: list[Fragment | Held], sums: dict[str, str]) -> None:
         core, block = self.core, body(op)
         depends = dependence(block)
         rows, columns = self._extents(op)
-        parts = [core.copies[name, "parts"].at for name in sums]
+        parts = {sums[name]: core.copies[name, "parts"].at for name in sums}
         inside = self._inside(rows, columns, grid.rows, grid.columns)
         with self.copies.blocks(grid) as (row, column, n):
             core.scalars.bind(block.arguments[0], "i")
@@ -175,18 +201,18 @@ class Maps:
             self._index(outer, at, columns if grid.by_columns else rows, grid.columns if grid.by_columns else grid.rows)
             for value in frontier(block, depends, _J if grid.by_columns else _I):
                 core.value(value)
-            core.writer.line(*(f"float {name} = 0.0f;" for name in sums))
+            core.writer.line(*(f"float {name} = 0.0f;" for name in parts))
             with core.unrolled("r", grid.length):
                 inner, at = ("i", f"{row} + r") if grid.by_columns else ("j", f"{column} + r")
                 self._index(inner, at, rows if grid.by_columns else columns, grid.rows if grid.by_columns else grid.columns)
                 if inside:
                     at_row, at_column = (f"{row} + r", column) if grid.by_columns else (row, f"{column} + r")
                     core.writer.line(f"const bool inside = {inside.replace('ROW', at_row).replace('COLUMN', at_column)};")
-                self._element(op, Place(("i", "j"), grid, f"[{n}][r]"), tiles, sums, bool(inside))
+                self._element(op, Place(("i", "j"), grid, f"[{n}][r]"), tiles, [*parts], bool(inside))
             if sums:
                 if grid.by_columns:
                     raise UnsupportedError(f"amd: sums along rows of a tile whose lanes have columns ({op.location})")
-                for name, part in zip(sums, parts, strict=True):
+                for name, part in parts.items():
                     for step in (32,) if grid.size == 32 else (16, 32):
                         core.writer.line(f"{name} += attn::from_lane({name}, lane ^ {step});")
                     group = f"{grid.wave_column()} / {grid.size}" if grid.across > 1 else "0"
@@ -194,10 +220,11 @@ class Maps:
                     at = f"{group} * {self._stride(rows)} + {row}"
                     core.writer.line(f"if (lane < {grid.size}) ((float *)({part}))[{at}] = {name};")
 
-    def _held(self, op: ir.Operation, layout: Held, tiles: list[Fragment | Held], sums: list[str]) -> None:
+    def _held(self, op: ir.Operation, layout: Held, tiles: list[Fragment | Held], sums: dict[str, str], slot: str) -> None:
         core, block, writer = self.core, body(op), self.core.writer
         depends = dependence(block)
-        parts = [core.copies[name, "parts"].at for name in sums]
+        parts = {sums[name]: core.copies[name, "parts"].at for name in sums}
+        groups = layout.padded // layout.width
         inside = self._inside(layout.rows, layout.columns, layout.padded_rows, layout.padded)
         with core.turns("t", layout.turns) as t:
             self.copies.piece(layout, guard=bool(sums))
@@ -208,17 +235,21 @@ class Maps:
                 self._index("i", row, layout.rows, layout.padded_rows)
                 for value in frontier(block, depends, _I):
                     core.value(value)
-                writer.line(*(f"float {name} = 0.0f;" for name in sums))
+                writer.line(*(f"float {name} = 0.0f;" for name in parts))
                 with core.unrolled("c", layout.width):
                     self._index("j", column, layout.columns, layout.padded)
                     if inside:
                         writer.line(f"const bool inside = {inside.replace('ROW', row).replace('COLUMN', column)};")
                     element = f"[{patch_row(t)}][c]" if layout.patches else f"[{t}][c]"
-                    self._element(op, Place(("i", "j"), layout, element), tiles, sums, bool(inside))
-                for name, part in zip(sums, parts, strict=True):
-                    guard = f"if (piece < {layout.pieces}) " if layout.pieces % THREADS else ""
-                    at = f"column / {layout.width} * {self._stride(layout.rows)} + {row}"
-                    writer.line(f"{guard}((float *)({part}))[{at}] = {name};")
+                    self._element(op, Place(("i", "j"), layout, element), tiles, [*parts], bool(inside))
+                for name, part in parts.items():
+                    exists = f"piece < {layout.pieces} && " if layout.pieces % THREADS else ""
+                    group = f"column / {layout.width} * {self._stride(layout.rows)} + "
+                    if _neighbours(layout):
+                        writer.line(f"{name} = attn::sum_of_neighbours<{groups}>({name});")
+                        exists, group = f"{exists}column == 0 && ", ""
+                    guard = f"if ({exists[:-4]}) " if exists else ""
+                    writer.line(f"{guard}((float *)({part}))[{f'{slot} + ' if slot != '0' else ''}{group}{row}] = {name};")
 
     def _index(self, name: str, text: str, extent: int, padded: int) -> None:
         """Declares an index of the map, which stays inside of the tile."""
@@ -296,6 +327,12 @@ def registers(tile: Fragment | Held | Vector) -> str:
         return f"attn::Array<attn::Block<{tile.grid.size}>::{kind}, {tile.grid.parts}>"
     kind = "Float" if tile.element == "f32" else "Halves"
     return f"attn::Array<attn::{kind}{tile.width}, {tile.turns * (8 if tile.patches else 1)}>"
+
+
+def _neighbours(layout: Held) -> bool:
+    """Whether the threads of a row are a power of two of neighbouring lanes."""
+    count = layout.padded // layout.width
+    return not layout.patches and count in (4, 8, 16, 32, 64)
 
 
 def _is_number(value: ir.Value) -> bool:

@@ -32,6 +32,16 @@ class _Since:
     wave: set[Buffer] = field(default_factory=set)
 
 
+@dataclass(frozen=True)
+class _Loop:
+    """Where a loop begins: its first line, and what there was before."""
+
+    epoch: int
+    since: _Since
+    line: int
+    buffers: int
+
+
 class Memory:
     """Prints barriers where an access needs one. Epochs are counted by barriers: what has no epoch in common may share memory."""
 
@@ -72,20 +82,22 @@ class Memory:
         self._epoch += 1
         self._since = _Since()
 
-    def enter(self) -> "tuple[int, _Since]":
+    def enter(self) -> "_Loop":
         """Begins a loop, whose body starts with a barrier; gives what `leave` needs."""
-        outer = (self._epoch, self._since)
+        outer = _Loop(self._epoch, self._since, len(self._writer.lines), len(self.buffers))
         self._since = _Since()
         self.barrier()
         return outer
 
-    def leave(self, outer: "tuple[int, _Since]") -> None:
-        """Ends a loop, which may have run any number of times."""
-        start, since = outer
+    def leave(self, outer: "_Loop") -> None:
+        """Ends a loop, which may have run any number of times. One that only reads what was there before needs no barrier."""
+        if self._epoch == outer.epoch + 1 and len(self.buffers) == outer.buffers and not outer.since.written & self._since.read:
+            del self._writer.lines[outer.line]
+            self._epoch = outer.epoch
         for buffer in self.buffers:
-            if buffer.first <= start < buffer.last:
+            if buffer.first <= outer.epoch < buffer.last:
                 buffer.last = self._epoch
-        self.join(since)
+        self.join(outer.since)
 
     def branch(self) -> "_Since":
         """Begins a branch that may be taken or not; gives what `join` needs."""

@@ -13,6 +13,9 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
 
+_MOST_TURNS = 64
+"""Of a loop whose sums along rows are all made before it."""
+
 
 class Sweep:
     """Prints blocks of ops."""
@@ -99,7 +102,9 @@ class Sweep:
         bounds = [core.value(value) for value in list(op.operands)[:2]]
         writer.line(f"const int {begin} = {bounds[0]}, {end} = {bounds[1]};")
         step = core.value(op.operands[2])
-        ahead = _ahead(inner)
+        index = core.names.fresh("at")
+        sums = self._sums_first(op, index)
+        ahead = [] if sums else _ahead(inner)
         nexts = [self._next(other) for other in ahead]
         fetch = core.names.fresh("fetch")
         if ahead:
@@ -111,7 +116,6 @@ class Sweep:
                     self._fetch(other, tiles)
             writer.indent = writer.indent[:-2]
             writer.line("};", f"if ({begin} < {end}) {fetch}({begin});")
-        index = core.names.fresh("at")
         copies = dict(core.copies)
         with core.scope(f"for (int {index} = {begin}; {index} < {end}; {index} += {step})"):
             outer = core.memory.enter()
@@ -121,11 +125,33 @@ class Sweep:
                     core.tiles[result] = self._current(tile)
             if ahead:
                 writer.line(f"if ({index} + {step} < {end}) {fetch}({index} + {step});")
-            self.block(inner, set(ahead))
+            self.block(inner, {*ahead, *sums})
             self._assign(carried, yielded(inner))
             core.memory.leave(outer)
         core.copies = copies
         core.tiles.update(zip(op.results, carried, strict=True))
+
+    def _sums_first(self, op: ir.Operation, index: str) -> list[ir.Operation]:
+        """Prints the maps of a short loop that only add up rows, and need nothing of it but its index, in a loop of their own before it.
+
+        Their sums then wait in shared memory, and neither loop needs barriers.
+        """
+        core, inner = self.core, body(op)
+        bounds = [constant(value) for value in list(op.operands)[:3]]
+        found = [other for other in operations(inner) if _only_sums(other, inner)]
+        if bounds[0] != 0 or bounds[2] != 1 or bounds[1] is None or bounds[1] > _MOST_TURNS or not found:
+            return []
+        sizes = {other: self.maps.reserve(other, int(bounds[1])) for other in found}
+        for other in found:
+            self.maps.prepare(other)
+        with core.scope(f"for (int {index} = 0; {index} < {int(bounds[1])}; ++{index})"):
+            core.scalars.bind(inner.arguments[0], index)
+            for other, size in sizes.items():
+                self.maps.print(other, slot=f"{index} * {size}")
+        for other in found:
+            for name in self.maps.reserved[other]:
+                core.memory.read(core.copies[name, "parts"])
+        return found
 
     def _next(self, op: ir.Operation) -> dict[ir.Value, Fragment | Held | Vector]:
         """Declares the registers of what an op makes for the next turn of the loop."""
@@ -204,6 +230,14 @@ class Sweep:
                 self.block(region.blocks[0], set())
             core.copies = copies
             core.memory.join(before)
+
+
+def _only_sums(op: ir.Operation, block: ir.Block) -> bool:
+    """Whether an op is a map that makes sums along rows alone, of tiles from outside of a block."""
+    if op.name != "tile.map" or not all(is_row(result.type) for result in op.results) or len(list(op.operands)) != 2:
+        return False
+    tiles = [read.operands[0] for read in walk(op) if read.name == "tensor.extract"]
+    return not any(isinstance(tile.owner, ir.Block) or tile.owner.operation.block == block for tile in tiles)
 
 
 def _ahead(block: ir.Block) -> list[ir.Operation]:

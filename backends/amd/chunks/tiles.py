@@ -171,11 +171,12 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Partial:
-    """Sums along rows of which `groups` parts are in shared memory."""
+    """Sums along rows of which `groups` parts are in shared memory, `slot` floats behind where the parts begin."""
 
     name: str
     length: int
     groups: int
+    slot: str = "0"
 
 
 @dataclass(frozen=True)
