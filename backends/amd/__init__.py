@@ -10,6 +10,7 @@ BACKEND = Backend(
     tensors={"hip": "cuda", "hip-emulated": "cpu", "hip-interpreted": "cpu"},
     passes={
         "amd-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "amd-row-values": "passes.row_values:RowValues",
     },
     pipelines={"amd-kernel": pipeline.KERNEL},
     translations={

@@ -76,13 +76,20 @@ template <int Count> ATTN_DEVICE float sum_of_neighbours(float x) {
 // Sums of lanes 0 to `lane` (or, reversed, `lane` to Count - 1).
 template <int Count, bool Reverse> ATTN_DEVICE float wave_cumsum(float x) {
   const int lane = thread() & 63;
+  if constexpr (Reverse && Count < 64) x = lane < Count ? x : 0.0f;
+  constexpr int kShift = Reverse ? 0x100 : 0x110;  // from later lanes, or earlier ones, of the same sixteen; zero where there is none
+  x = with_neighbour<kShift + 1>(x);
+  x = with_neighbour<kShift + 2>(x);
+  x = with_neighbour<kShift + 4>(x);
+  x = with_neighbour<kShift + 8>(x);
+  constexpr int kEnd = (Count + 15) / 16 * 16;
+  float before = 0.0f, sum = 0.0f;
 #pragma unroll
-  for (int step = 1; step < Count; step *= 2) {
-    const int other = Reverse ? lane + step : lane - step;
-    const float y = from_lane(x, other & 63);
-    x += (Reverse ? other < Count : other >= 0) ? y : 0.0f;
+  for (int row = 1; row < (Count + 15) / 16; ++row) {
+    before += of_lane(x, Reverse ? kEnd - 16 * row : 16 * row - 1);
+    if (Reverse ? lane < kEnd - 16 * row : lane >= 16 * row) sum = before;
   }
-  return x;
+  return x + sum;
 }
 
 // The same of Count rows in several registers of a lane.

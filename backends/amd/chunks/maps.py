@@ -4,13 +4,12 @@ from dataclasses import replace
 
 from attn_mlir.backends.amd.chunks.copies import Copies, lane_row, patch_row
 from attn_mlir.backends.amd.chunks.core import Core, Place, layout_of
-from attn_mlir.backends.amd.chunks.layout import held_wants
-from attn_mlir.backends.amd.chunks.tiles import HALVES, THREADS, Fragment, Grid, Held, Partial, Uniform, Vector, Wide
+from attn_mlir.backends.amd.chunks.reading import Reading, are_neighbours, groups_of
+from attn_mlir.backends.amd.chunks.tiles import HALVES, THREADS, Fragment, Grid, Held, Partial, Uniform, Vector
 from attn_mlir.backends.gpu.scalars import dependence, frontier
-from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, operations, widened, yielded
+from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import walk
 
 _I, _J = frozenset({0}), frozenset({1})
 
@@ -20,6 +19,7 @@ class Maps:
 
     def __init__(self, core: Core, copies: Copies) -> None:
         self.core, self.copies = core, copies
+        self.reading = Reading(core, copies)
         self.reserved: dict[ir.Operation, list[str]] = {}
         """The names of sums along rows that have room in shared memory."""
 
@@ -40,7 +40,7 @@ class Maps:
         rows, columns = type_.shape
         if result in core.layout.fragments:
             return Fragment(name, core.grid(result), element, rows, columns)
-        return Held(name, rows, columns, element, self._patches(op), core.padded(rows))
+        return Held(name, rows, columns, element, self.reading.patches(op), core.padded(rows))
 
     def declare(self, tile: Fragment | Held | Vector) -> None:
         """Declares a tile's registers."""
@@ -51,7 +51,7 @@ class Maps:
     def _rows(self, op: ir.Operation, names: dict[ir.Value, str]) -> None:
         core, block = self.core, body(op)
         depends = dependence(block)
-        self._prepare(op, None)
+        self.reading.prepare(op, None)
         values = yielded(block)
         pairs = list(zip(values, op.results, strict=True))
         varying = [(value, result) for value, result in pairs if depends.get(value) or result in names]
@@ -86,7 +86,7 @@ class Maps:
         if any(kind != "sum" for kind in kinds):
             raise UnsupportedError(f"amd: a sweep over chunks adds up rows, it does not take their {kinds[0]} ({op.location})")
         stored = len(results) - len(kinds)
-        layout = self._layout(op)
+        layout = self.reading.layout(op)
         tiles: list[Fragment | Held] = []
         if not slot:
             self.reserve(op, 1)
@@ -109,89 +109,25 @@ class Maps:
                 self._held(op, layout, tiles, sums, slot or "0")
         core.tiles.update(zip(results[:stored], tiles, strict=True))
         for result, name in zip(results[stored:], sums, strict=True):
-            core.tiles[result] = Partial(name, self._extents(op)[0], self._groups(layout), slot or "0")
+            core.tiles[result] = Partial(name, self.reading.extents(op)[0], groups_of(layout), slot or "0")
 
     def reserve(self, op: ir.Operation, slots: int) -> int:
         """Makes room for the parts of a map's sums along rows, in so many slots; returns the floats of one."""
-        core, layout = self.core, self._layout(op)
+        core, layout = self.core, self.reading.layout(op)
         names = [core.names.fresh("row_sum") for _ in ir.ArrayAttr(op.attributes["reductions"])]
-        size = self._groups(layout) * self._stride(self._extents(op)[0])
+        size = groups_of(layout) * self._stride(self.reading.extents(op)[0])
         buffers = {name: core.memory.buffer(core.names.fresh(f"{name}_parts"), 4 * slots * size) for name in names}
-        self._prepare(op, layout)
+        self.reading.prepare(op, layout)
         for name, buffer in buffers.items():
             core.copies[name, "parts"] = buffer
             core.memory.write(buffer)
         self.reserved[op] = names
         return size
 
-    def prepare(self, op: ir.Operation) -> None:
-        """Sees to it that everything a map of two dimensions reads can be read where it is."""
-        self._prepare(op, self._layout(op))
-
-    def _groups(self, layout: Grid | Held) -> int:
-        """How many parts sums along rows have in shared memory: one, where the threads of a row are neighbours that can add them up."""
-        if isinstance(layout, Grid):
-            return layout.across * layout.wide
-        return 1 if _neighbours(layout) else layout.padded // layout.width
-
-    def _layout(self, op: ir.Operation) -> Grid | Held:
-        core = self.core
-        tiles = [result for result in op.results if not is_row(result.type)]
-        reads = [read.operands[0] for read in operations(body(op)) if read.name == "tensor.extract"]
-        for value in [*tiles, *reads]:
-            if value in core.layout.fragments and (value in tiles or self._same_shape(op, value)):
-                return core.grid(value)
-        rows, columns = self._extents(op)
-        return Held("", rows, columns, "", self._patches(op), core.padded(rows))
-
-    def _extents(self, op: ir.Operation) -> tuple[int, int]:
-        rows, columns = (constant(value) for value in op.operands)
-        if rows is None or columns is None:
-            raise UnsupportedError(f"amd: maps of a sweep over chunks have static sizes ({op.location})")
-        return int(rows), int(columns)
-
-    def _same_shape(self, op: ir.Operation, value: ir.Value) -> bool:
-        return tuple(ir.RankedTensorType(value.type).shape) == self._extents(op)
-
-    def _patches(self, op: ir.Operation) -> bool:
-        """Whether pieces of tiles in registers are patches: the columns of one of them, or of what maps make of it, are needed."""
-        block = body(op)
-        tiles = [result for result in op.results if not is_row(result.type)]
-        for read in operations(block):
-            if read.name == "tensor.extract" and list(read.operands)[1:] == list(block.arguments):
-                tile = self.core.tiles.get(read.operands[0])
-                if isinstance(tile, Held):
-                    return tile.patches
-        return any("columns" in held_wants(tile) for tile in tiles)
-
-    def _prepare(self, op: ir.Operation, layout: Grid | Held | None) -> None:
-        """Sees to it that everything the map reads can be read where it is."""
-        core, copies, block = self.core, self.copies, body(op)
-        reads = [read for read in walk(op) if read.name == "tensor.extract"]
-        for read in reads * 2:
-            value, indices = read.operands[0], list(read.operands)[1:]
-            if is_row(value.type):
-                sums = core.tiles.get(value)
-                if isinstance(sums, Partial) and sums.groups == 1 and layout is not None:
-                    core.memory.read(core.copies[sums.name, "parts"])
-                    continue
-                tile = copies.vector(value)
-                own = layout is None and indices == list(block.arguments)
-                if isinstance(tile, Vector) and not own and not _is_number(indices[0]):
-                    copies.vector_copy(value)
-                continue
-            tile = core.tiles[value]
-            if layout is not None and indices == list(block.arguments) and layout_of(tile) == layout:
-                continue
-            if tile.element == "f32":  # type: ignore[union-attr]
-                copies.floats(value)
-            else:
-                copies.halves(value, "rows")
-
     def _fragments(self, op: ir.Operation, grid: Grid, tiles: list[Fragment | Held], sums: dict[str, str]) -> None:
         core, block = self.core, body(op)
         depends = dependence(block)
-        rows, columns = self._extents(op)
+        rows, columns = self.reading.extents(op)
         parts = {sums[name]: core.copies[name, "parts"].at for name in sums}
         inside = self._inside(rows, columns, grid.rows, grid.columns)
         with self.copies.blocks(grid) as (row, column, n):
@@ -245,7 +181,7 @@ class Maps:
                 for name, part in parts.items():
                     exists = f"piece < {layout.pieces} && " if layout.pieces % THREADS else ""
                     group = f"column / {layout.width} * {self._stride(layout.rows)} + "
-                    if _neighbours(layout):
+                    if are_neighbours(layout):
                         writer.line(f"{name} = attn::sum_of_neighbours<{groups}>({name});")
                         exists, group = f"{exists}column == 0 && ", ""
                     guard = f"if ({exists[:-4]}) " if exists else ""
@@ -277,46 +213,6 @@ class Maps:
     def _stride(self, rows: int) -> int:
         return max(self.core.padded(rows), 32)
 
-    # ---- running sums
-
-    def cumsum(self, op: ir.Operation) -> None:
-        """Running sums along the first dimension."""
-        core, value = self.core, op.operands[0]
-        reverse = ir.BoolAttr(op.attributes["reverse"]).value
-        if not is_row(value.type):
-            self._cumsum_columns(op, reverse)
-            return
-        tile = self.copies.vector(value)
-        name = core.names.fresh(hint(op.results[0], "prefix"))
-        reverse_ = "true" if reverse else "false"
-        if isinstance(tile, Uniform) or tile.parts == 1:
-            source = tile.name if isinstance(tile, Uniform) else f"{tile.name}[0]"
-            if tile.length > 64:
-                raise UnsupportedError(f"amd: running sums of the same number for {tile.length} rows ({op.location})")
-            core.writer.line(f"const attn::Array<float, 1> {name} = {{attn::wave_cumsum<{tile.length}, {reverse_}>({source})}};")
-        else:
-            count = f"{tile.parts}, {tile.length}, {reverse_}"
-            core.writer.line(f"const attn::Array<float, {tile.parts}> {name} = attn::wave_cumsum<{count}>({tile.name});")
-        core.tiles[op.results[0]] = Vector(name, tile.length)
-
-    def _cumsum_columns(self, op: ir.Operation, reverse: bool) -> None:
-        core, value, writer = self.core, op.operands[0], self.core.writer
-        rows, columns = ir.RankedTensorType(value.type).shape
-        made = Wide(core.names.fresh(hint(op.results[0], "prefix")), rows, columns)
-        stride = core.float_stride(made)
-        buffer = core.memory.buffer(core.names.fresh(f"{made.name}_at"), 4 * stride * core.padded(rows))
-        core.copies[made.name, "floats"] = buffer
-        self.copies.floats(value)
-        source = self.copies.floats(value)
-        core.memory.write(buffer)
-        with core.scope(f"for (int column = attn::thread(); column < {columns}; column += {THREADS})"):
-            writer.line("float total = 0.0f;")
-            with core.unrolled("r", rows):
-                row = f"({rows - 1} - r)" if reverse else "r"
-                writer.line(f"total += ((const float *)({source.at}))[{row} * {stride} + column];")
-                writer.line(f"((float *)({buffer.at}))[{row} * {stride} + column] = total;")
-        core.tiles[op.results[0]] = made
-
 
 def registers(tile: Fragment | Held | Vector) -> str:
     """The C++ type of a tile's registers."""
@@ -327,13 +223,3 @@ def registers(tile: Fragment | Held | Vector) -> str:
         return f"attn::Array<attn::Block<{tile.grid.size}>::{kind}, {tile.grid.parts}>"
     kind = "Float" if tile.element == "f32" else "Halves"
     return f"attn::Array<attn::{kind}{tile.width}, {tile.turns * (8 if tile.patches else 1)}>"
-
-
-def _neighbours(layout: Held) -> bool:
-    """Whether the threads of a row are a power of two of neighbouring lanes."""
-    count = layout.padded // layout.width
-    return not layout.patches and count in (4, 8, 16, 32, 64)
-
-
-def _is_number(value: ir.Value) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"

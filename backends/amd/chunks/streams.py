@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.amd.chunks.copies import Copies
 from attn_mlir.backends.amd.chunks.core import Core, Place
+from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.chunks.tiles import THREADS, Deferred, Vector
 from attn_mlir.backends.gpu.structure import body, is_row, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-_MOST = 64
-"""Rows of a tile that has its running sums in shared memory."""
+_MOST = 16
+"""Rows of a tile that has its running sums in shared memory, in kernels without products."""
 
 
 @dataclass
@@ -26,6 +27,8 @@ class Streams:
     _shapes: set[tuple[int, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        if find_all(self.core.kernel, *DOTS):
+            return
         for op in find_all(self.core.kernel, "tile.cumsum"):
             shape = tuple(ir.RankedTensorType(op.results[0].type).shape)
             if len(shape) == 2 and shape[0] > _MOST:

@@ -1,17 +1,18 @@
 """Prints the ops of a sweep over chunks, and its loops: the next chunk is loaded while the current one is multiplied."""
 
+from attn_mlir.backends.amd.chunks.ahead import loaded_ahead, only_sums
 from attn_mlir.backends.amd.chunks.copies import Copies
 from attn_mlir.backends.amd.chunks.core import Core
 from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.chunks.maps import Maps, registers
 from attn_mlir.backends.amd.chunks.products import Products
 from attn_mlir.backends.amd.chunks.streams import Streams
+from attn_mlir.backends.amd.chunks.sums import Sums
 from attn_mlir.backends.amd.chunks.tiles import Fragment, Held, Tile, Uniform, Vector
 from attn_mlir.backends.amd.chunks.traffic import Traffic
-from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_tile, maker, operations, yielded
+from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_tile, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import walk
 
 _MOST_TURNS = 64
 """Of a loop whose sums along rows are all made before it."""
@@ -24,6 +25,7 @@ class Sweep:
         self.core = core
         self.copies = Copies(core)
         self.maps = Maps(core, self.copies)
+        self.sums = Sums(core, self.copies)
         self.products = Products(core, self.copies)
         self.traffic = Traffic(core, self.copies)
         self.streams = Streams(core, self.copies)
@@ -51,7 +53,7 @@ class Sweep:
             case "tile.map":
                 self.maps.print(op)
             case "tile.cumsum":
-                self.maps.cumsum(op)
+                self.sums.print(op)
             case "tile.fill":
                 self._fill(op)
             case "tile.store":
@@ -104,7 +106,7 @@ class Sweep:
         step = core.value(op.operands[2])
         index = core.names.fresh("at")
         sums = self._sums_first(op, index)
-        ahead = [] if sums else _ahead(inner)
+        ahead = [] if sums else loaded_ahead(inner)
         nexts = [self._next(other) for other in ahead]
         fetch = core.names.fresh("fetch")
         if ahead:
@@ -138,12 +140,12 @@ class Sweep:
         """
         core, inner = self.core, body(op)
         bounds = [constant(value) for value in list(op.operands)[:3]]
-        found = [other for other in operations(inner) if _only_sums(other, inner)]
+        found = [other for other in operations(inner) if only_sums(other, inner)]
         if bounds[0] != 0 or bounds[2] != 1 or bounds[1] is None or bounds[1] > _MOST_TURNS or not found:
             return []
         sizes = {other: self.maps.reserve(other, int(bounds[1])) for other in found}
         for other in found:
-            self.maps.prepare(other)
+            self.maps.reading.prepare(other, self.maps.reading.layout(other))
         with core.scope(f"for (int {index} = 0; {index} < {int(bounds[1])}; ++{index})"):
             core.scalars.bind(inner.arguments[0], index)
             for other, size in sizes.items():
@@ -230,39 +232,3 @@ class Sweep:
                 self.block(region.blocks[0], set())
             core.copies = copies
             core.memory.join(before)
-
-
-def _only_sums(op: ir.Operation, block: ir.Block) -> bool:
-    """Whether an op is a map that makes sums along rows alone, of tiles from outside of a block."""
-    if op.name != "tile.map" or not all(is_row(result.type) for result in op.results) or len(list(op.operands)) != 2:
-        return False
-    tiles = [read.operands[0] for read in walk(op) if read.name == "tensor.extract"]
-    return not any(isinstance(tile.owner, ir.Block) or tile.owner.operation.block == block for tile in tiles)
-
-
-def _ahead(block: ir.Block) -> list[ir.Operation]:
-    """Loads, and maps of what is in global memory, that depend on nothing a turn of the loop computes: they are made one turn ahead."""
-    found: list[ir.Operation] = []
-    for op in operations(block):
-        if op.name == "tile.load":
-            values = list(op.operands)
-        elif op.name == "tile.map" and not any(inner.name == "tensor.extract" for inner in walk(op)):
-            values = [v for inner in [op, *walk(op)] for v in inner.operands]
-        else:
-            continue
-        if not any(_is_computed(value, block) for value in values):
-            found.append(op)
-    return [op for op in found if op.name == "tile.load" or _varies(op)]
-
-
-def _is_computed(value: ir.Value, block: ir.Block) -> bool:
-    """Whether a value is made of a tile of this block."""
-    op = maker(value)
-    if op is None or op.block != block:
-        return op is None and is_tile(value)
-    return is_tile(value) or any(_is_computed(operand, block) for operand in op.operands)
-
-
-def _varies(op: ir.Operation) -> bool:
-    """Whether a map reads memory: what is only computed can as well be computed in its turn."""
-    return any(inner.name == "memref.load" for inner in walk(op))

@@ -1,0 +1,54 @@
+"""Faults planted in what the AMD backend prints for sweeps over chunks: in the kernel, and in the helpers that it is made of."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from attn_mlir.backends import amd
+
+_FOLDER = Path(amd.__file__).parent
+HEADERS = ("attn_amd.h", "attn_amd_chunks.h")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Replaces what `pattern` matches, everywhere or at its first place."""
+
+    name: str
+    pattern: str
+    replacement: str | Callable[[re.Match[str]], str]
+    first: bool = False
+
+    def plant(self, source: str) -> str:
+        """The source with its helpers, and the fault, where it has a place there; else the source itself."""
+        whole = source
+        for name in HEADERS:
+            whole = whole.replace(f'#include "{name}"\n', (_FOLDER / name).read_text().replace("#pragma once", ""))
+        changed, count = re.subn(self.pattern, self.replacement, whole, count=int(self.first))
+        return changed if count else source
+
+
+FAULTS = (
+    Fault("a chunk begins without a barrier", r"(for \(int at = [^\n]*\n)\s+attn::barrier\(\);", r"\1"),
+    Fault("no barrier before a product", r"attn::barrier\(\);(\s+attn::Array<attn::Block<32>::Floats)", r"\1", first=True),
+    Fault("waves read their sums before they are written", r"  __builtin_amdgcn_wave_barrier\(\);", ""),
+    Fault("rows of an operand not permuted", r"return permuted_row\(thread\(\) & 31\);", "return thread() & 31;"),
+    Fault("operands of a product change places", r"(multiply_block<T>\(to[^;]*), y\[n\], x\[m\]\)", r"\1, x[m], y[n])"),
+    Fault("half of the terms of a product left out", r"t \+= kTogether", "t += 2 * kTogether"),
+    Fault("chunks of the transpose written without the swizzle", r"eight_at<Chunks>\(tile, column \+ c, row >> 3\)",
+          "(tile + (column + c) * (16 * Chunks) + (row >> 3 << 4))"),
+    Fault("a position does not add to its own output", r"\(i >= j\)", "(i > j)"),
+    Fault("positions past the end enter the state", r"\(?i < n_\d+\)? \? ", "true ? "),
+    Fault("decays past the end are read", r"min\(\(next \+ i\), \(\w+ - 1\)\)", "(next + i)"),
+    Fault("rows past the end are stored", r"if \(at_row < n_\d+\)", "if (true)"),
+    Fault("the state does not decay", r"\w+\[0\] \*= \w+;", ""),
+    Fault("what leaves the state does not decay", r"\w+\[0\] \*= \(\(const float \*\)[^;]*;", ""),
+    Fault("a chunk is loaded twice", r"fetch\(at \+ (\d+)\);", "fetch(at);"),
+    Fault("sums of decays start anew every sixteen positions", r"sum = before;", ";"),
+    Fault("the total of a chunk without its last position", r"of_lane\((\w+)\[0\], 63\)", r"of_lane(\1[0], 62)"),
+    Fault("two tiles overlap in shared memory", r"constexpr int (\w+_columns) = (\d+);",
+          lambda m: f"constexpr int {m[1]} = {max(0, int(m[2]) - 64)};"),
+    Fault("waves take the wrong block of a product", r"(multiply<__half, 32[^;]*), wave % 2 \* 32\);", r"\1, wave / 2 * 32);", first=True),
+    Fault("key head of another group", r"(k \+ batch \* k_s0 \+ )\w+ \* k_s1", r"\1(k_n1 - 1) * k_s1"),
+)  # fmt: skip
