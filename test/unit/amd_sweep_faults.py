@@ -40,7 +40,7 @@ FAULTS = (
           "(tile + (column + c) * (16 * Chunks) + (row >> 3 << 4))"),
     Fault("a position does not add to its own output", r"\(i >= j\)", "(i > j)"),
     Fault("positions past the end enter the state", r"\(?i < n_\d+\)? \? ", "true ? "),
-    Fault("decays past the end are read", r"min\(\(next \+ i\), \(\w+ - 1\)\)", "(next + i)"),
+    Fault("decays of the position before", r"min\(\(next \+ i\), \(\w+ - 1\)\)", r"max(next + i - 1, 0)"),
     Fault("rows past the end are stored", r"if \(at_row < n_\d+\)", "if (true)"),
     Fault("the state does not decay", r"\w+\[0\] \*= \w+;", ""),
     Fault("what leaves the state does not decay", r"\w+\[0\] \*= \(\(const float \*\)[^;]*;", ""),

@@ -191,4 +191,4 @@ def test_gradients_of_decays_and_sums_of_heads_are_kernels_of_the_same_kind() ->
             "attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true},attn-simplify,attn-outline{keep-hosts=false}", registry()
         ).run(module)
         made = {code.name.rsplit("_", 1)[0].split("bwd_")[-1]: code for code in translate.codes_of(module)}
-    assert any("wave_cumsum<4, 256, true>" in code.source for code in made.values())
+    assert any("wave_cumsum<8, 512, true>" in code.source for code in made.values())
