@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.tiling.chunk_block import Choices
 from attn_mlir.passes.tiling.chunks import build_chunks
 from attn_mlir.passes.tiling.elements import build_elements, build_row_dot
 from attn_mlir.passes.tiling.frame import argument_number
@@ -39,7 +40,8 @@ class Tile(Pass):
     With `whole`, loops over blocks that the mask keeps run over whole blocks only, whose tiles have static types, and what is left has a
     loop of its own: for targets on which the number of positions in a block costs something. `prefix` is the element type of sums of log
     decays, f32 or f64. Where channels have decays of their own, pairs of positions of a chunk are one by one in blocks of `sub-chunk`, and
-    products of tiles beyond.
+    products of tiles beyond. With `balanced`, products of a sweep that is `paired` leave out what those of its partner have, too.
+    With `widen`, products of linear attention multiply scores even where its inputs have 16 bits.
     """
 
     name = "attn-tile"
@@ -48,6 +50,8 @@ class Tile(Pass):
     whole: bool = False
     prefix: str = "f32"
     sub_chunk: int = 16
+    balanced: bool = False
+    widen: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
@@ -111,7 +115,7 @@ class Tile(Pass):
                 build_elements(function, op, makers, block_q)
             case "attn.chunk":
                 block_kv = self._blocks(function)[1] if "tile.blocks" in function.attributes else None
-                return build_chunks(function, op, block_kv, self.prefix, self.sub_chunk)
+                return build_chunks(function, op, block_kv, Choices(self.prefix, self.sub_chunk, self.balanced, self.widen))
             case "attn.head_sum":
                 return build_head_sum(function, op, makers, block_q)
             case "attn.decay_gradient":

@@ -13,14 +13,15 @@ _BLOCK_Q, _BLOCK_KV = 16, 64
 
 # Chunks of linear attention: what a position costs beside the state grows with them, how often the state is read and written falls.
 # Where channels have decays of their own, products of a chunk cost exponentials, too.
-_CHUNK, _CHANNEL_CHUNK, _SUB_CHUNK = 32, 16, 4
+_CHUNK, _CHANNEL_CHUNK = 32, 16
+_LINEAR = "sub-chunk=4 prefix=f64 balanced=true widen=true"
 
 
 def kernel(chunk: int, channel_chunk: int) -> str:
     """From stage 0 to the scheduled kernel, with chunks of so many positions."""
     return (
         f"attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite{{chunk={chunk} channel-chunk={channel_chunk}}},"
-        f"attn-guard-empty-rows,attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV} prefix=f64 sub-chunk={_SUB_CHUNK}}},"
+        f"attn-guard-empty-rows,attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV} {_LINEAR}}},"
         "canonicalize,cse,tile-schedule{target=cpu}"
     )
 

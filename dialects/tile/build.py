@@ -41,9 +41,11 @@ def dot(a: ir.Value, b: ir.Value, element: ir.Type, transpose_b: bool) -> ir.Val
     return ir.Operation.create("tile.dot", results=[result], operands=[a, b], attributes=attributes).result
 
 
-def dot_accumulate(c: ir.Value, scale: ir.Value | None, a: ir.Value, b: ir.Value, transpose_a: bool = False) -> ir.Value:
-    """`tile.dot_add`, or `tile.dot_rescale` when a row scale is given; b is not transposed."""
-    attributes = {"transpose_b": ir.BoolAttr.get(False), **({"transpose_a": ir.BoolAttr.get(True)} if transpose_a else {})}
+def dot_accumulate(
+    c: ir.Value, scale: ir.Value | None, a: ir.Value, b: ir.Value, transpose_a: bool = False, transpose_b: bool = False
+) -> ir.Value:
+    """`tile.dot_add`, or `tile.dot_rescale` when a row scale is given."""
+    attributes = {"transpose_b": ir.BoolAttr.get(transpose_b), **({"transpose_a": ir.BoolAttr.get(True)} if transpose_a else {})}
     name, operands = ("tile.dot_add", [c, a, b]) if scale is None else ("tile.dot_rescale", [c, scale, a, b])
     return ir.Operation.create(name, results=[c.type], operands=operands, attributes=attributes).result
 

@@ -80,6 +80,8 @@ class Backward:
             every = [*operands, self._operand("decay"), initial, factor, self._operand("offsets")]
             interval = self.of.interval if of_decay else None
             op, block = build.linear_attention(every, results, outputs, made.heads, direction, channels, state, interval)
+        if of_decay:
+            op.attributes["paired"] = ir.UnitAttr.get()
         with ir.InsertionPoint(block):
             host.clone_piece("attn.decay")
         return op

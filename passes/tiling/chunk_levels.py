@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.tiling.chunk_block import ChunkBlock, Decays
+from attn_mlir.passes.tiling.chunk_block import ChunkBlock
+from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 

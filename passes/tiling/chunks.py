@@ -6,19 +6,17 @@ from attn_mlir.dialects.attn.linear import state_shape
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.regions import block_of, pieces
-from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock, Input, Inputs, Sequence
+from attn_mlir.passes.tiling.chunk_block import Choices, Chunk, ChunkBlock, Input, Inputs, Sequence
 from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.views import columns, slot
 
 
-def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None, prefix: str, sub: int) -> bool:
+def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None, choices: Choices) -> bool:
     """Inserts the kernel of an `attn.chunk` before the function; False after an error.
 
-    Programs work on `block_kv` columns of v each (None: all of them). `prefix` is the element type of sums of log decays ("f64"
-    keeps them exact enough for chunks whose decays add up to hundreds), `sub` how many positions have their pairs computed one by one
-    where channels have decays of their own.
+    Programs work on `block_kv` columns of v each (None: all of them).
     """
     view = op.opview
     width = view.v.type.shape[3]
@@ -36,7 +34,7 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             targets = {("o", *names)[number]: target for number, target in zip(returned, frame.outputs, strict=True)}
-            _Sweep(frame, op, size, prefix, sub).build(targets)
+            _Sweep(frame, op, size, choices).build(targets)
             func.ReturnOp([])
     return True
 
@@ -79,13 +77,13 @@ def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) ->
 class _Sweep:
     """One program's sweep over the chunks of its sequence."""
 
-    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, prefix: str, sub: int) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, choices: Choices) -> None:
         self._frame, self._op, self._view = frame, op, op.opview
         self._chunk = self._view.chunk.value
         self._forward = self._view.direction.value == "forward"
         self._columns, self._blocks = block_kv, self._view.v.type.shape[3] // block_kv
         self._transposed = self._view.state.value == "vk"
-        self._prefix, self._sub = prefix, sub
+        self._choices = choices
 
     def build(self, targets: Mapping[str, ir.Value]) -> None:
         """Emits the program; `targets` are the outputs' memrefs by name."""
@@ -110,7 +108,9 @@ class _Sweep:
             if states is not None:
                 self._keep(chunk, sequence, state, states, (rows, state_row, height))
 
-        body = ChunkBlock(self._frame, self._op, inputs, sequence, self._prefix, lambda block, decays: Levels(block, decays, self._sub))
+        sub = self._choices.sub
+        levels = lambda block, decays: Levels(block, decays, sub)  # noqa: E731
+        body = ChunkBlock(self._frame, self._op, inputs, sequence, self._choices, levels)
 
         def step(chunk: Chunk, state: ir.Value) -> ir.Value:
             if not self._forward:

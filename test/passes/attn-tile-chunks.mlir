@@ -1,6 +1,7 @@
 // RUN: attn-opt %s -p 'attn-tile,canonicalize,cse' --split-input-file | FileCheck %s
 
 // A sweep in f16 in blocks of 4 of v's 8 columns: what goes into products is rounded, the state is not; sums over columns have a slot each.
+// Of such sums differences are taken: there the state, and what enters it, are two rounded pieces each.
 
 // CHECK-LABEL: func.func @attention(
 // CHECK-SAME:    %[[Q:[^:]*]]: memref<?x?x?x16xf16, {{[^>]*>>}}, %[[K:[^:]*]]: memref<{{[^>]*>>}}, %[[V:[^:]*]]: memref<{{[^>]*>>}}, %[[DECAY:[^:]*]]: memref<?x?x?xf32
@@ -15,16 +16,21 @@
 // CHECK:           %[[PREFIX:.*]] = "tile.cumsum"(%[[STEPS]]) {reverse = false}
 // CHECK:           %[[TOTAL:.*]] = tensor.extract %[[PREFIX]][%c15]
 // CHECK:           %[[OWN_V:.*]] = "tile.load"(%[[V_OWN]]
-// CHECK:           %[[NARROW:.*]] = "tile.map"(%c16, %c4)
+// CHECK:           %[[HIGH:.*]] = "tile.map"(%c16, %c4)
 // CHECK:             arith.truncf %{{.*}} : f32 to f16
-// CHECK:           %[[OF_STATE:.*]] = "tile.dot"(%{{.*}}, %[[NARROW]]) {transpose_b = false}
+// CHECK:           %[[LOW:.*]] = "tile.map"(%c16, %c4)
+// CHECK:             %[[WIDE:.*]] = arith.extf
+// CHECK:             arith.subf %{{.*}}, %[[WIDE]] : f32
+// CHECK:           %[[OF_HIGH:.*]] = "tile.dot"(%{{.*}}, %[[HIGH]]) {transpose_b = false}
+// CHECK:           %[[OF_STATE:.*]] = "tile.dot_add"(%[[OF_HIGH]], %{{.*}}, %[[LOW]]) {transpose_b = false}
 // CHECK:           %[[PRODUCTS:.*]] = "tile.dot"{{.*}} {transpose_b = true}
 // CHECK:           %[[WEIGHTS:.*]] = "tile.map"(%c16, %c16)
 // CHECK:             arith.cmpi sge
 // CHECK:           %[[O:.*]] = "tile.dot_rescale"(%[[OF_STATE]], %{{.*}}, %[[WEIGHTS]], %[[OWN_V]])
-// CHECK:           "tile.store"(%[[O]]
 // CHECK:           reductions = ["sum"]
-// CHECK:           %[[NEXT:.*]] = "tile.dot_rescale"(%[[STATE]], %{{.*}}) {transpose_a = true, transpose_b = false}
+// CHECK:           "tile.store"(%[[O]]
+// CHECK:           %[[PART:.*]] = "tile.dot_rescale"(%[[STATE]], %{{.*}}) {transpose_a = true, transpose_b = false}
+// CHECK:           %[[NEXT:.*]] = "tile.dot_add"(%[[PART]], %{{.*}}) {transpose_a = true, transpose_b = false}
 // CHECK:           scf.yield %[[NEXT]]
 func.func @attention(%q: tensor<?x?x?x16xf16>, %k: tensor<?x?x?x16xf16>, %v: tensor<?x?x?x8xf16>, %decay: tensor<?x?x?xf32>, %initial: tensor<?x?x?x8xf32>, %factor: tensor<?x?x?x8xf16>) -> (tensor<?x?x?x8xf16>, tensor<?x?x?xf32>) attributes {tile.blocks = array<i64: 16, 4>} {
   %r0, %r1 = "attn.chunk"(%q, %k, %v, %decay, %initial, %factor) ({

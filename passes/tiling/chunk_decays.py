@@ -1,0 +1,116 @@
+"""The log decays of one chunk summed up, and the factors that follow from the sums."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from attn_mlir.dialects.tile import build
+from attn_mlir.mlir import arith, ir, memref, tensor
+from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+
+if TYPE_CHECKING:
+    from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock, Input
+
+
+class Decays:
+    """The sums of one chunk. With `strict`, a position is not present to itself."""
+
+    def __init__(self, block: "ChunkBlock", chunk: "Chunk", strict: bool = False) -> None:
+        self._block, self._chunk, self._strict = block, chunk, strict
+        decay, mod = block.inputs.decay, piece(block.op, "attn.decay")
+        self._prefix: ir.Value | None = None
+        self._width = {"none": None, "key": block.keys, "value": block.inputs.columns}[block.channels]
+        if decay is not None or mod is not None:
+            self._prefix = build.cumsum(self._steps(decay, mod))
+        self._all = self._sum(constant_index(block.size - 1), None) if self._width is None else None
+
+    def _steps(self, decay: "Input | None", mod: ir.Operation | None) -> ir.Value:
+        """The log decay of every position; 0 past the end."""
+        block, chunk = self._block, self._chunk
+        zero = constant_float(block.wide, 0.0)
+        shape = [block.size] if self._width is None else [block.size, self._width]
+        rows = block.load(decay, chunk) if len(shape) == 2 and decay is not None else None
+
+        def body(i: ir.Value, *d: ir.Value) -> list[ir.Value]:
+            position = block.position_of(chunk, i)
+            g = constant_float(block.score, 0.0)
+            if rows is not None:
+                g = cast_float(tensor.ExtractOp(rows, [i, *d]).result, block.score)
+            elif decay is not None:
+                g = cast_float(memref.LoadOp(decay.memory, [block.sequence.batch, decay.head, position]).result, block.score)
+            if mod is not None:
+                channel = block.channel(d[0], block.channels == "value") if d else constant_index(0)
+                places = [block.sequence.batch, block.sequence.head, position, channel]
+                (g,) = block.frame.scalars().inline(block_of(mod), [g, *places])
+            return [arith.SelectOp(self.exists(i), cast_float(g, block.wide), zero).result]
+
+        return block.map([block.tile(shape, block.wide)], body)[0]
+
+    def exists(self, i: ir.Value) -> ir.Value:
+        """Whether row i is a position of the sequence."""
+        return arith.CmpIOp(arith.CmpIPredicate.slt, i, self._chunk.count).result
+
+    def _sum(self, i: ir.Value, d: ir.Value | None) -> ir.Value:
+        """The log decays up to row i (of channel d)."""
+        if self._prefix is None:
+            return constant_float(self._block.score, 0.0)
+        return tensor.ExtractOp(self._prefix, [i] if self._width is None or d is None else [i, d]).result
+
+    def _total(self, d: ir.Value | None) -> ir.Value:
+        return self._all if self._all is not None else self._sum(constant_index(self._block.size - 1), d)
+
+    def _factor(self, name: str, i: ir.Value, d: ir.Value | None) -> ir.Value:
+        """`attn.leave` or `attn.enter` of row i; rows past the end do not enter."""
+        value = self._block.factor(name, [self._sum(i, d), self._total(d)])
+        if name == "attn.leave":
+            return value
+        return arith.SelectOp(self.exists(i), value, constant_float(self._block.score, 0.0)).result
+
+    def rows(self, name: str) -> ir.Value:
+        """A factor for every row."""
+        return self._block.map([self._block.tile([self._block.size])], lambda i: [self._factor(name, i, None)])[0]
+
+    def carry(self, rows: int) -> ir.Value:
+        """The factor of every row of the state."""
+        block = self._block
+        return block.map([block.tile([rows])], lambda i: [block.factor("attn.carry", [self._total(i)])])[0]
+
+    def scaling(self, name: str, tile: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
+        """The elements of a tile, each row (or element, where decays have its channels) multiplied by its factor."""
+        block = self._block
+        by_row = self.rows(name) if self._width is None else None
+
+        def element(i: ir.Value, d: ir.Value) -> ir.Value:
+            x = cast_float(tensor.ExtractOp(tile, [i, d]).result, block.score)
+            factor = self._factor(name, i, d) if by_row is None else tensor.ExtractOp(by_row, [i]).result
+            return arith.MulFOp(x, factor).result
+
+        return element
+
+    def scaled(self, name: str, tile: ir.Value, element: ir.Type | None = None) -> ir.Value:
+        """The tile of these elements, in the type that products multiply or another one."""
+        block, at = self._block, self.scaling(name, tile)
+        made = block.tile(ir.RankedTensorType(tile.type).shape, element or block.element)
+        return block.map([made], lambda i, d: [cast_float(at(i, d), made.element_type)])[0]
+
+    def present(self, i: ir.Value, j: ir.Value) -> ir.Value:
+        """Whether position j adds to the output of position i."""
+        names = ("sgt", "slt") if self._strict else ("sge", "sle")
+        before = getattr(arith.CmpIPredicate, names[0 if self._block.forward else 1])
+        return arith.AndIOp(arith.CmpIOp(before, i, j).result, self.exists(j)).result
+
+    def weighted(self, products: ir.Value) -> ir.Value:
+        """q k^T with its weights, 0 for absent pairs, in the inputs' element type."""
+        block = self._block
+        zero = constant_float(block.score, 0.0)
+
+        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            weight = block.factor("attn.weight", [self._sum(i, None), self._sum(j, None)])
+            x = arith.MulFOp(tensor.ExtractOp(products, [i, j]).result, weight).result
+            return [cast_float(arith.SelectOp(self.present(i, j), x, zero).result, block.element)]
+
+        return block.map([block.tile([block.size, block.size], block.element)], body)[0]
+
+    def weight(self, t: ir.Value, s: ir.Value, d: ir.Value | None) -> ir.Value:
+        """The factor of position s at position t (in channel d)."""
+        return self._block.factor("attn.weight", [self._sum(t, d), self._sum(s, d)])
