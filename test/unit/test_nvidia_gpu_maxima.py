@@ -21,12 +21,16 @@ DTYPES = (torch.float16, torch.bfloat16)
 MASKS: dict[str, Callable[..., Any] | None] = {"full": None, "causal": masks.causal(), "window": masks.sliding_window(300)}
 
 
-def ramp(lengths: tuple[int, int], dtype: torch.dtype, start: float, slope: float, heads: tuple[int, int] = (4, 2)) -> list[torch.Tensor]:
-    """Queries, keys, values [1, heads, length, 64] whose scores, after the scale of 1/8, are about start + slope * j for key j."""
+def ramp(
+    lengths: tuple[int, int], dtype: torch.dtype, start: float, slope: float, heads: tuple[int, int] = (4, 2), columns: int = 64
+) -> list[torch.Tensor]:
+    """Queries, keys, values [1, heads, length, columns] whose scores, after their scale, are about start + slope * j for key j."""
     sq, skv = lengths
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, h, s, 64, generator=generator) for h, s in zip((heads[0], heads[1], heads[1]), (sq, skv, skv), strict=True))
-    q[..., 0] = 8.0
+    q, k, v = (
+        torch.randn(1, h, s, columns, generator=generator) for h, s in zip((heads[0], heads[1], heads[1]), (sq, skv, skv), strict=True)
+    )
+    q[..., 0] = columns**0.5
     k[..., 0] = start + slope * torch.arange(skv)
     return [x.to("cuda", dtype) for x in (q, k, v)]
 
@@ -34,7 +38,7 @@ def ramp(lengths: tuple[int, int], dtype: torch.dtype, start: float, slope: floa
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: str, alibi: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The output and the log-sum-exp in float64; rows without keys give 0 and -inf."""
     group = q.shape[1] // k.shape[1]
-    s = q.double() @ k.double().repeat_interleave(group, 1).mT / 8
+    s = q.double() @ k.double().repeat_interleave(group, 1).mT * q.shape[3] ** -0.5
     i, j = torch.arange(q.shape[2], device="cuda")[:, None], torch.arange(k.shape[2], device="cuda")
     if alibi is not None:
         s = s + alibi.double()[:, None, None] * (j - i)
@@ -110,3 +114,20 @@ def test_with_a_score_mod(mask: str, choices: dict[str, Any]) -> None:
 @pytest.mark.parametrize("lengths", [(1, 300), (1000, 1000), (129, 700), (700, 129)], ids=str)
 def test_each_saving_alone(lengths: tuple[int, int], choices: dict[str, Any]) -> None:
     compare(ramp(lengths, torch.float16, 1.0, -0.11), "causal", **choices)
+
+
+LONG = {"flow": "each", "optimistic": 1, "block_kv": 192, "consumer_registers": 240, "producer_registers": 24}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("choices", [{"optimistic": 1}, LONG], ids=["flat", "each"])
+def test_wide_heads_keep_old_maxima(choices: dict[str, Any], mask: str, dtype: torch.dtype) -> None:
+    """128 columns: maxima that stay, move now and then, move in every block, and come last."""
+    for slope in (0.0, -0.05, -0.12, -1.0):
+        compare(ramp((1000, 1000), dtype, 2.0, slope, columns=128), mask, **choices)
+    for lengths in ((1, 700), (129, 127), (193, 2000)):
+        compare(ramp(lengths, dtype, 1.0, -0.11, (6, 2), 128), mask, **choices)
+    q, k, v = ramp((700, 1024), dtype, 0.0, 0.0, columns=128)
+    k[..., 77, 0] = 10000.0
+    compare([q, k, v], mask, **choices)

@@ -133,6 +133,33 @@ def test_other_scores_keep_their_registers() -> None:
     assert "any_reaches<0x7400>(packed)" in emit(program("bias"), optimistic=1).source
 
 
+@pytest.mark.parametrize(
+    ("name", "optimistic", "queries"),
+    [
+        ("causal-softmax", 1, "registers"),
+        ("softcap", 1, "shared"),  # its score function takes the registers
+        ("alibi-causal-softmax", 1, "shared"),
+        ("bias", 0, "shared"),  # a value of its own for each pair
+        ("sigmoid-causal", 0, "shared"),
+    ],
+)
+def test_wide_heads_keep_maxima_where_registers_suffice(name: str, optimistic: int, queries: str) -> None:
+    code = emit(program(name, 128))
+    assert ("attn::any_reaches" in code.source.rpartition("} // namespace attn")[2]) == bool(optimistic)
+    assert ("load_queries();" in code.source) == (queries == "registers")
+    if name in ("softcap", "alibi-causal-softmax"):  # causal-softmax and others: test_bar_shapes_spill_nothing
+        assert compiled(code).spills == 0
+
+
+def test_the_loop_inside_a_program_keeps_maxima() -> None:
+    """Long sequences without a mask: blocks of 192 keys. Three warpgroups do so only in the flat loop, unless asked to."""
+    long = emit(program("plain-softmax", 128), length=8192).source
+    assert long.count("attn::any_reaches<0x7400>(packed)") == 1
+    assert "attn::scores_of_warp<128, false>(s_3, shared + kQ" in long
+    assert "any_reaches<0x7400>(packed)" not in emit(program("plain-softmax"), flow="each").source
+    assert "any_reaches<0x7400>(packed)" in emit(program("plain-softmax"), flow="each", optimistic=1).source
+
+
 def test_columns_beside_an_operand() -> None:
     lines = product("o", 72, 32, "packed", SharedOperand("values", 16384, mn_major=True, beside="ones"), "f16")
     assert any("b = attn::mn_major_beside(values, ones);" in line for line in lines)

@@ -201,14 +201,9 @@ class Overlap:
 
     def loop(self, consumer: Consumer, step: Step, head: str, packed: str, carried: list, accumulator: Fragment) -> None:
         """The steady state."""
-        core, writer, products = self.core, self.core.writer, consumer.products
-        mine = f"{_TURNS} + warpgroup"
-        following = f"{_TURNS} + (warpgroup + 1) % {self.warpgroups}"
+        core, products = self.core, consumer.products
         with core.scope(f"for ({head})"):
-            scores = self.scores(consumer, step, f"attn::named_sync({mine}, 256);" if self.take_turns else "")
-            self.sums(consumer, step, packed, accumulator)
-            if self.take_turns:
-                writer.line(f"attn::named_arrive({following}, 256);")
+            scores = self.start(consumer, step, packed, accumulator)
             products.wait(1, scores)
             self.memory.free(self.keys)
             self.softmax(consumer, step, accumulator)
@@ -220,6 +215,15 @@ class Overlap:
                     products.rescale(accumulator, factor, self.vote)
             core.tiles[step.sums.results[0]] = accumulator
             consumer.assign(carried, yielded(step.block))
+
+    def start(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment) -> Fragment:
+        """Starts both products, in this warpgroup's turn."""
+        mine, following = f"{_TURNS} + warpgroup", f"{_TURNS} + (warpgroup + 1) % {self.warpgroups}"
+        scores = self.scores(consumer, step, f"attn::named_sync({mine}, 256);" if self.take_turns else "")
+        self.sums(consumer, step, packed, accumulator)
+        if self.take_turns:
+            self.core.writer.line(f"attn::named_arrive({following}, 256);")
+        return scores
 
     def scores(self, consumer: Consumer, step: Step, before: str = "") -> Fragment:
         """Starts the product of queries and keys of block n."""

@@ -10,7 +10,7 @@ from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows
 from attn_mlir.backends.nvidia.hopper.overlap import read_chain
 from attn_mlir.backends.nvidia.hopper.references import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
-from attn_mlir.backends.nvidia.hopper.structure import body, chains
+from attn_mlir.backends.nvidia.hopper.structure import body, chains, operations
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -23,8 +23,8 @@ _USUAL: Fields = {"optimistic": 0, "sums": "own", "align": "start", "partial": "
 """What schedules have without the savings of the flat loop."""
 
 
-_OTHERS = 40
-"""Registers of a consumer thread beside tiles."""
+_OTHERS, _SHORT = 40, 8
+"""Registers of a consumer thread beside tiles; operations on a pair, from scores to weights, that need no more."""
 
 
 def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
@@ -41,17 +41,19 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         return None
     warpgroups = rows // ROWS
     consumer, producer = _REGISTERS[warpgroups]
-    narrow = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load")) <= 64
-    uneven = _uneven(kernel)
+    columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
+    narrow, uneven = columns <= 64, _uneven(kernel)
     fields: Fields = {
         "pin": 0, "turns": 1, "vote": 1, "queries": "shared", "order": "dynamic", "reverse": 1,
-        "group": 16 if uneven else 8,
+        "group": 8 if not uneven else 32 if 64 < columns <= 128 else 16,
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip
     flow, able = _flow(kernel), _abilities(kernel)
     if narrow and warpgroups == 3 and _lean(kernel):
         # Measured on an H200: what warpgroups do about blocks of keys of their own costs more than it saves.
         fields.update(able | {"partial": "block", "skip": 0})
+    elif not narrow and columns <= 128 and warpgroups == 2 and not _gathers(kernel):
+        fields["optimistic"] = able["optimistic"]
     fields.update({name: value for name, value in choices.items() if name in fields or name == "longer"})
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
     for name, usual in _USUAL.items():
@@ -84,10 +86,12 @@ def _fitting(
             continue
         planned: Fields = {**fields, **dict(zip(("flow", "stages", "staging"), layout, strict=True))}
         if layout[0] != "flat":
-            planned.update(_USUAL)
-            if any(choices.get(name, usual) != usual for name, usual in _USUAL.items()):
+            # The loop inside each program can keep maxima, too. Three warpgroups do so only in the flat loop, unless asked to.
+            able = {"optimistic"} if layout[0] == "each" and ("optimistic" in choices or fields["sums"] == "own") else set()
+            planned.update({name: usual for name, usual in _USUAL.items() if name not in able})
+            if any(choices.get(name, usual) != usual for name, usual in _USUAL.items() if name not in able):
                 continue
-        elif "queries" not in choices and _have_room(kernel, keys, int(planned["consumer_registers"])):
+        elif "queries" not in choices and _have_room(kernel, keys, planned):
             planned["queries"] = "registers"
         try:
             needed = RowsKernel(kernel, planned).emit().shared_bytes
@@ -102,16 +106,21 @@ def _fitting(
     return None
 
 
-def _have_room(kernel: ir.Operation, keys: int, available: int) -> bool:
+def _have_room(kernel: ir.Operation, keys: int, fields: Fields) -> bool:
     """Whether a thread has registers for queries beside scores, weights, sums and a few more.
 
-    Not where masks or scores need others of their own in every step: values of columns, elements of captured tensors.
+    Not where masks or scores need others of their own in every step: values of columns, elements of captured tensors; nor for longer
+    score functions where the step may be done again.
     """
+    available = int(fields["consumer_registers"])
     for step in read_chain(chains(body(kernel))[0]) or []:
         queries, values = (ir.RankedTensorType(value.type).shape[1] for value in (step.scores.operands[0], step.sums.results[0]))
         if step.sums.name != "tile.dot_rescale" or keys // 2 + keys // 4 + values // 2 + queries // 4 > available - _OTHERS:
             return False
-        if any(_needs_more(op.regions[0].blocks[0]) for op in step.rest if op.name == "tile.map"):
+        maps = [op for op in step.rest if op.name == "tile.map"]
+        if any(_needs_more(op.regions[0].blocks[0]) for op in maps):
+            return False
+        if fields["optimistic"] and step.whole and any(len(op.operands) > 1 and len(operations(body(op))) > _SHORT for op in maps):
             return False
     return True
 
@@ -125,6 +134,18 @@ def _needs_more(block: ir.Block) -> bool:
         of_columns = any(isinstance(result.type, ir.FloatType) and depends[result] == {1} for result in op.results)
         if op.name == "memref.load" or scalars or of_columns:
             return True
+    return False
+
+
+def _gathers(kernel: ir.Operation) -> bool:
+    """Whether scores take elements of captured tensors that differ from key to key: then registers do not suffice to do a step again."""
+    for step in (step for chain in chains(body(kernel)) for step in read_chain(chain) or []):
+        for op in step.rest if step.whole else ():
+            depends = dependence(op.regions[0].blocks[0]) if op.name == "tile.map" else {}
+            if any(
+                1 in places and value.owner.name == "memref.load" for value, places in depends.items() if isinstance(value, ir.OpResult)
+            ):
+                return True
     return False
 
 

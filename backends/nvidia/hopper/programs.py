@@ -8,8 +8,8 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.mlir import ir
 
-_BLOCKS = 16
-"""Heads with fewer blocks of rows run in larger groups: it is the memory of their keys that counts."""
+_BLOCKS, _HEADS = 16, 16
+"""Heads with fewer blocks of rows run in larger groups, as many as have the keys of so many heads with so many blocks."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Programs:
         arguments = self.core.arguments
         heads, batches = arguments.size(self.over, 1), arguments.size(self.over, 0)
         self.core.writer.line(f"const int pairs = {heads} * {batches}, programs = {arguments.blocks()} * pairs;")
-        self.core.writer.line(f"const int group = max({self.group}, {_BLOCKS * self.group} / {arguments.blocks()});")
+        self.core.writer.line(f"const int group = max({self.group}, {_BLOCKS * min(self.group, _HEADS)} / {arguments.blocks()});")
 
     @contextmanager
     def each(self, producer: bool) -> Iterator[None]:

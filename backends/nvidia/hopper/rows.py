@@ -9,6 +9,7 @@ from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap, read_chain
+from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
 from attn_mlir.backends.nvidia.hopper.programs import Programs
 from attn_mlir.backends.nvidia.hopper.source import function_source
 from attn_mlir.backends.nvidia.hopper.stores import Stores
@@ -72,7 +73,9 @@ class RowsKernel:
             if steps is not None and (self.schedule["flow"] == "flat" or all(step.some is None for step in steps)):
                 turns, vote = bool(self.schedule["turns"]) and self.warpgroups > 1, bool(self.schedule["vote"])
                 pin = bool(self.schedule["pin"])
-                self.overlaps[chain[0]] = Overlap(self.core, self.memory, steps, self.stages, self.warpgroups, turns, vote, pin)
+                kept = self.schedule["flow"] == "each" and self.schedule["optimistic"]
+                parts = (self.core, self.memory, steps, self.stages, self.warpgroups, turns, vote, pin)
+                self.overlaps[chain[0]] = KeptOverlap(*parts) if kept else Overlap(*parts)
         self._rings(self.kernel)
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_turns()

@@ -7,7 +7,7 @@
 
 // PLAN-LABEL: func.func @attention(
 // PLAN-SAME:    tile.schedule = {align = "start", arch = "sm_90a", consumer_registers = 232 : i64, emitter = "hopper", flow = "flat",
-// PLAN-SAME:    group = 16 : i64, optimistic = 0 : i64, order = "dynamic",
+// PLAN-SAME:    group = 32 : i64, optimistic = 1 : i64, order = "dynamic",
 // PLAN-SAME:    pin = 0 : i64, producer_registers = 40 : i64
 
 // CHECK-LABEL: __global__ void __launch_bounds__(384, 1) attention(
@@ -33,16 +33,23 @@
 // CHECK:         attn::wgmma_m64n128k16_rs_f16(s, queries[0]
 // CHECK:         attn::wgmma_m64n128k16_rs_f16_tb(o{{.*}}, packed[0]
 // CHECK:         attn::wgmma_wait<1>();
-// CHECK:         if (kind & 65536) {
+// CHECK:         const bool exact = last || kind & 65536;
+// CHECK:         if (exact) {
 // CHECK-NOT:     inside
 // CHECK:         [[BOUND:bound[_0-9]*]][h] = min({{.*}} - kv, count - 1) - column;
 // CHECK:         = (8 * c + e <= [[BOUND]][h]) ?
 // CHECK:         attn::largest_in_rows(s_
+
+// Whole blocks keep the old maxima: no search, no factor. A warp whose weights get too large makes its scores again.
 // CHECK:         else {
-// CHECK:         attn::largest_in_rows(s, [[TOP:.*]]);
+// CHECK-NOT:     largest_in_rows
 // CHECK:         attn::wgmma_wait<0>();
-// CHECK:         attn::tma_store(&o_map_64x64
+// CHECK:         if (attn::any_reaches<0x7400>(packed)) {
+// CHECK:         attn::scores_of_warp<128, false>(s,
+// CHECK:         attn::largest_in_rows(s, [[TOP:.*]]);
 // CHECK:         attn::rescale(
+// CHECK:         attn::warp_arrive(shared + kK{{.*}}Free
+// CHECK:         attn::tma_store(&o_map_64x64
 func.func @attention(%q: !t, %k: !t, %v: !t) -> (!t, tensor<?x?x?xf32>) {
   %o, %lse = "attn.attention"(%q, %k, %v) ({
     "attn.mask"() ({

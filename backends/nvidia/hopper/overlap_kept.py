@@ -1,0 +1,79 @@
+"""The overlapped loop in which whole blocks keep the old maxima: weights that get too large are noticed, and the step is done again."""
+
+from attn_mlir.backends.nvidia.hopper import references
+from attn_mlir.backends.nvidia.hopper.consumer import Consumer
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.overlap import Overlap, Step
+from attn_mlir.backends.nvidia.hopper.references import Needed
+from attn_mlir.backends.nvidia.hopper.structure import yielded
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile
+from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
+from attn_mlir.errors import UnsupportedError
+
+
+class KeptOverlap(Overlap):
+    """`Overlap` with that step in the loop over whole blocks; see docs/nvidia.md, `optimistic`."""
+
+    def __init__(
+        self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
+    ) -> None:
+        super().__init__(core, memory, steps, stages, warpgroups, take_turns, vote, pin)
+        kept = references.keeps_reference(self.inner) if self.inner is not None else None
+        if kept is None:
+            raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (optimistic = 1)")
+        self.kept: Needed = kept
+
+    def loop(self, consumer: Consumer, step: Step, head: str, packed: str, carried: list[Tile], accumulator: Fragment) -> None:
+        """The steady state. The stage of keys is given back at the end, because the exact step reads it again."""
+        if step != self.inner:
+            super().loop(consumer, step, head, packed, carried, accumulator)
+            return
+        core, writer, products = self.core, self.core.writer, consumer.products
+        with core.scope(f"for ({head})"):
+            scores = self.start(consumer, step, packed, accumulator)
+            keys = self.core.tiles[step.keys.results[0]]
+            products.wait(1, scores)
+            self._kept_maps(consumer, step)
+            products.wait(0, accumulator)
+            self.memory.free(self.values, self.before)
+            products.pack(self.weights(step), packed)
+            new = {value: core.tiles[value] for value in yielded(step.block) if value in core.tiles}
+            writer.line("// Rare: a warp finds that its old maxima are too small.")
+            with core.scope(f"if (attn::any_reaches<{references.limit_of(step):#x}>({packed}))"):
+                self._exact(consumer, step, scores, keys, packed, accumulator)
+                core.tiles[step.sums.results[0]] = accumulator
+                consumer.assign(carried, yielded(step.block))
+            with core.scope("else"):
+                core.tiles.update(new)
+                core.tiles[step.sums.results[0]] = accumulator
+                consumer.assign(carried, yielded(step.block))
+            self.memory.free(self.keys)
+            self.count()
+
+    def _kept_maps(self, consumer: Consumer, step: Step) -> None:
+        """From scores to weights with the old maxima."""
+        core, kept = self.core, self.kept
+        for op in step.rest:
+            if op.name == "tile.map":
+                core.tiles.update({result: core.tiles[kept.same[result]] for result in op.results if result in kept.same})
+                consumer.map(op, kept.results - kept.same.keys(), kept.fixed)
+            else:
+                consumer.operation(op, [])
+
+    def _exact(self, consumer: Consumer, step: Step, scores: Fragment, keys: Tile, packed: str, accumulator: Fragment) -> None:
+        """The scores once more, by this warp alone, and the exact step for them."""
+        queries = consumer.shared(step.scores.operands[0])
+        if not isinstance(keys, Shared):
+            raise UnsupportedError("hopper: keys are in shared memory")
+        own = f"{queries.address} + warpgroup * {ROWS * ROW_BYTES}"
+        depth = f"{keys.depth}, {'true' if keys.element == 'bf16' else 'false'}"
+        self.core.writer.line(
+            f"attn::scores_of_warp<{depth}>({scores.name}, {own}, {queries.panel_bytes}, {keys.address}, {keys.panel_bytes});"
+        )
+        for op in step.rest:
+            consumer.operation(op, [])
+        consumer.products.pack(self.weights(step), packed)
+        factor = self.core.tiles[step.sums.operands[1]]
+        if isinstance(factor, Row):
+            consumer.products.rescale(accumulator, factor, self.vote)
