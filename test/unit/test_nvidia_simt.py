@@ -146,7 +146,7 @@ def launch(code: KernelCode, over: int, arguments: Sequence[Any]) -> None:
     from attn_mlir.backends.nvidia.launch import Launcher
 
     device = torch.device("cuda", torch.cuda.current_device())
-    shape: Any = SimpleNamespace(over=over, block_q=128)
+    shape: Any = SimpleNamespace(over=over, block_q=128, grid="elements")
     Launcher(shape, code, compile_code(code), device, device.index)(arguments)
 
 

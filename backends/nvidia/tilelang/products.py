@@ -100,7 +100,9 @@ def _turned(op: ir.Operation) -> str:
 def print_dot(context: Context, op: ir.Operation) -> None:
     """`tile.dot` into a fragment."""
     a, b = (context.shared(operand) for operand in op.operands)
-    shape = context.shape(ir.RankedTensorType(op.results[0].type).shape)
+    # The result may have any number of rows and columns, the tiles that are multiplied are padded.
+    transposed = ir.BoolAttr(op.attributes["transpose_b"]).value
+    shape = (a.shape[1 if turns(op) else 0], b.shape[0 if transposed else 1])
     tile = context.homes.get(op.results[0]) or context.tiles.new("products", "fragment", shape, "float32")
     context.where[op.results[0]] = tile
     turned = _turned(op)
