@@ -1,7 +1,7 @@
 """The recurrence of linear attention in float64, position by position, for autograd to differentiate."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,17 +24,17 @@ def changed(mod: Mod, x: torch.Tensor) -> torch.Tensor:
 
 
 def reference(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    decay: torch.Tensor | None = None,
-    scale: float | None = 1.0,
-    q_mod: Mod = None,
-    k_mod: Mod = None,
-    v_mod: Mod = None,
-    decay_mod: Mod = None,
-    initial_state: torch.Tensor | None = None,
-    cu_seqlens: Sequence[int] | None = None,
+    q: Any,
+    k: Any,
+    v: Any,
+    decay: Any = None,
+    scale: Any = 1.0,
+    q_mod: Any = None,
+    k_mod: Any = None,
+    v_mod: Any = None,
+    decay_mod: Any = None,
+    initial_state: Any = None,
+    cu_seqlens: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """o and the final state in float64, for inputs in [B, H, T, D]; what the mods capture must be float64 for gradients in it."""
     (b, h, t), dim = v.shape[:3], q.shape[3]
@@ -61,7 +61,20 @@ def reference(
     return o, torch.cat(finals)
 
 
-def error(result: torch.Tensor, expected: torch.Tensor) -> float:
-    """rms(result - expected) / rms(expected)."""
+def error(result: Any, expected: Any) -> float:
+    """rms(result - expected) / rms(expected), where that is not almost nothing."""
     difference = result.detach().double() - expected.detach()
-    return (difference.square().mean().sqrt() / expected.detach().square().mean().sqrt().clamp(min=1e-30)).item()
+    return (difference.square().mean().sqrt() / expected.detach().square().mean().sqrt().clamp(min=1e-6)).item()
+
+
+_DECAYS, _SUMS = {"d g", "d gk", "d dt", "d decay", "d bias"}, {"d A", "d gamma", "d rates"}
+
+
+def check_errors(found: dict[str, float]) -> None:
+    """Checks errors of float32 results and gradients, by name.
+
+    Gradients of log decays are differences of sums up to an interval's end; where these add up over positions, too, most cancels.
+    """
+    for name, value in found.items():
+        bound = 2e-5 if name in _SUMS else 5e-6 if name in _DECAYS else 1e-6
+        assert value < bound, (name, value, found)

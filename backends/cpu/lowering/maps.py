@@ -101,6 +101,9 @@ def uses_column(operations: list[ir.Operation], j: ir.Value) -> list[ir.Operatio
 
 def lower_scalar(context: Context, op: ir.Operation) -> None:
     """One op of a map's region, or of the kernel: on vectors when an operand is one."""
+    if op.name == "memref.dim":
+        context.rules[op.name](context, op)
+        return
     if op.name == "tensor.extract":
         context.values[op.results[0]] = _read_tile(context, op)
         return

@@ -1,0 +1,98 @@
+"""Linear attention inside torch.compile(fullgraph=True): one operator, with gradients, for whatever the functions capture."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+
+linear_attention: Any = attn_mlir.linear_attention  # which takes spread arguments here
+step: Any = attn_mlir.linear_attention_step
+
+B, H, T, K, V = 2, 4, 40, 8, 8
+A = -torch.rand(H, generator=torch.Generator().manual_seed(5))
+
+
+def inputs(b: int = B, t: int = T) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"q": (b, 2, t, K), "k": (b, 1, t, K), "v": (b, H, t, V), "dt": (b, H, t), "g": (b, H, t, K), "state": (b, H, K, V)}
+    found = {name: torch.randn(*shape, generator=generator) for name, shape in shapes.items()}
+    return found | {"dt": found["dt"].sigmoid(), "g": -found["g"].abs()}
+
+
+def mamba(x: dict[str, torch.Tensor]) -> Any:
+    dt = x["dt"]
+    return linear_attention(
+        x["q"], x["k"], x["v"], dt, scale=0.5, v_mod=lambda y, b, h, t: y * dt[b, h, t], decay_mod=lambda g, b, h, t: g * A[h],
+        k_mod=lambda y, b, h, t, d: torch.tanh(y) * dt[b, h, t], initial_state=x["state"], output_final_state=True,
+    )  # fmt: skip
+
+
+def channels(x: dict[str, torch.Tensor]) -> Any:
+    made = linear_attention(x["q"], x["k"], x["v"], x["dt"], decay_mod=lambda g, b, h, t, d: -g * d - A[h] * A[h])
+    return made, linear_attention(x["q"], x["k"], x["v"], x["g"], scale=None)
+
+
+def other_layout(x: dict[str, torch.Tensor]) -> Any:
+    q, k, v, g = (x[name].transpose(1, 2) for name in ("q", "k", "v", "g"))
+    return attn_mlir.gla(q, k, v, g, output_final_state=True)
+
+
+def sequences(x: dict[str, torch.Tensor]) -> Any:
+    offsets = torch.tensor([0, 17, 17, x["v"].shape[2]])
+    return linear_attention(x["q"], x["k"], x["v"], A, cu_seqlens=offsets, output_final_state=True)
+
+
+def steps(x: dict[str, torch.Tensor]) -> Any:
+    return step(*(x[name][:, :, 0] for name in ("q", "k", "v", "dt")), x["state"])
+
+
+def mamba2(x: dict[str, torch.Tensor]) -> Any:
+    q, k, v, dt = (x[name].transpose(1, 2) for name in ("q", "k", "v", "dt"))
+    return attn_mlir.mamba2(v, dt, A, k, q, 64, D=A, dt_bias=A, dt_softplus=True, return_final_states=True)
+
+
+@pytest.mark.parametrize("function", [mamba, channels, other_layout, steps, mamba2])
+def test_the_same_results_and_gradients(function: Callable[..., Any]) -> None:
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    mine, theirs = ({name: value.requires_grad_() for name, value in inputs().items()} for _ in range(2))
+    results, known = compiled(mine), function(theirs)
+    for x, y in zip(results, known, strict=True):
+        assert torch.equal(x, y)
+    sum(x.square().sum() for x in results).backward()
+    sum(x.square().sum() for x in known).backward()
+    for name, x in mine.items():
+        expected = theirs[name].grad
+        assert (x.grad is None) == (expected is None), name
+        if expected is not None:
+            torch.testing.assert_close(x.grad, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_sequences_in_one() -> None:
+    x = inputs(b=1)
+    results, known = torch.compile(sequences, fullgraph=True, backend="aot_eager")(x), sequences(x)
+    assert all(torch.equal(a, b) for a, b in zip(results, known, strict=True))
+
+
+def test_other_lengths_compile_nothing_in_the_backend() -> None:
+    compiled = torch.compile(mamba, fullgraph=True, backend="aot_eager", dynamic=True)
+    for t in (T, 23, 66):
+        x = inputs(t=t)
+        assert all(torch.equal(a, b) for a, b in zip(compiled(x), mamba(x), strict=True))
+
+
+def test_an_object_with_everything_fixed() -> None:
+    attention = attn_mlir.LinearAttention(decay_mod=lambda g: g * -0.5, output_final_state=True)
+    x = inputs()
+    given = (x["q"], x["k"], x["v"], x["dt"], x["state"])
+    results = torch.compile(attention, fullgraph=True, backend="aot_eager")(*given)
+    assert all(torch.equal(a, b) for a, b in zip(results, attention(*given), strict=True))
+
+
+def test_inductor() -> None:
+    x = {name: value.requires_grad_() for name, value in inputs().items()}
+    results = torch.compile(mamba, fullgraph=True)(x)
+    results[0].square().sum().backward()
+    assert all(torch.equal(a, b) for a, b in zip(results, mamba(x), strict=True))

@@ -1,0 +1,172 @@
+"""The ready-made linear attentions against their recurrences in float64: values, gradients, states, sequences in one."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import attn_mlir
+from attn_mlir import gla, lightning, mamba2, retention_linear, simple_gla
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from linear_reference import check_errors, error, reference
+
+B, T, H, K, V = 2, 75, 4, 16, 8
+TOLERANCE = 1e-6
+Tensors = dict[str, torch.Tensor]
+
+
+def tensors(b: int = B, t: int = T) -> Tensors:
+    """Inputs in [B, T, H, D]."""
+    generator = torch.Generator().manual_seed(0)
+
+    def randn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    return {
+        "q": randn(b, t, H, K), "k": randn(b, t, H, K), "v": randn(b, t, H, V), "state": randn(b, H, K, V),
+        "g": functional.logsigmoid(randn(b, t, H)), "gk": functional.logsigmoid(randn(b, t, H, K)), "gamma": -randn(H).abs(),
+        "C": randn(b, t, 2, K), "B": randn(b, t, 2, K), "dt": randn(b, t, H), "A": -randn(H).abs(), "D": randn(H), "z": randn(b, t, H, V),
+        "bias": randn(H), "states": randn(b, H, V, K), "wide": randn(H, V),
+    }  # fmt: skip
+
+
+def turned(*given: torch.Tensor | None) -> list[Any]:
+    return [x if x is None or x.dim() < 3 else x.transpose(1, 2) for x in given]
+
+
+def expected_pair(q: Any, k: Any, v: Any, decay: Any, scale: float | None = None, **options: Any) -> list[torch.Tensor]:
+    o, final = reference(*turned(q, k, v, decay), scale=scale, **options)
+    return [o.transpose(1, 2), final]
+
+
+def expected_mamba(x: Tensors, limit: tuple[float, float] = (0.0, torch.inf), wide: bool = False, gate: bool = True) -> list[torch.Tensor]:
+    dt = functional.softplus(x["dt"] + x["bias"]).clamp(*limit)
+    state = x["states"].transpose(2, 3)
+    y, final = expected_pair(x["C"], x["B"], x["v"] * dt[..., None], dt * x["A"], 1.0, initial_state=state)
+    y = y + x["v"] * (x["wide"] if wide else x["D"][:, None])
+    return [y * functional.silu(x["z"]) if gate else y, final.transpose(2, 3)]
+
+
+def run_mamba(x: Tensors, **options: Any) -> Any:
+    given: dict[str, Any] = {"D": x["D"], "z": x["z"], **options}
+    return mamba2(
+        x["v"], x["dt"], x["A"], x["B"], x["C"], 64, dt_bias=x["bias"], initial_states=x["states"], dt_softplus=True,
+        return_final_states=True, **given,
+    )  # fmt: skip
+
+
+def compare(run: Callable[[Tensors], Any], expected: Callable[[Tensors], Any], x: Tensors, wanted: str) -> dict[str, float]:
+    """The errors of both results and of the gradients of what `wanted` names."""
+    mine = {name: value.clone().requires_grad_(name in wanted.split()) for name, value in x.items()}
+    theirs = {name: value.double().requires_grad_(name in wanted.split()) for name, value in x.items()}
+    results, known = run(mine), expected(theirs)
+    generator = torch.Generator().manual_seed(7)
+    weights = [torch.randn(r.shape, generator=generator) for r in results]
+    torch.autograd.backward(results, weights)
+    torch.autograd.backward(known, [weight.double() for weight in weights])
+    found = {str(i): error(r, e) for i, (r, e) in enumerate(zip(results, known, strict=True))}
+    return found | {f"d {name}": error(mine[name].grad, theirs[name].grad) for name in wanted.split()}
+
+
+RETENTION = torch.log1p(-torch.exp2(-5.0 - torch.arange(H, dtype=torch.float64)))
+LIGHTNING = -8.0 / H * (1 - 3 / 12) * torch.arange(H, dtype=torch.float64)
+PAIRS: dict[str, tuple[Any, Any, str]] = {
+    "gates": (lambda x: (simple_gla, {"g": x["g"]}), lambda x: x["g"], "g"),
+    "constant": (lambda x: (simple_gla, {"g_gamma": x["gamma"]}), lambda x: x["gamma"], "gamma"),
+    "both": (lambda x: (simple_gla, {"g": x["g"], "g_gamma": x["gamma"]}), lambda x: x["g"] + x["gamma"], "g gamma"),
+    "retention": (lambda x: (retention_linear, {}), lambda x: RETENTION, ""),
+    "lightning": (lambda x: (lightning, {"layer_idx": 3, "num_layers": 12}), lambda x: LIGHTNING, ""),
+    "slopes": (lambda x: (lightning, {"slopes": -x["gamma"]}), lambda x: x["gamma"], "gamma"),
+    "gla": (lambda x: (gla, {"g": x["gk"]}), lambda x: x["gk"], "gk"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_values_and_gradients(name: str) -> None:
+    choose, decay, wanted = PAIRS[name]
+    scale = 1.0 if name == "retention" else None
+
+    def run(x: Tensors) -> Any:
+        function, options = choose(x)
+        return function(x["q"], x["k"], x["v"], scale=scale, initial_state=x["state"], output_final_state=True, **options)
+
+    def expected(x: Tensors) -> Any:
+        return expected_pair(x["q"], x["k"], x["v"], decay(x), scale, initial_state=x["state"])
+
+    found = compare(run, expected, tensors(), f"q k v state {wanted}")
+    check_errors(found)
+
+
+def test_mamba2_with_everything() -> None:
+    found = compare(run_mamba, expected_mamba, tensors(), "C B v dt A D z bias states")
+    check_errors(found)
+
+
+def test_mamba2_with_limits_and_a_wide_skip() -> None:
+    limit = (0.3, 1.5)
+    found = compare(
+        lambda x: run_mamba(x, D=x["wide"], z=None, dt_limit=limit),
+        lambda x: expected_mamba(x, limit, True, False),
+        tensors(),
+        "v dt wide bias",
+    )
+    check_errors(found)
+
+
+def test_mamba2_alone_returns_y() -> None:
+    x = tensors()
+    dt = x["dt"].exp()
+    y = mamba2(x["v"], dt, x["A"], x["B"], x["C"])
+    known = expected_pair(x["C"].double(), x["B"].double(), (x["v"] * dt[..., None]).double(), dt.double() * x["A"], 1.0)[0]
+    assert y.shape == x["v"].shape and y.dtype == x["v"].dtype
+    assert error(y, known) < TOLERANCE
+
+
+def test_without_a_final_state_it_is_none() -> None:
+    x = tensors()
+    o, final = simple_gla(x["q"], x["k"], x["v"], x["g"])
+    assert final is None
+    assert error(o, expected_pair(x["q"], x["k"], x["v"], x["g"])[0]) < TOLERANCE
+
+
+def test_sequences_in_one() -> None:
+    x, bounds = tensors(b=1, t=90), [0, 1, 40, 90]
+    offsets = torch.tensor(bounds)
+    o, final = gla(x["q"], x["k"], x["v"], x["gk"], output_final_state=True, cu_seqlens=offsets)
+    known, state = expected_pair(x["q"], x["k"], x["v"], x["gk"], cu_seqlens=bounds)
+    assert error(o, known) < TOLERANCE
+    assert error(final, state) < TOLERANCE
+    y, final = mamba2(x["v"], x["dt"].exp(), x["A"], x["B"], x["C"], cu_seqlens=offsets, return_final_states=True)
+    dt = x["dt"].exp()
+    known, state = expected_pair(x["C"], x["B"], x["v"] * dt[..., None], dt * x["A"], 1.0, cu_seqlens=bounds)
+    assert error(y, known) < TOLERANCE
+    assert error(final.mT, state) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (
+            lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], seq_idx=x["dt"]),
+            UnsupportedError,
+            "seq_idx is not there: pass cu_seqlens",
+        ),
+        (lambda x: mamba2(x["v"], x["dt"].mT, x["A"], x["B"], x["C"]), ArgumentError, "dt must be a tensor of shape [2, 75, 4], got shape"),
+        (lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], D=x["dt"]), ArgumentError, "D must be a tensor of shape [4] or [4, 8]"),
+        (lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], z=x["q"]), ArgumentError, "z must be a tensor of shape [2, 75, 4, 8]"),
+        (lambda x: gla(x["q"], x["k"], x["v"], x["g"]), ArgumentError, "g must be a tensor of shape [B, T, H, K], got shape [2, 75, 4]"),
+        (lambda x: simple_gla(x["q"], x["k"], x["v"], g_gamma=x["g"]), ArgumentError, "g_gamma must be a tensor of shape [H]"),
+        (lambda x: simple_gla(x["q"], x["k"], x["v"], x["g"].mT), ArgumentError, "decay has shape [2, 4, 75], but [B, T, H] is [2, 75, 4]"),
+        (lambda x: retention_linear(x["q"], x["k"], x["g"]), ArgumentError, "v must have 4 dimensions"),
+    ],
+)
+def test_mistakes(call: Callable[[Tensors], Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=re.escape(text)):
+        call(tensors())
+
+
+def test_names_of_the_package() -> None:
+    assert attn_mlir.recurrences.mamba2 is attn_mlir.mamba2 is mamba2
