@@ -121,12 +121,15 @@ class Backward:
         if not weights:
             return
 
+        group = None if operand is None else self._group(gradient, self.host.mapping[operand])
+
         def body(*indices: ir.Value) -> list[ir.Value]:
             known = {adjoint: self._read(gradient, indices)}
-            if operand is not None:
-                known[x] = self._read_decay(gradient, self.host.mapping[operand], indices)
-            else:
+            if operand is None or group is None:
                 known[x] = self.host.constant(0.0)
+            else:
+                head = arith.floordivsi(indices[1], group)
+                known[x] = self._read(self.host.mapping[operand], [indices[0], head, *indices[2:]])
             expressions = Expressions(self.host, self.of.program, _padded(indices), known)
             return [expressions.emit(w) for w in weights]
 
@@ -139,11 +142,11 @@ class Backward:
         for number, n in enumerate(reads, int(of_operand)):
             self._scatter(n, made, number, ir.RankedTensorType(gradient.type).rank, found)
 
-    def _read_decay(self, gradient: ir.Value, decay: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
-        """The decay of a head, which several heads of o may share."""
-        heads, given = (tensor.dim(x, constant_index(1)) for x in (gradient, decay))
-        head = arith.floordivsi(indices[1], arith.floordivsi(heads, given))
-        return self._read(decay, [indices[0], head, *indices[2:]])
+    def _group(self, gradient: ir.Value, decay: ir.Value) -> ir.Value:
+        """How many heads of o share a decay."""
+        one = constant_index(1)
+        heads, given = (tensor.dim(x, one) for x in (gradient, decay))
+        return arith.floordivsi(heads, given)
 
     def _read(self, source: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
         element = ir.RankedTensorType(source.type).element_type

@@ -3,6 +3,10 @@
 // RUN: attn-run %s --device cpu --function attention_bwd --q-len 7 --kv-len 9 | FileCheck %s
 // RUN: attn-run %s --device cpu --function attention_jvp --wrt q+v --q-len 7 --kv-len 9 | FileCheck %s --check-prefix=JVP
 
+// RUN: attn-run %inputs/linear/simple-gla.mlir --device cpu --function attention --q-len 40 | FileCheck %s --check-prefix=LINEAR
+
+// LINEAR:     o: abs {{.*}}  final_state: abs
+// LINEAR-NEXT: PASS
 // CHECK:      @attention_bwd B=2 Hq=4 Hkv=2 Sq=7 Skv=9  by differences: dq: abs {{.*}}  dk: abs {{.*}}  dv: abs {{.*}}  dtable: abs
 // CHECK-NEXT: @attention_bwd B=2 Hq=4 Hkv=2 Sq=7 Skv=9  dq: abs {{.*}}  dk: abs {{.*}}  dv: abs {{.*}}  dtable: abs {{[1-9].*}}e-0
 // CHECK-NEXT: PASS

@@ -7,13 +7,18 @@ import numpy as np
 
 from attn_mlir import driver
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.evaluator import find_function
+from attn_mlir.reference.linear import OPS as LINEAR
 from attn_mlir.reference.scalar import Array, element_type
 
 
 def run_on(module: ir.Module, device: str, inputs: Sequence[Array], function: str = "attention") -> list[Array]:
     """The results of `function`, compiled for `device`, as float64."""
-    types = [argument.type for argument in find_function(module, function).regions[0].blocks[0].arguments]
+    func = find_function(module, function)
+    types = [argument.type for argument in func.regions[0].blocks[0].arguments]
+    if find_all(func, *LINEAR):
+        return _arrays(driver.compile_derivative(str(module), device, "", ()).run(_tensors(types, inputs)))
     q, k, v, *captures = _tensors(types, inputs)
     return _arrays(driver.compile(str(module), device).run(q, k, v, captures))
 
