@@ -161,15 +161,18 @@ def _last_uses(host: Host) -> list[list[int]]:
     return [[value for value, use in last.items() if use == number and value not in kept] for number in range(len(host.steps))]
 
 
-def prepare_derivative(function: str, wrt: Sequence[str]) -> tuple[str, str]:
-    """The name of a derivative of the program `@attention`, and the pipeline that makes it; see `driver.compile_derivative`."""
+def prepare_derivative(function: str, wrt: Sequence[str], outline: str = OUTLINE) -> tuple[str, str]:
+    """The name of a derivative of the program `@attention`, and the pipeline that makes it; see `driver.compile_derivative`.
+
+    `outline`: the passes that make kernels of the differentiated program.
+    """
     names = "+".join(wrt)
     if function in ("", "written-fwd"):
         return "attention", OUTLINE
     if function == "written-bwd":
-        return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{OUTLINE}"
+        return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{outline}"
     differentiate = f"attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={names} only=true}}"
-    return f"attention_{function}", f"{differentiate},{OUTLINE}"
+    return f"attention_{function}", f"{differentiate},{outline}"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ BACKEND = Backend(
     passes={
         "amd-choose-blocks": "passes.choose_blocks:ChooseBlocks",
         "amd-row-values": "passes.row_values:RowValues",
+        "amd-split-sums": "passes.split_sums:SplitSums",
     },
     pipelines={"amd-kernel": pipeline.KERNEL},
     translations={

@@ -7,3 +7,5 @@ KERNEL = (
     "tile-schedule{target=amd}"
 )
 """From stage 0 to scheduled kernels."""
+OUTLINE = "amd-split-sums,attn-simplify,attn-outline"
+"""From a differentiated program to kernels at stage 0."""

@@ -30,7 +30,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     pairs = "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs"
     fields: Fields = {"waves": 1 if pairs or columns > 128 else 2, "reverse": int(_uneven(kernel) and not pairs), "in_turn": 0}
-    if pairs and columns > 128:
+    if columns > 128 and find_all(kernel, "tile.accumulate"):
         fields["recompute"] = 1
     if choices.get("deterministic"):
         # Each program adds to a slot of its own, in which a lane adds to its elements one after the other, or waves and lanes have turns.
