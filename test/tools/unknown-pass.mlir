@@ -19,7 +19,7 @@
 // FLAG:     attn-opt: error: unknown option or pass '--attn-tyle'; did you mean 'attn-tile'?
 // UNKNOWN:  attn-opt: error: unknown option or pass '--no-such-flag'
 // UPSTREAM: attn-opt: error: unknown pass 'canonicalise'; did you mean 'canonicalize'?
-// OPTION:   attn-opt: error: pass 'attn-tile' has no option 'blok-q' (it has: block-q, block-kv, whole); did you mean 'block-q'?
+// OPTION:   attn-opt: error: pass 'attn-tile' has no option 'blok-q' (it has: block-q, block-kv, whole{{.*}}); did you mean 'block-q'?
 // VALUE:    attn-opt: error: option 'block-q' of pass 'attn-tile' takes an integer, got 'many'
 // NOVALUE:  attn-opt: error: option 'block-q' of pass 'attn-tile' needs a value
 // TWICE:    attn-opt: error: pass 'attn-tile' got the option 'block-q' twice

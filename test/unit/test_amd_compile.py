@@ -18,7 +18,7 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
 INPUTS = Path(__file__).parent.parent / "Inputs"
-BACKWARD = "attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}"
+BACKWARD = "attn-differentiate{functions=bwd wrt=q+k+v only=true},amd-split-sums,attn-simplify,attn-outline{keep-hosts=false}"
 
 
 def program(name: str, head: int, value: int | None = None, element: str = "f16") -> str:
@@ -70,14 +70,15 @@ def test_head_dimensions(arch: str, head: int, value: int) -> None:
 
 
 @needs_clang
-@pytest.mark.parametrize(("head", "spills"), [(64, False), (128, False), (256, True)])
+@pytest.mark.parametrize(("head", "sums"), [(64, 1), (128, 1), (256, 2)])
 @pytest.mark.parametrize(("name", "arch", "element"), [("plain-softmax", "gfx90a", "f16"), ("causal-softmax", "gfx942", "bf16")])
-def test_backward(name: str, arch: str, element: str, head: int, spills: bool) -> None:
+def test_backward(name: str, arch: str, element: str, head: int, sums: int) -> None:
     made = codes(program(name, head, head, element), arch, BACKWARD)
-    assert [code.name for code in made] == ["attention_bwd_0_row_dot", "attention_bwd_1_elements", "attention_bwd_2_pairs"]
+    names = ["attention_bwd_0_row_dot", "attention_bwd_1_elements", *(f"attention_bwd_{2 + number}_pairs" for number in range(sums))]
+    assert [code.name for code in made] == names
     binaries = compile_all(made)
     assert all(binary.shared == code.shared_bytes <= 65536 for code, binary in zip(made, binaries, strict=True))
-    assert spills or binaries[-1].scratch == 0
+    assert [binary.scratch for binary in binaries] == [0] * len(names)
 
 
 @needs_clang
