@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from amd_tools import needs_clang, needs_host_clang, needs_objdump
+from attn_mlir import linear_attention
 from attn_mlir.backends.amd import driver, translate
 from attn_mlir.backends.amd.compile import compile_all
 from attn_mlir.backends.amd.target import TARGETS
@@ -192,3 +193,32 @@ def test_gradients_of_decays_and_sums_of_heads_are_kernels_of_the_same_kind() ->
         ).run(module)
         made = {code.name.rsplit("_", 1)[0].split("bwd_")[-1]: code for code in translate.codes_of(module)}
     assert any("wave_cumsum<8, 512, true>" in code.source for code in made.values())
+
+
+@needs_host_clang
+def test_the_public_api_with_sequences() -> None:
+    """Values, states and gradients of sequences of different lengths in one batch, against each sequence in float64."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, heads, 50, 32).div(scale).half() for heads, scale in ((1, 5.6), (1, 1), (2, 1)))
+    decay, initial = -torch.rand(1, 2, 50), torch.randn(2, 2, 32, 32)
+    leaves = [x.requires_grad_() for x in (q, k, v, decay, initial)]
+    ends = torch.tensor([0, 18, 50], dtype=torch.int32)
+    o, final = linear_attention(
+        q, k, v, decay=decay, initial_state=initial, cu_seqlens=ends, output_final_state=True, device=EMULATED, scale=1.0
+    )
+    grads = torch.randn(1, 2, 50, 32), torch.randn(2, 2, 32, 32)
+    got = torch.autograd.grad((o, final), leaves, (grads[0].half(), grads[1]))
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    parts, states = [], []
+    for n, (begin, end) in enumerate(((0, 18), (18, 50))):
+        x, y, z, g = (leaf[:, :, begin:end] for leaf in exact[:4])
+        state, rows = exact[4][n : n + 1], []
+        for t in range(end - begin):
+            state = state * g[:, :, t].exp()[..., None, None] + y[:, :, t, :, None] * z[:, :, t, None]
+            rows.append((x[:, :, t, None] @ state)[:, :, 0])
+        parts.append(torch.stack(rows, 2))
+        states.append(state)
+    wanted = torch.cat(parts, 2), torch.cat(states)
+    want = torch.autograd.grad(wanted, exact, (grads[0].half().double(), grads[1].double()))
+    for name, found, right in zip(("o", "final", "q", "k", "v", "decay", "initial"), (o, final, *got), (*wanted, *want), strict=True):
+        assert error(found.detach().double().numpy(), right.detach().numpy()) < 0.004, name

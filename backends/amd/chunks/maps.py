@@ -200,9 +200,13 @@ class Maps:
         core, values = self.core, yielded(body(op))
         core.place = place
         for value, tile in zip(values, tiles, strict=False):
-            text = core.value(value)
-            if tile.element in HALVES:
-                text = f"attn::bits<unsigned short>({text})"
+            wide = widened(value)
+            if tile.element == "bf16" and str(wide.type) == "f32":
+                text = f"attn::near_bf16({core.value(wide)})"
+            elif tile.element in HALVES:
+                text = f"attn::bits<unsigned short>({core.value(value)})"
+            else:
+                text = core.value(value)
             zero = "0.0f" if tile.element == "f32" else "(unsigned short)0"
             core.writer.line(f"{tile.name}{place.element} = {f'inside ? {text} : {zero}' if inside else text};")
         for value, name in zip(values[len(tiles) :], sums, strict=True):

@@ -100,7 +100,7 @@ class Streams:
             return "total"
         if op.name == "tile.load":
             batch, head, first, count = (core.value(v) for v in list(op.operands)[1:])
-            return core.item(op.operands[0], [batch, head, f"({first} + min(i, {count} - 1))", "column"])
+            return core.item(op.operands[0], [batch, head, f"({first} + min(i, (int){count} - 1))", "column"])
         block = body(op)
         core.scalars.bind(block.arguments[0], "i")
         core.scalars.bind(block.arguments[1], "column")

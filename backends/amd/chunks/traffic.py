@@ -40,7 +40,7 @@ class Traffic:
         core.align(source)
         with self.copies.elements(tile, guard=False) as (row, column, element):
             width = tile.padded if isinstance(tile, Held) else tile.grid.columns
-            last = str(int(count) - 1) if count.isdigit() else f"{count} - 1"
+            last = str(int(count) - 1) if count.isdigit() else f"(int){count} - 1"
             at = self.row(first, row if last == str(tile.rows - 1) else f"min({row}, {last})")
             text = core.item(source, [*places, at, column if width == tile.columns else f"min({column}, {tile.columns - 1})"])
             if tile.element in HALVES:
