@@ -161,8 +161,10 @@ ATTN_DEVICE void multiply(Array<typename Block<Size>::Floats, Count> &to, const 
   }
 }
 
-// A factor of a product in bf16: to nearest, ties away from zero.
-ATTN_DEVICE unsigned short near_bf16(float x) { return __builtin_elementwise_add_sat(bits<unsigned>(x), 0x8000u) >> 16; }
+// `round_bf16` without comparisons; numbers that are none stay so, some with another sign.
+ATTN_DEVICE unsigned short near_bf16(float x) {
+  return __builtin_elementwise_add_sat(bits<unsigned>(x), 0x7fffu + (bits<unsigned>(x) >> 16 & 1)) >> 16;
+}
 
 // ---- shared memory
 
