@@ -55,10 +55,10 @@ def test_every_form_prints(direction: str, state: str, mods: bool) -> None:
 @pytest.mark.parametrize(("direction", "channels"), itertools.product(("forward", "backward"), ("key", "value")))
 def test_decays_of_channels_print(direction: str, channels: str) -> None:
     state = "kv" if channels == "key" else "vk"
-    with sweep(Linear(chunk=16, direction=direction, channels=channels, state=state, mods=True, **_ALL)) as kernel:
+    with sweep(Linear(chunk=32, direction=direction, channels=channels, state=state, mods=True, **_ALL)) as kernel:
         text = program_of(kernel).text
     compile(text, "sweep", "exec")
-    assert 'prefix = T.alloc_shared((16, 64), "float32")' in text
+    assert 'prefix = T.alloc_shared((32, 64), "float32")' in text
 
 
 def test_two_programs_on_a_multiprocessor_come_before_loading_ahead() -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import codegen
 from attn_mlir.backends.nvidia.compile import compile_code
 from attn_mlir.dialects import load_all
@@ -146,7 +146,7 @@ def launch(code: KernelCode, over: int, arguments: Sequence[Any]) -> None:
     from attn_mlir.backends.nvidia.launch import Launcher
 
     device = torch.device("cuda", torch.cuda.current_device())
-    shape: Any = SimpleNamespace(over=over, block_q=128, grid="elements")
+    shape = Kernel("kernel", 128, "rows", over, (), (), False)
     Launcher(shape, code, compile_code(code), device, device.index)(arguments)
 
 

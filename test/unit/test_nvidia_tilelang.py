@@ -75,6 +75,8 @@ def test_every_program_prints(name: str, function: str) -> None:
             text = program_of(kernel).text
             compile(text, name, "exec")
             assert text.count("@T.prim_func") == 1
+            sizes = [int(size) for shape in re.findall(r"T\.alloc_\w+\(\(([\d, -]+)\)", text) for size in shape.split(",") if size.strip()]
+            assert all(0 < size <= 512 for size in sizes), sizes
 
 
 def multiplies(kernel: ir.Operation, tmp_path: Path) -> str:

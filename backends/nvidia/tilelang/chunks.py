@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant
 from attn_mlir.backends.nvidia.tilelang.expressions import strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
-from attn_mlir.backends.nvidia.tilelang.products import can_be_async, new_tile
+from attn_mlir.backends.nvidia.tilelang.products import can_be_async, load_size, new_tile
 from attn_mlir.backends.nvidia.tilelang.structure import PrintBlock, own, print_into
 from attn_mlir.backends.nvidia.tilelang.tiles import Tile
 from attn_mlir.mlir import ir
@@ -25,7 +25,7 @@ def print_sweep(context: Context, op: ir.Operation, print_block: PrintBlock) -> 
         context.where[argument] = context.where[result] = tile
     name, size = context.names.new("chunk"), constant(step) or 1
     first, last = (context.text(v) if constant(v) is not None else context.scalars.name(v) for v in (begin, end))
-    loads, stages = loads_ahead(op), context.stages
+    loads, stages = loads_ahead(context, op), context.stages
     context.tiles.enter()
     copies = [new_tile(context, load, stages) for load in loads]
     if loads and stages > 1:
@@ -41,14 +41,14 @@ def print_sweep(context: Context, op: ir.Operation, print_block: PrintBlock) -> 
     context.tiles.leave()
 
 
-def loads_ahead(op: ir.Operation) -> list[ir.Operation]:
+def loads_ahead(context: Context, op: ir.Operation) -> list[ir.Operation]:
     """The tiles that a loop loads at places which follow from its position alone, each once."""
     found: list[ir.Operation] = []
     for view in op.regions[0].blocks[0].operations:
         load = view.operation
         if load.name != "tile.load" or not can_be_async(load) or not load.operands[0].type.element_type.width == 16:
             continue
-        if not all(_follows(operand, op) for operand in list(load.operands)[1:]):
+        if context.shape(load_size(load)) != load_size(load) or not all(_follows(operand, op) for operand in list(load.operands)[1:]):
             continue
         if all([*other.operands] != [*load.operands] for other in found):
             found.append(load)
@@ -151,8 +151,9 @@ def print_state(context: Context, op: ir.Operation) -> None:
     first, last = context.text(row), context.text(count)
     place = "i" if last == str(rows) else f"T.min(i, {strip(last)} - 1)"
     place = place if first == "0" else f"{first} + {place}"
+    column = "j" if type_.shape[1] == columns else f"T.min(j, {type_.shape[1] - 1})"
     context.line(f"for i, j in T.Parallel({rows}, {columns}):")
-    context.line(f"{tile.at('i', 'j')} = {context.memory.element(source, [context.text(b), context.text(h), place, 'j'])}", 1)
+    context.line(f"{tile.at('i', 'j')} = {context.memory.element(source, [context.text(b), context.text(h), place, column])}", 1)
 
 
 def print_cumsum(context: Context, op: ir.Operation) -> None:

@@ -36,6 +36,7 @@ class Context:
         self.later: list[ir.Operation] = []
         self.multiplies = bool(find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate"))
         self.sweeps = grid_of(kernel) == "chunks"
+        self.chunk = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
         self._loaded: list[list[ir.Operation]] = [[]]
         # Products with transposed tiles share columns between groups of warps.
         self._step = 32 if find_all(kernel, "tile.accumulate") else 16
@@ -65,8 +66,14 @@ class Context:
 
     def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """The shape of the buffer that holds a tile of these sizes."""
+        if self.sweeps:
+            return tuple(self._share(size) for size in sizes)
         rows, *columns = sizes
         return padded(rows), *(padded(size, self._step) for size in columns)
+
+    def _share(self, size: int) -> int:
+        """What a size in a sweep is padded to, as rows and as columns alike, so that four warps can share every product."""
+        return size if size == self.chunk else padded(size, 64 if size > 32 else 32)
 
     def loaded(self) -> list[ir.Operation]:
         """The loads of the block that is open."""

@@ -159,6 +159,8 @@ class Expressions:
         if name in _CASTS:
             return self._cast(op, args[0])
         match name:
+            case "arith.divui" | "arith.remui" if all((self._ranges.of(operand) or (-1, 0))[0] >= 0 for operand in op.operands):
+                return f"{'T.truncdiv' if name == 'arith.divui' else 'T.truncmod'}({', '.join(strip(a) for a in self._widen(op, args))})"
             case "arith.negf":
                 return f"(-{args[0]})"
             case "arith.select":

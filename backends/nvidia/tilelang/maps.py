@@ -219,6 +219,9 @@ class Map:
                 # Over no keys the lowest or highest finite number, not infinity.
                 context.line(f"T.fill({row.name}, {number(identity(kind, value.type), value.type)})")
                 context.line(f"T.reduce_{kind}({source.name}, {row.name}, dim=1, clear=False)")
+            if context.sweeps:  # its users lie in other threads
+                context.where[result] = context.tiles.new(f"{row.name}_shared", "shared", row.shape, row.dtype)
+                context.line(f"T.copy({row.name}, {context.where[result].name})")
             context.scatter(result)
 
 

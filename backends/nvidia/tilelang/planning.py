@@ -49,6 +49,8 @@ def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> 
     rows = ir.IntegerAttr(facts["block_q"]).value
     sums = [ir.RankedTensorType(op.results[0].type).shape for op in find_all(kernel, "tile.dot_rescale")]
     held = max((height * width for height, width in sums), default=0)
+    if rows < 32:
+        return None  # four warps cannot share products of fewer rows and columns
     threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, held // _HELD, 128), _MOST_THREADS)
     fitting: dict[int, int] = {}
     for stages in [int(choices["stages"])] if "stages" in choices else [2, 1]:
