@@ -124,6 +124,9 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
     channels; "states", [B, H, N K, V], N = ceil(T / interval), in rows n K to (n + 1) K the state at the boundary after position
     min((n + 1) interval, T): forward S of the positions up to it, backward that of those after it, both as seen from that boundary.
 
+    The unit attribute `paired` says that products are used as differences only, of two sweeps of one backward (`attn.decay_gradient`): a
+    kernel may leave out of both what both contain, the pairs within a chunk.
+
     With `offsets`, [sequences + 1], B is 1 and positions offsets[n] to offsets[n + 1] are sequence n: each starts from its own initial
     state, [sequences, H, K, V]. States of sequence n then begin at row (offsets[n] // interval + n) K of [1, H, (T // interval +
     sequences) K, V]; rows that this leaves out hold anything.
