@@ -74,6 +74,11 @@ def test_integers(text: str, wanted: np.ndarray | None) -> None:
         assert np.array_equal(at.v[0], np.asarray(wanted).astype(np.uint32))
 
 
+def high_half(x: np.ndarray) -> np.ndarray:
+    """The upper 16 bits of an f32 as a number in f16."""
+    return (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.float16).astype(np.float64)
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -85,6 +90,7 @@ def test_integers(text: str, wanted: np.ndarray | None) -> None:
         ("v_pk_fma_f32 v[0:1], v[2:3], v[2:3], v[2:3] op_sel_hi:[0,0,0]", (LANE + 0.5) ** 2 + LANE + 0.5),
         ("v_div_fixup_f32 v0, v2, 1.0, v2", LANE + 0.5),
         ("v_fma_mix_f32 v0, v2, 2.0, v2", (LANE + 0.5) * 3),
+        ("v_fma_mix_f32 v0, v2, 2.0, -v2 op_sel:[0,0,1] op_sel_hi:[0,0,1]", (LANE + 0.5) * 2 - high_half(LANE + 0.5)),
     ],
 )
 def test_floats(text: str, wanted: np.ndarray) -> None:

@@ -127,6 +127,7 @@ def test_two_calls_through_the_state() -> None:
 def test_the_machine_code_in_the_interpreter() -> None:
     check(half(initial=True, final=True), 40, {"q": 1, "k": 1, "v": 1, "decay": 1}, "hip-interpreted")
     check(half(channels="key", final=True), 18, {"q": 1, "k": 1, "v": 1, "decay": 1}, "hip-interpreted")
+    check(half(state="vk", direction="backward", factor=True, interval=64), 20, {"q": 1, "k": 1, "v": 1, "decay": 1}, "hip-interpreted")
 
 
 def mamba(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dt: torch.Tensor, a: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Vector instructions on pairs of registers, and on the halves of registers."""
 
-import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -128,12 +128,16 @@ def _mixed(result: str) -> Callable[[Instruction], Step]:
         only(instruction, "op_sel", "op_sel_hi")
         register = register_of(instruction, 0)
         halves, high = instruction.numbers("op_sel_hi", (0, 0, 0)), instruction.numbers("op_sel", (0, 0, 0))
-        reads = [source(instruction, i + 1, 0, 0 if halves[i] else FLOAT) for i in range(3)]
-        if any(half and re.search(r"[-|]", instruction.operands[i + 1]) for i, half in enumerate(halves)):
+        if any(half and "|" in instruction.operands[i + 1] for i, half in enumerate(halves)):
             raise unknown(instruction)
+        signs = [-1.0 if half and instruction.operands[i + 1].startswith("-") else 1.0 for i, half in enumerate(halves)]
+        texts = [text.removeprefix("-") if i and halves[i - 1] else text for i, text in enumerate(instruction.operands)]
+        plain = replace(instruction, operands=type(instruction.operands)(texts))
+        reads = [source(plain, i + 1, 0, 0 if halves[i] else FLOAT) for i in range(3)]
 
         def run(wave: Wave) -> None:
             values = [np.asarray(_half_of(read(wave), high[i]) if halves[i] else read(wave).view(F32), F64) for i, read in enumerate(reads)]
+            values = [value * sign for value, sign in zip(values, signs, strict=True)]
             value = (values[0] * values[1] + values[2]).astype(F32)
             if result == "f32":
                 wave.write(register, value.view(U32))
