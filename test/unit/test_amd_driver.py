@@ -10,7 +10,7 @@ from amd_fakes import fake_gpu
 from amd_forward import LOG2_E, arguments, forward_code, inputs
 from amd_tools import needs_clang
 from attn_mlir.backends import backend_for
-from attn_mlir.backends.amd import clang, hip
+from attn_mlir.backends.amd import clang, hip, launch
 from attn_mlir.backends.amd.compile import Binary, compile_code, parse_log
 from attn_mlir.backends.amd.launch import HipLauncher, readable
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
@@ -89,6 +89,23 @@ def test_a_launch() -> None:
         assert [gpu.value(i, ctypes.c_void_p) for i in range(5)] == [x.data_ptr() for x in values[:5]]  # type: ignore[union-attr]
         assert [gpu.value(i, ctypes.c_int) for i in (5, 6, 7)] == [256, 4, 2]
         assert gpu.value(8, ctypes.c_float) == pytest.approx(LOG2_E / 8)
+
+
+def test_parameters_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tensors at the same place with the same sizes; what has to be copied is packed each time."""
+    asked, packed = small(Parameter("pointer", 0, align=8), Parameter("scalar", 1, type="float")), []
+    monkeypatch.setattr(launch, "values_of", lambda *given: packed.append(given) or values_of(*given))
+    whole = torch.zeros(1, 2, 16, 32, dtype=torch.float16)
+    with fake_gpu(2) as gpu:
+        launcher = HipLauncher(asked, BINARY, 0)
+        for tensor, number in ((whole, 0.5), (whole, 0.5), (whole[:, :, :8], 0.5), (whole, 0.5), (whole, 2.0)):
+            launcher([tensor, number], range(0))
+            assert gpu.value(0, ctypes.c_void_p) == whole.data_ptr()
+            assert gpu.value(1, ctypes.c_float) == number
+        assert len(packed) == 3
+        for _ in range(2):
+            launcher([whole[..., 1:25], 0.5], range(0))
+        assert len(packed) == 5
 
 
 def test_code_that_the_runtime_refuses() -> None:
