@@ -1,0 +1,44 @@
+"""The benchmark of linear attention runs (here: on the CPU), checks what it times, and compares with recorded times."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("nvidia_linear")
+
+
+def test_quick_run_on_a_cpu(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "report.json"
+    options = ("--quick", "--device", "cpu", "--rounds", "1", "--launches", "1", "--cases", "simple_gla", "--parts", "forward")
+    assert script.main([*options, "--json", str(path)]) == 0
+    assert "| simple_gla | 128 | forward |" in capsys.readouterr().out
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["systems"]["attn_mlir"]["errors"]["o"] < 4e-3 and row["systems"]["attn_mlir"]["ms"] > 0
+    assert row["systems"]["eager"]["errors"]["o"] < 3e-2
+
+
+def test_wrong_results_get_no_time(script: Any) -> None:
+    case = script.Case("simple_gla", 1, 64, 2, 2, 16, 16)
+    x = case.inputs("cpu")
+    do = torch.ones(1, 64, 2, 16).bfloat16()
+    wanted, gradients = script.exact(case, x, do)
+    found, call = script._prepare("backward", lambda x: 1.01 * script.eager(case, x), x, do, (wanted, gradients, 4e-3))
+    assert call is None and {"o", "dq", "dk", "dv", "dg"} == set(found["errors"]) and found["reason"].startswith("wrong")
+
+
+def test_recorded_times_stand_in_for_what_is_not_installed(script: Any) -> None:
+    systems = {"attn_mlir": {"ms": 0.5}, "peer": {"reason": "mamba_ssm is not installed"}}
+    row = {"case": "mamba2", "direction": "forward", "batch": 8, "length": 4096, "floor_ms": 0.15, "systems": systems}
+    assert (
+        script.table([row]).splitlines()[-1] == "| mamba2 | 4096 | forward | 0.500 | 0.150 |  | 1.402 (mamba_ssm, recorded) | 2.80 | 2.0 |"
+    )
