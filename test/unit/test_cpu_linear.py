@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import attn_mlir
 from attn_mlir.backends.cpu.program import compile_program
 from linear_programs import Linear, error, inputs, recurrence
 
@@ -63,3 +64,42 @@ def test_sequences_of_offsets_and_blocks_of_columns(direction: str) -> None:
 def test_element_types(element: str) -> None:
     program = Linear(k=16, v=16, chunk=16, element=element, score="f64" if element == "f64" else "f32", initial=True, final=True)
     check(program, 1, _HEADS, 100, bar=1e-13 if element == "f64" else 0.004)
+
+
+@pytest.mark.parametrize("length", [1, 500, 4096])
+@pytest.mark.parametrize("gate", [1e-4, 1.0, 10.0])
+def test_lengths_and_gates(length: int, gate: float) -> None:
+    check(Linear(k=16, v=16, chunk=32, initial=True, final=True), 1, {"q": 1, "k": 1, "v": 1, "decay": 1}, length, gate=gate)
+
+
+def test_steps_are_chunks_of_one_position() -> None:
+    """A sequence in steps through the state, and at once."""
+    whole, step = (Linear(k=16, v=24, chunk=chunk, initial=True, final=True) for chunk in (32, 1))
+    given = rounded(whole, inputs(whole, 1, {"q": 1, "k": 1, "v": 2, "decay": 2}, 40))
+    o, final = compile_program(whole.text(), "attention").run(list(given.values()))
+    program, state, parts = compile_program(step.text(), "attention"), given["initial"], []
+    for t in range(40):
+        part, state = program.run([*(given[name][:, :, t : t + 1] for name in ("q", "k", "v", "decay")), state])
+        parts.append(part)
+    assert error(torch.cat(parts, 2), o) < 1e-6 and error(state, final) < 1e-6
+
+
+@pytest.mark.parametrize("channels", [False, True])
+@pytest.mark.parametrize("gate", [1e-3, 10.0])
+def test_gradients(channels: bool, gate: float) -> None:
+    """Those of decays, which are differences of sums, too."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, 70, 16, generator=generator) for heads in (1, 2, 4))
+    decay = -gate * torch.rand((1, 4, 70, *([16] if channels else [])), generator=generator)
+    upstream = torch.randn(1, 4, 70, 16, generator=generator)
+    leaves = [x.requires_grad_() for x in (q / 4, k, v, decay)]
+    found = torch.autograd.grad(attn_mlir.linear_attention(*leaves[:3], decay=decay), leaves, upstream)
+    state, rows = torch.zeros(1, 4, 16, 16, dtype=torch.float64), []
+    of_q, of_k, of_v, g = (x.double().repeat_interleave(4 // x.shape[1], 1) for x in leaves)
+    for t in range(70):
+        factor = g[:, :, t].exp()
+        state = state * (factor[..., None] if channels else factor[..., None, None]) + of_k[:, :, t, :, None] * of_v[:, :, t, None]
+        rows.append(torch.einsum("bhk,bhkv->bhv", of_q[:, :, t], state))
+    wanted = torch.autograd.grad(torch.stack(rows, 2), leaves, upstream.double())
+    for name, made, value in zip(("q", "k", "v", "decay"), found, wanted, strict=True):
+        assert error(made, value) < 1e-6, name

@@ -1,0 +1,47 @@
+"""The benchmark of linear attention on the CPU runs, and checks what it times. Nothing here depends on speed."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def test_quick_run_reports_every_case(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent / "python")}
+    options = ["--quick", "--rounds", "2", "--seconds", "0.0005", "--markdown", "--json", str(tmp_path / "report.json")]
+    command = [sys.executable, str(BENCHMARKS / "cpu_linear.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert len(report["results"]) == 6
+    for result in report["results"]:
+        assert f"| {result['case']} " in done.stdout
+        assert max(result["errors"]) < 2e-5
+        assert all(len(samples) == 2 for samples in result["samples_ms"].values())
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("cpu_linear")
+
+
+def test_wrong_results_are_not_timed(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "linear_attention", lambda q, k, v, decay: 0 * v + 0 * (q.sum() + k.sum() + decay.sum()))
+    results = benchmark.run_case(benchmark.cases(True)[0], None)
+    assert [result["reason"].startswith("wrong: errors") for result in results] == [True] * 3
+
+
+def test_the_formula_does_not_depend_on_chunks(benchmark: Any) -> None:
+    for case in benchmark.cases(True):
+        inputs = [x.double() for x in case.inputs()]
+        whole, steps = (benchmark.chunked(*inputs, chunk=chunk) for chunk in (64, 1))
+        assert benchmark.error(whole, steps) < 1e-12
