@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.grid import depends_on_block
+from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of, skips
@@ -54,6 +55,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         fields.update(able | {"partial": "block", "skip": 0})
     elif not narrow and columns <= 128 and warpgroups == 2 and not _gathers(kernel):
         fields["optimistic"] = able["optimistic"]
+    if not narrow and flow == "flat" and _shares(kernel):
+        flow = "each"  # measured on an H200
     fields.update({name: value for name, value in choices.items() if name in fields or name == "longer"})
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
     for name, usual in _USUAL.items():
@@ -147,6 +150,13 @@ def _gathers(kernel: ir.Operation) -> bool:
             ):
                 return True
     return False
+
+
+def _shares(kernel: ir.Operation) -> bool:
+    """Whether weights without a maximum are quotients that share reciprocals, as those of sigmoid."""
+    steps = [step for chain in chains(body(kernel)) for step in read_chain(chain) or []]
+    divisions = [op for step in steps if step.sums.name == "tile.dot_add" for op in find_all(step.loop, "arith.divf")]
+    return any(SHARED in op.attributes for op in divisions)
 
 
 def _flow(kernel: ir.Operation) -> str:
