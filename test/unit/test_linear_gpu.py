@@ -1,0 +1,144 @@
+"""Linear attention from Python on an NVIDIA GPU: the ready-made functions, the engine, sequences in one, steps, torch.compile."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from attn_mlir import (
+    CustomIO,
+    LinearAttentionEngine,
+    gla,
+    lightning,
+    linear_attention,
+    linear_attention_step,
+    mamba2,
+    meta_tensor,
+    retention_linear,
+    simple_gla,
+)
+from attn_mlir.errors import UnsupportedError
+from linear_reference import error, reference
+
+pytestmark = pytest.mark.gpu
+B, H, K, V = 2, 4, 128, 64
+BOUND = 0.004
+
+
+def inputs(t: int, dtype: torch.dtype = torch.bfloat16, heads: int = H) -> dict[str, torch.Tensor]:
+    """[B, T, H, D] on the GPU."""
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def randn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, device="cuda")
+
+    found = {"q": randn(B, t, heads, K).to(dtype), "k": (randn(B, t, heads, K) * K**-0.5).to(dtype), "v": randn(B, t, H, V).to(dtype)}
+    gates = {"g": functional.logsigmoid(randn(B, t, H) + 1.0), "gk": functional.logsigmoid(randn(B, t, H, K) + 1.0)}
+    return found | gates | {"dt": randn(B, t, H).sigmoid() * 0.3, "A": -randn(H).abs() - 0.3, "state": randn(B, H, K, V), "D": randn(H)}
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().cpu().double().transpose(1, 2) if x.dim() > 2 else x.detach().cpu().double()
+
+
+def compare(run: Callable[..., Any], known: Callable[..., Any], x: dict[str, torch.Tensor], wanted: str) -> dict[str, float]:
+    """Errors of o, the final state and the gradients of what `wanted` names; `known` takes float64 tensors on the CPU."""
+    mine = {n: value.clone().requires_grad_(n in wanted.split()) for n, value in x.items()}
+    theirs = {n: value.detach().cpu().double().requires_grad_(n in wanted.split()) for n, value in x.items()}
+    results, expected = run(mine), known(theirs)
+    weights = [torch.randn_like(result) for result in results]
+    torch.autograd.backward(results, weights)
+    torch.autograd.backward(expected, [weight.cpu().double() for weight in weights])
+    found = {name: error(r.cpu(), e) for name, r, e in zip(("o", "final"), results, expected, strict=True)}
+    return found | {f"d {n}": error(mine[n].grad.cpu(), theirs[n].grad) for n in wanted.split()}  # type: ignore[union-attr]
+
+
+def pair(x: dict[str, torch.Tensor], decay: Any, scale: float | None = None) -> Any:
+    q, k, v = (x[n].transpose(1, 2) for n in "qkv")
+    o, final = reference(q, k, v, decay, scale, initial_state=x["state"])
+    return o.transpose(1, 2), final
+
+
+CASES: dict[str, tuple[Any, Any, str]] = {
+    "simple_gla": (lambda x: (simple_gla, {"g": x["g"]}), lambda x: x["g"].transpose(1, 2), "g"),
+    "retention": (lambda x: (retention_linear, {}), lambda x: torch.log1p(-torch.exp2(-5.0 - torch.arange(H, dtype=torch.float64))), ""),
+    "lightning": (lambda x: (lightning, {"layer_idx": 1, "num_layers": 4}), lambda x: -6.0 / H * torch.arange(H, dtype=torch.float64), ""),
+    "gla": (lambda x: (gla, {"g": x["gk"]}), lambda x: x["gk"].transpose(1, 2), "gk"),
+}
+
+
+@pytest.mark.parametrize("t", [1, 70, 500])
+@pytest.mark.parametrize("case", CASES)
+def test_ready_made(case: str, t: int) -> None:
+    choose, decay, wanted = CASES[case]
+
+    def run(x: dict[str, torch.Tensor]) -> Any:
+        function, options = choose(x)
+        return function(x["q"], x["k"], x["v"], initial_state=x["state"], output_final_state=True, **options)
+
+    found = compare(run, lambda x: pair(x, decay(x)), inputs(t), f"q k v state {wanted}")
+    assert max(found.values()) < BOUND, found
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mamba2(dtype: torch.dtype) -> None:
+    def run(x: dict[str, torch.Tensor]) -> Any:
+        return mamba2(x["v"], x["dt"], x["A"], x["k"], x["q"], 256, D=x["D"], initial_states=x["state"].mT, return_final_states=True)
+
+    def known(x: dict[str, torch.Tensor]) -> Any:
+        y, final = pair({**x, "v": x["v"] * x["dt"][..., None]}, (x["dt"] * x["A"]).transpose(1, 2), 1.0)
+        return y + x["v"] * x["D"][:, None], final.mT
+
+    found = compare(run, known, inputs(300, dtype, heads=1), "q k v dt A D state")
+    assert max(found.values()) < BOUND, found
+
+
+def test_the_engine() -> None:
+    t = 200
+    x = inputs(t, heads=1)
+    metas = [meta_tensor(B, heads, t, dim, dtype=torch.bfloat16) for heads, dim in ((1, K), (1, K), (H, V))]
+    mod = LinearAttentionEngine(
+        metas,
+        decay_mod=lambda g, custom_io: g * custom_io.input_tensors["A"],
+        v_mod=lambda v, custom_io: v * custom_io.input_tensors["dt"],
+        custom_io=CustomIO({"A": (1, "heads"), "dt": ("batch", "heads", "seq_len")}),
+    )  # fmt: skip
+    q, k, v, dt = (x[n].transpose(1, 2) for n in ("q", "k", "v", "dt"))
+    o = mod(q, k, v, dt, x["A"][None], dt)
+    d, a = turned(x["dt"]), turned(x["A"])
+    assert error(o.cpu(), reference(turned(x["q"]), turned(x["k"]), turned(x["v"]) * d[..., None], d * a[:, None])[0]) < BOUND
+
+
+def test_sequences_in_one_and_their_steps() -> None:
+    x, bounds = {n: value[:1] if value.dim() > 2 else value for n, value in inputs(260).items()}, [0, 64, 64, 191, 260]
+    q, k, v, g = (x[n].transpose(1, 2) for n in ("q", "k", "v", "g"))
+    offsets = torch.tensor(bounds, device="cuda", dtype=torch.int32)
+    o, final = linear_attention(q, k, v, g, cu_seqlens=offsets, output_final_state=True)
+    known, states = reference(*(turned(x[n]) for n in ("q", "k", "v", "g")), cu_seqlens=bounds)
+    assert error(o.cpu(), known) < BOUND
+    assert error(final.cpu(), states) < BOUND
+    state, steps = None, []
+    for i in range(191, 200):
+        step, state = linear_attention_step(q[:, :, i], k[:, :, i], v[:, :, i], g[:, :, i], state)
+        steps.append(step)
+    assert error(torch.stack(steps, 2).cpu(), known[:, :, 191:200]) < BOUND
+
+
+def test_compiled_by_torch() -> None:
+    def run(x: dict[str, torch.Tensor]) -> Any:
+        return mamba2(x["v"], x["dt"], x["A"], x["k"], x["q"], D=x["D"], dt_softplus=True, return_final_states=True)
+
+    mine, theirs = ({n: value.requires_grad_() for n, value in inputs(130).items()} for _ in range(2))
+    results, known = torch.compile(run, fullgraph=True)(mine), run(theirs)
+    torch.autograd.backward(results, [torch.ones_like(r) for r in results])
+    torch.autograd.backward(known, [torch.ones_like(r) for r in known])
+    for name in ("q", "k", "v", "dt", "A", "D"):
+        assert error(mine[name].grad.cpu(), theirs[name].grad.cpu().double()) < BOUND, name  # type: ignore[union-attr]
+
+
+def test_float32_says_what_to_do() -> None:
+    x = inputs(10, torch.float32)
+    with pytest.raises(UnsupportedError, match="take 16-bit inputs"):
+        simple_gla(x["q"], x["k"], x["v"], x["g"])
