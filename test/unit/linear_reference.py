@@ -67,7 +67,7 @@ def error(result: Any, expected: Any) -> float:
     return (difference.square().mean().sqrt() / expected.detach().square().mean().sqrt().clamp(min=1e-6)).item()
 
 
-_DECAYS, _SUMS = {"d g", "d gk", "d dt", "d decay", "d bias"}, {"d A", "d gamma", "d rates"}
+_DECAYS, _SUMS = {"d g", "d gk", "d dt", "d decay"}, {"d A", "d gamma", "d rates", "d bias"}
 
 
 def check_errors(found: dict[str, float]) -> None:

@@ -62,10 +62,9 @@ def mamba2(
     )  # fmt: skip
     y, final = made if return_final_states else (made, None)
     if D is not None:
-        y = y + x * (D if D.dim() == 2 else D.unsqueeze(1))
+        y = torch.addcmul(y, x, (D if D.dim() == 2 else D.unsqueeze(1)).to(x.dtype))  # one pass over memory
     if z is not None:
         y = y * functional.silu(z.to(y.dtype))
-    y = y.to(x.dtype)
     return (y, final.transpose(2, 3)) if final is not None else y
 
 
