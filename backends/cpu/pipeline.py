@@ -29,5 +29,8 @@ def kernel(chunk: int, channel_chunk: int) -> str:
 KERNEL = kernel(_CHUNK, _CHANNEL_CHUNK)
 """From stage 0 to the scheduled kernel."""
 
+STEP = kernel(1, 1)
+"""The same for linear attention of a single position."""
+
 ALL = f"{KERNEL},{LLVM}"
 """From stage 0 to the LLVM dialect."""

@@ -30,17 +30,26 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
 SUFFIX = "mlirbc"
-_PROGRAMS: dict[tuple[str, str, str], "CpuProgram"] = {}
+_PROGRAMS: dict[tuple[str, str, str, str], "CpuProgram"] = {}
 
 
 class CpuProgram(HostProgram):
     """A function compiled for the CPU that takes tensors and numbers and returns tensors. See `driver.Program`."""
 
-    def __init__(self, source: str, prepare: str, function: Host, kernels: dict[str, Kernel], workers: dict[str, Worker]) -> None:
+    def __init__(
+        self, source: str, prepare: str, function: Host, kernels: dict[str, Kernel], workers: dict[str, Worker], to_kernels: str
+    ) -> None:
         super().__init__(function, kernels)
+        self._pipeline = to_kernels
         self._source = source
         self._prepare = prepare
         self._workers = workers
+
+    def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        """See `driver.Program.run`. A single position of linear attention, as in decoding, is a chunk of its own."""
+        if self._pipeline == pipeline.KERNEL and inputs[0].shape[2] == 1 and any(k.grid == "chunks" for k in self.kernels.values()):
+            return compile_program(self._source, self.host.name, self._prepare, pipeline.STEP).run(inputs, layout)
+        return super().run(inputs, layout)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         return readable(tensor, by_columns)
@@ -71,16 +80,19 @@ def compile_derivative(source: str, function: str, wrt: Sequence[str], determini
     return compile_program(source, *prepare_derivative(function, wrt))
 
 
-def compile_program(source: str, name: str, prepare: str = OUTLINE) -> CpuProgram:
-    """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk."""
-    key = (source, name, prepare)
+def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: str = pipeline.KERNEL) -> CpuProgram:
+    """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory or on disk.
+
+    `to_kernels` is the pipeline that makes kernels of its steps.
+    """
+    key = (source, name, prepare, to_kernels)
     if key not in _PROGRAMS:
         _PROGRAMS[key] = _compile(*key)
     return _PROGRAMS[key]
 
 
-def _compile(source: str, name: str, prepare: str) -> CpuProgram:
-    key = disk_cache.key_of(source, name, prepare, pipeline.KERNEL, pipeline.LLVM, host().name, disk_cache.version("cpu"))
+def _compile(source: str, name: str, prepare: str, to_kernels: str) -> CpuProgram:
+    key = disk_cache.key_of(source, name, prepare, to_kernels, pipeline.LLVM, host().name, disk_cache.version("cpu"))
     found = disk_cache.load(key, SUFFIX)
     with ir.Context() as context:
         load_all(context)
@@ -88,9 +100,9 @@ def _compile(source: str, name: str, prepare: str) -> CpuProgram:
             function, kernels = from_json(found[1])
             module = ir.Module.parse(found[0])
         else:
-            module, function, kernels = _lower(source, name, prepare)
+            module, function, kernels = _lower(source, name, prepare, to_kernels)
             disk_cache.save(key, SUFFIX, bytecode(module), to_json(function, kernels))
-        return CpuProgram(source, prepare, function, kernels, load_workers(module, kernels))
+        return CpuProgram(source, prepare, function, kernels, load_workers(module, kernels), to_kernels)
 
 
 def bytecode(module: ir.Module) -> bytes:
@@ -100,13 +112,13 @@ def bytecode(module: ir.Module) -> bytes:
     return stream.getvalue()
 
 
-def _lower(source: str, name: str, prepare: str) -> tuple[ir.Module, Host, dict[str, Kernel]]:
+def _lower(source: str, name: str, prepare: str, to_kernels: str) -> tuple[ir.Module, Host, dict[str, Kernel]]:
     with reported():
         module = ir.Module.parse(source)
         Pipeline.parse(prepare, registry()).run(module)
         function = read_host(function_named(module, name))
         keep_kernels(module, function)
-        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        Pipeline.parse(to_kernels, registry()).run(module)
         called = [step for step in function.steps if step.kernel]
         kernels = {step.kernel: read_kernel(function_named(module, step.kernel), len(step.results)) for step in called}
         Pipeline.parse(pipeline.LLVM, registry()).run(module)

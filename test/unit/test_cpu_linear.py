@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import attn_mlir
+from attn_mlir.backends.cpu import pipeline
+from attn_mlir.backends.cpu import program as cpu
 from attn_mlir.backends.cpu.program import compile_program
+from attn_mlir.backends.program import OUTLINE
 from linear_programs import Linear, error, inputs, recurrence
 
 _DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
@@ -103,3 +106,11 @@ def test_gradients(channels: bool, gate: float) -> None:
     wanted = torch.autograd.grad(torch.stack(rows, 2), leaves, upstream.double())
     for name, made, value in zip(("q", "k", "v", "decay"), found, wanted, strict=True):
         assert error(made, value) < 1e-6, name
+
+
+def test_a_single_position_is_a_chunk_of_its_own() -> None:
+    program = Linear(k=16, v=24, chunk=0, initial=True, final=True)
+    check(program, 1, {"q": 1, "k": 1, "v": 2, "decay": 2}, 40)
+    assert (program.text(), "attention", OUTLINE, pipeline.STEP) not in cpu._PROGRAMS
+    check(program, 1, {"q": 1, "k": 1, "v": 2, "decay": 2}, 1)
+    assert (program.text(), "attention", OUTLINE, pipeline.STEP) in cpu._PROGRAMS
