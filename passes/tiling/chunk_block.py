@@ -204,6 +204,14 @@ class ChunkBlock:
             state = build.dot_accumulate(state, carry if number == 0 else None, *pair, transpose_a=True)
         return state
 
+    def multiplied(self, tile: ir.Value) -> ir.Value:
+        """A tile in the type that products multiply."""
+        type_ = ir.RankedTensorType(tile.type)
+        if type_.element_type == self.element:
+            return tile
+        made = [self.tile(type_.shape, self.element)]
+        return self.map(made, lambda i, j: [cast_float(tensor.ExtractOp(tile, [i, j]).result, self.element)])[0]
+
     def pieces(self, type_: ir.Type, element: Callable[[ir.Value, ir.Value], ir.Value]) -> list[ir.Value]:
         """A tile of scores, element by element, in the type that products multiply: rounded, or as two tiles that sum up to it."""
         tile = ir.RankedTensorType(type_)

@@ -75,7 +75,7 @@ def of_state_and_pairs(parts: Parts, factor: ir.Value) -> ir.Value:
     row = block.tile([block.size])
     if not block.forward:
         return block.map([row], lambda i: [of_state(i)])[0]
-    scores, others = parts.scores(), build.dot(factor, parts.v, block.score, transpose_b=True)
+    scores, others = parts.scores(), build.dot(block.multiplied(factor), parts.v, block.score, transpose_b=True)
     zero, last = constant_float(block.score, 0.0), constant_index(block.size - 1)
 
     def pair(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
