@@ -75,12 +75,14 @@ _DIVISION = """template <typename T> {start}T {name}(T a, T b) {{  // divides by
 
 
 _SHARED = """{start}void quotients_{count}(float a, const float (&x)[{count}], float (&quotient)[{count}]) {{
-  // a / x, for numbers x between 2^-{power} and 1: one reciprocal. Where an x is 0, as `sum_to_one` has it of NaN, a quotient is NaN.
-  const float {declare};
+  // a / min(x, 1), for numbers x of at least 2^-{power}: one reciprocal. If an x is NaN, so is a quotient.
+  {declare}
 #ifdef __CUDA_ARCH__
+  {clamp}
   float all;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(all) : "f"({product}));
 #else
+  {clamp_host}
   float all = 1.0f / ({product});
 #endif
   {rest}
@@ -89,15 +91,28 @@ _SHARED = """{start}void quotients_{count}(float a, const float (&x)[{count}], f
 
 def _shared(count: int, power: int) -> str:
     """Quotients of 2 or 4 elements by one reciprocal."""
-    declare = ", ".join(f"x{number} = x[{number}]" for number in range(count))
+    names = [f"x{number}" for number in range(count)]
+    clamp = " ".join(f"{name} = __saturatef(x[{number}]);" for number, name in enumerate(names))
+    host = " ".join(f"{name} = x[{number}] < 1.0f ? x[{number}] : 1.0f;" for number, name in enumerate(names))
     if count == 2:
         rest = "all *= a;\n  quotient[0] = all * x1, quotient[1] = all * x0;"
-        return _SHARED.format(start=_START, count=2, power=power, declare=declare, product="x0 * x1", rest=rest)
+        return _SHARED.format(
+            start=_START, count=2, power=power, declare="float x0, x1;", clamp=clamp, clamp_host=host, product="x0 * x1", rest=rest
+        )
     rest = (
         "all *= a;\n  const float first = all * (x2 * x3), second = all * (x0 * x1);\n"
         "  quotient[0] = first * x1, quotient[1] = first * x0, quotient[2] = second * x3, quotient[3] = second * x2;"
     )
-    return _SHARED.format(start=_START, count=4, power=power, declare=declare, product="(x0 * x1) * (x2 * x3)", rest=rest)
+    return _SHARED.format(
+        start=_START,
+        count=4,
+        power=power,
+        declare="float x0, x1, x2, x3;",
+        clamp=clamp,
+        clamp_host=host,
+        product="(x0 * x1) * (x2 * x3)",
+        rest=rest,
+    )
 
 
 def _division(name: str, result: str) -> str:
@@ -124,15 +139,6 @@ HELPERS: dict[str, str] = {
   return result;
 #else
   return tanhf(x);
-#endif
-}}""",
-    "sum_to_one": f"""{_START}float sum_to_one(float a, float b) {{  // min(a + b, 1) of numbers that are not negative; 0 for NaN
-#ifdef __CUDA_ARCH__
-  float sum;  // __saturatef(a + b) would be two instructions
-  asm("add.ftz.sat.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
-  return sum;
-#else
-  return a + b < 1.0f ? a + b : a + b >= 1.0f ? 1.0f : 0.0f;
 #endif
 }}""",
     "quotients_2": _shared(2, 63),

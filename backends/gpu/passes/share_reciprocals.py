@@ -41,21 +41,13 @@ def shared_divisions(block: ir.Block, depends: dict[ir.Value, frozenset[int]]) -
     found = [op for op in operations if SHARED in op.attributes and depends[op.results[0]] == frozenset({0, 1})]
     numbers = {ir.IntegerAttr(op.attributes[SHARED]).value for op in found}
     nested = any(_needs(op.operands[1], found) for op in found)
-    return (
-        []
-        if len(numbers) != 1
-        or nested
-        or not all(terms(op.operands[1]) for op in found)
-        or any(op.name == "arith.select" for op in operations)
-        else found
-    )
+    return [] if len(numbers) != 1 or nested or any(op.name == "arith.select" for op in operations) else found
 
 
-def terms(divisor: ir.Value) -> list[ir.Value]:
-    """a and b of min(a + b, 1), the divisor of a shared quotient; none for another one."""
+def unclamped(divisor: ir.Value) -> ir.Value:
+    """x of min(x, 1), which shared quotients take themselves."""
     op = maker(divisor, "arith.minimumf")
-    sum_ = maker(op.operands[0], "arith.addf") if op is not None else None
-    return [] if sum_ is None else list(sum_.operands)
+    return divisor if op is None else op.operands[0]
 
 
 def _needs(value: ir.Value, ops: list[ir.Operation]) -> bool:

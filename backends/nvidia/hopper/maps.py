@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divisions, terms
+from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divisions, unclamped
 from attn_mlir.backends.gpu.scalars import dependence, float_literal, frontier
 from attn_mlir.backends.nvidia.hopper.bounds import Comparison, comparisons, falls, is_minus_inf, only_compared, upper_bound, vanishes
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -335,8 +335,7 @@ class _Elements:
                 core.writer.line(f"float {divisors}[{count}], {quotients}[{count}];")
             with self._member(count):
                 for op, (divisors, _) in arrays.items():
-                    a, b = (core.scalars.emit(term) for term in terms(op.operands[1]))
-                    core.writer.line(f"{divisors}[k] = {core.scalars.helper('sum_to_one')}({a}, {b});")
+                    core.writer.line(f"{divisors}[k] = {core.scalars.emit(unclamped(op.operands[1]))};")
             for op, (divisors, quotients) in arrays.items():
                 core.writer.line(f"{function}({core.scalars.emit(op.operands[0])}, {divisors}, {quotients});")
             with self._member(count):
