@@ -26,7 +26,9 @@ def program_of(kernel: ir.Operation) -> Program:
 def emit_ahead(kernels: Sequence[ir.Operation]) -> None:
     """Starts to lower those of the scheduled kernels that go through TileLang, side by side."""
     schedules = [attributes.read(kernel, attributes.SCHEDULE) for kernel in kernels]
-    chosen = [(kernel, str(fields["arch"])) for kernel, fields in zip(kernels, schedules, strict=True) if fields["emitter"] == "tilelang"]
+    chosen = [
+        (kernel, str(fields["arch"])) for kernel, fields in zip(kernels, schedules, strict=True) if fields.get("emitter") == "tilelang"
+    ]
     lower_ahead([(program_of(kernel).text, arch) for kernel, arch in chosen])
 
 
