@@ -102,7 +102,7 @@ def block_sizes(rows: int, vectors: int, registers: int) -> tuple[int, int]:
                 continue
             # Loads for each multiplication, on sizes rounded up to whole blocks; enough sums in flight hide the latency.
             steps = -(-rows // high) * -(-vectors // wide)
-            cost = steps * max(high * wide, 8, 0.9 * (high + wide))
+            cost = steps * (max(high * wide, 8, high + wide) + 0.05 * (high + wide))
             score = (-cost, float(high * wide))
             if best == (-1.0, 0.0) or score > best:
                 best, found = score, (high, wide)
