@@ -65,7 +65,8 @@ def state_columns(facts: Facts) -> int:
     """Columns of v that a program of a sweep takes: states of more are shared by several programs, which find place on a multiprocessor."""
     if facts.wide and facts.value % 128 == 0:
         return 128
-    return next((size for size in (64, 48, 32, 16) if facts.value % size == 0), facts.value)
+    most = 64 if facts.head <= 256 else 32  # two pieces of a larger state do not fit into shared memory
+    return next((size for size in (64, 48, 32, 16) if size <= most and facts.value % size == 0), facts.value)
 
 
 def _columns(values: list[ir.Value]) -> tuple[int, int, int]:

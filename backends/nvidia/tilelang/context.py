@@ -35,6 +35,7 @@ class Context:
         self.homes: dict[ir.Value, Tile] = {}
         self.later: list[ir.Operation] = []
         self.multiplies = bool(find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate"))
+        self._sums = not self.multiplies and bool(find_all(kernel, "tile.cumsum"))
         self.sweeps = grid_of(kernel) == "chunks"
         self.chunk = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
         self._loaded: list[list[ir.Operation]] = [[]]
@@ -66,7 +67,7 @@ class Context:
 
     def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """The shape of the buffer that holds a tile of these sizes."""
-        if self.sweeps:
+        if self.sweeps or (self._sums and len(sizes) == 2):
             return tuple(self._share(size) for size in sizes)
         rows, *columns = sizes
         return padded(rows), *(padded(size, self._step) for size in columns)
