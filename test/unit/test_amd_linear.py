@@ -223,3 +223,26 @@ def test_the_public_api_with_sequences() -> None:
     want = torch.autograd.grad(wanted, exact, (grads[0].half().double(), grads[1].double()))
     for name, found, right in zip(("o", "final", "q", "k", "v", "decay", "initial"), (o, final, *got), (*wanted, *want), strict=True):
         assert error(found.detach().double().numpy(), right.detach().numpy()) < 0.004, name
+
+
+@needs_host_clang
+def test_gradients_of_decays_of_channels() -> None:
+    """Also where some decays forget everything: nothing becomes NaN."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 30, 32).div(scale).half() for scale in (5.6, 1, 1))
+    decay = -torch.rand(1, 2, 30, 32)
+    decay[:, :, ::7, ::3] = -10
+    leaves = [x.requires_grad_() for x in (q, k, v, decay)]
+    grad = torch.randn(1, 2, 30, 32).half()
+    o = linear_attention(*leaves, device=EMULATED, scale=1.0)
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    state, rows = torch.zeros(1, 2, 32, 32, dtype=torch.float64), []
+    for t in range(30):
+        x, y, z, g = (leaf[:, :, t] for leaf in exact)
+        state = state * g.exp()[..., None] + y[..., None] * z[:, :, None]
+        rows.append((x[:, :, None] @ state)[:, :, 0])
+    want = torch.stack(rows, 2)
+    results = [o.detach(), *torch.autograd.grad(o, leaves, grad)]
+    wanted = [want.detach(), *torch.autograd.grad(want, exact, grad.double())]
+    for name, found, right in zip(("o", "q", "k", "v", "decay"), results, wanted, strict=True):
+        assert error(found.double().numpy(), right.numpy()) < 0.004, name
