@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from attn_mlir.backends.amd.chunks.layout import Layout
+from attn_mlir.backends.amd.chunks.layout import Layout, remainders
 from attn_mlir.backends.amd.chunks.memory import Buffer, Memory
 from attn_mlir.backends.amd.chunks.tiles import HALVES, Fragment, Grid, Held, Partial, Tile, Uniform, Vector, Wide, round_up
 from attn_mlir.backends.gpu.core import PrinterCore
@@ -49,6 +49,8 @@ class Core(PrinterCore[Tile]):
         super().__init__(kernel, chunk, _TAKEN)
         self.chunk = chunk
         self.layout = Layout(kernel)
+        self.lifted = remainders(kernel)
+        """Factors of products that are kept 2^11 times as large as they are."""
         self.memory = Memory(self.writer, reuse)
         self.copies: dict[tuple[str, str], Buffer] = {}
         """Copies of tiles in shared memory, by the tile's name and form: "rows", "columns" (its transpose), "floats" or "vector"."""

@@ -199,9 +199,11 @@ class Maps:
     def _element(self, op: ir.Operation, place: Place, tiles: list[Fragment | Held], sums: list[str], inside: bool) -> None:
         core, values = self.core, yielded(body(op))
         core.place = place
-        for value, tile in zip(values, tiles, strict=False):
+        for value, tile, result in zip(values, tiles, op.results, strict=False):
             wide = widened(value)
-            if tile.element == "bf16" and str(wide.type) == "f32":
+            if result in core.lifted:
+                text = f"attn::remainder_f16({core.value(wide.owner.operation.operands[0])})"
+            elif tile.element == "bf16" and str(wide.type) == "f32":
                 text = f"attn::near_bf16({core.value(wide)})"
             elif tile.element in HALVES:
                 text = f"attn::bits<unsigned short>({core.value(value)})"

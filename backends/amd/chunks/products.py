@@ -42,8 +42,14 @@ class Products:
             factors.reverse()
         (x, x_row, x_blocks, x_stride), (y, y_row, y_blocks, y_stride) = factors
         sizes = [HALVES[element], grid.size, depth, x_blocks, y_blocks, x_stride, y_stride, depth // 8]
+        lifted = any(value in core.lifted for value in (a, b))
+        if lifted:
+            core.writer.line("// One factor is kept 2^11 times as large as it is.")
+            self._multiply(tile, "2048.0f")
         with core.scope(None if grid.all_waves else f"if (wave < {grid.down * grid.across})"):
             core.writer.line(f"attn::multiply<{', '.join(map(str, sizes))}>({tile.name}, {x}, {x_row}, {y}, {y_row});")
+        if lifted:
+            self._multiply(tile, "(1.0f / 2048.0f)")
         core.tiles[result] = tile
 
     def _accumulator(self, op: ir.Operation, name: str) -> Fragment:
@@ -69,11 +75,14 @@ class Products:
             core.writer.line(f"{made.name}[{n}] = (attn::Block<{made.grid.size}>::Floats)({start});")
         return made
 
+    def _multiply(self, tile: Fragment, factor: str) -> None:
+        with self.core.turns("n", tile.grid.parts) as n:
+            self.core.writer.line(f"{tile.name}[{n}] *= {factor};")
+
     def _rescale(self, tile: Fragment, scale: str, kind: object) -> None:
         core, grid = self.core, tile.grid
         if isinstance(kind, Uniform):
-            with core.turns("n", grid.parts) as n:
-                core.writer.line(f"{tile.name}[{n}] *= {scale};")
+            self._multiply(tile, scale)
             return
         stride = core.vector_stride(kind)  # type: ignore[arg-type]
         with self.copies.blocks(grid) as (row, _, n):
