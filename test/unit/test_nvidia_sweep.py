@@ -84,8 +84,15 @@ def test_states_before_or_after_a_chunk(direction: str) -> None:
     assert before == (direction == "backward")
 
 
+def test_sweeps_with_products_take_states_in_two_pieces() -> None:
+    exact, plain = code_of(v=128, factor=True), code_of(v=128)
+    for piece in ("pack_rest_bf16(held", "pack_rest_bf16(entering"):
+        assert piece in exact.source and piece not in plain.source
+    assert (exact.threads, plain.threads) == (384, 288)
+
+
 def test_sums_of_blocks_of_columns_have_slots() -> None:
-    assert re.search(r"\w+\[block \* \w+_s0 \+ batch \* \w+_s1 .*\] = sum;", code_of(v=128, value_block=64, factor=True).source)
+    assert re.search(r"\w+\[block \* \w+_s0 \+ batch \* \w+_s1 .*\] = \w+\.x;", code_of(v=128, value_block=64, factor=True).source)
 
 
 CASES = {
