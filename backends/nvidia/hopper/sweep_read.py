@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_forms import (
     rank,
     scaled,
     sources,
+    view_of,
 )
 from attn_mlir.mlir import ir
 
@@ -188,6 +189,9 @@ def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) ->
     kinds.add(str(ir.MemRefType(sweep.output.operands[1].type).element_type))
     need(len(kinds) == 1 and sweep.element in ("f16", "bf16"))
     need(all(load.operands[3] == sweep.output.operands[4] and load.operands[4] == sweep.count for load in loads))
+    stored = [op for op in (sweep.output, sweep.products, sweep.states, sweep.final) if op is not None]
+    for memory in [*(op.operands[1] for op in stored), *([] if sweep.initial is None else [sweep.initial.operands[0]])]:
+        view_of(memory)
     need(sweep.factor is None or (not sweep.factor.factors and sweep.factor.mod is None))
     for op in inner:
         if op.name.startswith(("tile.", "scf.")) and op.name != "scf.yield":
