@@ -60,6 +60,7 @@ def test_warpgroups_by_columns_of_v() -> None:
     assert [code_of(v=v).threads for v in (64, 128)] == [160, 288]
     assert code_of(v=256, value_block=128).threads == 288
     assert code_of(k=256, v=128).threads == 384  # a producer warpgroup, which gives its registers away
+    assert code_of(k=256).threads == 160  # one warpgroup has registers enough
 
 
 def test_warpgroups_have_two_buffers_of_weights() -> None:
@@ -92,7 +93,7 @@ def test_sweeps_with_products_take_states_in_two_pieces() -> None:
 
 
 def test_sums_of_blocks_of_columns_have_slots() -> None:
-    assert re.search(r"\w+\[block \* \w+_s0 \+ batch \* \w+_s1 .*\] = \w+\.x;", code_of(v=128, value_block=64, factor=True).source)
+    assert re.search(r"\w+\[block \* \w+_s0 \+ batch \* \w+_s1 .*\] = sum;", code_of(v=128, value_block=64, factor=True).source)
 
 
 CASES = {

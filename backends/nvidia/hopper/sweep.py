@@ -25,9 +25,8 @@ _RESERVED = 1024
 """Bytes of shared memory of each block of threads that the chip keeps for itself."""
 _OTHERS = 104
 """Registers of a warpgroup's thread beside the state."""
-_PRODUCER = 24
-_CONSUMER = {1: 232, 2: 240}
-"""Registers of a thread of either role, by warpgroups, where the roles' differ: as many as the launch gives, 256 or 168 a thread."""
+_CONSUMER, _PRODUCER = 240, 24
+"""Registers of a thread of either role where three warpgroups share them unevenly; each is launched with 168."""
 
 
 def plan_sweep(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
@@ -100,7 +99,7 @@ class SweepKernel:
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
-        return self.sweep.keys > 128 or (self.sweep.exact and self.sweep.values > PANEL)
+        return self.sweep.values > PANEL and (self.sweep.keys > 128 or self.sweep.exact)
 
     def _program(self, core: Core, layout: SweepLayout) -> None:
         sweep, writer = self.sweep, core.writer
@@ -118,7 +117,7 @@ class SweepKernel:
             self._produce(core, layout, producer)
         with core.scope("else"):
             if self._uneven():
-                writer.line(f"attn::more_registers<{_CONSUMER[layout.warpgroups]}>();")
+                writer.line(f"attn::more_registers<{_CONSUMER}>();")
             self._consume(core, layout)
 
     def _produce(self, core: Core, layout: SweepLayout, head: str) -> None:
