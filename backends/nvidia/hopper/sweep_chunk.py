@@ -16,6 +16,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, PANEL, Sweep
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 from attn_mlir.backends.nvidia.hopper.wgmma import wgmma_name
 
+_RESTS = {"f16": "pack_rest_f16", "bf16": "pack_rest_bf16"}
 _HELD = 8
 """Steps along K whose part of the state is rounded at a time (4 registers each)."""
 
@@ -29,7 +30,7 @@ class ChunkPrinter:
         self._share = CHUNK // layout.warpgroups
         self._pack = f"attn::{PANELS[sweep.element]}"
         self._unpack = f"attn::un{PANELS[sweep.element]}"
-        self._rest = f"attn::{PANELS[sweep.element].replace('pack', 'pack_rest')}"
+        self._rest = f"attn::{_RESTS[sweep.element]}"
         self._entered = ("entering", "remaining") if sweep.exact else ("entering",)
 
     def declare(self) -> None:
