@@ -1,0 +1,33 @@
+// A sweep of a backward: states on the way, sums of products along rows, the state in two pieces.
+// RUN: attn-translate %s --to hip | FileCheck %s
+
+!t = tensor<?x?x?x64xf16>
+!s = tensor<?x?x?x64xf32>
+
+// The factor is loaded as the results of products lie.
+// CHECK:       attn::Array<attn::Block<32>::Halves, 1> {{factor\w*_tile\w*}}
+
+// What is left of the state after it was rounded is kept larger than it is, and the products with it are scaled back.
+// CHECK:       for (int at = begin;
+// CHECK:         [[REST:\w+]][0][r] = attn::remainder_f16([[X:\w+]]);
+// CHECK:         [[O:\w+]][0] *= 2048.0f;
+// CHECK:         attn::multiply<__half, 32, 64, 1, 1, 1, 1, 8>([[O]], memory + {{\w+_rows}}, {{.*}}, memory + [[REST]]_rows,
+// CHECK:         [[O]][0] *= (1.0f / 2048.0f);
+
+// A row's sum has one part for each wave along it.
+// CHECK:         [[SUM:row_sum\w*]] += attn::from_lane([[SUM]], lane ^ 32);
+// CHECK-NEXT:    if (lane < 32) ((float *)(memory + {{\w+_parts}}))[
+// CHECK:         if (wave == 0) {
+// CHECK:           products[
+
+// States at the ends of intervals, in a branch that all threads take together.
+// CHECK:         if ({{.*}}) {
+// CHECK:           attn::store_floats<8, 64>((float *)(states +
+func.func @attention(%q: !t, %k: !t, %v: !t, %decay: tensor<?x?x?xf32>, %factor: !t) -> (!t, tensor<?x?x?xf32>, !s) {
+  %o, %products, %states = "attn.linear_attention"(%q, %k, %v, %decay, %factor) ({
+  ^bb0:
+  }) {heads = 0 : i64, direction = "forward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 512 : i64,
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>}
+    : (!t, !t, !t, tensor<?x?x?xf32>, !t) -> (!t, tensor<?x?x?xf32>, !s)
+  return %o, %products, %states : !t, tensor<?x?x?xf32>, !s
+}
