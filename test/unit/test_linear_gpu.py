@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("t", [1, 70, 500])
+@pytest.mark.parametrize("t", [1, 130])
 @pytest.mark.parametrize("case", CASES)
 def test_ready_made(case: str, t: int) -> None:
     choose, decay, wanted = CASES[case]
