@@ -10,6 +10,7 @@ import torch
 from attn_mlir import attention, driver
 from attn_mlir.backends.cpu import program as cpu
 from attn_mlir.backends.cpu import slots
+from attn_mlir.backends.cpu.pipeline import KERNEL
 from attn_mlir.backends.host import Kernel
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
@@ -33,7 +34,7 @@ def run_backward(layout: str = "bhsd") -> list[torch.Tensor]:
     qkv = problem()
     results = driver.compile_derivative(SOFTMAX, "cpu", "fwd", ("q", "k", "v")).run(qkv, layout)
     upstream = [torch.ones_like(result) for result in results[:2]]
-    return cpu._compile(SOFTMAX, "attention_bwd", prepare()).run([*qkv, *results, *upstream], layout)
+    return cpu._compile(SOFTMAX, "attention_bwd", prepare(), KERNEL).run([*qkv, *results, *upstream], layout)
 
 
 def prepare() -> str:
