@@ -47,7 +47,8 @@ class CpuProgram(HostProgram):
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Program.run`. A single position of linear attention, as in decoding, is a chunk of its own."""
-        if self._pipeline == pipeline.KERNEL and inputs[0].shape[2] == 1 and any(k.grid == "chunks" for k in self.kernels.values()):
+        chunks = self._pipeline == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in self.kernels.values())
+        if chunks and isinstance(inputs[0], torch.Tensor) and inputs[0].shape[2:3] == (1,):
             return compile_program(self._source, self.host.name, self._prepare, pipeline.STEP).run(inputs, layout)
         return super().run(inputs, layout)
 
