@@ -91,8 +91,9 @@ def test_an_object_with_everything_fixed() -> None:
     assert all(torch.equal(a, b) for a, b in zip(results, attention(*given), strict=True))
 
 
-def test_inductor() -> None:
+@pytest.mark.parametrize("function", [mamba, other_layout])
+def test_inductor(function: Callable[..., Any]) -> None:
     x = {name: value.requires_grad_() for name, value in inputs().items()}
-    results = torch.compile(mamba, fullgraph=True)(x)
+    results = torch.compile(function, fullgraph=True)(x)  # which checks the strides of what operators give
     results[0].square().sum().backward()
-    assert all(torch.equal(a, b) for a, b in zip(results, mamba(x), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(results, function(x), strict=True))

@@ -60,12 +60,14 @@ def compute_backward(
 def empty_forward(
     q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, wrt: str, layout: str
 ) -> list[Tensor]:
-    """Uninitialised results of `compute_forward`."""
+    """Uninitialised results of `compute_forward`; o, the first, has the memory order of `layout`."""
     found = programs.find(program)
     if wrt:
         derivative = found.derivative(q.device.type, "fwd", wrt)
-        return empty(derivative.results([q, k, v, *found.join(captures, floats, ints)]), q.device, layout)
-    return empty(found.results(q, k, v, found.join(captures, floats, ints)), q.device, layout)
+        results = derivative.results([q, k, v, *found.join(captures, floats, ints)])
+    else:
+        results = found.results(q, k, v, found.join(captures, floats, ints))
+    return [*empty(results[:1], q.device, layout), *empty(results[1:], q.device, "bhsd")]
 
 
 def forward_backward(ctx: Any, saved: Sequence[Tensor], grads: Sequence[Tensor | None], gradients: Any) -> list[Tensor | None]:
