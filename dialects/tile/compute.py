@@ -39,18 +39,19 @@ def _verify_dot(op: Any, a: ir.Type, b: ir.Type, c: ir.Type) -> bool:
     if not check(op, isinstance(op.transpose_b, ir.BoolAttr), f"takes `transpose_b` as true or false, got {op.transpose_b}"):
         return False
     attributes = op.operation.attributes
-    flag = attributes["transpose_a"] if "transpose_a" in attributes else ir.BoolAttr.get(False)
-    if not check(op, isinstance(flag, ir.BoolAttr), f"takes `transpose_a` as true or false, got {flag}"):
+    flag = attributes["transpose_a"] if "transpose_a" in attributes else None
+    if not check(op, flag is None or isinstance(flag, ir.BoolAttr), f"takes `transpose_a` as true or false, got {flag}"):
         return False
+    a_transposed = flag is not None and flag.value
     tiles = all(isinstance(t, ir.RankedTensorType) and t.rank == 2 for t in (a, b, c))
     if not check(op, tiles, f"multiplies rank-2 tiles, got {a}, {b}, {c}"):
         return False
     transposed = op.transpose_b.value
     inner, columns = (b.shape[1], b.shape[0]) if transposed else (b.shape[0], b.shape[1])
-    rows, depth = (a.shape[1], a.shape[0]) if flag.value else (a.shape[0], a.shape[1])
+    rows, depth = (a.shape[1], a.shape[0]) if a_transposed else (a.shape[0], a.shape[1])
     fits = (depth, rows, columns) == (inner, c.shape[0], c.shape[1])
     if not check(
-        op, fits, f"shapes do not fit: {a}{' transposed' if flag.value else ''} times {b}{' transposed' if transposed else ''} into {c}"
+        op, fits, f"shapes do not fit: {a}{' transposed' if a_transposed else ''} times {b}{' transposed' if transposed else ''} into {c}"
     ):
         return False
     if not check(op, a.element_type == b.element_type, f"multiplies equal element types, got {a} and {b}"):
