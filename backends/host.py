@@ -4,7 +4,7 @@ A host function (see `attn-outline`) holds nothing but calls and sums of two ten
 the disk cache.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ class Kernel:
 
     The grid runs over blocks of `block_q` rows of argument number `over`, its heads and its batch; "pairs" are chunks of
     keys instead of blocks. For "chunks" it is `blocks` blocks of the state's columns, the heads of argument `over`, and its batch, or,
-    where argument `sequences` has the offsets of sequences, one for each of these. An output is "store" (every element is written),
+    where argument `sequences` has the offsets of sequences, one for each of these; with `segment` > 0, one for each segment of so many of
+    the argument's positions, segment i of batch entry b and N segments at b N + i. An output is "store" (every element is written),
     "accumulate" (sums are added to zeros; for "chunks" every block of columns writes a slot of its own) or
     "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet).
-    "chunks" have `blocks` blocks, and where argument number `sequences` holds offsets, the sequences between them for a batch.
     """
 
     name: str
@@ -32,6 +32,14 @@ class Kernel:
     serial: bool
     blocks: int = 1
     sequences: int = -1
+    segment: int = 0
+
+    def sequences_of(self, arguments: Sequence[Any]) -> int:
+        """How many sequences (or segments of them) the programs of a kernel with the grid "chunks" have, on these arguments."""
+        if self.sequences >= 0:
+            return arguments[self.sequences].shape[0] - 1
+        batch, _, length = arguments[self.over].shape[:3]
+        return batch * -(-length // self.segment) if self.segment else batch
 
 
 @dataclass(frozen=True)
@@ -130,9 +138,8 @@ def _type(type_: ir.Type) -> Argument:
 def read_kernel(function: ir.Operation, results: int) -> Kernel:
     """Reads `tile.kernel` of a kernel with that many outputs."""
     attribute = ir.DictAttr(function.attributes["tile.kernel"])
-    fields = {
-        name: attribute[name] for name in ("grid", "over", "outputs", "disjoint", "serial", "blocks", "sequences") if name in attribute
-    }
+    names = ("grid", "over", "outputs", "disjoint", "serial", "blocks", "sequences", "segment")
+    fields = {name: attribute[name] for name in names if name in attribute}
     outputs = tuple(ir.StringAttr(kind).value for kind in ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else ("store",) * results
     disjoint = fields.get("disjoint")
     axes = [tuple(ir.BoolAttr(b).value for b in ir.ArrayAttr(a)) for a in ir.ArrayAttr(disjoint)] if disjoint else [()] * results
@@ -146,4 +153,5 @@ def read_kernel(function: ir.Operation, results: int) -> Kernel:
         serial="serial" in fields and ir.BoolAttr(fields["serial"]).value,
         blocks=ir.IntegerAttr(fields["blocks"]).value if "blocks" in fields else 1,
         sequences=ir.IntegerAttr(fields["sequences"]).value if "sequences" in fields else -1,
+        segment=ir.IntegerAttr(fields["segment"]).value if "segment" in fields else 0,
     )

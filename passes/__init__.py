@@ -11,6 +11,7 @@ _PASSES = {
     "attn-simplify": "simplify:Simplify",
     "attn-differentiate": "differentiate:Differentiate",
     "attn-written-backward": "written_backward:WrittenBackward",
+    "attn-split-sequences": "split_sequences:SplitSequences",
     "attn-outline": "outline:Outline",
     "attn-resolve-masks": "resolve_masks:ResolveMasks",
     "attn-online-rewrite": "online_rewrite:OnlineRewrite",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.attn.linear import segment_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.chunk import PIECES, ChunkForm, derive_chunks
@@ -40,6 +41,10 @@ class ChunkRewrite(Pass):
             if interval % size:
                 linear.location.emit_error(f"{self.name}: states every {interval} positions are not at the ends of chunks of {size}")
                 return False
+        segment = segment_of(linear)
+        if segment is not None and segment % size:
+            linear.location.emit_error(f"{self.name}: segments of {segment} positions are not whole chunks of {size}")
+            return False
         try:
             form, _ = derive_chunks(ir.StringAttr(linear.attributes["direction"]).value == "forward")
         except DerivationError as error:

@@ -18,9 +18,10 @@ class Outline(Pass):
     Arguments and results of such a function are exactly the tensors and scalars that the ops use and make. A call's
     attribute `roles` tells the shape of each result: "query" is [B, Hq, Sq, D of its type], "key" [B, Hkv, Skv, D], "row"
     [B, Hq, Sq], and "like:N" that of the call's operand N, as many dimensions of it as the result has. Linear attention makes
-    "shape:x,y,z", its first three sizes: "N.d" is dimension d of operand N, "sequences(N)" the sequences between offsets N, and
-    "states(N.d/I*R)" R rows for every I positions, those begun, too (with "+M", of all sequences between offsets M); "heads:N,M" is
-    operand N with as many heads as operand M, and N itself where it has them already. A function that holds
+    "shape:x,y,z", its first three sizes: "N.d" is dimension d of operand N, "sequences(N)" the sequences between offsets N,
+    "states(N.d/I*R)" R rows for every I positions, those begun, too (with "+M", of all sequences between offsets M), and "segments(N.d/L)"
+    the segments of L positions (behind "M.0*", those of every batch entry); "heads:N,M" is operand N with as many heads as operand M, and N
+    itself where it has them already; what nothing uses is left out. A function that holds
     one such op and returns just its results gets `roles` of its own and stays. A host may add two tensors; that stays behind
     its calls. With `keep-hosts=false` the calling functions go.
     """
@@ -96,7 +97,7 @@ def _groups(function: ir.Operation) -> list[list[ir.Operation]] | None:
             waiting.append(_Waiting(op, []))
         elif op.name in _CONSUMERS:
             next(w for w in waiting if w.maker == op.operands[0].owner.operation).consumers.append(op)
-    waiting = [w for w in waiting if w.consumers or w.maker.name not in ("attn.pairs", "attn.elements")]
+    waiting = [w for w in waiting if w.consumers or _results([w.maker])]
     made: set[ir.Value] = set()
     groups: list[list[ir.Operation]] = []
     while waiting:
@@ -138,8 +139,12 @@ def _read_by(ops: list[ir.Operation]) -> list[ir.Value]:
 
 
 def _results(group: list[ir.Operation]) -> list[ir.Value]:
-    """The tensors that a group makes: o and rows, then what the consumers make."""
-    return [result for op in group for result in op.results if not isinstance(result.type, ir.NoneType)]
+    """The tensors that a group makes: o and rows, then what the consumers make; of linear attention, what is used."""
+    return [result for op in group for result in op.results if not isinstance(result.type, ir.NoneType) and _is_made(op, result)]
+
+
+def _is_made(op: ir.Operation, result: ir.Value) -> bool:
+    return op.name not in LINEAR or any(True for _ in result.uses)
 
 
 def _outline(host: ir.Operation, group: list[ir.Operation], name: str, places: dict[ir.Value, ir.Location]) -> None:
@@ -201,7 +206,8 @@ def _roles(group: list[ir.Operation], arguments: list[ir.Value], context: ir.Con
             case "attn.row_dot":
                 roles.append(f"like:{arguments.index(op.operands[0])}")
             case name if name in LINEAR:
-                roles += linear_roles(op, arguments)
+                made = zip(op.results, linear_roles(op, arguments), strict=True)
+                roles += [role for result, role in made if _is_made(op, result)]
     return ir.ArrayAttr.get([ir.StringAttr.get(role, context) for role in roles], context)
 
 

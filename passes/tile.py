@@ -10,10 +10,11 @@ from attn_mlir.passes.tiling.chunks import build_chunks
 from attn_mlir.passes.tiling.elements import build_elements, build_row_dot
 from attn_mlir.passes.tiling.frame import argument_number
 from attn_mlir.passes.tiling.kernel import KernelBuilder
+from attn_mlir.passes.tiling.linear_segments import build_decay_sum, build_state_scan
 from attn_mlir.passes.tiling.linear_sums import build_decay_gradient, build_head_sum
 from attn_mlir.passes.tiling.pairs import build_pairs
 
-_SINGLE = ("attn.row_dot", "attn.chunk", "attn.head_sum", "attn.decay_gradient")
+_SINGLE = ("attn.row_dot", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
 _CLUSTERS = ("attn.online", "attn.pairs", "attn.elements", *_SINGLE)
 _UNREADY = (("attn.attention", "online", "attn-online-rewrite"), ("attn.linear_attention", "chunked", "attn-chunk-rewrite"))
 
@@ -28,7 +29,8 @@ class Tile(Pass):
       per chunk of keys, key head and batch ("pairs"; tiles have `block-q` keys and `block-kv` queries there). A kernel of pairs
       takes the number of keys in a chunk, a multiple of `block-q`, as one more argument after the outputs. Linear attention: one program
       per block of `block_kv` of v's columns, head and batch, which sweeps over chunks of `block_q` positions ("chunks"; there are `blocks`
-      blocks, and where `sequences` numbers the argument with the offsets of sequences, these are the batch).
+      blocks, and where `sequences` numbers the argument with the offsets of sequences, these are the batch; with `segment` = L it is the
+      segments of L positions, segment i of N of batch entry b at b N + i).
     - `over`: the number of the argument whose batch, heads and rows make the grid. `score`: the type of sums.
     - `outputs`, for each output: "store", every element is written; "accumulate", [chunks or blocks, B, H, S, D] that starts as zeros;
       "scatter", [chunks, B, H, ...] that starts as zeros, whose first three dimensions are slots: a program adds in those of its
@@ -120,6 +122,10 @@ class Tile(Pass):
                 return build_head_sum(function, op, makers, block_q)
             case "attn.decay_gradient":
                 build_decay_gradient(function, op, makers)
+            case "attn.decay_sum":
+                build_decay_sum(function, op, self.prefix)
+            case "attn.state_scan":
+                build_state_scan(function, op)
             case _:
                 build_row_dot(function, op, makers, block_q)
         return True

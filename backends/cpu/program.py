@@ -59,8 +59,8 @@ class CpuProgram(HostProgram):
         kernel = self.kernels[step.kernel]
         width = max((dtype.itemsize for dtype in made.dtypes), default=4)
         over = operands[kernel.over].shape
-        if kernel.sequences >= 0:
-            over = (operands[kernel.sequences].shape[0] - 1, *over[1:])
+        if kernel.grid == "chunks":
+            over = (kernel.sequences_of(operands), *over[1:])
         grid = choose_grid(kernel, over, made.shapes, width, plan.size)
         outputs = enumerate(zip(made.shapes, made.dtypes, made.heads, strict=True))
         memory = [allocate(kernel, i, grid, shape, dtype, head and layout == "bshd") for i, (shape, dtype, head) in outputs]

@@ -44,8 +44,7 @@ def launch_grid(code: KernelCode, kernel: Kernel, arguments: Sequence[Any]) -> t
     over = arguments[kernel.over].shape
     if kernel.grid != "chunks":
         return grid_of(code, kernel.block_q, over)
-    batch = over[0] if kernel.sequences < 0 else arguments[kernel.sequences].shape[0] - 1
-    (_, heads, batch), _ = grid_of(code, 1, (batch, over[1], 1))
+    (_, heads, batch), _ = grid_of(code, 1, (kernel.sequences_of(arguments), over[1], 1))
     return (kernel.blocks, heads, batch), kernel.blocks
 
 

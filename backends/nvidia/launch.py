@@ -65,7 +65,7 @@ class Launcher:
         """`index` is the number of the device."""
         self._code = code
         self._over, self._rows = kernel.over, kernel.block_q
-        self._sweeps = (kernel.blocks, kernel.sequences) if kernel.grid == "chunks" else None
+        self._sweeps = kernel if kernel.grid == "chunks" else None
         self.index = index
         self._device = device
         self._function = cuda.load_function(binary.code, code.entry, code.shared_bytes, index)
@@ -144,9 +144,7 @@ class Launcher:
         over = arguments[self._over].shape
         if self._sweeps is None:
             return over
-        blocks, sequences = self._sweeps
-        batch = over[0] if sequences < 0 else arguments[sequences].shape[0] - 1
-        return batch, over[1], blocks * self._rows
+        return self._sweeps.sequences_of(arguments), over[1], self._sweeps.blocks * self._rows
 
     def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
         """Blocks of threads, and how many blocks of rows there are."""

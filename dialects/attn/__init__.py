@@ -3,6 +3,7 @@
 from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.linear import ChunkOp, LinearAttentionOp
 from attn_mlir.dialects.attn.linear_pieces import CarryOp, DecayGradientOp, DecayOp, EnterOp, HeadSumOp, LeaveOp, WeightOp
+from attn_mlir.dialects.attn.linear_segments import DecaySumOp, StateScanOp
 from attn_mlir.dialects.attn.ops import AttentionOp, OnlineOp
 from attn_mlir.dialects.attn.pairs import (
     ElementOp,
@@ -41,6 +42,7 @@ __all__ = [
     "CollectOp",
     "DecayGradientOp",
     "DecayOp",
+    "DecaySumOp",
     "DetachOp",
     "ElementOp",
     "ElementsOp",
@@ -68,6 +70,7 @@ __all__ = [
     "RowOp",
     "ScatterOp",
     "ScoreOp",
+    "StateScanOp",
     "StepOp",
     "TermOp",
     "ValueOp",

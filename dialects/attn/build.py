@@ -160,5 +160,28 @@ def decay_gradient(a: ir.Value, b: ir.Value, s: ir.Value, e: ir.Value, offsets: 
     return ir.Operation.create("attn.decay_gradient", results=[a.type], operands=operands, attributes=attributes).result
 
 
+def decay_sum(like: ir.Value, decay: ir.Value | None, segment: int, type_: ir.Type) -> tuple[ir.Operation, ir.Block]:
+    """Builds an `attn.decay_sum`, and the block for its piece."""
+    operands = [like] if decay is None else [like, decay]
+    op = ir.Operation.create("attn.decay_sum", results=[type_], operands=operands, attributes={"segment": _i64(segment)}, regions=1)
+    return op, op.regions[0].blocks.append()
+
+
+def state_scan(operands: Sequence[ir.Value | None], segment: int, rows: int, direction: str, final: ir.Type) -> tuple[ir.Value, ir.Value]:
+    """`attn.state_scan`: the states before all segments, and the final state, of type `final`.
+
+    `operands` are states, like, totals and initial; None where there are no totals, or no initial state.
+    """
+    given = [value for value in operands if value is not None]
+    attributes: dict[str, ir.Attribute] = {
+        "segment": _i64(segment),
+        "rows": _i64(rows),
+        "direction": ir.StringAttr.get(direction),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([int(value is not None) for value in operands]),
+    }
+    op = ir.Operation.create("attn.state_scan", results=[given[0].type, final], operands=given, attributes=attributes)
+    return op.results[0], op.results[1]
+
+
 def _i64(value: int) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

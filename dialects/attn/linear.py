@@ -100,8 +100,29 @@ def state_shape(op: ir.Operation) -> tuple[int, int]:
     return (k, v) if ir.StringAttr(op.attributes["state"]).value == "kv" else (v, k)
 
 
+def _verify_segment(op: Any) -> bool:
+    attributes = op.operation.attributes
+    if "segment" not in attributes:
+        return True
+    segment = attributes["segment"]
+    positive = isinstance(segment, ir.IntegerAttr) and segment.value > 0
+    if not check(op, positive, f"has segments of at least one position, got {segment}"):
+        return False
+    if not check(op, op.offsets is None, "is cut by offsets or into segments, not both"):
+        return False
+    interval = attributes["interval"].value if "interval" in attributes else 1
+    return check(
+        op, segment.value % interval == 0, f"makes states every {interval} positions, which do not divide segments of {segment.value}"
+    )
+
+
+def segment_of(op: ir.Operation) -> int | None:
+    """The positions of a segment of an `attn.linear_attention` or `attn.chunk`; None where it has none."""
+    return ir.IntegerAttr(op.attributes["segment"]).value if "segment" in op.attributes else None
+
+
 def _verify_linear(op: Any) -> bool:
-    return _verify_tensors(op) and _verify_choices(op) and _verify_optional(op) and _verify_outputs(op)
+    return _verify_tensors(op) and _verify_choices(op) and _verify_optional(op) and _verify_outputs(op) and _verify_segment(op)
 
 
 class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTerminatorTrait, ext.Pure]):
@@ -130,6 +151,12 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
     With `offsets`, [sequences + 1], B is 1 and positions offsets[n] to offsets[n + 1] are sequence n: each starts from its own initial
     state, [sequences, H, K, V]. States of sequence n then begin at row (offsets[n] // interval + n) K of [1, H, (T // interval +
     sequences) K, V]; rows that this leaves out hold anything.
+
+    With the attribute `segment` = L, a multiple of `interval`, and no offsets, positions i L to (i + 1) L of batch entry b are segment i.
+    It starts from its own initial state and makes its own final state, both at b N + i of [B N, H, K, V], N = ceil(T / L): what
+    `attn.state_scan` takes and makes.
+
+    The unit attribute `exact` asks for states without the rounding of 16-bit factors, as sweeps with products have them.
     """
 
     q: ext.Operand[Any]
@@ -197,4 +224,7 @@ class ChunkOp(Attn.Operation, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pu
         if not verify_pieces(self, _MODS | _FACTORS, _FACTORS):
             return False
         interval = self.operation.attributes["interval"].value if "interval" in self.operation.attributes else self.chunk.value
-        return check(self, interval % self.chunk.value == 0, f"makes states at multiples of {self.chunk.value} positions, got {interval}")
+        if not check(self, interval % self.chunk.value == 0, f"makes states at multiples of {self.chunk.value} positions, got {interval}"):
+            return False
+        segment = segment_of(self.operation) or self.chunk.value
+        return check(self, segment % self.chunk.value == 0, f"has segments of whole chunks of {self.chunk.value}, got {segment}")

@@ -21,7 +21,7 @@ class DecayOp(Attn.Operation, name="decay"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self, _LINEAR)
+        return verify_owner(self, (*_LINEAR, "attn.decay_sum"))
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "g, b, h, t, d", ["score"] + ["index"] * 4, ["score"])

@@ -107,7 +107,8 @@ class ChunkBlock:
         self.wide = ir.F64Type.get() if choices.prefix == "f64" else self.score
         self.element = self.score if choices.widen else view.q.type.element_type
         # What rounding of the state leaves in sums of products does not cancel where they are subtracted.
-        self._two_pieces = view.factor is not None and self.channels == "none" and self.element != self.score
+        exact = view.factor is not None or "exact" in op.attributes
+        self._two_pieces = exact and self.channels == "none" and self.element != self.score
         self._balanced = choices.balanced and "paired" in op.attributes
 
     def build(self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: ir.Value | None) -> ir.Value:

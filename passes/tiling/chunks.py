@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.dialects.attn.linear import segment_of, state_shape
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.regions import block_of, pieces
@@ -71,6 +71,8 @@ def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) ->
     attributes = {"grid": "chunks", "block_q": view.chunk.value, "block_kv": block_kv, "blocks": blocks, "over": over}
     if view.offsets is not None:
         attributes["sequences"] = argument_number(view.offsets)
+    if (segment := segment_of(op)) is not None:
+        attributes["segment"] = segment
     return {**attributes, "score": ir.TypeAttr.get(score)}
 
 
@@ -83,20 +85,21 @@ class _Sweep:
         self._forward = self._view.direction.value == "forward"
         self._columns, self._blocks = block_kv, self._view.v.type.shape[3] // block_kv
         self._transposed = self._view.state.value == "vk"
-        self._choices = choices
+        self._choices, self._segment = choices, segment_of(op)
+        self._whole = self._view.offsets is None and self._segment is None
 
     def build(self, targets: Mapping[str, ir.Value]) -> None:
         """Emits the program; `targets` are the outputs' memrefs by name."""
-        block, head, batch = (build.program_id(axis) for axis in range(3))
+        block, head, number = (build.program_id(axis) for axis in range(3))
         first_column = arith.MulIOp(block, constant_index(self._columns)).result if self._blocks > 1 else constant_index(0)
-        sequence = self._sequence(batch, head)
+        sequence = self._sequence(number, head)
         inputs = self._inputs(sequence, first_column)
         o = columns(targets["o"], first_column, self._columns) if "o" in targets else None
         products = self._products(targets.get("products"), block, first_column)
         rows, state_columns = state_shape(self._op)
         state_row = first_column if self._transposed else constant_index(0)
         height = constant_index(self._columns if self._transposed else rows)
-        at = (batch, head)
+        at = (sequence.state, head)
 
         def narrow(memory: ir.Value | None) -> ir.Value | None:
             """The columns of a tensor of states that belong to this program."""
@@ -125,20 +128,26 @@ class _Sweep:
         if final is not None:
             build.store(last, final, *at, state_row, height)
 
-    def _sequence(self, batch: ir.Value, head: ir.Value) -> Sequence:
-        """Where this program's sequence lies in the tensors."""
+    def _sequence(self, number: ir.Value, head: ir.Value) -> Sequence:
+        """Where this program's sequence, or its segment, lies in the tensors."""
         zero, one = constant_index(0), constant_index(1)
         over = (self._view.q, self._view.k, self._view.v, self._view.decay)[self._view.heads.value]
         heads = memref.DimOp(self._frame.get(over), one).result
         if self._view.offsets is None:
             end = memref.DimOp(self._frame.get(self._view.q), constant_index(2)).result
-            return Sequence(batch, batch, head, heads, zero, end)
+            if self._segment is None:
+                return Sequence(number, number, head, heads, zero, end)
+            size = constant_index(self._segment)
+            count = arith.CeilDivSIOp(end, size).result
+            begin = arith.MulIOp(arith.RemSIOp(number, count).result, size).result
+            end = arith.MinSIOp(end, arith.AddIOp(begin, size).result).result
+            return Sequence(arith.DivSIOp(number, count).result, number, head, heads, begin, end)
         offsets = self._frame.get(self._view.offsets)
         begin, end = (
-            arith.IndexCastOp(ir.IndexType.get(), memref.LoadOp(offsets, [number]).result).result
-            for number in (batch, arith.AddIOp(batch, one).result)
+            arith.IndexCastOp(ir.IndexType.get(), memref.LoadOp(offsets, [at]).result).result
+            for at in (number, arith.AddIOp(number, one).result)
         )
-        return Sequence(zero, batch, head, heads, begin, end)
+        return Sequence(zero, number, head, heads, begin, end)
 
     def _inputs(self, sequence: Sequence, first_column: ir.Value) -> Inputs:
         def narrow(operand: ir.Value | None) -> ir.Value | None:
@@ -187,11 +196,11 @@ class _Sweep:
     def _loop(self, sequence: Sequence, initial: ir.Value, step: Callable[[Chunk, ir.Value], ir.Value]) -> ir.Value:
         """The chunks in the order of the sweep."""
         size, zero = constant_index(self._chunk), constant_index(0)
-        length = arith.SubIOp(sequence.end, sequence.begin).result if self._view.offsets is not None else sequence.end
+        length = sequence.end if self._whole else arith.SubIOp(sequence.end, sequence.begin).result
 
         def at(start: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             count = arith.MinSIOp(size, arith.SubIOp(length, start).result).result
-            begin = arith.AddIOp(sequence.begin, start).result if self._view.offsets is not None else start
+            begin = start if self._whole else arith.AddIOp(sequence.begin, start).result
             return [step(Chunk(begin, start, count, length), carried[0])]
 
         if self._forward:
@@ -211,7 +220,7 @@ class _Sweep:
         step = constant_index(interval)
 
         def write() -> None:
-            number = arith.DivSIOp(chunk.start, step).result
+            number = arith.DivSIOp(chunk.start if self._segment is None else chunk.begin, step).result
             if self._view.offsets is not None:
                 before = arith.AddIOp(arith.DivSIOp(sequence.begin, step).result, sequence.state).result
                 number = arith.AddIOp(number, before).result

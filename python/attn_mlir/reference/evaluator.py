@@ -16,6 +16,7 @@ from attn_mlir.reference.pairs import collect, elements, key_sum, pairs, query_s
 from attn_mlir.reference.presence import presence
 from attn_mlir.reference.problem import Blocks, pairs_problem, problem
 from attn_mlir.reference.scalar import Array, element_type, wrap
+from attn_mlir.reference.segments import decay_sum, state_scan
 from attn_mlir.reference.tiles import inputs_of, run_kernel
 
 
@@ -192,4 +193,6 @@ _TENSOR_RULES: dict[str, FrameRule] = {
     "attn.chunk": lambda frame, op, args: chunk(op, frame, args),
     "attn.head_sum": lambda frame, op, args: [head_sum(op, *args)],
     "attn.decay_gradient": lambda frame, op, args: [decay_gradient(op, args)],
+    "attn.decay_sum": lambda frame, op, args: [decay_sum(op, frame, args)],
+    "attn.state_scan": lambda frame, op, args: state_scan(op, args),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.dialects.attn.linear import segment_of, state_shape
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.reference.errors import EvaluationError
@@ -103,8 +103,8 @@ def sweep_of(op: ir.Operation, frame: Frame, args: list[Array]) -> Sweep:
     def all_heads(x: Array) -> Array:
         return np.repeat(x, heads // x.shape[1], axis=1)
 
-    mods = {name: all_heads(_modified(op, frame, f"attn.{mod}", given[name])) for name, mod in zip("qkv", _MODS, strict=True)}
-    g = _modified(op, frame, "attn.decay", all_heads(decay))
+    mods = {name: all_heads(modified(op, frame, f"attn.{mod}", given[name])) for name, mod in zip("qkv", _MODS, strict=True)}
+    g = modified(op, frame, "attn.decay", all_heads(decay))
     sequences = _sequences(op, batch, length, given.get("offsets"))
     factor = all_heads(given["factor"]) if "factor" in given else None
     return Sweep(op, frame, mods["q"], mods["k"], mods["v"], g, _initial(op, heads, len(sequences), given), factor, sequences)
@@ -113,7 +113,8 @@ def sweep_of(op: ir.Operation, frame: Frame, args: list[Array]) -> Sweep:
 _MODS = ("query", "key", "value")
 
 
-def _modified(op: ir.Operation, frame: Frame, name: str, x: Array) -> Array:
+def modified(op: ir.Operation, frame: Frame, name: str, x: Array) -> Array:
+    """x, [B, h, T, D], after the piece called `name`, if there is one."""
     mod = piece(op, name)
     if mod is None:
         return x
@@ -135,12 +136,17 @@ def _turned(op: ir.Operation, states: Array) -> Array:
 
 
 def _sequences(op: ir.Operation, batch: int, length: int, offsets: Array | None) -> list[Part]:
+    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else 1
     if offsets is None:
-        return [Part(b, b, 0, length, 0) for b in range(batch)]
+        segment = segment_of(op)
+        if segment is None:
+            return [Part(b, b, 0, length, 0) for b in range(batch)]
+        begins = range(0, length, segment)
+        numbered = enumerate(itertools.product(range(batch), begins))
+        return [Part(n, b, begin, min(begin + segment, length), begin // interval) for n, (b, begin) in numbered]
     if batch != 1 or len(offsets) < 1 or offsets[0] < 0 or offsets[-1] > length or (np.diff(offsets) < 0).any():
         message = f"offsets {offsets.tolist()} do not cut one batch entry of {length} positions into sequences (batch is {batch})"
         raise EvaluationError(message, op.location)
-    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else 1
     pairs = itertools.pairwise(offsets)
     return [Part(n, 0, int(b), int(e), int(b) // interval + n) for n, (b, e) in enumerate(pairs)]
 

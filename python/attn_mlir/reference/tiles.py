@@ -20,6 +20,7 @@ def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = 
     if "grid" in sizes and sizes["grid"].value == "chunks":
         blocks = sizes["blocks"].value
         batch = arguments[sizes["sequences"].value].shape[0] - 1 if "sequences" in sizes else batch
+        batch *= -(-over.shape[2] // sizes["segment"].value) if "segment" in sizes else 1
     for b, h, program in np.ndindex(batch, over.shape[1], blocks):
         ids = tuple(np.asarray(i) for i in (program, h, b))
         Frame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding).run(block, arguments)

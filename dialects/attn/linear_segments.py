@@ -1,0 +1,101 @@
+"""What joins the segments of a sequence that a linear attention sweeps at the same time: total decays, and states between them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from attn_mlir.dialects.attn.dialect import Attn
+from attn_mlir.dialects.attn.pieces import verify_pieces
+from attn_mlir.dialects.variadic import single_variadic
+from attn_mlir.dialects.verify import check, is_score_type, is_tensor
+from attn_mlir.mlir import ext, ir
+
+_DIRECTIONS = ("forward", "backward")
+
+
+def _verify_like(op: Any) -> bool:
+    if not check(op, is_tensor(op.like.type, 3, 4), f"counts positions of [batch, head, position, ...], got {op.like.type}"):
+        return False
+    return check(op, op.segment.value > 0, f"has segments of at least one position, got {op.segment.value}")
+
+
+@single_variadic
+class DecaySumOp(Attn.Operation, name="decay_sum", traits=[ir.NoTerminatorTrait, ext.Pure]):
+    """[B, H, N]: the sums of the log decays over segments of `segment` positions; [B, H, N, K] where channels have decays of their own.
+
+    B, H and the positions T are those of `like`, [B, H, T, ...]; N = ceil(T / segment). `decay` (absent: 0) is [B, Hg, T], or
+    [B, Hg, T, K], where Hg divides H: head h reads head h // (H / Hg). The body may hold one piece, `attn.decay`, as in
+    `attn.linear_attention`.
+    """
+
+    like: ext.Operand[Any]
+    decay: Sequence[ext.Operand[Any]]
+    segment: ir.IntegerAttr
+    result: ext.Result[Any]
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        if not _verify_like(self):
+            return False
+        result = self.result.type
+        fits = is_tensor(result, 3, 4) and is_score_type(result.element_type) and (result.rank == 3 or not result.is_dynamic_dim(3))
+        if not check(
+            self, fits, f"makes [batch, head, segment] of f32 or f64, or one for each of a fixed number of channels, got {result}"
+        ):
+            return False
+        if not check(self, len(self.decay) <= 1, "takes at most one tensor of decays"):
+            return False
+        for decay in self.decay:
+            same = is_tensor(decay.type, result.rank) and list(decay.type.shape[3:]) == list(result.shape[3:])
+            if not check(self, same, f"takes decays with the rank and the channels of its result {result}, got {decay.type}"):
+                return False
+        return True
+
+    def verify_region_invariants(self) -> bool:
+        return verify_pieces(self, frozenset({"attn.decay"}), frozenset())
+
+
+class StateScanOp(Attn.Operation, name="state_scan", traits=[ext.Pure]):
+    """The state before every segment of a linear attention, of what the segments add: S_0 = `initial`, S_(i+1) = exp(G_i) S_i + F_i.
+
+    `states` is [B N, H, R, C], R = `rows`: F of segment i of batch entry b, the final state of a sweep over this segment from a zero
+    state, at b N + i. `totals` (absent: 0) is [B, H, N], the sum G of a segment's log decays, or [B, H, N, R], one for each row of the
+    state. `initial` (absent: 0) is [B, H, R, C]. B and the positions T are those of `like`, [B, H, T, ...]; N = ceil(T / segment).
+    `before` holds S_i, placed as F_i is, `final_state` S_N, [B, H, R, C]. `direction` "backward" begins at the last segment: S_N =
+    `initial`, S_i = exp(G_i) S_(i+1) + F_i; then `before` holds S_(i+1), and `final_state` is S_0.
+    """
+
+    states: ext.Operand[Any]
+    like: ext.Operand[Any]
+    totals: ext.Operand[Any] | None
+    initial: ext.Operand[Any] | None
+    segment: ir.IntegerAttr
+    rows: ir.IntegerAttr
+    direction: ir.StringAttr
+    before: ext.Result[Any]
+    final_state: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        if not _verify_like(self):
+            return False
+        states, rows = self.states.type, self.rows.value
+        fits = is_tensor(states, 4) and is_score_type(states.element_type) and not states.is_dynamic_dim(3)
+        if not check(self, fits, f"takes states of f32 or f64 as [batch and segment, head, row, column], got {states}"):
+            return False
+        every = [self.before.type, self.final_state.type, *([] if self.initial is None else [self.initial.type])]
+        same = all(is_tensor(t, 4) and t.shape[3] == states.shape[3] and t.element_type == states.element_type for t in every)
+        if not check(self, same, f"takes an initial state and makes states like {states}, got {', '.join(map(str, every))}"):
+            return False
+        if not check(self, rows > 0, f"has states of `rows` rows, got {rows}"):
+            return False
+        if self.totals is not None:
+            totals = self.totals.type
+            fits = is_tensor(totals, 3, 4) and totals.element_type == states.element_type
+            fits = fits and (totals.rank == 3 or totals.shape[3] == rows)
+            if not check(
+                self,
+                fits,
+                f"takes totals as [batch, head, segment], or one for each of {rows} rows, in {states.element_type}, got {totals}",
+            ):
+                return False
+        direction = self.direction.value
+        return check(self, direction in _DIRECTIONS, f"takes `direction` as one of {', '.join(_DIRECTIONS)}, got '{direction}'")

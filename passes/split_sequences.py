@@ -1,0 +1,140 @@
+"""Cuts the sequences of linear attention into segments that are swept at the same time."""
+
+from dataclasses import dataclass
+
+from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.chunk_rewrite import score_type
+from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
+
+_OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
+_SWAPPED = {"attn.key": "attn.value", "attn.value": "attn.key"}
+
+
+@dataclass(frozen=True)
+class SplitSequences(Pass):
+    """Replaces each `attn.linear_attention` without offsets by sweeps over segments of `segment` positions, which run in parallel.
+
+    A first sweep makes what every segment adds to the state, `attn.decay_sum` the decay over every segment, `attn.state_scan` the states
+    before the segments; from these a second sweep makes the results. `segment` 0 leaves everything as it is.
+    """
+
+    name = "attn-split-sequences"
+    segment: int = 0
+
+    def run(self, module: ir.Operation) -> bool:
+        if self.segment < 0:
+            module.location.emit_error(f"{self.name}: segment must not be negative, got {self.segment}")
+            return False
+        if self.segment == 0:
+            return True
+        for function in find_all(module, "func.func"):
+            found = [op for op in find_all(function, "attn.linear_attention") if _is_whole(op)]
+            for op in found:
+                interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else 1
+                if self.segment % interval:
+                    op.location.emit_error(f"{self.name}: states every {interval} positions do not divide segments of {self.segment}")
+                    return False
+            exact = {_text(op, "direction") for op in found if op.opview.factor is not None}
+            for op in found:
+                _split(op, self.segment, _text(op, "direction") in exact)
+        return True
+
+
+def _is_whole(op: ir.Operation) -> bool:
+    return op.opview.offsets is None and "segment" not in op.attributes
+
+
+def _text(op: ir.Operation, name: str) -> str:
+    return ir.StringAttr(op.attributes[name]).value
+
+
+def _split(op: ir.Operation, segment: int, exact: bool) -> None:
+    """Replaces one sweep. `exact`: another sweep of its direction makes products, which the states must be exact enough for."""
+    view = op.opview
+    rows, columns = state_shape(op)
+    dynamic, score = ir.ShapedType.get_dynamic_size(), score_type(op)
+    like = (view.q, view.k, view.v, view.decay)[view.heads.value]
+    with op.location, ir.InsertionPoint(op):
+        states = ir.RankedTensorType.get([dynamic, dynamic, rows, columns], score)
+        added = _summary(op, states, segment, exact)
+        totals = _totals(op, like, segment, score)
+        final = states if view.final_state is None else view.final_state.type
+        direction = _text(op, "direction")
+        before, last = build.state_scan([added, like, totals, view.initial_state], segment, rows, direction, final)
+        swept = _sweep(op, before, segment)
+    made = iter(swept.results)
+    for name, result in zip(("o", *[name.value for name in view.outputs]), list(op.results), strict=True):
+        result.replace_all_uses_with(last if name == "final_state" else next(made))
+    op.erase()
+
+
+def _summary(op: ir.Operation, states: ir.Type, segment: int, exact: bool) -> ir.Value:
+    """What each segment adds to the state: its final state from a zero state. Equal ones have equal forms, whatever they are read for."""
+    view, channels, state = op.opview, _text(op, "channels"), _text(op, "state")
+    q, k, v, heads = view.q, view.k, view.v, view.heads.value
+    swapped = state == "vk" and heads != 0
+    if swapped:  # k v^T is the transposed of v k^T
+        k, v, heads = v, k, {1: 2, 2: 1}.get(heads, heads)
+        channels, state = {"none": "none", "value": "key"}[channels], "kv"
+    if heads != 0:
+        q = k
+    o = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [ir.RankedTensorType(v.type).shape[3]], view.k.type.element_type)
+    direction = _text(op, "direction")
+    made, block = build.linear_attention([q, k, v, view.decay], [o, states], ["final_state"], heads, direction, channels, state)
+    made.attributes["segment"] = _i64(segment)
+    if exact:
+        made.attributes["exact"] = ir.UnitAttr.get()
+    with ir.InsertionPoint(block):
+        for mod in [each.operation for each in block_of(op).operations]:
+            if mod.name == "attn.query":
+                continue
+            if not swapped or mod.name not in _SWAPPED:
+                clone_op(mod, {})
+                continue
+            body = block_of(mod)
+            turned = ir.Operation.create(_SWAPPED[mod.name], regions=1, loc=mod.location)
+            inner = turned.regions[0].blocks.append(*[a.type for a in body.arguments], arg_locs=[a.location for a in body.arguments])
+            with ir.InsertionPoint(inner):
+                mapping = dict(zip(body.arguments, inner.arguments, strict=True))
+                for each in body.operations:
+                    clone_op(each.operation, mapping)
+    return made.results[1]
+
+
+def _totals(op: ir.Operation, like: ir.Value, segment: int, score: ir.Type) -> ir.Value | None:
+    """The log decays of the segments; None where there are no decays."""
+    view, mod = op.opview, piece(op, "attn.decay")
+    if view.decay is None and mod is None:
+        return None
+    width = {"none": [], "key": [view.k.type.shape[3]], "value": [view.v.type.shape[3]]}[_text(op, "channels")]
+    type_ = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + width, score)
+    made, block = build.decay_sum(like, view.decay, segment, type_)
+    with ir.InsertionPoint(block):
+        if mod is not None:
+            clone_op(mod, {})
+    return made.results[0]
+
+
+def _sweep(op: ir.Operation, before: ir.Value, segment: int) -> ir.Operation:
+    """The sweep over all segments from the states `before` them, without the final states."""
+    view = op.opview
+    names = [name.value for name in view.outputs if name.value != "final_state"]
+    results = [getattr(view, name).type for name in ("o", *names)]
+    operands = [before if name == "initial_state" else getattr(view, name) for name in _OPERANDS]
+    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else None
+    direction, channels, state = (_text(op, name) for name in ("direction", "channels", "state"))
+    made, block = build.linear_attention(operands, results, names, view.heads.value, direction, channels, state, interval)
+    made.attributes["segment"] = _i64(segment)
+    if "paired" in op.attributes:
+        made.attributes["paired"] = op.attributes["paired"]
+    with ir.InsertionPoint(block):
+        for mod in [each.operation for each in block_of(op).operations]:
+            clone_op(mod, {})
+    return made
+
+
+def _i64(value: int) -> ir.Attribute:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
