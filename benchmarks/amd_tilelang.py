@@ -15,8 +15,8 @@ import tilelang.language as T
 import torch
 from tvm.target import Target  # type: ignore[import-not-found]
 
-from attn_mlir.backends.amd.mfma.kernel import FLAGS
 from attn_mlir.backends.amd.report import report_of
+from attn_mlir.backends.amd.source import FLAGS
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
 from attn_mlir.backends.gpu.packing import grid_of
 

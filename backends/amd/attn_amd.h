@@ -220,16 +220,18 @@ template <int Chunks> ATTN_DEVICE void keep_four(unsigned char *tile, int row, i
 template <int Chunks> ATTN_DEVICE void keep_half(unsigned char *tile, int row, int column, unsigned short x) {
   *(unsigned short *)(chunk_at<Chunks>(tile, row, column >> 3) + 2 * (column & 7)) = x;
 }
+// Column `c` of eight rows of four elements.
+template <typename Four> ATTN_DEVICE Bits4 column_of(const Four *rows, int c) {
+  Bits4 words;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    words[i] = __builtin_amdgcn_perm(bits<Bits2>(rows[2 * i + 1])[c / 2], bits<Bits2>(rows[2 * i])[c / 2], c % 2 ? 0x07060302u : 0x05040100u);
+  return words;
+}
 // Eight rows of four columns become four rows of the transpose, eight elements of each.
 template <int Chunks> ATTN_DEVICE void keep_transposed(unsigned char *tile, int row, int column, const Bits2 *x) {
 #pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    Bits4 words;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      words[i] = __builtin_amdgcn_perm(x[2 * i + 1][c / 2], x[2 * i][c / 2], c % 2 ? 0x07060302u : 0x05040100u);
-    *(Bits4 *)chunk_at<Chunks>(tile, column + c, row >> 3) = words;
-  }
+  for (int c = 0; c < 4; ++c) *(Bits4 *)chunk_at<Chunks>(tile, column + c, row >> 3) = column_of(x, c);
 }
 
 // to += a b for 16 terms: `a` has 32 rows and `b` 32 columns, eight neighbouring terms a lane.

@@ -194,13 +194,7 @@ template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row,
 // Eight rows of four columns, as four rows of the transpose.
 template <int Chunks> ATTN_DEVICE void keep_patch(unsigned char *tile, int row, int column, const Halves4 *x) {
 #pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    Bits4 words;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      words[i] = __builtin_amdgcn_perm(bits<Bits2>(x[2 * i + 1])[c / 2], bits<Bits2>(x[2 * i])[c / 2], c % 2 ? 0x07060302u : 0x05040100u);
-    *(Bits4 *)eight_at<Chunks>(tile, column + c, row >> 3) = words;
-  }
+  for (int c = 0; c < 4; ++c) *(Bits4 *)eight_at<Chunks>(tile, column + c, row >> 3) = column_of(x, c);
 }
 
 // ---- results

@@ -1,36 +1,17 @@
 """Faults planted in what the AMD backend prints: in the kernels, and in the helpers of attn_amd.h that they are made of."""
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from attn_mlir.backends import amd
-
-HEADER = (Path(amd.__file__).parent / "attn_amd.h").read_text()
-_INCLUDE = '#include "attn_amd.h"\n'
+from amd_planting import Planted
 
 
 @dataclass(frozen=True)
-class Fault:
-    """Replaces what `pattern` matches, everywhere or at its first place.
+class Fault(Planted):
+    """`case` is one of `gpu_cases.CASES`, whose scores are `scale` times as large as usual; `backward`: gradients are computed, too."""
 
-    `case` is one of `gpu_cases.CASES`, whose scores are `scale` times as large as usual; `backward`: gradients are computed, too.
-    """
-
-    name: str
-    pattern: str
-    replacement: str | Callable[[re.Match[str]], str]
-    first: bool = False
     backward: bool = False
     case: str = "causal softmax"
     scale: float = 1.0
-
-    def plant(self, source: str) -> str:
-        """The source with its helpers, and the fault, where it has a place there; else the source itself."""
-        whole = source.replace(_INCLUDE, HEADER.replace("#pragma once", ""))
-        changed, count = re.subn(self.pattern, self.replacement, whole, count=int(self.first))
-        return changed if count else source
 
 
 FAULTS = (

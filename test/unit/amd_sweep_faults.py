@@ -1,33 +1,6 @@
 """Faults planted in what the AMD backend prints for sweeps over chunks: in the kernel, and in the helpers that it is made of."""
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-
-from attn_mlir.backends import amd
-
-_FOLDER = Path(amd.__file__).parent
-HEADERS = ("attn_amd.h", "attn_amd_chunks.h")
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Replaces what `pattern` matches, everywhere or at its first place."""
-
-    name: str
-    pattern: str
-    replacement: str | Callable[[re.Match[str]], str]
-    first: bool = False
-
-    def plant(self, source: str) -> str:
-        """The source with its helpers, and the fault, where it has a place there; else the source itself."""
-        whole = source
-        for name in HEADERS:
-            whole = whole.replace(f'#include "{name}"\n', (_FOLDER / name).read_text().replace("#pragma once", ""))
-        changed, count = re.subn(self.pattern, self.replacement, whole, count=int(self.first))
-        return changed if count else source
-
+from amd_planting import Planted as Fault
 
 FAULTS = (
     Fault("a chunk begins without a barrier", r"(for \(int at = [^\n]*\n)\s+attn::barrier\(\);", r"\1"),

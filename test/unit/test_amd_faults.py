@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from amd_emitter_faults import FAULTS, Fault
+from amd_planting import wrong_with
 from amd_tools import needs_host_clang
-from attn_mlir.backends.amd import driver, launch
-from attn_mlir.backends.amd.emulation import EmulatedKernel, EmulationError
-from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.amd import driver
 from gpu_cases import CASES, Sizes, failures, formula, inputs, ours, results
 
 pytestmark = needs_host_clang
@@ -48,19 +47,6 @@ def test_without_a_fault_all_is_right(fault: Fault) -> None:
 @pytest.mark.usefixtures("launchers")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
 def test_a_planted_fault_is_caught(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = []
-
-    def faulty(code: KernelCode) -> EmulatedKernel:
-        source = fault.plant(code.source)
-        planted.append(source != code.source)
-        return EmulatedKernel(KernelCode(**{**code.__dict__, "source": source}))
-
     for program in driver._PROGRAMS.values():
         program._launchers.clear()
-    monkeypatch.setattr(launch, "EmulatedKernel", faulty)
-    try:
-        wrong = wrong_results(fault)
-    except EmulationError as error:
-        wrong = {"checks": str(error)}
-    assert any(planted), "the fault has no place in these kernels"
-    assert wrong
+    assert wrong_with(fault, monkeypatch, lambda: wrong_results(fault))

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from amd_planting import wrong_with
 from amd_sweep_faults import FAULTS, Fault
 from amd_tools import needs_host_clang
-from attn_mlir.backends.amd import driver, launch
-from attn_mlir.backends.amd.emulation import EmulatedKernel, EmulationError
-from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.amd import driver
 from linear_programs import Linear, error, inputs, recurrence
 
 pytestmark = needs_host_clang
@@ -41,17 +40,4 @@ def test_without_a_fault_all_is_right() -> None:
 @pytest.mark.usefixtures("programs")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
 def test_a_planted_fault_is_caught(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = []
-
-    def faulty(code: KernelCode) -> EmulatedKernel:
-        source = fault.plant(code.source)
-        planted.append(source != code.source)
-        return EmulatedKernel(KernelCode(**{**code.__dict__, "source": source}))
-
-    monkeypatch.setattr(launch, "EmulatedKernel", faulty)
-    try:
-        wrong = wrong_results()
-    except EmulationError as problem:
-        wrong = [str(problem)]
-    assert any(planted), "the fault has no place in this kernel"
-    assert wrong
+    assert wrong_with(fault, monkeypatch, wrong_results)

@@ -8,7 +8,6 @@ from attn_mlir.backends.amd.chunks.layout import Layout, remainders
 from attn_mlir.backends.amd.chunks.memory import Buffer, Memory
 from attn_mlir.backends.amd.chunks.tiles import HALVES, Fragment, Grid, Held, Partial, Tile, Uniform, Vector, Wide, round_up
 from attn_mlir.backends.gpu.core import PrinterCore
-from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.gpu.structure import constant, maker
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -138,11 +137,6 @@ class Core(PrinterCore[Tile]):
         number = self.arguments.number(view.argument)
         self.aligned[number] = min(align, self.aligned.get(number, 8))
         return align
-
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Those of the kernel, with what tiles need of their tensors."""
-        found = self.arguments.parameters()
-        return tuple(replace(p, align=self.aligned.get(p.argument, 0)) if p.kind == "pointer" else p for p in found)
 
     def _other(self, op: ir.Operation, operands: list[str]) -> str:
         if op.name == "memref.dim":

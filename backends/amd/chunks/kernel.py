@@ -3,7 +3,7 @@
 from attn_mlir.backends.amd.chunks.core import Core
 from attn_mlir.backends.amd.chunks.sweep import Sweep
 from attn_mlir.backends.amd.chunks.tiles import THREADS
-from attn_mlir.backends.amd.mfma.kernel import FLAGS
+from attn_mlir.backends.amd.source import kernel_code
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body
@@ -23,21 +23,9 @@ class Kernel:
         core, writer = self.core, self.core.writer
         writer.indent = core.scalars.indent = "  "
         Sweep(core).block(body(self.kernel), set())
-        name = ir.StringAttr(self.kernel.attributes["sym_name"]).value
         places, shared = core.memory.place()
-        shared = max(16, shared)
-        declarations = core.arguments.declarations()
-        head = [
-            '#include "attn_amd.h"',
-            '#include "attn_amd_chunks.h"',
-            "",
-            f"{core.scalars.helper_source(cuda=False)}ATTN_KERNEL({THREADS}, {self.schedule['waves']}) {name}(",
-            *(f"    {text}," for text in declarations),
-        ]
-        head[-1] = head[-1][:-1] + ") {"
         block = f"attn::Block<{core.size}>"
         start = [
-            f"__shared__ __attribute__((aligned(16))) unsigned char memory[{shared}];",
             "const int block = __builtin_amdgcn_workgroup_id_x(), head = __builtin_amdgcn_workgroup_id_y(), "
             "batch = __builtin_amdgcn_workgroup_id_z();",
             "const int lane = attn::thread() & 63, wave = attn::uniform(attn::thread() >> 6);",
@@ -45,15 +33,5 @@ class Kernel:
             "// Where tiles are in shared memory.",
             *(f"constexpr int {buffer} = {at};" for buffer, at in places.items()),
         ]
-        text = "\n".join([*head, *(f"  {line}" for line in start), *writer.lines, "}", ""])
-        return KernelCode(
-            name=name,
-            entry=name,
-            source=text.replace("__nv_bfloat16", "__hip_bfloat16"),
-            parameters=core.parameters(),
-            threads=THREADS,
-            shared_bytes=shared,
-            language="hip",
-            arch=str(self.schedule["arch"]),
-            flags=FLAGS,
-        )
+        before = ['#include "attn_amd.h"', '#include "attn_amd_chunks.h"']
+        return kernel_code(self.kernel, core, core.aligned, self.schedule, before, start, THREADS, max(16, shared))

@@ -1,10 +1,7 @@
 """What every printer of a kernel with matrix products works with: its tiles in registers, and the factors of their weights."""
 
-from dataclasses import replace
-
 from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, Tile, round_up
 from attn_mlir.backends.gpu.core import PrinterCore
-from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -123,11 +120,6 @@ class Core(PrinterCore[Tile]):
         align = next(size for size in (8, 4, 2, 1) if columns % size == 0)
         self.aligned[self.arguments.number(value)] = align
         return align
-
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Those of the kernel, with what tiles need of their tensors."""
-        found = self.arguments.parameters()
-        return tuple(replace(p, align=self.aligned.get(p.argument, 0)) if p.kind == "pointer" else p for p in found)
 
 
 def element_name_of(op: ir.Operation) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from attn_mlir.backends.amd.mfma.kernel import FLAGS
+from attn_mlir.backends.amd.source import FLAGS
 from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.gpu import simt
 from attn_mlir.backends.gpu.attributes import Fields

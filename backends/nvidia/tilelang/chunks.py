@@ -10,19 +10,16 @@ from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant
 from attn_mlir.backends.nvidia.tilelang.expressions import strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.products import can_be_async, load_size, new_tile
-from attn_mlir.backends.nvidia.tilelang.structure import PrintBlock, own, print_into
+from attn_mlir.backends.nvidia.tilelang.structure import PrintBlock, carried, print_into
 from attn_mlir.backends.nvidia.tilelang.tiles import Tile
 from attn_mlir.mlir import ir
 
 
 def print_sweep(context: Context, op: ir.Operation, print_block: PrintBlock) -> None:
     """`scf.for` over chunks."""
-    begin, end, step, *initial = op.operands
+    begin, end, step, *_ = op.operands
     body = op.regions[0].blocks[0]
-    variable, *arguments = body.arguments
-    tiles = [own(context, value, op) for value in initial]
-    for argument, result, tile in zip(arguments, op.results, tiles, strict=True):
-        context.where[argument] = context.where[result] = tile
+    tiles = carried(context, op)
     name, size = context.names.new("chunk"), constant(step) or 1
     first, last = (context.text(v) if constant(v) is not None else context.scalars.name(v) for v in (begin, end))
     loads, stages = loads_ahead(context, op), context.stages
@@ -34,7 +31,7 @@ def print_sweep(context: Context, op: ir.Operation, print_block: PrintBlock) -> 
     steps = "" if size == 1 else f", {size}"
     context.line(f"for {name} in T.serial({first}, {last}{steps}):")
     with context.block():
-        context.scalars.bind(variable, name)
+        context.scalars.bind(body.arguments[0], name)
         if loads:
             _rotate(context, op, loads, copies, (name, first, last, size))
         print_into(context, body, tiles, print_block)

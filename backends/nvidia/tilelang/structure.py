@@ -14,12 +14,9 @@ PrintBlock = Callable[[ir.Block], None]
 
 def print_for(context: Context, op: ir.Operation, print_block: PrintBlock) -> None:
     """`scf.for`: what it carries stays in the same tiles throughout."""
-    begin, end, step, *initial = op.operands
+    begin, end, step, *_ = op.operands
     body = op.regions[0].blocks[0]
-    variable, *arguments = body.arguments
-    tiles = [own(context, value, op) for value in initial]
-    for argument, result, tile in zip(arguments, op.results, tiles, strict=True):
-        context.where[argument] = context.where[result] = tile
+    tiles = carried(context, op)
     name = context.names.new(loop_name(op))
     ahead = loads_ahead(context, op)
     if ahead:
@@ -35,11 +32,19 @@ def print_for(context: Context, op: ir.Operation, print_block: PrintBlock) -> No
         _copy_ahead(context, ahead, copies, begin_text, "0")
     context.line(f"for {name} in T.serial({', '.join(bounds)}):")
     with context.block():
-        context.scalars.bind(variable, name)
+        context.scalars.bind(body.arguments[0], name)
         if ahead:
             _rotate(context, ahead, copies, (name, begin_text, end_text), int(size or 1))
         print_into(context, body, tiles, print_block)
     context.tiles.leave()
+
+
+def carried(context: Context, op: ir.Operation) -> list[Tile]:
+    """The tiles of what an `scf.for` carries: the same throughout, also for its results."""
+    tiles = [own(context, value, op) for value in list(op.operands)[3:]]
+    for argument, result, tile in zip(list(op.regions[0].blocks[0].arguments)[1:], op.results, tiles, strict=True):
+        context.where[argument] = context.where[result] = tile
+    return tiles
 
 
 def loads_ahead(context: Context, op: ir.Operation) -> list[ir.Operation]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.execute import again, differentiable, execute, kernel_of
+from attn_mlir.api.execute import again, differentiable, execute, stage_of, stages_of
 from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
@@ -15,7 +15,6 @@ from attn_mlir.frontend import program
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.mlir import LOCK
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -70,18 +69,11 @@ class Attention:
     def stages(self) -> dict[str, str]:
         """The program as IR, "traced" and after each pass, for device, dtype and head dimensions of the last call (at first: f32, 64)."""
         entry, _ = self._entry(self._last)
-        kernel = kernel_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
-        with LOCK:
-            return kernel.stages()
+        return stages_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        if stage == "traced":
-            return self._entry(self._last)[0].traced.text
-        stages = self.stages()
-        if stage not in stages:
-            raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
-        return stages[stage]
+        return stage_of(self._entry(self._last)[0], stage, self.stages)
 
     def explain(self) -> str:
         """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""

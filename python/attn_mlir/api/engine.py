@@ -1,6 +1,5 @@
 """`AttentionEngine`: attention of the user's own design, in the form of score_mod, mask_mod and an OnlineFunc."""
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,8 +10,19 @@ from attn_mlir.api.accessors import accessors
 from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_online
-from attn_mlir.api.engine_arguments import check_external, check_support, compare_written, custom_of, device_of, has_backward, mask_of
-from attn_mlir.api.execute import execute, kernel_of, needing_gradient, program_of
+from attn_mlir.api.engine_arguments import (
+    captures_with,
+    check_device,
+    check_external,
+    check_support,
+    compare_written,
+    custom_of,
+    device_of,
+    has_backward,
+    mask_of,
+    working_dtypes,
+)
+from attn_mlir.api.execute import execute, forward_in_graph, needing_gradient, ops, program_of, stage_of, stages_of
 from attn_mlir.api.inputs import Problem, check_inputs, problem_of
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
@@ -22,8 +32,6 @@ from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.online import OnlineProgram, trace_online
-from attn_mlir.mlir import LOCK
-from attn_mlir.runtime import ops
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -78,7 +86,7 @@ class AttentionEngine:
         deterministic: bool = False,
     ) -> None:
         self._shapes = Shapes(qkv_meta)
-        self._custom = custom_of(custom_fwd_inputs)
+        self._custom = custom_of(custom_fwd_inputs, "custom_fwd_inputs")
         self._online = check_online_func(Identity() if online_func is None else online_func)
         check_external(self._online, self._custom)
         if mask_value not in ("-inf", "0"):
@@ -94,7 +102,7 @@ class AttentionEngine:
         self._states = {name: scalar.initial for name, scalar in states.items()}
         self._outputs = tuple(outputs)
         self._form = (self._shapes.inputs, self._custom.scan_key(), tuple(self._states.items()), self._outputs)
-        self._dtypes = self._first_trace()
+        self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None))
         self._written = (self._online.forward, self._online.backward) if has_backward(self._online) else ()
         self._accessors = accessors(self._functions)
         self._backward_accessors = accessors((*self._functions, *self._written))
@@ -112,8 +120,7 @@ class AttentionEngine:
         self._shapes.check(problem, q.dtype)
         self._check_mask(block_mask, problem)
         named = check_custom(self._custom.input_tensors, custom, problem)
-        if self._device not in (None, problem.device_type):
-            raise ArgumentError(f"q is on {problem.device}, but this AttentionEngine was made with device={self._device!r}")
+        check_device("AttentionEngine", self._device, problem)
         self._dtypes = tuple(tensor.dtype for tensor in custom)
         entry, captures = self._program(problem, named)
         if needing_gradient((q, k, v, *captures)):
@@ -130,28 +137,22 @@ class AttentionEngine:
         problem = problem_of(q, k, v, "bshd")
         self._shapes.check(problem, q.dtype)
         check_custom(self._custom.input_tensors, custom, problem)
-        tensors, floats, ints, needed = [], [], [], []
-        graded = torch.is_grad_enabled()
         leaves = [read() for read in self._accessors if read is not None]
-        backward = graded and any([isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, *custom, *leaves)])
+        backward = torch.is_grad_enabled() and any([isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, *custom, *leaves)])
         name, sources = self._graph_program(q.device.type, backward, *[t.dtype for t in custom])
         reads = self._backward_accessors if backward else self._accessors
-        for value, argument in ((q, "q"), (k, "k"), (v, "v")):
-            if graded and value.requires_grad:
-                needed.append(argument)
-        for source, position, kind, argument in sources:
-            value = custom[position] if source == "custom" else reads[position]()  # type: ignore[misc]
-            (tensors if kind == "tensor" else floats if kind == "float" else ints).append(value)
-            if graded and kind == "tensor" and value.is_floating_point() and value.requires_grad:
-                needed.append(argument)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        results = ops.forward(q, k, v, tensors, floats, ints, name, "+".join(needed), "bshd")
+        values = [q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)]
+        for source, position, _, _ in sources:
+            values.append(custom[position] if source == "custom" else reads[position]())  # type: ignore[misc]
+        arguments = ["q", "k", "v", *[argument for _, _, _, argument in sources]]
+        results = forward_in_graph(values, arguments, [kind for _, _, kind, _ in sources], name, "bshd")
         o = results[0].transpose(1, 2)
         return (o, dict(zip(self._outputs, results[1 : 1 + len(self._outputs)], strict=True))) if return_rowscales else o
 
     @torch._dynamo.assume_constant_result
     def _graph_program(self, device: str, backward: bool, *dtypes: torch.dtype) -> tuple[str, tuple[tuple[str, int, str, str], ...]]:
         """The name of the program, and where its captures come from: "custom" or "leaf", which one, their kind and argument."""
+        ops()  # registers the operator
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             entry, _ = self._find(dtypes, torch.device(device), backward)
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device), self._deterministic)
@@ -169,17 +170,11 @@ class AttentionEngine:
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""
-        with LOCK:
-            return kernel_of(self._find(self._dtypes, None)[0], self._device or "cpu").stages()
+        return stages_of(self._find(self._dtypes, None)[0], self._device or "cpu")
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        if stage == "traced":
-            return self._find(self._dtypes, None)[0].traced.text
-        stages = self.stages()
-        if stage not in stages:
-            raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
-        return stages[stage]
+        return stage_of(self._find(self._dtypes, None)[0], stage, self.stages)
 
     def explain(self) -> str:
         """How it is computed: the online program as it is written, the row that it comes to with its merge rule, and the backward pass."""
@@ -190,30 +185,10 @@ class AttentionEngine:
             traced, problem = self._find(self._dtypes, None)[0].traced, f"\nthe backward that {name} writes cannot be used: {error}\n"
         return explain_online(traced, name) + problem
 
-    def _first_trace(self) -> tuple[torch.dtype, ...]:
-        """Traces the functions to find mistakes; returns dtypes of custom inputs, which are not known yet, with which they work."""
-        count = len(self._custom.input_tensors)
-        tried = itertools.product((torch.float32, torch.int64, torch.bool), repeat=count)
-        found: TraceError | None = None
-        for dtypes in itertools.islice(tried, 27):
-            try:
-                self._find(dtypes, None)
-            except TraceError as error:
-                found = found or error
-            else:
-                return dtypes
-        if found is not None and count <= 3:  # with more, not all combinations were tried
-            raise found
-        return (torch.float32,) * count
-
     def _program(self, problem: Problem, named: Mapping[str, torch.Tensor], backward: bool = False) -> tuple[Entry, list[Any]]:
         """The program of a call, and the values that it captures; `named` are the custom inputs."""
         entry, scan = self._find(self._dtypes, problem.device, backward)
-        captures = entry.captures(scan, 0.0)
-        for position, captured in enumerate(entry.traced.captures):
-            if captured.source[0] == "custom":
-                captures[position] = named[captured.source[1]]
-        return entry, captures
+        return entry, captures_with(named, entry, scan)
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, backward: bool = False) -> tuple[Entry, Scan]:
         """`backward`: also what the user wrote of the backward pass. It is not traced before a gradient is asked for."""

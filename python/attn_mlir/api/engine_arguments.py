@@ -1,7 +1,8 @@
-"""Checks the arguments of an `AttentionEngine`, and what the author of its OnlineFunc wrote for the backward pass."""
+"""Arguments of engines: their checks, what they stand for, and what the author of an OnlineFunc wrote for the backward pass."""
 
+import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,9 +10,11 @@ import torch
 from attn_mlir import driver, testing
 from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.api.custom_io import CustomIO
-from attn_mlir.api.inputs import device_type
+from attn_mlir.api.inputs import Problem, device_type
 from attn_mlir.api.online_func import OnlineFunc, writes_backward
-from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.errors import ArgumentError, CompileError, TraceError, UnsupportedError
+from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.captures import Scan
 
 Function = Callable[..., Any]
 
@@ -38,11 +41,44 @@ def compare_written(online_func: OnlineFunc, custom: CustomIO) -> None:
                 warnings.warn(str(found), stacklevel=3)
 
 
-def custom_of(given: Any) -> CustomIO:
-    """The declared custom inputs; none for None."""
+def custom_of(given: Any, name: str) -> CustomIO:
+    """The custom inputs that the argument `name` declares; none for None."""
     if given is None or isinstance(given, CustomIO):
         return given or CustomIO()
-    raise ArgumentError(f"custom_fwd_inputs must be a CustomIO, got {type(given).__name__}: write CustomIO({{...}})")
+    raise ArgumentError(f"{name} must be a CustomIO, got {type(given).__name__}: write CustomIO({{...}})")
+
+
+def working_dtypes(count: int, trace: Callable[[tuple[torch.dtype, ...]], Any]) -> tuple[torch.dtype, ...]:
+    """Dtypes of `count` custom inputs, which no call has told yet, with which `trace` succeeds.
+
+    Raises the TraceError of the first attempt where all combinations were tried in vain.
+    """
+    found: TraceError | None = None
+    for dtypes in itertools.islice(itertools.product((torch.float32, torch.int64, torch.bool), repeat=count), 27):
+        try:
+            trace(dtypes)
+        except TraceError as error:
+            found = found or error
+        else:
+            return dtypes
+    if found is not None and count <= 3:  # with more, not all combinations were tried
+        raise found
+    return (torch.float32,) * count
+
+
+def captures_with(custom: Mapping[str, torch.Tensor], entry: Entry, scan: Scan) -> list[Any]:
+    """The values that a program captures, its custom inputs among them."""
+    captures = entry.captures(scan, 0.0)
+    for position, captured in enumerate(entry.traced.captures):
+        if captured.source[0] == "custom":
+            captures[position] = custom[captured.source[1]]
+    return captures
+
+
+def check_device(engine: str, device: str | None, problem: Problem) -> None:
+    """Checks that the tensors of a call are on the device that an engine was made for; None: on any."""
+    if device not in (None, problem.device_type):
+        raise ArgumentError(f"q is on {problem.device}, but this {engine} was made with device={device!r}")
 
 
 def check_external(online_func: OnlineFunc, custom: CustomIO) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from attn_mlir.api.inputs import Problem, may_carry_tangents
 from attn_mlir.backends import devices_with, tensors_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.mlir import LOCK
 from attn_mlir.runtime import programs
 
 
@@ -28,6 +29,22 @@ def program_of(entry: Entry, deterministic: bool = False) -> programs.Program:
 def kernel_of(entry: Entry, device: str) -> driver.Kernel:
     """The kernel of a traced program for a device, compiled at its first use."""
     return program_of(entry).kernel(device)
+
+
+def stages_of(entry: Entry, device: str) -> dict[str, str]:
+    """A traced program as IR, for a device: "traced", and after each pass, by the pass's name."""
+    with LOCK:
+        return kernel_of(entry, device).stages()
+
+
+def stage_of(entry: Entry, stage: str, stages: Callable[[], dict[str, str]]) -> str:
+    """One of what `stages` returns, which is not called for "traced". Raises ArgumentError for an unknown stage."""
+    if stage == "traced":
+        return entry.traced.text
+    made = stages()
+    if stage not in made:
+        raise ArgumentError(f"stage is one of {', '.join(made)}; got {stage!r}")
+    return made[stage]
 
 
 def execute(
@@ -68,6 +85,20 @@ def execute(
     if problem.is_empty:
         return _empty_results(program, problem, q, layout)
     return program.kernel(device).run(q, k, v, captures, layout)
+
+
+def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequence[str], program: str, layout: str) -> list[torch.Tensor]:
+    """What `execute` gives, inside torch.compile: the call of the operator on q, k, v and the captures.
+
+    `names` are those of the program's arguments, `kinds` what the captures are: "tensor", "float" or "int".
+    """
+    wrt = []
+    if torch.is_grad_enabled():
+        for value, name in zip(values, names, strict=True):
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad:
+                wrt.append(name)
+    by_kind = [[value for value, kind in zip(values[3:], kinds, strict=True) if kind == wanted] for wanted in ("tensor", "float", "int")]
+    return torch.ops.attn_mlir.forward(values[0], values[1], values[2], *by_kind, program, "+".join(wrt), layout)
 
 
 def again(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool) -> list[Any] | None:

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from attn_mlir.api.execute import forward_in_graph
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import program, scope, sizes
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.values import wrap
 from attn_mlir.runtime import compute, ops, programs
 
-__all__ = ["GraphPiece", "captures_of", "given_to_operator", "guard", "run_graph", "stand_in", "symbol", "traced"]
+__all__ = ["GraphPiece", "call_program", "captures_of", "guard", "run_graph", "runner", "stand_in", "symbol", "traced", "values_of"]
 
 _SIZES = ("kv_len", "q_len", "num_heads")
 _KEY = "attn_mlir"
@@ -67,11 +68,16 @@ traced.register_autograd(ops.no_mixed_derivative)
 
 def run_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
     """The function that computes what `graph`, the body of `attention_in_graph`, stands for."""
+    return runner(graph, (traced._opoverload, torch.ops.attn_mlir.traced), _attention)
+
+
+def runner(graph: torch.fx.GraphModule, targets: Sequence[Any], compute: Callable[..., list[Tensor]]) -> Callable[..., tuple[Any, ...]]:
+    """The function that computes what `graph` stands for: its call of one of `targets`, by compute(graph, arguments, inputs)."""
 
     def run(*arguments: Any) -> tuple[Any, ...]:
         inputs = dict(zip([node for node in graph.graph.nodes if node.op == "placeholder"], arguments, strict=True))
-        call = next(node for node in graph.graph.nodes if node.target in (traced._opoverload, torch.ops.attn_mlir.traced))
-        results = _attention(graph, call.args, inputs)
+        call = next(node for node in graph.graph.nodes if node.target in targets)
+        results = compute(graph, call.args, inputs)
         returned: Any = next(node for node in graph.graph.nodes if node.op == "output").args[0]
         return tuple(results[node.args[1]] for node in returned)
 
@@ -87,14 +93,18 @@ def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             graph.meta[_KEY] = (key, *_trace(call, inputs, (q, k, v)))
     _, name, captures = graph.meta[_KEY]
+    return call_program(name, (q, k, v, *values_of(captures, inputs)), layout)
+
+
+def values_of(captures: Sequence[Any], inputs: dict[torch.fx.Node, Any]) -> list[Any]:
+    """The values that a program captures, as the operator takes them, from what `captures_of` says of them."""
+    return [_given_to_operator(inputs[captured]) if isinstance(captured, torch.fx.Node) else captured for captured in captures]
+
+
+def call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]:
+    """The operator on q, k, v and the captures of the program of this name."""
     found = programs.find(name)
-    values = [given_to_operator(inputs[captured]) if isinstance(captured, torch.fx.Node) else captured for captured in captures]
-    wrt = ""
-    if torch.is_grad_enabled():
-        floats = [i for i, x in enumerate((q, k, v, *values)) if isinstance(x, Tensor) and x.is_floating_point() and x.requires_grad]
-        wrt = "+".join(found.argument(i) for i in floats)
-    captured, floats, ints = found.split(values)
-    return ops.forward(q, k, v, captured, floats, ints, name, wrt, layout)
+    return forward_in_graph(values, [found.argument(i) for i in range(len(values))], found.kinds, name, layout)
 
 
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
@@ -131,7 +141,7 @@ def captures_of(made: program.Traced, stand_ins: dict[torch.fx.Node, Any], scale
     return [by_stand_in.get(id(value), value) for value in values]
 
 
-def given_to_operator(value: Any) -> Any:
+def _given_to_operator(value: Any) -> Any:
     """An input of the graph as the operator takes it: symbolic floats, which it does not, become tensors."""
     return torch.scalar_tensor(value, dtype=torch.float64) if isinstance(value, torch.SymFloat) else value  # type: ignore[arg-type]
 

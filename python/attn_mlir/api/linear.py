@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.execute import execute, kernel_of
+from attn_mlir.api.execute import execute, stage_of, stages_of
 from attn_mlir.api.inputs import LAYOUTS, device_type, scale_form
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
 from attn_mlir.errors import ArgumentError
@@ -15,7 +15,6 @@ from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearProgram, trace_linear
 from attn_mlir.frontend.program import Traced
-from attn_mlir.mlir import LOCK
 
 Function = Callable[..., Any]
 Mods = tuple[Function | None, Function | None, Function | None, Function | None]
@@ -61,18 +60,11 @@ class LinearAttention:
 
     def stages(self) -> dict[str, str]:
         """The program as IR, "traced" and after each pass, for device, dtype and sizes of the last call (at first: f32, 64, decays)."""
-        kernel = kernel_of(self._entry(), self._device)
-        with LOCK:
-            return kernel.stages()
+        return stages_of(self._entry(), self._device)
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        if stage == "traced":
-            return self._entry().traced.text
-        stages = self.stages()
-        if stage not in stages:
-            raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
-        return stages[stage]
+        return stage_of(self._entry(), stage, self.stages)
 
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""

@@ -10,6 +10,7 @@ from attn_mlir.api.compiled import as_tensor, takes_other_tensors
 from attn_mlir.api.graphs import symbol
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.frontend.linear import INPUTS
 
 _NAMES = ("query", "key", "value")
 _INDICES = ("b", "h", "t", "d")
@@ -34,15 +35,10 @@ def linear_in_graph(
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         decay = decay.transpose(1, 2) if decay is not None and decay.dim() >= 3 else decay
     further, given = [], []
-    if decay is not None:
-        further.append(decay.to(element))
-        given.append("decay")
-    if initial_state is not None:
-        further.append(initial_state.to(element))
-        given.append("initial_state")
-    if cu_seqlens is not None:
-        further.append(cu_seqlens)
-        given.append("cu_seqlens")
+    for name, tensor in zip(INPUTS, (decay, initial_state, cu_seqlens), strict=True):
+        if tensor is not None:
+            further.append(tensor if name == "cu_seqlens" else tensor.to(element))
+            given.append(name)
     count = 1 + final
 
     def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, ...]:

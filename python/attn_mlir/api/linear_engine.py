@@ -11,17 +11,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from attn_mlir.api.accessors import accessors
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_traced
-from attn_mlir.api.engine_arguments import device_of
-from attn_mlir.api.execute import kernel_of, ops, program_of
-from attn_mlir.api.inputs import Problem
+from attn_mlir.api.engine_arguments import captures_with, check_device, custom_of, device_of, working_dtypes
+from attn_mlir.api.execute import forward_in_graph, ops, program_of, stage_of, stages_of
 from attn_mlir.api.linear import arguments, program_of_form, run
 from attn_mlir.api.linear_inputs import check_linear
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
-from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.linear import trace_linear
-from attn_mlir.mlir import LOCK
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -53,16 +51,14 @@ class LinearAttentionEngine:
         device: Any = None,
     ) -> None:
         self._shapes = Shapes(qkv_meta, LINEAR_KEYS, "[B, H, T, D], too")
-        if custom_io is not None and not isinstance(custom_io, CustomIO):
-            raise ArgumentError(f"custom_io must be a CustomIO, got {type(custom_io).__name__}: write CustomIO({{...}})")
         for name, wished in (("tune", tune), ("tune_bwd", tune_bwd)):
             if wished:
                 raise UnsupportedError(f"{name}=True: there is no tuner for linear attention; leave it out, sizes are chosen by rule")
-        self._custom = _placed(custom_io or CustomIO(), self._shapes)
+        self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
         self._device = device_of(device)
         self._mods = (q_mod, k_mod, v_mod, decay_mod)
         self._decay = "step"
-        self._dtypes = self._first_trace()
+        self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None))
         self._accessors = accessors(self._mods)
 
     def __call__(self, q: Any, k: Any, v: Any, decay: Any, *custom: Any) -> Any:
@@ -77,18 +73,14 @@ class LinearAttentionEngine:
         sizes = {**call.problem.sizes, "Hq": call.problem.sizes["H"]}
         problem = dataclasses.replace(call.problem, sizes=sizes)
         named = check_custom(self._custom.input_tensors, custom, problem, "q, k, v and decay", "custom_io")
-        self._check_device(call.problem)
+        check_device("LinearAttentionEngine", self._device, call.problem)
         self._decay = call.decay_form
         dtypes = tuple([tensor.dtype for tensor in custom])
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph(call, named, dtypes)
         self._dtypes = dtypes
         entry, scan = self._find(dtypes, call.problem.device)
-        captures = entry.captures(scan, 0.0)
-        for position, captured in enumerate(entry.traced.captures):
-            if captured.source[0] == "custom":
-                captures[position] = named[captured.source[1]]
-        return run(entry, call, captures, "bhsd", None)
+        return run(entry, call, captures_with(named, entry, scan), "bhsd", None)
 
     def _in_graph(self, call: Any, named: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...]) -> Any:
         """The same inside torch.compile."""
@@ -99,13 +91,7 @@ class LinearAttentionEngine:
             values.append(named[at] if kind == "custom" else self._accessors[at]() if kind == "leaf" else None)
         q, k, values = arguments(entry.traced, call, values)
         kinds = [captured.kind for captured in entry.traced.captures]
-        by_kind = [[value for value, kind in zip(values, kinds, strict=True) if kind == wanted] for wanted in ("tensor", "float", "int")]
-        wrt = []
-        if torch.is_grad_enabled():
-            for value, argument in zip((q, k, call.v, *values), names, strict=True):
-                if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad:
-                    wrt.append(argument)
-        return torch.ops.attn_mlir.forward(q, k, call.v, *by_kind, name, "+".join(wrt), "bhsd")[0]
+        return forward_in_graph((q, k, call.v, *values), names, kinds, name, "bhsd")[0]
 
     @torch._dynamo.assume_constant_result
     def _graph_program(self, device: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[str, ...]]:
@@ -124,41 +110,15 @@ class LinearAttentionEngine:
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""
-        kernel = kernel_of(self._find(self._dtypes, None)[0], self._device or "cpu")
-        with LOCK:
-            return kernel.stages()
+        return stages_of(self._find(self._dtypes, None)[0], self._device or "cpu")
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        if stage == "traced":
-            return self._find(self._dtypes, None)[0].traced.text
-        stages = self.stages()
-        if stage not in stages:
-            raise ArgumentError(f"stage is one of {', '.join(stages)}; got {stage!r}")
-        return stages[stage]
+        return stage_of(self._find(self._dtypes, None)[0], stage, self.stages)
 
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
         return explain_traced(self._find(self._dtypes, None)[0].traced.text)
-
-    def _check_device(self, problem: Problem) -> None:
-        if self._device not in (None, problem.device_type):
-            raise ArgumentError(f"q is on {problem.device}, but this LinearAttentionEngine was made with device={self._device!r}")
-
-    def _first_trace(self) -> tuple[torch.dtype, ...]:
-        """Traces the functions to find mistakes; returns dtypes of custom inputs, which are not known yet, with which they work."""
-        count = len(self._custom.input_tensors)
-        found: TraceError | None = None
-        for dtypes in itertools.islice(itertools.product((torch.float32, torch.int64, torch.bool), repeat=count), 27):
-            try:
-                self._find(dtypes, None)
-            except TraceError as error:
-                found = found or error
-            else:
-                return dtypes
-        if found is not None and count <= 3:  # with more, not all combinations were tried
-            raise found
-        return (torch.float32,) * count
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))

@@ -30,6 +30,7 @@ _ELEMENT, _DECAY = Parameter("x", "float"), Parameter("g", "float")
 _CUSTOM = Parameter("custom_io", "int")
 _MODS = (("query", "q_mod"), ("key", "k_mod"), ("value", "v_mod"))
 INPUTS = ("decay", "initial_state", "cu_seqlens")
+"""What a linear attention may have besides q, k and v, in the order of its arguments."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,7 +67,7 @@ def empty_forward(
         results = derivative.results([q, k, v, *found.join(captures, floats, ints)])
     else:
         results = found.results(q, k, v, found.join(captures, floats, ints))
-    return [*empty(results[:1], q.device, layout), *empty(results[1:], q.device, "bhsd")]
+    return empty_results(results, q.device, layout)
 
 
 def forward_backward(ctx: Any, saved: Sequence[Tensor], grads: Sequence[Tensor | None], gradients: Any) -> list[Tensor | None]:
@@ -140,6 +140,11 @@ def empty(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.de
         else:
             made.append(torch.empty(tuple(shape), dtype=dtype, device=device))
     return made
+
+
+def empty_results(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.device, layout: str) -> list[Tensor]:
+    """Uninitialised results of a forward pass; o, the first, has the memory order of `layout`."""
+    return [*empty(results[:1], device, layout), *empty(results[1:], device, "bhsd")]
 
 
 def or_zeros(grad: Tensor | None, like: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +63,15 @@ class LinearKernel:
         return self.program.stages()
 
 
+def results(q: torch.Tensor, v: torch.Tensor, given: Mapping[str, torch.Tensor], final: bool) -> list[tuple[Any, torch.dtype]]:
+    """Shape and dtype of o and, with `final`, of the final state; `given` are inputs besides q, k and v, by name."""
+    o = (tuple(v.shape), q.dtype)
+    if not final:
+        return [o]
+    sequences = given["cu_seqlens"].shape[0] - 1 if "cu_seqlens" in given else v.shape[0]
+    return [o, ((sequences, v.shape[1], q.shape[3], v.shape[3]), torch.float64 if q.dtype == torch.float64 else torch.float32)]
+
+
 @dataclasses.dataclass(eq=False)
 class LinearProgram(Program):
     """A traced linear attention. Its first captures are `inputs`, of "decay", "initial_state" and "cu_seqlens"."""
@@ -113,13 +122,7 @@ class LinearProgram(Program):
 
     def results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any]) -> list[tuple[Any, torch.dtype]]:
         """See `Program.results`."""
-        shape = (*v.shape[:3], v.shape[3])
-        if not self.outputs:
-            return [(shape, q.dtype)]
-        score = torch.float64 if q.dtype == torch.float64 else torch.float32
-        given = dict(zip(self.inputs, captures, strict=False))
-        sequences = given["cu_seqlens"].shape[0] - 1 if "cu_seqlens" in given else v.shape[0]
-        return [(shape, q.dtype), ((sequences, v.shape[1], q.shape[3], v.shape[3]), score)]
+        return results(q, v, dict(zip(self.inputs, captures, strict=False)), bool(self.outputs))
 
     def fill_empty(self, rows: Sequence[torch.Tensor]) -> None:
         """Nothing to do: `LinearRun` gives the final state of no positions."""
