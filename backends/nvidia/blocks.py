@@ -12,8 +12,7 @@ class Facts:
 
     `grid`: "rows", "pairs", "elements", "heads" (sums over heads) or "chunks" (then `head` and `value` are a state's rows and columns);
     `head` and `value` are the columns of q and of v, `bits` of an element of them; `masked`: some blocks are skipped or partial;
-    `products`: how many products of queries and keys a pair needs; `wide`: a sweep that one program can do for 128 columns of v (see
-    `hopper.sweep`).
+    `products`: how many products of queries and keys a pair needs.
     """
 
     grid: str
@@ -22,7 +21,6 @@ class Facts:
     bits: int = 16
     masked: bool = False
     products: int = 1
-    wide: bool = False
 
 
 def facts_of(function: ir.Operation) -> Facts | None:
@@ -36,8 +34,7 @@ def facts_of(function: ir.Operation) -> Facts | None:
         return Facts("pairs", head, value, bits, bool(pieces(pairs, "attn.mask")), len(products))
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
-        wide = bits == 16 and head in (64, 128, 256) and chunk.opview.channels.value == "none" and chunk.opview.offsets is None
-        return Facts("chunks", head, value, bits, wide=wide)
+        return Facts("chunks", head, value, bits)
     if find_all(function, "attn.head_sum"):
         return Facts("heads")
     return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
@@ -57,16 +54,8 @@ def default_blocks(facts: Facts) -> tuple[int, int]:
     if facts.grid == "heads":
         return 64, 128
     if facts.grid == "chunks":
-        return 64, state_columns(facts)
+        return 64, facts.value
     return 128, 128
-
-
-def state_columns(facts: Facts) -> int:
-    """Columns of v that a program of a sweep takes: states of more are shared by several programs, which find place on a multiprocessor."""
-    if facts.wide and facts.value % 128 == 0:
-        return 128
-    most = 64 if facts.head <= 256 else 32  # two pieces of a larger state do not fit into shared memory
-    return next((size for size in (64, 48, 32, 16) if size <= most and facts.value % size == 0), facts.value)
 
 
 def _columns(values: list[ir.Value]) -> tuple[int, int, int]:

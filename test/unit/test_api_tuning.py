@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from attn_mlir import driver, masks
+from attn_mlir import LinearAttention, LinearAttentionEngine, driver, linear_attention, masks
 from attn_mlir.api.attention import Attention
 from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.meta import meta_tensor
@@ -82,6 +82,38 @@ def test_an_engine_has_files_for_both_passes(asked: Asked) -> None:
         ("fwd", "fwd.json", True),
         ("bwd", "bwd.json", False),
     ]
+
+
+def recurrence(gradients: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, k, v = qkv(gradients=gradients)
+    return q, k, v, -torch.rand(1, 2, 40, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_linear_attention_tunes_sweeps_of_both_passes(asked: Asked) -> None:
+    given, again = recurrence(gradients=True), recurrence(gradients=True)
+    attention = LinearAttention(output_final_state=True, tune=True, tune_file="found.json")
+    for o, state in (attention(*given), linear_attention(*again, output_final_state=True)):
+        (o.square().sum() + state.square().sum()).backward()
+    for leaf, wanted in zip(given[:3], again[:3], strict=True):
+        assert wanted.grad is not None
+        torch.testing.assert_close(leaf.grad, wanted.grad)
+    assert [(call["function"], call["file"], call["measure"]) for call in asked] == [(f, "found.json", True) for f in ("fwd", "bwd")]
+    assert asked[1]["wrt"] == ("q", "k", "v")
+    attention(*recurrence())
+    assert [call["function"] for call in asked] == ["fwd", "bwd", ""]
+    assert "nvidia.tuned" in attention.stages()["traced"]
+
+
+def test_a_linear_engine_reads_its_file_and_measures_what_it_is_asked(asked: Asked) -> None:
+    meta = tuple(meta_tensor(1, 2, "T", 16, dtype=torch.float32) for _ in range(3))
+    given = recurrence(gradients=True)
+    LinearAttentionEngine(meta, tune_bwd=True, tune_filename="both.json")(*given)
+    assert [(call["function"], call["measure"]) for call in asked] == [("fwd", False), ("bwd", True)]
+    assert {call["file"] for call in asked} == {"both.json"}
+    with torch.no_grad():
+        made = LinearAttentionEngine(meta, tune=True)(*given)
+    assert (asked[-1]["function"], asked[-1]["file"], asked[-1]["measure"]) == ("", "", True)
+    torch.testing.assert_close(made, linear_attention(*given))
 
 
 @pytest.mark.parametrize("option", ["tune", "tune_bwd"])

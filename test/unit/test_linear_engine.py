@@ -110,8 +110,9 @@ def test_inspection() -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
-        ({"tune": True}, UnsupportedError, "tune=True: there is no tuner for linear attention"),
-        ({"tune_bwd": True}, UnsupportedError, "tune_bwd=True: there is no tuner for linear attention"),
+        ({"tune": True, "device": "cpu"}, UnsupportedError, "tune=True: there is no tuner for device 'cpu'"),
+        ({"tune_bwd": True, "device": "cpu"}, UnsupportedError, "tune_bwd=True: there is no tuner for device 'cpu'"),
+        ({"tune_filename": 3}, ArgumentError, "tune_filename is a path, got 3"),
         ({"custom_io": {}}, ArgumentError, "custom_io must be a CustomIO, got dict"),
         ({"v_mod": lambda v, custom_io: v * custom_io.input_tensors["w"]}, TraceError, "raised KeyError: 'w'"),
         ({"device": "tpu-9"}, UnsupportedError, "device 'tpu-9': no backend serves it"),

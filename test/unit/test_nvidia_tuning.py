@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
+from fake_bench import FakeBench
 
 KEY = Key("0" * 64, "sm_90a", "f16", (128, 128), 4096, (("torch", "2.11"),))
 
@@ -34,39 +35,6 @@ def traced(element: str = "f16", columns: int = 128) -> str:
     """A causal softmax."""
     attention = Attention(mask_mod=causal())
     return attention._entry(Inputs(element, columns, columns))[0].traced.text
-
-
-class FakeBench:
-    """Times from a function of the choices; programs are texts, results their choices."""
-
-    def __init__(self, time: Callable[[Fields], float], problem: Callable[[Fields], str] = lambda _: "", kernel: str = "attention") -> None:
-        self._time, self._problem, self._kernel = time, problem, kernel
-        self._known: dict[str, Fields] = {}
-        self.compiled: list[Fields] = []
-        self.timed = 0
-
-    def compile(self, texts: Sequence[str], done: Callable[[], None]) -> list[str]:
-        for text in texts:
-            self.compiled.append(self._choices(text))
-            done()
-        return [self._problem(self._choices(text)) for text in texts]
-
-    def prepare(self, text: str) -> Callable[[], Any]:
-        return lambda: self._choices(text)
-
-    def agree(self, results: Any, reference: Any) -> bool:
-        return results.get("stages") != 3
-
-    def time(self, call: Callable[[], Any], repeats: int) -> float:
-        self.timed += 1
-        return self._time(call())
-
-    def _choices(self, text: str) -> Fields:
-        if text not in self._known:
-            with ir.Context() as context:
-                load_all(context)
-                self._known[text] = choices_in(ir.Module.parse(text).operation)[self._kernel]
-        return self._known[text]
 
 
 def tuned(bench: FakeBench, path: str = "", measure: bool = True, text: str = "") -> dict[str, Fields]:

@@ -15,6 +15,7 @@ class ChooseBlocks(Pass):
     """Gives each function that becomes a kernel its `tile.blocks` and the `tile.choices` that its schedule follows.
 
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
+    An `attn.chunk` gets chunks of `block_q` positions.
     """
 
     name = "nvidia-choose-blocks"
@@ -36,6 +37,9 @@ class ChooseBlocks(Pass):
             if not all(isinstance(size, int) and size > 0 for size in sizes):
                 function.location.emit_error(f"{self.name}: block sizes must be positive numbers, got {sizes[0]} and {sizes[1]}")
                 return False
+            for chunk in find_all(function, "attn.chunk"):
+                if not _set_chunk(chunk, int(sizes[0]), self.name):
+                    return False
             own = attributes.read(function, attributes.CHOICES)
             kept = {name: value for name, value in choices.items() if name in own or name not in ("block_q", "block_kv")}
             if kept != own:
@@ -43,3 +47,13 @@ class ChooseBlocks(Pass):
                     function.attributes[attributes.CHOICES] = attributes.write(kept)
             function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([int(size) for size in sizes], function.context)
         return True
+
+
+def _set_chunk(op: ir.Operation, size: int, name: str) -> bool:
+    """Gives an `attn.chunk` chunks of that size; its pieces hold for any. Reports sizes that do not divide where states are stored."""
+    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else size
+    if interval % size:
+        op.location.emit_error(f"{name}: chunks of {size} positions do not end where states are stored, every {interval}")
+        return False
+    op.attributes["chunk"] = ir.IntegerAttr.get(op.attributes["chunk"].type, size)
+    return True

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.tuning.sweep_facts import SweepFacts, sweep_facts
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces, walk
 
@@ -23,7 +24,8 @@ _FREE = ("arith.constant", "attn.yield", "arith.extf", "arith.index_cast")
 class KernelFacts:
     """The sizes and the work of one kernel.
 
-    `grid`: "rows", "pairs" or "elements". `element`: the type of q ("f16", ...). `scores`: the columns that each product of queries and
+    `grid`: "rows", "pairs", "elements", or "chunks" (then `sweep` tells all but `element`, and `scores` and `sums` are the columns of k and
+    v). `element`: the type of q ("f16", ...). `scores`: the columns that each product of queries and
     keys sums over. `sums`: the columns of each sum that stays in registers (over keys for "rows", over queries for "pairs"). `spread`:
     those of sums that are added to memory (over keys, for "pairs"). `exponentials` and `instructions` are those for each pair.
     `masked`: some blocks are skipped or partial.
@@ -37,6 +39,7 @@ class KernelFacts:
     exponentials: float = 0.0
     instructions: float = 0.0
     masked: bool = False
+    sweep: SweepFacts | None = None
 
     @property
     def element_bytes(self) -> int:
@@ -60,6 +63,10 @@ def facts_of(function: ir.Operation) -> KernelFacts | None:
         return _rows(op)
     for op in find_all(function, "attn.pairs"):
         return _pairs(op)
+    for op in find_all(function, "attn.chunk"):
+        sweep = sweep_facts(op)
+        element = str(ir.RankedTensorType(op.operands[1].type).element_type)
+        return KernelFacts("chunks", element, (sweep.keys,), (sweep.values,), sweep=sweep)
     return KernelFacts("elements") if find_all(function, "attn.elements", "attn.row_dot") else None
 
 

@@ -42,18 +42,19 @@ def tune_module(
     path: str = "",
     measure: bool = True,
     bench: Bench | None = None,
+    count: int = 16,
 ) -> dict[str, Fields]:
     """The best choices for the kernels of a module's function, by their names, and those that the module had.
 
     `inputs` are the arguments that it is to be fast on: q, k, v first. What is found goes to the file at `path`, and what stands there is
-    not measured again; without `measure`, nothing is.
+    not measured again; without `measure`, nothing is. `count`: see `tuner.tune`.
     """
     target = driver.current_target()
-    known, found = tunables(text, job, (inputs[0].shape, inputs[1].shape), target)
+    known, found = tunables(text, job, [tensor.shape for tensor in inputs[:3]], target)
     with shared_cache(), contextlib.ExitStack() as stack:
         if bench is None:
             bench = stack.enter_context(contextlib.closing(GpuBench(job, inputs, layout)))
-        made, reports = tune(text, found, bench, TuneFile(path), target, measure, known)
+        made, reports = tune(text, found, bench, TuneFile(path), target, measure, known, count)
     for report in reports:
         if not report.found:
             print(report, file=sys.stderr)
@@ -61,9 +62,11 @@ def tune_module(
 
 
 def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) -> tuple[dict[str, Fields], list[Tunable]]:
-    """The choices that a module has, and the kernels of its function that have something to choose; `sizes` are shapes of q and k."""
+    """The choices that a module has, and the kernels of its function that have something to choose; `sizes` are shapes of q, k
+    and v."""
     name, prepare = prepare_derivative(job.function, job.wrt) if job.function else ("attention", OUTLINE)
-    (batch, heads, queries), keys = sizes[0][:3], sizes[1][2]
+    (batch, _, queries), keys = sizes[0][:3], sizes[1][2]
+    heads = max(size[1] for size in sizes)
     work, length = Work(queries, keys, batch * heads), bucket(max(queries, keys))
     found = []
     with LOCK, reported(), ir.Context() as context:

@@ -8,6 +8,7 @@ from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning import table
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 from attn_mlir.backends.nvidia.tuning.model import Cost, Work, cost
+from attn_mlir.backends.nvidia.tuning.sweeps import emitter_of, refined_sweep, sweep_cost, sweep_space, untuned
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def _tilelang() -> list[Fields]:
 
 def space(facts: KernelFacts, target: NvidiaTarget, emitter: str = "hopper") -> list[Fields]:
     """Every schedule of an emitter for a kernel, whether it fits or not. Empty where there is nothing to choose."""
+    if facts.sweep is not None:
+        return sweep_space(facts.sweep, target)
     if facts.grid not in ("rows", "pairs"):
         return []
     if emitter == "hopper" and target.bulk_copies and facts.element_bytes == 2:
@@ -59,13 +62,18 @@ def space(facts: KernelFacts, target: NvidiaTarget, emitter: str = "hopper") -> 
 
 def ranked(facts: KernelFacts, target: NvidiaTarget, work: Work, emitter: str = "hopper") -> list[Candidate]:
     """The schedules that fit, the fastest by the model first."""
-    found = [Candidate(choices, cost(facts, choices, target, work)) for choices in space(facts, target, emitter)]
+    found = [Candidate(choices, _cost(facts, choices, target, work)) for choices in space(facts, target, emitter)]
     fitting = [candidate for candidate in found if not candidate.cost.problem]
     return sorted(fitting, key=lambda candidate: (candidate.cost.cycles, candidate.cost.shared, str(candidate.choices)))
 
 
 def best(facts: KernelFacts, target: NvidiaTarget, work: Work = Work(), length: int = 0) -> Fields:  # noqa: B008
-    """What is used without tuning on at least `length` keys: the measured schedule of the table, else the model's first."""
+    """What is used without tuning on at least `length` keys: the measured schedule of the table, else the model's first.
+
+    Sweeps have a rule, which leaves the emitter open.
+    """
+    if facts.sweep is not None:
+        return untuned(facts.sweep)
     known = table.lookup(facts, target.arch, length)
     if known is not None:
         return known
@@ -78,6 +86,8 @@ def best(facts: KernelFacts, target: NvidiaTarget, work: Work = Work(), length: 
 
 def refined(facts: KernelFacts, target: NvidiaTarget, work: Work, choices: Fields) -> list[Fields]:
     """A schedule with one further decision changed, each that fits: what is measured after the blocks are known."""
+    if facts.sweep is not None:
+        return refined_sweep(facts.sweep, target, work, choices)
     if choices.get("emitter", "hopper") != "hopper" or not target.bulk_copies:
         return []
     others = [(name, value) for name, values in _REFINEMENTS.get(facts.grid, {}).items() for value in values if choices.get(name) != value]
@@ -91,4 +101,9 @@ def to_measure(facts: KernelFacts, target: NvidiaTarget, work: Work, count: int 
     others = [candidate.choices for candidate in ranked(facts, target, work, emitter)[:count]]
     if not first:
         return others
-    return [first, *(choices for choices in others if any(choices.get(name, value) != value for name, value in first.items()))]
+    same = first if facts.sweep is None else {**first, "emitter": emitter_of(facts.sweep, first, target)}
+    return [first, *(choices for choices in others if any(choices.get(name, value) != value for name, value in same.items()))]
+
+
+def _cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work) -> Cost:
+    return cost(facts, choices, target, work) if facts.sweep is None else sweep_cost(facts.sweep, choices, target, work)

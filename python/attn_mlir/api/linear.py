@@ -9,6 +9,7 @@ import torch
 from attn_mlir.api.execute import execute, stage_of, stages_of
 from attn_mlir.api.inputs import LAYOUTS, device_type, scale_form
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
+from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
@@ -27,7 +28,10 @@ class LinearAttention:
     """Linear attention with everything but its inputs fixed: `LinearAttention(decay_mod=f)(q, k, v, decay)`.
 
     The functions are traced when the object is made, so mistakes in them show at once; programs are compiled at the first call for each
-    dtype and head dimension. The arguments are those of `linear_attention`.
+    dtype and head dimension. The arguments are those of `linear_attention`, and:
+
+    tune: the first call of each kind (with or without gradients, per power of two of the length) measures kernels and keeps the
+    fastest, on devices whose backend has a tuner. tune_file: where that is kept; what the file holds is used, also without `tune`.
     """
 
     def __init__(
@@ -40,12 +44,15 @@ class LinearAttention:
         output_final_state: bool = False,
         layout: str = "bhsd",
         device: str | torch.device | None = None,
+        tune: bool = False,
+        tune_file: str = "",
     ) -> None:
         if not isinstance(layout, str) or layout not in LAYOUTS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
         self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod)
         self._options = (scale, bool(output_final_state), layout, device_type(device))
         self._device = self._options[3] or "cpu"
+        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file), self._options[3])
         self._last: _Form = ("f32", 64, 64, scale_form(scale, 64)[0], "step", False, bool(output_final_state), "")
         self._entry()
 
@@ -56,11 +63,12 @@ class LinearAttention:
             return _in_graph((q, k, v, decay, initial_state, cu_seqlens), self._mods, scale, final, layout, device)
         call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
         self._last, self._device = _form(call, scale, final), device or call.problem.device_type
-        return _execute(call, self._mods, scale, final, layout, device)
+        return _execute(call, self._mods, scale, final, layout, device, self._tuning)
 
     def stages(self) -> dict[str, str]:
         """The program as IR, "traced" and after each pass, for device, dtype and sizes of the last call (at first: f32, 64, decays)."""
-        return stages_of(self._entry(), self._device)
+        entry = self._entry()
+        return stages_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
@@ -140,16 +148,20 @@ def find(mods: Mods, form: _Form, device: Any) -> tuple[Entry, Scan]:
     return _CACHE.find(mods, form, lambda: trace_linear(*program_of_form(mods, form), device))
 
 
-def _execute(call: LinearCall, mods: Mods, scale: float | None, final: bool, layout: str, device: str | None) -> Any:
+def _execute(
+    call: LinearCall, mods: Mods, scale: float | None, final: bool, layout: str, device: str | None, tuning: Tuning | None = None
+) -> Any:
     entry, scan = find(mods, _form(call, scale, final), call.problem.device)
     factor = scale_form(scale, call.problem.inputs.head_dim)[1]
-    return run(entry, call, entry.captures(scan, factor), layout, device)
+    return run(entry, call, entry.captures(scan, factor), layout, device, tuning)
 
 
-def run(entry: Entry, call: LinearCall, captures: list[Any], layout: str, device: str | None) -> Any:
+def run(entry: Entry, call: LinearCall, captures: list[Any], layout: str, device: str | None, tuning: Tuning | None) -> Any:
     """o, or (o, final_state), of a call; the program's own inputs among the captures are filled in."""
     q, k, captures = arguments(entry.traced, call, captures)
     target = call.problem.device_type if device is None else device
+    if tuning is not None:
+        entry = tuning.entry(entry, q, k, call.v, captures, layout, target, False)
     results = execute(entry, call.problem, q, k, call.v, captures, layout, target)
     o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
     return (o, results[1]) if entry.traced.outputs else o

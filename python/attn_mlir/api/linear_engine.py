@@ -16,6 +16,7 @@ from attn_mlir.api.execute import forward_in_graph, ops, program_of, stage_of, s
 from attn_mlir.api.linear import arguments, program_of_form, run
 from attn_mlir.api.linear_inputs import check_linear
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
+from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
@@ -34,7 +35,11 @@ class LinearAttentionEngine:
     q_mod, k_mod, v_mod, decay_mod: elementwise, f(x) or f(x, custom_io), optionally followed by b, h, t, d; h is the head of o.
 
     The functions are traced when the object is made, so mistakes in them show at once. Gradients of q, k, v, decay and the custom
-    inputs are derived. tune=True and tune_bwd=True are refused where no tuner is there; tune_filename is not read.
+    inputs are derived.
+
+    tune, tune_bwd: the first call of each kind measures kernels of the forward and of the backward pass, on devices whose backend has a
+    tuner. tune_filename: the file where that is kept; what it holds is used in any case. Lengths share a result up to the next power of
+    two. Inside torch.compile nothing is measured: what the last call outside of it found is used.
     """
 
     def __init__(
@@ -46,16 +51,14 @@ class LinearAttentionEngine:
         decay_mod: Function | None = None,
         custom_io: CustomIO | None = None,
         tune: bool = False,
-        tune_filename: str = "tune_result",
+        tune_filename: str = "",
         tune_bwd: bool = False,
         device: Any = None,
     ) -> None:
         self._shapes = Shapes(qkv_meta, LINEAR_KEYS, "[B, H, T, D], too")
-        for name, wished in (("tune", tune), ("tune_bwd", tune_bwd)):
-            if wished:
-                raise UnsupportedError(f"{name}=True: there is no tuner for linear attention; leave it out, sizes are chosen by rule")
         self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
         self._device = device_of(device)
+        self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), self._device, ("tune_filename",) * 2)
         self._mods = (q_mod, k_mod, v_mod, decay_mod)
         self._decay = "step"
         self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None))
@@ -80,7 +83,7 @@ class LinearAttentionEngine:
             return self._in_graph(call, named, dtypes)
         self._dtypes = dtypes
         entry, scan = self._find(dtypes, call.problem.device)
-        return run(entry, call, captures_with(named, entry, scan), "bhsd", None)
+        return run(entry, call, captures_with(named, entry, scan), "bhsd", None, self._tuning)
 
     def _in_graph(self, call: Any, named: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...]) -> Any:
         """The same inside torch.compile."""
@@ -99,7 +102,7 @@ class LinearAttentionEngine:
         ops()  # registers the operator
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             entry, _ = self._find(dtypes, torch.device(device))
-        program = program_of(entry)
+        program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device))
         for captured in entry.traced.captures:
             kind, at = captured.source[0], captured.source[1]
             if kind not in ("input", "custom") and not (kind == "leaf" and self._accessors[int(at)] is not None):

@@ -25,13 +25,13 @@ class Wish:
     file_backward: str = ""
 
 
-def tuning_of(wish: Wish, device: str | None) -> "Tuning | None":
-    """The tuning of an attention, None where nothing is wished.
+def tuning_of(wish: Wish, device: str | None, names: Sequence[str] = ("tune_file", "tune_file_bwd")) -> "Tuning | None":
+    """The tuning of an attention, None where nothing is wished; `names` are those of the arguments for files.
 
     Raises UnsupportedError where measuring is wished for a device, the GPU if there is one for None, whose backend has no tuner, and
     ArgumentError for files that are no paths.
     """
-    for name, file in (("tune_file", wish.file), ("tune_file_bwd", wish.file_backward)):
+    for name, file in zip(names, (wish.file, wish.file_backward), strict=True):
         if not isinstance(file, (str, os.PathLike)):
             raise ArgumentError(f"{name} is a path, got {file!r}")
     if wish.forward or wish.backward:

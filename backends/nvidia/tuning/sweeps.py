@@ -1,0 +1,116 @@
+"""Sweeps over chunks (linear attention): what a schedule depends on, the schedules there are, and what each needs and takes.
+
+A program goes through its chunks one after another, so that what counts is how long one chunk takes from its loads to the state after it,
+and how many programs a multiprocessor works on in the meantime. The numbers rank schedules; they predict nothing.
+"""
+
+import itertools
+import math
+
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.tuning.model import Cost, Work, number
+from attn_mlir.backends.nvidia.tuning.sweep_facts import PANEL, SweepFacts
+
+_HOPPER_CHUNK = 64
+"""Positions of a chunk of the emitter "hopper"."""
+_LATENCY = {"hopper": 3000.0, "tilelang": 5000.0}
+"""Cycles of a chunk in which a program waits: for products that depend on each other, barriers, and loads."""
+_L2_BYTES = 40
+_LANES = 128
+_BLOCK = 16
+"""Positions whose pairs are computed one by one where channels have decays."""
+_RESERVED = 1024
+"""Bytes of shared memory of each block of threads that the chip keeps for itself."""
+_MOST_PROGRAMS = 3
+_REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
+    "hopper": {"residents": (1, 2, 3), "stages": (2, 3)},
+    "tilelang": {"threads": (128, 256), "stages": (1, 2)},
+}
+"""What a schedule can be changed in, one at a time, once its blocks are known."""
+
+
+def untuned(facts: SweepFacts) -> Fields:
+    """The blocks that are used without tuning."""
+    return {"block_q": facts.chunk, "block_kv": _state_columns(facts)}
+
+
+def _state_columns(facts: SweepFacts) -> int:
+    """Columns of v that a program takes: states of more are shared by programs, which find place on a multiprocessor."""
+    if facts.plain and facts.values % 128 == 0:
+        return 128
+    most = 64 if facts.keys <= 256 else 32  # two pieces of a larger state do not fit into shared memory
+    return next((size for size in (64, 48, 32, 16) if size <= most and facts.values % size == 0), facts.values)
+
+
+def emitter_of(facts: SweepFacts, choices: Fields, target: NvidiaTarget) -> str:
+    """Who makes a sweep where its choices do not tell."""
+    return str(choices.get("emitter", "hopper" if facts.plain and target.bulk_copies else "tilelang"))
+
+
+def sweep_space(facts: SweepFacts, target: NvidiaTarget) -> list[Fields]:
+    """Emitters, chunks and columns of a program, whether they fit or not."""
+    found: list[Fields] = []
+    if facts.plain and target.bulk_copies and (facts.whole % _HOPPER_CHUNK) == 0:
+        found += [{"emitter": "hopper", "block_q": _HOPPER_CHUNK, "block_kv": columns} for columns in (64, 128)]
+    sizes = itertools.product((32, 64, 128), (32, 64, 128))
+    found += [{"emitter": "tilelang", "block_q": chunk, "block_kv": columns} for chunk, columns in sizes]
+    return [each for each in found if facts.whole % number(each, "block_q", 1) == 0 and facts.values % number(each, "block_kv", 1) == 0]
+
+
+def refined_sweep(facts: SweepFacts, target: NvidiaTarget, work: Work, choices: Fields) -> list[Fields]:
+    """A schedule with one further decision changed, each that fits."""
+    changes = _REFINEMENTS[emitter_of(facts, choices, target)]
+    changed: list[Fields] = [{**choices, name: value} for name, values in changes.items() for value in values if choices.get(name) != value]
+    return [each for each in changed if not sweep_cost(facts, each, target, work).problem]
+
+
+def sweep_cost(facts: SweepFacts, choices: Fields, target: NvidiaTarget, work: Work) -> Cost:
+    """What a sweep needs with these choices, and about how many cycles it takes."""
+    emitter = emitter_of(facts, choices, target)
+    chunk, columns = number(choices, "block_q", facts.chunk), number(choices, "block_kv", facts.values)
+    stages = number(choices, "stages", 2 if emitter == "hopper" else 1)
+    if emitter == "hopper":
+        groups = columns // PANEL
+        uneven = groups > 1 and (facts.keys > 128 or facts.exact)
+        threads = 128 * groups + (128 if uneven else 32)
+        registers = facts.keys // 2 + 104
+    else:
+        threads = number(choices, "threads", max(2 * chunk, facts.keys * columns // 128, 128))
+        registers = facts.keys * columns // threads + 64
+    shared = _shared(facts, emitter, chunk, columns, stages)
+    most = number(choices, "residents", _MOST_PROGRAMS)
+    occupancy = min((target.shared_bytes + _RESERVED) // (shared + _RESERVED), target.registers // (threads * registers), most)
+    problem = ""
+    if shared > target.shared_bytes:
+        problem = f"{shared} bytes of shared memory, but a block of threads can have {target.shared_bytes}"
+    elif registers > 255 or (occupancy < 1 and emitter == "tilelang"):
+        problem = f"about {registers} registers for each of {threads} threads"
+    elif "residents" in choices and most > max(occupancy, 1):
+        problem = f"{most} programs find no place on a multiprocessor"
+    residents = max(occupancy, 1)
+    return Cost(shared, registers, residents, _cycles(facts, emitter, (chunk, columns), residents, target, work), problem)
+
+
+def _shared(facts: SweepFacts, emitter: str, chunk: int, columns: int, stages: int) -> int:
+    """Bytes of shared memory: tiles of q, k, v and the factor in every stage, weights, sums of decays; states where they are operands."""
+    loaded = 2 * chunk * (2 * facts.keys + columns * (1 + facts.factor))
+    small = 5 * 4 * chunk * stages
+    if emitter == "hopper":
+        return stages * loaded + 2 * chunk * chunk * (1 if columns == PANEL or facts.factor else 2) + small
+    pieces = 2 if facts.exact else 1
+    # Where channels have decays, rows of q and k also lie there with their decays, towards several positions of the chunk.
+    scaled = 18 * chunk * facts.keys if facts.channels else 0
+    return stages * loaded + 2 * chunk * chunk + 2 * pieces * columns * (facts.keys + chunk) + scaled + small
+
+
+def _cycles(facts: SweepFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Work) -> float:
+    chunk, columns = sizes
+    pieces = 2 if facts.exact else 1
+    matrix = 2.0 * chunk * (chunk * (facts.keys + columns) + 2 * pieces * facts.keys * columns) / target.tensor_flops
+    pairs = 4.0 * _BLOCK * facts.keys if facts.channels else 6.0 * chunk
+    issued = chunk * pairs / _LANES + pieces * columns * (2.0 * chunk + facts.keys) / _LANES
+    moved = 2.0 * chunk * (2 * facts.keys + columns * (2 + facts.factor)) / _L2_BYTES
+    each = max(_LATENCY[emitter] + matrix + issued, residents * max(matrix, issued, moved))
+    programs = work.heads * (facts.values // columns)
+    return math.ceil(work.queries / chunk) * each * math.ceil(programs / (target.multiprocessors * residents))

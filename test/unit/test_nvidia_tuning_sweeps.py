@@ -1,0 +1,165 @@
+"""Tuning of sweeps over chunks: their facts, schedules and what these need, and tuning with made-up times. No GPU but at the end."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from attn_mlir import LinearAttention, linear_attention
+from attn_mlir.api.linear import find
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.nvidia.target import AMPERE, HOPPER
+from attn_mlir.backends.nvidia.tuning import space
+from attn_mlir.backends.nvidia.tuning.choices import with_choices
+from attn_mlir.backends.nvidia.tuning.model import Work
+from attn_mlir.backends.nvidia.tuning.program import tunables, tune_module
+from attn_mlir.backends.nvidia.tuning.sweep_facts import SweepFacts
+from attn_mlir.backends.nvidia.tuning.sweeps import sweep_cost
+from attn_mlir.backends.nvidia.tuning.tuner import Tunable
+from attn_mlir.backends.nvidia.tuning.worker import Job
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+from fake_bench import FakeBench
+
+BACKWARD = Job("bwd", ("q", "k", "v", "arg3"))
+WORK = Work(4096, 4096, 256)
+FORWARD = SweepFacts(128, 128, 64, 0, channels=False, plain=True, factor=False, exact=False)
+GRADIENT = SweepFacts(128, 128, 64, 512, channels=False, plain=True, factor=True, exact=True)
+
+
+def traced(element: str = "f16", keys: int = 128, values: int = 128, decay: str = "step") -> str:
+    """A linear attention with log decays."""
+    return find((None, None, None, None), (element, keys, values, 1.0, decay, False, False, ""), None)[0].traced.text
+
+
+def kernels(text: str, job: Job, length: int = 4096) -> list[Tunable]:
+    return tunables(text, job, [(8, 32, length, 128)] * 3, HOPPER)[1]
+
+
+def schedule(text: str) -> Fields:
+    """The schedule of the forward sweep, and its blocks."""
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(text)
+        Pipeline.parse("attn-simplify,attn-outline,nvidia-kernel", registry()).run(module)
+        (kernel,) = [op for op in find_all(module.operation, "func.func") if "tile.kernel" in op.attributes]
+        sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+        blocks = {name: ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv")}
+        return {**attributes.read(kernel, attributes.SCHEDULE), **blocks}
+
+
+# ---- facts, schedules and their needs
+
+
+def test_facts_of_forward_and_backward() -> None:
+    (forward,) = kernels(traced(), Job())
+    assert forward.facts.sweep == FORWARD
+    assert (forward.facts.grid, forward.key.element, forward.key.head_dims, forward.work) == ("chunks", "f16", (128, 128), WORK)
+    first, second, third = (kernel.facts.sweep for kernel in kernels(traced(), BACKWARD))
+    assert first == second == GRADIENT
+    assert third == FORWARD
+
+
+def test_lengths_of_a_bucket_share_a_key() -> None:
+    keys = [kernels(traced(), Job(), length)[0].key.digest for length in (1000, 1024, 1025)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_schedules_fit_the_kernel() -> None:
+    (plain,), (channels,) = kernels(traced(), Job()), kernels(traced(keys=64, values=96, decay="step channel"), Job())
+    assert {choices["emitter"] for choices in space.space(plain.facts, HOPPER)} == {"hopper", "tilelang"}
+    assert {choices["emitter"] for choices in space.space(plain.facts, AMPERE)} == {"tilelang"}
+    assert {(choices["emitter"], choices["block_kv"]) for choices in space.space(channels.facts, HOPPER)} == {("tilelang", 32)}
+    # States of the backward are stored every 64 positions where channels have decays.
+    gradient = kernels(traced(keys=64, values=64, decay="step channel"), BACKWARD)[0]
+    assert {choices["block_q"] for choices in space.space(gradient.facts, HOPPER)} == {32, 64}
+
+
+def test_what_does_not_fit_is_thrown_out() -> None:
+    def problem(facts: SweepFacts, **choices: int | str) -> str:
+        return sweep_cost(facts, choices, HOPPER, WORK).problem
+
+    assert "bytes of shared memory" in problem(GRADIENT, emitter="tilelang", block_q=128, block_kv=128)
+    assert "programs find no place" in problem(FORWARD, emitter="hopper", block_kv=128, residents=3)
+    assert "registers for each" in problem(FORWARD, emitter="tilelang", block_q=32, block_kv=128, threads=64)
+    assert not problem(FORWARD, emitter="hopper", block_kv=64, residents=2)
+
+
+def test_needs_are_near_those_of_the_kernel() -> None:
+    """Of the schedule that is printed, the estimate of the shared memory is within 5 %."""
+    for columns, bytes_ in ((64, 91680), (128, 116000)):
+        assert sweep_cost(FORWARD, {"block_kv": columns, "stages": 2}, HOPPER, WORK).shared == pytest.approx(bytes_, rel=0.05)
+    assert sweep_cost(GRADIENT, {"block_kv": 64, "stages": 2}, HOPPER, WORK).shared == pytest.approx(109088, rel=0.05)
+
+
+def test_choices_reach_chunks_columns_and_the_emitter() -> None:
+    text = traced()
+    untuned = schedule(text)
+    assert (untuned["emitter"], untuned["block_q"], untuned["block_kv"]) == ("hopper", 64, 128)
+    chosen: Fields = {"emitter": "tilelang", "block_q": 32, "block_kv": 64, "stages": 1, "threads": 128}
+    assert schedule(with_choices(text, {"attention": chosen})).items() >= chosen.items()
+    chosen = {"emitter": "hopper", "block_q": 64, "block_kv": 64, "residents": 1, "stages": 3}
+    assert schedule(with_choices(text, {"attention": chosen})).items() >= chosen.items()
+
+
+# ---- tuning
+
+
+def tuned(bench: FakeBench, job: Job = Job(), path: str = "", measure: bool = True) -> dict[str, Fields]:  # noqa: B008
+    tensor = torch.empty(8, 32, 4096, 128, dtype=torch.float16, device="meta")
+    return tune_module(traced(), job, [tensor] * 3, path=path, measure=measure, bench=bench)
+
+
+def small(choices: Fields) -> float:
+    """Fastest for TileLang with small chunks and 256 threads."""
+    return 1.0 + 0.01 * int(choices["block_q"]) - 0.1 * (choices.get("emitter") == "tilelang") - 0.1 * (choices.get("threads") == 256)
+
+
+def test_the_fastest_sweep_wins_and_is_kept(tmp_path: Any) -> None:
+    path, bench = str(tmp_path / "tune.json"), FakeBench(small)
+    found = tuned(bench, path=path)["attention"]
+    assert (found["emitter"], found["block_q"], found["threads"]) == ("tilelang", 32, 256)
+    assert {choices.get("emitter") for choices in bench.compiled} == {None, "hopper", "tilelang"}
+    again = FakeBench(small)
+    assert tuned(again, path=path) == {"attention": found} == tuned(again, path=path, measure=False)
+    assert not again.compiled and not again.timed
+
+
+def test_every_sweep_of_the_backward_is_tuned(tmp_path: Any) -> None:
+    """Those that fail are counted; what was chosen for one kernel stands while the next one is measured."""
+    path = tmp_path / "tune.json"
+    names = [kernel.name for kernel in kernels(traced(), BACKWARD)]
+
+    def residents(choices: Fields) -> float:
+        return 1.0 - 0.1 * (choices["block_kv"] == 64) - 0.1 * (choices.get("residents") == 2)
+
+    def problem(choices: Fields) -> str:
+        return "nvcc rejects it" if choices.get("emitter") == "tilelang" else ""
+
+    found = tuned(FakeBench(residents, problem), BACKWARD, str(path))
+    assert sorted(found) == sorted(names)
+    assert all((choices["emitter"], choices["block_kv"], choices["residents"]) == ("hopper", 64, 2) for choices in found.values())
+    entries = json.loads(path.read_text())["entries"].values()
+    assert sorted(entry["kernel"] for entry in entries) == sorted(names)
+    assert all(entry["reasons"]["nvcc rejects it"] > 0 for entry in entries)
+
+
+@pytest.mark.gpu
+def test_a_tuned_program_computes_the_same(tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 500, 64, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3))
+    decay = -torch.rand(2, 4, 500, device="cuda")
+    path = tmp_path / "tune.json"
+    found = LinearAttention(tune=True, tune_file=str(path))(q, k, v, decay)
+    made = torch.autograd.grad(found.float().square().sum(), (q, k, v))
+    usual = linear_attention(q, k, v, decay)
+    wanted = torch.autograd.grad(usual.float().square().sum(), (q, k, v))
+    for one, other in zip((found, *made), (usual, *wanted), strict=True):
+        assert (one - other).float().norm() <= 4e-3 * other.float().norm()
+    entries = json.loads(path.read_text())["entries"].values()
+    assert len(entries) == 4 and all(entry["tried"] > entry["failed"] for entry in entries)
