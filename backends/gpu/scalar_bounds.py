@@ -72,6 +72,8 @@ class Ranges:
                 return (0, POSITIONS) if ir.IntegerAttr(op.attributes["axis"]).value == 0 else (0, HEADS)
             case "memref.dim":
                 return self._dim(op)
+            case "memref.load" if _is_boundary(op):
+                return (0, POSITIONS)
         return type_bounds(value.type)
 
     def _argument(self, value: ir.Value) -> Bounds:
@@ -101,6 +103,16 @@ class Ranges:
         if shape.rank == 4 and not shape.is_dynamic_dim(3):
             return (0, POSITIONS if axis == 2 else HEADS)
         return (0, _INT[1])
+
+
+def _is_boundary(op: ir.Operation) -> bool:
+    """Whether a `memref.load` reads where one of several sequences begins or ends."""
+    memory = op.operands[0]
+    if not isinstance(memory.owner, ir.Block):
+        return False
+    attributes = memory.owner.owner.operation.attributes
+    facts = ir.DictAttr(attributes["tile.kernel"]) if "tile.kernel" in attributes else {}
+    return "sequences" in facts and ir.IntegerAttr(facts["sequences"]).value == ir.BlockArgument(memory).arg_number
 
 
 def _is_map_index(value: ir.Value) -> bool:

@@ -170,6 +170,31 @@ def test_sequences_side_by_side() -> None:
 
 
 @GPU
+@pytest.mark.parametrize("value_dim", [64, 128])
+def test_sequences_side_by_side_do_not_meet(value_dim: int) -> None:
+    """One of them has nothing but NaNs: results and gradients of the others are what they are alone."""
+    ends, spoilt = [0, 64, 101, 165, 400], 2
+    leaves = leaves_of(Shape(1, ends[-1], value_dim=value_dim), BRAIN, 0.1)
+    offsets, weights = torch.tensor(ends, device="cuda", dtype=torch.int64), torch.randn_like(leaves["v"])
+
+    def results(given: dict[str, torch.Tensor], do: torch.Tensor, **options: Any) -> list[torch.Tensor]:
+        here = {name: x.clone().requires_grad_() for name, x in given.items()}
+        o = simple(here, **options)[0]
+        return [o, *torch.autograd.grad(o, list(here.values()), do)]
+
+    shown = {name: x.clone() for name, x in leaves.items()}
+    for x in shown.values():
+        x[:, ends[spoilt] : ends[spoilt + 1]] = torch.nan
+    found = results(shown, weights, cu_seqlens=offsets)
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        if number == spoilt:
+            continue
+        alone = results({name: x[:, begin:end] for name, x in leaves.items()}, weights[:, begin:end])
+        for x, y in zip(found, alone, strict=True):
+            assert error(x[:, begin:end], y.double()) < _BOUND
+
+
+@GPU
 def test_two_calls_through_the_state() -> None:
     leaves = leaves_of(Shape(2, 333), BRAIN, 0.1)
     o, final = simple(leaves, output_final_state=True)

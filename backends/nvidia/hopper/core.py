@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, element_name
-from attn_mlir.backends.nvidia.hopper.wgmma import wgmma
+from attn_mlir.backends.nvidia.hopper.wgmma import wgmma, wgmma_name
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -68,6 +68,11 @@ class Core(PrinterCore[Tile]):
     def uses(self, text: str, n: int, a: str, element: str, transpose_b: bool = False, transpose_a: bool = False) -> None:
         """Notes that the wrapper of this instruction is called."""
         self._products[f"{n} {a} {element} {transpose_a} {transpose_b}"] = wgmma(n, a, element, transpose_a, transpose_b)
+
+    def instruction(self, n: int, a: str, element: str, transpose_b: bool = False, transpose_a: bool = False) -> str:
+        """The function that is this instruction; its wrapper is noted."""
+        self.uses("", n, a, element, transpose_b=transpose_b, transpose_a=transpose_a)
+        return f"attn::{wgmma_name(n, a, element, transpose_a, transpose_b)}"
 
     def instructions(self) -> str:
         """The wrappers of all instructions that are used."""

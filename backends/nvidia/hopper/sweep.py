@@ -23,8 +23,8 @@ from attn_mlir.mlir import ir
 
 _RESERVED = 1024
 """Bytes of shared memory of each block of threads that the chip keeps for itself."""
-_OTHERS = 104
-"""Registers of a warpgroup's thread beside the state."""
+_OTHERS, _OTHERS_ALONE = 104, 56
+"""Registers of a warpgroup's thread beside the state, with rows of o and without."""
 _CONSUMER, _PRODUCER = 240, 24
 """Registers of a thread of either role where three warpgroups share them unevenly; each is launched with 168."""
 
@@ -60,7 +60,8 @@ def _fits(sweep: Sweep, fields: Fields, target: NvidiaTarget) -> bool:
         return False
     room = (target.shared_bytes + _RESERVED) // residents - _RESERVED
     registers = target.registers // (residents * code.threads) // 8 * 8
-    return code.shared_bytes <= room and (residents == 1 or registers >= sweep.keys // 2 + _OTHERS)
+    others = _OTHERS if sweep.rows else _OTHERS_ALONE
+    return code.shared_bytes <= room and (residents == 1 or registers >= sweep.keys // 2 + others)
 
 
 def emit_sweep(kernel: ir.Operation, schedule: Fields) -> KernelCode:
@@ -99,7 +100,7 @@ class SweepKernel:
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
-        return self.sweep.values > PANEL and (self.sweep.keys > 128 or self.sweep.exact)
+        return self.sweep.values > PANEL and (self.sweep.keys > 128 or (self.sweep.exact and self.sweep.rows is not None))
 
     def _program(self, core: Core, layout: SweepLayout) -> None:
         sweep, writer = self.sweep, core.writer

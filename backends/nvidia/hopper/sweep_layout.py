@@ -8,6 +8,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout
 from attn_mlir.backends.nvidia.hopper.sweep_forms import Input
 from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, PANEL, Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
 from attn_mlir.backends.nvidia.hopper.tiles import tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.mlir import ir
@@ -46,24 +47,27 @@ class SweepLayout:
             offset += tile_bytes(CHUNK, source.columns)
         self.loaded_bytes = offset
         self.rows: dict[str, int] = {}
-        for name in ("sums", "leave", "enter", *self.row_factors(sweep)):
+        of_rows = ["leave"] if sweep.rows else []
+        for name in ("sums", *of_rows, "enter", *(self.row_factors(sweep, sweep.rows) if sweep.rows else [])):
             self.rows[name] = len(self.rows) * _ROW
         self.rows_bytes = len(self.rows) * _ROW
         memory.tile("kStages", stages * self.loaded_bytes)
+        products = sweep.rows is not None and sweep.rows.products is not None
         # A warpgroup that is ahead writes weights of the next chunk while another multiplies those of this one, unless they meet before.
-        twice = self.warpgroups > 1 and sweep.products is None
+        twice = self.warpgroups > 1 and not products
         self.weights = "shared + kWeights" + (f" + (number & 1) * {PANEL_BYTES}" if twice else "")
-        memory.tile("kWeights", (1 + twice) * PANEL_BYTES)
+        if sweep.rows is not None:
+            memory.tile("kWeights", (1 + twice) * PANEL_BYTES)
         memory.barrier("kFull", stages, 2)
         memory.barrier("kFree", stages, 1)
         memory.slot("kRows", stages * self.rows_bytes)
-        if sweep.products is not None:
+        if products:
             memory.slot("kSums", 4 * self.warpgroups * _ROW)
 
     @staticmethod
-    def row_factors(sweep: Sweep) -> list[str]:
+    def row_factors(sweep: Sweep, rows: Rows) -> list[str]:
         """The arrays of factors of rows that weights take: of q's mod ("left"), and of k's and v's ("right")."""
-        left = any(varies(value) for value in sweep.q.factors)
+        left = any(varies(value) for value in rows.q.factors)
         right = bool(sweep.k.factors or sweep.v.factors)
         return ["left"] * left + ["right"] * right
 

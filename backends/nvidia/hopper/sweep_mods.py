@@ -1,4 +1,4 @@
-"""Mods of q, k and v that are more than factors of rows: all threads change a tile where it is."""
+"""Tiles that all threads change where they are: mods that are more than factors of rows, and rows of another sequence."""
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -8,7 +8,7 @@ from attn_mlir.mlir import ir
 
 
 class TileMods:
-    """Prints the pass over the tiles of a stage that have such mods."""
+    """Prints the passes over the tiles of a stage."""
 
     def __init__(self, core: Core, sweep: Sweep, layout: SweepLayout) -> None:
         self._core, self._sweep, self._layout = core, sweep, layout
@@ -20,8 +20,25 @@ class TileMods:
             if source.mod is not None:
                 found = True
                 self._tile(source.mod, source.columns // 8, self._layout.tiles[name].offset, (unpack, pack))
+        meet = ("attn::fence_proxy_async();", f"attn::named_sync({ALL}, {self._layout.consumers});")
+        if self._sweep.packed:
+            self._cut(() if found else meet)
         if found:
-            writer.line("attn::fence_proxy_async();", f"attn::named_sync({ALL}, {self._layout.consumers});")
+            writer.line(*meet)
+
+    def _cut(self, meet: tuple[str, ...]) -> None:
+        """Rows of k and v that belong to the next sequence are 0: its numbers, infinities say, must not meet the zeros of weights."""
+        core, writer, count = self._core, self._core.writer, self._core.value(self._sweep.count)
+        with core.scope(f"if ({count} < {CHUNK})"):
+            for name in ("k", "v"):
+                source = self._sweep.inputs[name]
+                if source.mod is not None:
+                    continue
+                vectors, tile = source.columns // 8, self._layout.tiles[name].offset
+                with core.scope(f"for (int n = {count} * {vectors} + threadIdx.x; n < {CHUNK * vectors}; n += {self._layout.consumers})"):
+                    place = f"n % {vectors} / 8 * {PANEL_BYTES} + attn::swizzle_128(n / {vectors} * 128 + n % 8 * 16)"
+                    writer.line(f"attn::store_shared_int4(at + {tile} + {place}, 0, 0, 0, 0);")
+            writer.line(*meet)
 
     def _tile(self, op: ir.Operation, vectors: int, offset: int, convert: tuple[str, str]) -> None:
         """8 elements at a time. Rows that do not exist are 0, whatever the mod makes of them."""

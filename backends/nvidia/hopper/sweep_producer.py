@@ -28,7 +28,7 @@ class SweepProducer:
         writer.line(f"const int stage = number % {stages};")
         writer.line(*layout.addresses(), "const uint32_t full = shared + kFull + 8 * stage;")
         writer.line(f"if (number >= {stages}) attn::barrier_wait(shared + kFree + 8 * stage, (number / {stages} & 1) ^ 1);")
-        batch, _, row = (core.value(value) for value in list(self._sweep.output.operands)[2:5])
+        row = core.value(self._sweep.begin)
         places = {name: [core.value(v) for v in list(tile.source.load.operands)[1:3]] for name, tile in layout.tiles.items()}
         columns = {
             name: core.value(tile.source.view.column) if tile.source.view.column is not None else "0" for name, tile in layout.tiles.items()
@@ -63,14 +63,18 @@ class SweepProducer:
         else:
             sums = [None, None]
         rows = [f"(2 * lane + {e})" for e in range(2)]
-        left = [self._product(sweep.q.factors, row) for row in rows]
         right = [self._product([*sweep.k.factors, *sweep.v.factors], row) for row in rows]
-        for name, op, factors in (("leave", sweep.leave, left), ("enter", sweep.enter, right)):
-            values = [self._row_value(op, row, each) for row, each in zip(rows, sums, strict=True)]
-            self._store(name, [f"{value} * {factor}" if factor else value for value, factor in zip(values, factors, strict=True)])
-        for name, values in (("left", left), ("right", right)):
+        scaled = [("enter", sweep.enter, right)]
+        factors = {"right": right}
+        if sweep.rows is not None:
+            factors["left"] = [self._product(sweep.rows.q.factors, row) for row in rows]
+            scaled.insert(0, ("leave", sweep.rows.leave, factors["left"]))
+        for name, op, each in scaled:
+            values = [self._row_value(op, row, of_row) for row, of_row in zip(rows, sums, strict=True)]
+            self._store(name, [f"{value} * {factor}" if factor else value for value, factor in zip(values, each, strict=True)])
+        for name in ("left", "right"):
             if name in self._layout.rows:
-                self._store(name, [str(value) for value in values])
+                self._store(name, [str(value) for value in factors[name]])
 
     def _row_value(self, op: ir.Operation, row: str, sums: str | None) -> str:
         """The value of a map of rank 1 for a row."""

@@ -3,20 +3,21 @@
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
 from attn_mlir.backends.nvidia.hopper.sweep_layout import PANEL_BYTES, SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK
+from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
 
 
 class ProductSums:
     """Each warp adds up its columns; the sums of all warps meet in shared memory, and one stores them."""
 
-    def __init__(self, core: Core, sweep: Sweep, layout: SweepLayout) -> None:
-        self._core, self._sweep, self._layout = core, sweep, layout
+    def __init__(self, core: Core, rows: Rows, layout: SweepLayout) -> None:
+        self._core, self._rows, self._layout = core, rows, layout
         self._warps = 4 * layout.warpgroups
 
     def add(self, unpack: str) -> None:
         """The warps' sums of this chunk."""
         core, writer = self._core, self._core.writer
-        if self._sweep.products is None:
+        if self._rows.products is None:
             return
         with core.scope(""):
             writer.line(f"const uint32_t other = at + {self._layout.tiles['factor'].offset} + warpgroup * {PANEL_BYTES};")
@@ -38,7 +39,7 @@ class ProductSums:
 
     def flush(self) -> None:
         """Stores the sums, after all warpgroups have met and before one of them adds those of the next chunk."""
-        core, writer, op = self._core, self._core.writer, self._sweep.products
+        core, writer, op = self._core, self._core.writer, self._rows.products
         if op is None:
             return
         with core.scope(f"if (threadIdx.x < {CHUNK})"):

@@ -1,0 +1,185 @@
+"""o of one chunk: what the state and its own pairs give to it, and its way to memory.
+
+With S the state [keys, values] and b sums of log decays: A = q k^T, of which each warpgroup makes its share of columns; P = A times its
+weights goes to shared memory; o^T = S^T q^T (S^T as operand in registers), scaled, + v^T P^T. o^T leaves, transposed on its way, through
+the shared memory of v.
+"""
+
+from attn_mlir.backends.gpu.structure import body, operations, widened, yielded
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
+from attn_mlir.backends.nvidia.hopper.sweep_layout import ALL, PANEL_BYTES, SweepLayout, varies
+from attn_mlir.backends.nvidia.hopper.sweep_producer import bind_sums
+from attn_mlir.backends.nvidia.hopper.sweep_products import ProductSums
+from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, PANEL, Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
+from attn_mlir.mlir import ir
+
+RESTS = {"f16": "pack_rest_f16", "bf16": "pack_rest_bf16"}
+"""Functions of the header for what rounding leaves out."""
+_HELD = 8
+"""Steps along K whose part of the state is rounded at a time (4 registers each)."""
+
+
+class RowsPrinter:
+    """Prints the rows of o of a chunk."""
+
+    def __init__(self, core: Core, sweep: Sweep, rows: Rows, layout: SweepLayout) -> None:
+        self._core, self._sweep, self._rows, self._layout = core, sweep, rows, layout
+        self._sums = ProductSums(core, rows, layout)
+        self._share = CHUNK // layout.warpgroups
+        self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
+        self._rest = f"attn::{RESTS[sweep.element]}"
+
+    def weights(self) -> None:
+        """A, its weights, and P in shared memory."""
+        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        share, steps = self._share, sweep.keys // 16
+        product = core.instruction(share, "shared", sweep.element)
+        q, k = layout.tiles["q"].offset, layout.tiles["k"].offset
+        with core.scope(""):
+            writer.line(f"float scores[{share // 2}];")
+            writer.line(f"const uint64_t left = attn::k_major(at + {q}), right = attn::k_major(at + {k} + warpgroup * {share * 128});")
+            writer.line("attn::wgmma_begin();")
+            with writer.unrolled("k", steps):
+                writer.line(f"const uint32_t offset = k / 4 * {PANEL_BYTES} + k % 4 * 32;")
+                writer.line(f"{product}(scores, attn::advance(left, offset), attn::advance(right, offset), k > 0);")
+            writer.line("attn::wgmma_commit();")
+            writer.line(f"const int from = warpgroup * {share} + column;")
+            rows = self._at_rows()
+            writer.line("attn::wgmma_wait<0>();", "attn::hold(scores);")
+            with core.unrolled("c", share // 8, 2):
+                writer.line("uint32_t packed[4];")
+                with core.unrolled("d", 2):
+                    columns = self._at_columns()
+                    with core.unrolled("h", 2):
+                        writer.line("float pair[2];")
+                        with core.unrolled("e", 2):
+                            writer.line(f"pair[e] = {self._weight(rows, columns)};")
+                        writer.line(f"packed[2 * d + h] = {self._pack}(pair[0], pair[1]);")
+                writer.line(
+                    f"const int place = (16 * warp + lane / 8 % 2 * 8 + lane % 8) * 128 + (warpgroup * {share} + 8 * (c + lane / 16)) * 2;",
+                    f"attn::store_matrices({layout.weights} + attn::swizzle_128(place), packed[0], packed[1], packed[2], packed[3]);",
+                )
+
+    def _at_rows(self) -> dict[str, str]:
+        """Values of this thread's two rows: sums and factors."""
+        core, layout, found = self._core, self._layout, {}
+        for name in ("sums", "left"):
+            if name in layout.rows and (name != "sums" or self._sweep.prefix is not None):
+                found[name] = core.names.fresh(f"row_{name}")
+                reads = [f"attn::load_shared(rows + {layout.rows[name]} + 4 * (row{f' + {8 * h}' if h else ''}))" for h in range(2)]
+                core.writer.line(f"const float {found[name]}[2] = {{{', '.join(reads)}}};")
+        return found
+
+    def _at_columns(self) -> dict[str, str]:
+        """Values of two columns."""
+        core, layout, found = self._core, self._layout, {}
+        for name in ("sums", "right"):
+            if name in layout.rows and (name != "sums" or self._sweep.prefix is not None):
+                found[name] = core.names.fresh(f"column_{name}")
+                core.writer.line(f"const float2 {found[name]} = attn::load_shared2(rows + {layout.rows[name]} + 4 * (from + 8 * (c + d)));")
+        return found
+
+    def _weight(self, rows: dict[str, str], columns: dict[str, str]) -> str:
+        """An element of P before it is rounded."""
+        core, sweep = self._core, self._sweep
+        op = self._rows.weights
+        score = "scores[4 * (c + d) + 2 * h + e]"
+        if "left" in rows:
+            score += f" * {rows['left']}[h]"
+        for value in self._rows.q.factors:
+            if not varies(value):
+                score += f" * {core.value(value)}"
+        if "right" in columns:
+            score += f" * (e ? {columns['right']}.y : {columns['right']}.x)"
+        at = ("(row + 8 * h)", "(from + 8 * (c + d) + e)")
+        for argument, text in zip(body(op).arguments, at, strict=True):
+            core.scalars.bind(argument, text)
+        if "sums" in rows:
+            bind_sums(core, sweep, op, [f"{rows['sums']}[h]", f"(e ? {columns['sums']}.y : {columns['sums']}.x)"])
+        for inner in operations(body(op)):
+            if inner.name == "tensor.extract" and inner.operands[0] == self._rows.scores:
+                core.scalars.bind(inner.results[0], f"({score})")
+        (value,) = yielded(body(op))
+        return core.value(widened(value))
+
+    def from_state(self) -> None:
+        """o^T = S^T q^T, its columns scaled."""
+        core, writer, layout = self._core, self._core.writer, self._layout
+        steps, product = self._sweep.keys // 16, core.instruction(CHUNK, "registers", self._sweep.element)
+        parts = ("held", "rest") if self._sweep.exact else ("held",)
+        held = min(steps, _HELD // len(parts) if steps <= _HELD else _HELD // 2 // len(parts))
+        writer.line(f"float o[{CHUNK // 2}];")
+        with core.scope(""):
+            writer.line(f"const uint64_t right = attn::k_major(at + {layout.tiles['q'].offset});")
+            with core.unrolled("first", steps, held):
+                writer.line(*(f"uint32_t {name}[{4 * held}];" for name in parts))
+                with writer.unrolled("n", 4 * held):
+                    pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
+                    writer.line(f"held[n] = {self._pack}({pair});")
+                    if self._sweep.exact:
+                        writer.line(f"rest[n] = {self._rest}(held[n], {pair});")
+                writer.line(*(f"attn::hold({name});" for name in parts), "attn::wgmma_begin();")
+                with writer.unrolled("k", held):
+                    writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
+                    for name in parts:
+                        operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
+                        more = "first + k > 0" if name == "held" else "1"
+                        writer.line(f"{product}(o, {operand}, attn::advance(right, offset), {more});")
+                writer.line(
+                    "attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", *(f"attn::hold({name});" for name in parts)
+                )
+        with writer.unrolled("c", CHUNK // 8):
+            writer.line(
+                f"const float2 factor = attn::load_shared2(rows + {layout.rows['leave']} + 4 * (column + 8 * c));",
+                "o[4 * c] *= factor.x, o[4 * c + 1] *= factor.y, o[4 * c + 2] *= factor.x, o[4 * c + 3] *= factor.y;",
+            )
+
+    def from_pairs(self) -> None:
+        """Starts o^T += v^T P^T."""
+        core, writer, layout = self._core, self._core.writer, self._layout
+        product = core.instruction(CHUNK, "shared", self._sweep.element, transpose_a=True)
+        writer.line("attn::hold(o);")
+        with core.scope(""):
+            writer.line(f"const uint64_t left = attn::mn_major(own, {PANEL_BYTES}), right = attn::k_major({layout.weights});")
+            writer.line("attn::wgmma_begin();")
+            with writer.unrolled("k", CHUNK // 16):
+                writer.line(f"{product}(o, attn::advance(left, k * 2048), attn::advance(right, k * 32), 1);")
+            writer.line("attn::wgmma_commit();")
+
+    def leave(self) -> None:
+        """o^T to the memory of v, and from there to o; rows past the end stay behind."""
+        core, writer, store = self._core, self._core.writer, self._rows.store
+        self._sums.add(self._unpack)
+        together = "attn::named_sync(2 + warpgroup, 128);"
+        writer.line(together if self._rows.products is None else f"attn::named_sync({ALL}, {self._layout.consumers});")
+        with writer.block("#pragma unroll\n  for (int c = 0; c < 8; c += 2)".replace("\n  ", f"\n{writer.indent}")):
+            words = [f"{self._pack}(o[4 * c + {n}], o[4 * c + {n + 1}])" for n in (0, 2, 4, 6)]
+            writer.line("attn::store_transposed(own + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column),")
+            writer.line(*(f"                       {word}{',' if n < 3 else ');'}" for n, word in enumerate(words)))
+        writer.line("attn::fence_proxy_async();", together)
+        self._sums.flush()
+        view = view_of(store.operands[1])
+        batch, head, first = (core.value(value) for value in list(store.operands)[2:5])
+        column = f"{core.value(view.column)} + " if view.column is not None else ""
+        descriptor = core.arguments.descriptor(view.argument, PANEL, CHUNK)
+        place = f"{column}warpgroup * {PANEL}"
+        whole = self._store_tail(view.argument, [batch, head, first], place) if self._sweep.packed else ""
+        with writer.block(f"{whole}if (leader)"):
+            writer.line(f"attn::tma_store({descriptor}, own, {place}, {first}, {head}, {batch});", "attn::bulk_commit();")
+
+    def _store_tail(self, argument: ir.Value, place: list[str], column: str) -> str:
+        """Where the box of the copy engine would reach into the next sequence, the threads store rows, 16 bytes each. "else "."""
+        core, writer = self._core, self._core.writer
+        batch, head, first = place
+        count, columns = core.value(self._sweep.count), CHUNK * 8
+        with core.scope(f"if ({count} < {CHUNK})"):
+            with core.scope(f"for (int place = threadIdx.x % 128; place < {columns}; place += 128)"):
+                writer.line("const int i = place / 8, j = place % 8 * 8;")
+                with core.scope(f"if (i < {count})"):
+                    element = core.arguments.element(argument, [batch, head, f"({first} + i)", f"({column} + j)"])
+                    writer.line(
+                        f"*reinterpret_cast<int4 *>(&{element}) = attn::load_shared_int4(own + attn::swizzle_128(i * 128 + j * 2));"
+                    )
+        return "else "

@@ -1,0 +1,100 @@
+"""What a sweep gives for its positions: recognises how rows of o are made of the state and of the chunk's own pairs."""
+
+from dataclasses import dataclass, field
+
+from attn_mlir.backends.gpu.structure import body, maker, yielded
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, flag, input_of, is_copy, is_rest, made, need, rank, sources
+from attn_mlir.mlir import ir
+
+
+@dataclass(kw_only=True)
+class Rows:
+    """Rows of o: `leave` scales what the state gives to them (a map of rank 1), `weights` makes P of `scores`, `store` puts them in memory.
+
+    `products` stores their sums with `factor`. `keys` and `values` are the tiles that they are made of, `from_state` the products with the
+    state: the first one, the last one that adds to it, and which factor is the state. `ops` is all that belongs to them alone.
+    """
+
+    q: Input
+    factor: Input | None
+    scores: ir.Value
+    weights: ir.Operation
+    leave: ir.Operation
+    store: ir.Operation
+    products: ir.Operation | None
+    keys: ir.Value
+    values: ir.Value
+    transposed: bool
+    from_state: tuple[ir.Operation, ir.Operation, int]
+    ops: list[ir.Operation] = field(default_factory=list)
+
+
+def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -> Rows | None:
+    """The rows that the ops of a loop make; None where it only makes the `following` state of each `state`."""
+    stores = [op for op in inner if op.name == "tile.store"]
+    outputs = [op for op in stores if rank(op.operands[0]) == 2 and op.operands[0] not in (state, following)]
+    if not outputs:
+        return None
+    need(len(outputs) == 1)
+    sums = made(outputs[0].operands[0], "tile.dot_rescale")
+    whole = made(sums.operands[0], "tile.dot", "tile.dot_add")
+    first = whole if whole.name == "tile.dot" else made(whole.operands[0], "tile.dot")
+    held, leave, weights = made(first.operands[1], "tile.map"), made(sums.operands[1], "tile.map"), made(sums.operands[2], "tile.map")
+    need(is_copy(held, state) and not flag(sums, "transpose_a") and not flag(sums, "transpose_b"))
+    need(len(sources(weights, 2)) == 1)
+    (scores,) = sources(weights, 2)
+    product = made(scores, "tile.dot")
+    need(flag(product, "transpose_b") and product.operands[0] == first.operands[0])
+    factor, products = _products(stores, outputs[0])
+    ops = [whole, sums, first, held, weights, product, leave, outputs[0]]
+    ops += [op for op in (maker(product.operands[0]), products) if op is not None]
+    ops += [] if products is None else [made(products.operands[0], "tile.map")]
+    return Rows(
+        q=input_of(product.operands[0]), factor=factor, scores=scores, weights=weights, leave=leave, store=outputs[0], products=products,
+        keys=product.operands[1], values=sums.operands[3], transposed=flag(first, "transpose_b"), from_state=(first, whole, 1), ops=ops,
+    )  # fmt: skip
+
+
+def _products(stores: list[ir.Operation], output: ir.Operation) -> tuple[Input | None, ir.Operation | None]:
+    """The sums over columns of o times a factor: the factor's tile and the store."""
+    rows = [op for op in stores if rank(op.operands[0]) == 1]
+    need(len(rows) <= 1)
+    if not rows:
+        return None, None
+    op = made(rows[0].operands[0], "tile.map")
+    values, kinds = yielded(body(op)), [ir.StringAttr(each).value for each in ir.ArrayAttr(op.attributes["reductions"])]
+    need(kinds == ["sum"] and len(values) == 1)
+    sides = []
+    for operand in made(values[0], "arith.mulf").operands:
+        side = made(operand, "arith.extf", "tensor.extract")
+        side = side if side.name == "tensor.extract" else made(side.operands[0], "tensor.extract")
+        need(list(side.operands)[1:] == list(body(op).arguments))
+        sides.append(side.operands[0])
+    others = [side for side in sides if side != output.operands[0]]
+    need(len(others) == 1)
+    return input_of(others[0]), rows[0]
+
+
+def rests(*products: tuple[ir.Operation, ir.Operation, int]) -> list[ir.Operation]:
+    """Maps that make what rounding leaves out, where products add that: of a product, the one that adds to it, and which factor.
+
+    None of the products may do so, or all.
+    """
+    found: list[ir.Operation] = []
+    for rounded, added, which in products:
+        if added == rounded:
+            continue
+        factors, others = list(rounded.operands)[-2:], list(added.operands)[-2:]
+        hi, lo = made(factors[which], "tile.map"), made(others[which], "tile.map")
+        need(factors[1 - which] == others[1 - which] and is_rest(lo, hi))
+        need(all(flag(rounded, name) == flag(added, name) for name in ("transpose_a", "transpose_b")))
+        found.append(lo)
+    need(len(found) in (0, len(products)))
+    return found
+
+
+def scales_rows(value: ir.Value) -> bool:
+    """Whether a tile's rows are scaled by elements of another map's tile, as rows of v are that enter a state."""
+    op = maker(value)
+    makers = [] if op is None or op.name != "tile.map" else [maker(source) for source in sources(op, 1)]
+    return any(each is not None and each.name == "tile.map" for each in makers)
