@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.simt.scan import plan_scan
+from attn_mlir.backends.gpu.simt.total import plan_total
 from attn_mlir.backends.gpu.simt.values import reads_along
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -14,11 +16,13 @@ _VECTOR_BYTES = 16
 
 
 def plan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int = 32) -> Fields | None:
-    """The schedule of a kernel over rows or elements without products and loops; None for others.
+    """The schedule of a kernel over rows or elements without products; None for others.
 
     `threads` of a block, a multiple of `wave`, `lanes` that share a row, `vector`, the elements that a lane reads at once;
-    `deterministic`: sums in memory have a fixed order.
+    `deterministic`: sums in memory have a fixed order. See `scan` and `total` for kernels with a loop.
     """
+    if find_all(kernel, "scf.for"):
+        return plan_scan(kernel, choices, wave) or plan_total(kernel, wave)
     if not all(op.name.startswith(_SCALARS) or op.name in _KNOWN for op in walk(kernel)) or not _reads_own_elements(kernel):
         return None
     width = columns(kernel)

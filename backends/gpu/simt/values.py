@@ -105,6 +105,10 @@ class Printer:
         self.packed[memory] = min(16, self.vector * element.width // 8)
         return f"Pack<{c_type(element)}, {self.vector}>"
 
+    def keep(self, tile: ir.Value, pack: str) -> None:
+        """Makes a pack stand for a thread's elements of a tile."""
+        self._packs[tile] = pack
+
     # ---- values
 
     def _extract(self, op: ir.Operation, indices: list[str]) -> str:
@@ -124,9 +128,9 @@ class Printer:
 
     def element(self, tile: ir.Value) -> str:
         """Element (i, j) of a tile, inside of `columns`."""
-        op = tile.owner.operation
-        if op.name == "tile.load":
+        if tile in self._packs:
             return self._packs[tile] if self.serial else f"{self._packs[tile]}.x[e]"
+        op = tile.owner.operation
         return self.scalars.emit(op.operands[0] if op.name == "tile.fill" else _yielded(op)[list(op.results).index(tile)])
 
     def columns(
