@@ -48,6 +48,7 @@ def code_of(**fields: object) -> KernelCode:
         {"k": 96},
         {"v": 32},
         {"chunk": 32},
+        {"offsets": True},
         {"k": 64, "v": 192},
     ],
 )
