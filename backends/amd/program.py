@@ -35,6 +35,11 @@ class AmdProgram(GpuProgram):
             raise ArgumentError(f"this program is compiled for AMD GPUs, but q is on {q.device}: move the tensors with .cuda()")
         return super().run(inputs, layout)
 
+    def processors(self) -> int:
+        if self._device in ON_CPU:
+            return 1
+        return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]

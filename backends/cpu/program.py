@@ -52,6 +52,9 @@ class CpuProgram(HostProgram):
             return compile_program(self._source, self.host.name, self._prepare, pipeline.STEP).run(inputs, layout)
         return super().run(inputs, layout)
 
+    def processors(self) -> int:
+        return torch.get_num_threads()
+
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         return readable(tensor, by_columns)
 
@@ -76,9 +79,9 @@ class CpuProgram(HostProgram):
         return stages_of(self._source, self._prepare, lambda module: keep_kernels(module, self.host), pipeline.ALL)
 
 
-def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False) -> CpuProgram:
+def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> CpuProgram:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`. Every program is deterministic here."""
-    return compile_program(source, *prepare_derivative(function, wrt))
+    return compile_program(source, *prepare_derivative(function, wrt, segment=segment))
 
 
 def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: str = pipeline.KERNEL) -> CpuProgram:

@@ -41,9 +41,9 @@ def compile_module(source: str) -> NvidiaKernel:
     return _KERNELS.setdefault(program, NvidiaKernel(program))
 
 
-def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False) -> NvidiaProgram:
+def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> NvidiaProgram:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
-    return compile_program(source, *prepare_derivative(function, wrt), deterministic)
+    return compile_program(source, *prepare_derivative(function, wrt, segment=segment), deterministic)
 
 
 def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, length: int = 0) -> NvidiaProgram:

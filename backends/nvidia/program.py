@@ -106,6 +106,9 @@ class NvidiaProgram(GpuProgram):
             self._calls.clear()
         self._calls[key] = call
 
+    def processors(self) -> int:
+        return 1  # sequences are cut into segments where the caller asks for it
+
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]

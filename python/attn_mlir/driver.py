@@ -49,6 +49,13 @@ class Program(Protocol):
         """Shape and dtype of each result of `run`; looks at the shapes of tensors only."""
         ...
 
+    def segment_for(self, inputs: Sequence[Any]) -> int:
+        """Of a linear attention: for how many positions the device would rather sweep segments at the same time; 0: it need not.
+
+        `inputs` are those of `run`. `compile_derivative` takes the number.
+        """
+        ...
+
     def stages(self) -> dict[str, str]:
         """As `Kernel.stages`."""
         ...
@@ -78,11 +85,14 @@ def compile(module: str, device: str) -> Kernel:
         return compiler_for(device)(module)
 
 
-def compile_derivative(module: str, device: str, function: str, wrt: Sequence[str], deterministic: bool = False) -> Program:
+def compile_derivative(
+    module: str, device: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0
+) -> Program:
     """Compiles a derivative of a stage-0 (or online) module, given as text: "fwd", "bwd", "jvp" or "bwd2".
 
     "written-fwd" and "written-bwd" are those of a module that `attn-written-backward` takes; the first is `@attention` itself.
     `wrt` are the names of the arguments that it is for. Arguments and results are those that `attn-differentiate` describes.
+    Linear attentions are swept in segments of `segment` positions at the same time, where it is not 0 (`attn-split-sequences`).
     A `deterministic` program gives the same bits in every run; on a CPU, all do. Programs are cached by the text. Raises as `compile` does.
     """
     backend = backend_for(device)
@@ -91,7 +101,7 @@ def compile_derivative(module: str, device: str, function: str, wrt: Sequence[st
         compiler_for(device)
         raise UnsupportedError(f"device '{device}' has no derivatives yet: move the tensors to the CPU, or call it under torch.no_grad()")
     with LOCK:
-        return derive(module, function, tuple(wrt), deterministic)
+        return derive(module, function, tuple(wrt), deterministic, segment=segment)
 
 
 def tuner_for(device: str) -> Callable[..., tuple[str, str]] | None:

@@ -8,7 +8,7 @@ import torch
 
 from attn_mlir.api.execute import execute, stage_of, stages_of
 from attn_mlir.api.inputs import LAYOUTS, device_type, scale_form
-from attn_mlir.api.linear_inputs import LinearCall, check_linear
+from attn_mlir.api.linear_inputs import LinearCall, check_linear, check_segment
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
@@ -20,8 +20,9 @@ from attn_mlir.frontend.program import Traced
 Function = Callable[..., Any]
 Mods = tuple[Function | None, Function | None, Function | None, Function | None]
 _CACHE = TraceCache()
-# Element type, K, V, form of the scale, form of the decay, whether there are an initial and a final state, element type of cu_seqlens.
-_Form = tuple[str, int, int, str | float, str, bool, bool, str]
+# Element type, K, V, form of the scale, form of the decay, whether there are an initial and a final state, element type of cu_seqlens,
+# positions of a segment.
+_Form = tuple[str, int, int, str | float, str, bool, bool, str, int | None]
 
 
 class LinearAttention:
@@ -46,24 +47,25 @@ class LinearAttention:
         device: str | torch.device | None = None,
         tune: bool = False,
         tune_file: str = "",
+        segment_size: int | None = None,
     ) -> None:
         if not isinstance(layout, str) or layout not in LAYOUTS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
         self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod)
-        self._options = (scale, bool(output_final_state), layout, device_type(device))
+        self._options = (scale, bool(output_final_state), layout, device_type(device), check_segment(segment_size))
         self._device = self._options[3] or "cpu"
         self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file), self._options[3])
-        self._last: _Form = ("f32", 64, 64, scale_form(scale, 64)[0], "step", False, bool(output_final_state), "")
+        self._last: _Form = ("f32", 64, 64, scale_form(scale, 64)[0], "step", False, bool(output_final_state), "", segment_size)
         self._entry()
 
     def __call__(self, q: Any, k: Any, v: Any, decay: Any = None, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
         """o, shaped as v; with output_final_state=True also the final state. See `linear_attention`."""
-        scale, final, layout, device = self._options
+        scale, final, layout, device, segment = self._options
         if torch.compiler.is_dynamo_compiling():
-            return _in_graph((q, k, v, decay, initial_state, cu_seqlens), self._mods, scale, final, layout, device)
+            return _in_graph((q, k, v, decay, initial_state, cu_seqlens), self._mods, scale, final, layout, device, segment)
         call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
-        self._last, self._device = _form(call, scale, final), device or call.problem.device_type
-        return _execute(call, self._mods, scale, final, layout, device, self._tuning)
+        self._last, self._device = _form(call, scale, final, segment), device or call.problem.device_type
+        return _execute(call, self._mods, scale, final, layout, device, segment, self._tuning)
 
     def stages(self) -> dict[str, str]:
         """The program as IR, "traced" and after each pass, for device, dtype and sizes of the last call (at first: f32, 64, decays)."""
@@ -97,6 +99,7 @@ def linear_attention(
     cu_seqlens: torch.Tensor | None = None,
     layout: str = "bhsd",
     device: str | torch.device | None = None,
+    segment_size: int | None = None,
 ) -> Any:
     """Linear attention: o_t = scale q_t . S_t with the state S_t = exp(g_t) S_(t-1) + k_t v_t^T, over all positions t.
 
@@ -114,33 +117,39 @@ def linear_attention(
     cu_seqlens: several sequences in one, B = 1: sequence n is the positions from cu_seqlens[n] to cu_seqlens[n + 1], int32 or int64
     [sequences + 1]; states are then [sequences, H, K, V]. In mods, t counts through all of them.
     device: the type of device that the tensors must be on.
+    segment_size: for few heads and long sequences: segments of so many positions, a multiple of 512, are computed at the same time, each
+    twice, for its final state and from the state before it (state passing in parallel). None: where sizes and device ask for it; 0: never.
     """
     mods = (q_mod, k_mod, v_mod, decay_mod)
     if torch.compiler.is_dynamo_compiling():
         name = None if device is None else str(device)
-        return _in_graph((q, k, v, decay, initial_state, cu_seqlens), mods, scale, bool(output_final_state), layout, name)
+        return _in_graph((q, k, v, decay, initial_state, cu_seqlens), mods, scale, bool(output_final_state), layout, name, segment_size)
+    segment = check_segment(segment_size)
     call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
-    return _execute(call, mods, scale, bool(output_final_state), layout, device_type(device))
+    return _execute(call, mods, scale, bool(output_final_state), layout, device_type(device), segment)
 
 
-def _in_graph(inputs: tuple[Any, ...], mods: Mods, scale: float | None, final: bool, layout: str, device: str | None) -> Any:
+def _in_graph(
+    inputs: tuple[Any, ...], mods: Mods, scale: float | None, final: bool, layout: str, device: str | None, segment: int | None
+) -> Any:
     from attn_mlir.api.linear_compiled import linear_in_graph  # with the operators, which take long to register
 
-    return linear_in_graph(inputs, mods, scale, final, layout, device)
+    return linear_in_graph(inputs, mods, scale, final, layout, device, segment)
 
 
-def _form(call: LinearCall, scale: float | None, final: bool) -> _Form:
+def _form(call: LinearCall, scale: float | None, final: bool, segment: int | None) -> _Form:
     inputs = call.problem.inputs
     factor = scale_form(scale, inputs.head_dim)[0]
     return (
         inputs.element, inputs.head_dim, inputs.value_dim, factor, call.decay_form, call.initial_state is not None, final, call.offsets,
+        segment,
     )  # fmt: skip
 
 
 def program_of_form(mods: Mods, form: _Form, **further: Any) -> tuple[LinearProgram, Inputs]:
     """What is traced for mods and a form; `further` are other fields of the program."""
-    element, key_dim, value_dim, scale, decay, initial, final, offsets = form
-    return LinearProgram(*mods, scale, decay, initial, final, offsets, **further), Inputs(element, key_dim, value_dim)
+    element, key_dim, value_dim, scale, decay, initial, final, offsets, segment = form
+    return LinearProgram(*mods, scale, decay, initial, final, offsets, segment, **further), Inputs(element, key_dim, value_dim)
 
 
 def find(mods: Mods, form: _Form, device: Any) -> tuple[Entry, Scan]:
@@ -149,9 +158,16 @@ def find(mods: Mods, form: _Form, device: Any) -> tuple[Entry, Scan]:
 
 
 def _execute(
-    call: LinearCall, mods: Mods, scale: float | None, final: bool, layout: str, device: str | None, tuning: Tuning | None = None
+    call: LinearCall,
+    mods: Mods,
+    scale: float | None,
+    final: bool,
+    layout: str,
+    device: str | None,
+    segment: int | None,
+    tuning: Tuning | None = None,
 ) -> Any:
-    entry, scan = find(mods, _form(call, scale, final), call.problem.device)
+    entry, scan = find(mods, _form(call, scale, final, segment), call.problem.device)
     factor = scale_form(scale, call.problem.inputs.head_dim)[1]
     return run(entry, call, entry.captures(scan, factor), layout, device, tuning)
 

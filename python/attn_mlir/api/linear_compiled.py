@@ -9,6 +9,7 @@ from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 from attn_mlir.api.compiled import as_tensor, takes_other_tensors
 from attn_mlir.api.graphs import symbol
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
+from attn_mlir.api.linear_inputs import check_segment
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.linear import INPUTS
 
@@ -23,12 +24,14 @@ def linear_in_graph(
     final: bool,
     layout: str,
     device: str | None = None,
+    segment: int | None = None,
 ) -> Any:
     """What `linear_attention` returns; `inputs` are q, k, v, decay, initial_state and cu_seqlens, `mods` those of q, k, v and decay."""
     if device is not None and takes_other_tensors(device):
         raise UnsupportedError(f"device={device!r} is not there inside torch.compile yet: call linear_attention outside of it")
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
+    check_segment(segment)
     q, k, v, decay, initial_state, cu_seqlens = inputs
     element = torch.float64 if q.dtype == torch.float64 else torch.float32
     if layout == "bshd":
@@ -53,7 +56,7 @@ def linear_in_graph(
             pieces.append(as_tensor(_call(decay_mod, arguments), element))
             names.append("channel" if _arity(decay_mod) == len(arguments) else "decay")
         lines = ["\n".join(words) for words in (given, names)]
-        results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout)
+        results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment)
         return tuple([results[i] for i in range(count)])
 
     results = dynamo_bypassing_wrapper(run_linear_graph, body, q, k, v, *further)

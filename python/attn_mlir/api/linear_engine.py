@@ -14,7 +14,7 @@ from attn_mlir.api.describe import explain_traced
 from attn_mlir.api.engine_arguments import captures_with, check_device, custom_of, device_of, working_dtypes
 from attn_mlir.api.execute import forward_in_graph, ops, program_of, stage_of, stages_of
 from attn_mlir.api.linear import arguments, program_of_form, run
-from attn_mlir.api.linear_inputs import check_linear
+from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -33,6 +33,7 @@ class LinearAttentionEngine:
     qkv_meta: meta_tensor(B, HQ, T, D), meta_tensor(B, HK, T, D) and meta_tensor(B, H, T, DV). custom_io: a CustomIO with the further
     inputs of a call; a dimension given as a number belongs to the axis at its place, [batch, heads, seq_len].
     q_mod, k_mod, v_mod, decay_mod: elementwise, f(x) or f(x, custom_io), optionally followed by b, h, t, d; h is the head of o.
+    segment_size: see `linear_attention`.
 
     The functions are traced when the object is made, so mistakes in them show at once. Gradients of q, k, v, decay and the custom
     inputs are derived.
@@ -54,10 +55,11 @@ class LinearAttentionEngine:
         tune_filename: str = "",
         tune_bwd: bool = False,
         device: Any = None,
+        segment_size: int | None = None,
     ) -> None:
         self._shapes = Shapes(qkv_meta, LINEAR_KEYS, "[B, H, T, D], too")
         self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
-        self._device = device_of(device)
+        self._device, self._segment = device_of(device), check_segment(segment_size)
         self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), self._device, ("tune_filename",) * 2)
         self._mods = (q_mod, k_mod, v_mod, decay_mod)
         self._decay = "step"
@@ -126,7 +128,7 @@ class LinearAttentionEngine:
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
         inputs = self._shapes.inputs
-        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, self._decay, False, False, "")
+        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, self._decay, False, False, "", self._segment)
         key = (form, self._custom.scan_key(), dtypes)
 
         def trace() -> Any:

@@ -23,11 +23,11 @@ _KEY = "attn_mlir_linear"
 @torch.library.custom_op("attn_mlir::traced_linear", mutates_args=())
 def traced_linear(
     q: Tensor, k: Tensor, v: Tensor, inputs: list[Tensor], given: str, pieces: list[Tensor], names: str, scale: float | None, final: bool,
-    layout: str,
+    layout: str, segment: int | None,
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the linear attention whose functions, called `names`, made `pieces`; `given` names the inputs besides q, k and v.
 
-    Several names come in lines. All tensors are [B, H, T, D]; `layout` is that of the memory of o.
+    Several names come in lines. All tensors are [B, H, T, D]; `layout` is that of the memory of o; `segment` see `Traced`.
     """
     results = linear.results(q, v, dict(zip(given.splitlines(), inputs, strict=True)), final)
     return compute.empty_results(results, q.device, layout)
@@ -60,7 +60,7 @@ def _linear(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[tor
 
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: LinearCall) -> tuple[Traced, str, list[Any]]:
     """The traced program, its name, and where its captures come from: inputs of the graph, or numbers."""
-    pieces, names, scale, final = call[5:9]
+    (pieces, names, scale, final), segment = call[5:9], call[10]
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions = {name: _function(name, GraphPiece([piece], (), stand_ins)) for name, piece in zip(names.splitlines(), pieces, strict=True)}
     form, factor = scale_form(scale, checked.problem.inputs.head_dim)
@@ -74,6 +74,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
         checked.initial_state is not None,
         bool(final),
         checked.offsets,
+        segment,
     )
     made = trace_linear(program, checked.problem.inputs, checked.problem.device)
     guard(made, inputs, stand_ins)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from attn_mlir.api.inputs import ELEMENTS, LAYOUTS, MAX_HEAD_DIM, Problem, check_tensor
+from attn_mlir.backends.segments import UNIT
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
 
@@ -50,6 +51,13 @@ def check_linear(q: Any, k: Any, v: Any, decay: Any, initial_state: Any, cu_seql
     initial_state = _check_state("initial_state", initial_state, q, (sequences, sizes["H"], sizes["D"], sizes["Dv"]), score)
     problem = Problem(Inputs(ELEMENTS[q.dtype], sizes["D"], sizes["Dv"]), q.device, sizes, q.device.type, False)
     return LinearCall(problem, q, k, v, decay, initial_state, cu_seqlens, form, offsets)
+
+
+def check_segment(size: Any) -> int | None:
+    """`segment_size` as it was given. Raises ArgumentError for what is no length of segments."""
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0 or size % UNIT):
+        raise ArgumentError(f"segment_size is a multiple of {UNIT} positions, 0 for whole sequences or None, got {size!r}")
+    return size
 
 
 def _check_like(name: str, tensor: torch.Tensor, q: torch.Tensor) -> None:

@@ -1,6 +1,6 @@
 """Ready-made linear attentions, under the argument names that their users know. Tensors are [B, T, H, D].
 
-Each of them is a few lines on top of `linear_attention`: a copy of them is the start of another recurrence.
+Each of them is a few lines on top of `linear_attention`, which says what `segment_size` is; a copy is the start of another recurrence.
 """
 
 import math
@@ -30,6 +30,7 @@ def mamba2(
     dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, math.inf),
     return_final_states: bool = False,
+    segment_size: int | None = None,
 ) -> Any:
     """Mamba-2's SSD, as `mamba_chunk_scan_combined`: S_t = exp(dt_t A) S_(t-1) + dt_t x_t B_t^T, y_t = S_t C_t + D x_t, times silu(z_t).
 
@@ -58,7 +59,7 @@ def mamba2(
     state = None if initial_states is None else initial_states.transpose(2, 3)
     made = linear_attention(
         C, B, x, step, decay_mod=decay_mod, v_mod=v_mod, initial_state=state, output_final_state=return_final_states,
-        cu_seqlens=cu_seqlens, layout="bshd",
+        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size,
     )  # fmt: skip
     y, final = made if return_final_states else (made, None)
     if D is not None:
@@ -78,6 +79,7 @@ def simple_gla(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
+    segment_size: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated retention, as `chunk_simple_gla`: one log decay for each head and step, g [B, T, H], or for each head, g_gamma [H], or both.
 
@@ -92,8 +94,8 @@ def simple_gla(
         def add(x: Any, b: Any, h: Any, t: Any) -> Any:
             return x + rate[h]
 
-        return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, add)
-    return _pair(q, k, v, g_gamma if g is None else g, scale, initial_state, output_final_state, cu_seqlens)
+        return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size, add)
+    return _pair(q, k, v, g_gamma if g is None else g, scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
 def retention_linear(
@@ -104,10 +106,11 @@ def retention_linear(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
+    segment_size: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """RetNet's retention in recurrent form, as `chunk_retention`: head h decays by gamma = 1 - 2^(-5-h). See `simple_gla`."""
     gamma = 1.0 - torch.exp2(-5.0 - _heads(v))
-    return _pair(q, k, v, gamma.log(), scale, initial_state, output_final_state, cu_seqlens)
+    return _pair(q, k, v, gamma.log(), scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
 def lightning(
@@ -121,6 +124,7 @@ def lightning(
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
     slopes: Tensor | None = None,
+    segment_size: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Lightning attention, as `chunk_lightning_attn`: head h decays by exp(-slope), slope = 8 h / H (1 - layer_idx / num_layers).
 
@@ -129,7 +133,7 @@ def lightning(
     if slopes is None:
         heads = v.shape[2]
         slopes = 8.0 / max(heads, 1) * (1.0 - layer_idx / num_layers) * _heads(v)
-    return _pair(q, k, v, -slopes, scale, initial_state, output_final_state, cu_seqlens)
+    return _pair(q, k, v, -slopes, scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
 def gla(
@@ -141,11 +145,12 @@ def gla(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
+    segment_size: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated linear attention, as `chunk_gla`: one log decay for each key channel, g [B, T, H, K]. See `simple_gla`."""
     if not isinstance(g, Tensor) or g.dim() != 4:
         raise ArgumentError(f"g must be a tensor of shape [B, T, H, K], got {_described(g)}; simple_gla takes one for each head and step")
-    return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens)
+    return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
 def _pair(
@@ -157,12 +162,13 @@ def _pair(
     initial_state: Tensor | None,
     output_final_state: bool,
     cu_seqlens: Tensor | None,
+    segment_size: int | None,
     decay_mod: Any = None,
 ) -> tuple[Tensor, Tensor | None]:
     """(o, final_state or None)."""
     made = linear_attention(
         q, k, v, decay, scale, decay_mod=decay_mod, initial_state=initial_state, output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens, layout="bshd",
+        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size,
     )  # fmt: skip
     return made if output_final_state else (made, None)
 

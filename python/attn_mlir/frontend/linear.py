@@ -49,6 +49,8 @@ class LinearProgram:
     final_state: bool = False
     offsets: str = ""
     """The element type of cu_seqlens, "i32" or "i64"; empty where there are none."""
+    segment: int | None = None
+    """See `Traced.segment`."""
     custom: Any = None
     """What the functions may get as custom_io."""
     dtypes: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict)
@@ -93,6 +95,7 @@ def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> 
         extents(pieces, LINEAR_SIZES),
         state.reusable,
         linear=tuple(given),
+        segment=program.segment,
         by_head=tuple(piece.name[0] for piece in pieces if piece.name in ("query", "key") and _reads_head(piece)),
     )
 

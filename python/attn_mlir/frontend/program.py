@@ -78,6 +78,8 @@ class Traced:
     """The module, without and with locations, with what the user wrote for the backward pass; see `attn-written-backward`."""
     linear: tuple[str, ...] | None = None
     """Of a linear attention: its inputs besides q, k and v, which are the first captures. None of an attention."""
+    segment: int | None = None
+    """Of a linear attention: positions of the segments that are swept at the same time; 0: whole sequences, None: chosen for each call."""
     by_head: tuple[str, ...] = ()
     """Of a linear attention: which of q and k change by the head, and so need as many heads as v."""
 

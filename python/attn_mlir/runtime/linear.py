@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ _WITHOUT = {
 class LinearRun:
     """A compiled program, or one of its derivatives; sequences without positions are answered without it.
 
+    Long sequences are computed by what `split` makes of a number: the program that sweeps segments of so many positions at the same time.
+    `segment` is this number, 0 for none, None for what the device would rather have.
     `kept` are the results whose memory has the order of the layout; the others are contiguous.
     """
 
@@ -30,16 +32,28 @@ class LinearRun:
     state_result: int | None
     """Which result, where there are no positions, is what the input `state_source` is: the state does not change then."""
     state_source: int | None
+    segment: int | None
+    split: Callable[[int], driver.Program]
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Program.run`."""
         if 0 not in (*inputs[0].shape[:3], inputs[2].shape[1]):
-            made = self.program.run(inputs, layout)
+            made = self._chosen(inputs).run(inputs, layout)
             return [result if i < self.kept else result.contiguous() for i, result in enumerate(made)] if layout == "bshd" else made
         results = [torch.zeros(tuple(shape), dtype=dtype, device=inputs[0].device) for shape, dtype in self.results(inputs)]
         if self.state_result is not None and self.state_source is not None:
             results[self.state_result].copy_(inputs[self.state_source])
         return results
+
+    def _chosen(self, inputs: Sequence[Any]) -> driver.Program:
+        """The program for tensors of these sizes."""
+        segment = self.segment_for(inputs)
+        return self.split(segment) if segment else self.program
+
+    def segment_for(self, inputs: Sequence[Any]) -> int:
+        """See `driver.Program.segment_for`; 0 where sequences are no longer than a segment."""
+        segment = self.program.segment_for(inputs) if self.segment is None else self.segment
+        return segment if segment < inputs[2].shape[2] else 0
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
         """See `driver.Program.results`."""
@@ -77,6 +91,8 @@ class LinearProgram(Program):
     """A traced linear attention. Its first captures are `inputs`, of "decay", "initial_state" and "cu_seqlens"."""
 
     inputs: tuple[str, ...] = ()
+    segment: int | None = None
+    """Of how many positions are the segments that are swept at the same time; 0: sequences are whole, None: as sizes and device ask for."""
     _offsets: dict[int, tuple["weakref.ref[torch.Tensor]", int, int]] = dataclasses.field(default_factory=dict)
     """The cu_seqlens on a GPU that were found to be good: with which version, for how many positions."""
 
@@ -94,23 +110,29 @@ class LinearProgram(Program):
         found: Any = self.derivatives.get(key)
         if found is None:
             names = wrt.split("+") if wrt else []
-            try:
-                made = driver.compile_derivative(self.text, device, function, names, deterministic)
-            except CompileError:
-                # Once more with locations, for a message that shows the user's lines.
-                made = driver.compile_derivative(self.located, device, function, self._named(wrt) if wrt else [], deterministic)
-            found = self.derivatives[key] = self._run(made, function, names)
+
+            def compile_for(segment: int) -> driver.Program:
+                try:
+                    return driver.compile_derivative(self.text, device, function, names, deterministic, segment)
+                except CompileError:
+                    # Once more with locations, for a message that shows the user's lines.
+                    located = self._named(wrt) if wrt else []
+                    return driver.compile_derivative(self.located, device, function, located, deterministic, segment)
+
+            found = self.derivatives[key] = self._run(compile_for, function, names)
         return found
 
-    def _run(self, made: driver.Program, function: str, names: Sequence[str]) -> LinearRun:
+    def _run(self, compile_for: Callable[[int], driver.Program], function: str, names: Sequence[str]) -> LinearRun:
+        """`compile_for` compiles for segments of so many positions; 0: for whole sequences."""
+        made, segment = compile_for(0), 0 if "cu_seqlens" in self.inputs else self.segment
         initial = 3 + self.inputs.index("initial_state") if "initial_state" in self.inputs else None
         if function != "bwd":
-            return LinearRun(made, 1, 1 if self.outputs else None, initial)
+            return LinearRun(made, 1, 1 if self.outputs else None, initial, segment, compile_for)
         ordered = sorted(self.position(name) for name in names)
         kept = sum(position < 3 for position in ordered)
         # The gradient of the final state comes last of all arguments.
         target = ordered.index(initial) if initial in ordered and self.outputs else None
-        return LinearRun(made, kept, target, -1)
+        return LinearRun(made, kept, target, -1, segment, compile_for)
 
     def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
         """See `Program.sizes`; H is the number of heads of v and o."""

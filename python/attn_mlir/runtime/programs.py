@@ -188,7 +188,7 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         "device": "",
     }
     if traced.linear is not None:
-        form["linear"] = list(traced.linear)
+        form["linear"], form["segment"] = list(traced.linear), traced.segment
     name = json.dumps(form)
     if name not in _TABLE:
         _TABLE[name] = _read(form, name, traced.located, traced.written[1])
@@ -220,7 +220,7 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
     kind: type[Program] = Program
     options: dict[str, Any] = {}
     if "linear" in form:
-        kind, options = importlib.import_module(_LINEAR).LinearProgram, {"inputs": tuple(form["linear"])}
+        kind, options = importlib.import_module(_LINEAR).LinearProgram, {"inputs": tuple(form["linear"]), "segment": form["segment"]}
     return kind(
         form["text"], located, names, kinds, outputs, nonzero, extents, written, form["deterministic"], name, form["device"], **options
     )

@@ -1,0 +1,148 @@
+"""Linear attention in segments that are swept at the same time: the same values and gradients, and when it is done."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.segments import UNIT, choose_segment
+from attn_mlir.errors import ArgumentError
+
+LENGTH = 1100
+"""Two whole segments and a part of one."""
+
+
+def sweep(blocks: int = 1, chunk: int = 64, sequences: int = -1) -> dict[str, Kernel]:
+    return {"sweep": Kernel("sweep", chunk, "chunks", 2, ("store",), ((),), False, blocks, sequences)}
+
+
+def test_few_heads_and_long_sequences_are_cut() -> None:
+    assert choose_segment(sweep(), 1, 8, 65536, 132) == 4096
+    assert choose_segment(sweep(blocks=4), 1, 8, 65536, 132) == 8192
+    assert choose_segment(sweep(chunk=32), 1, 1, 32768, 2) == 16384
+
+
+@pytest.mark.parametrize(
+    ("kernels", "batch", "heads", "length", "processors"),
+    [
+        (sweep(), 8, 32, 65536, 132),  # enough programs
+        (sweep(), 1, 1, 1023, 132),  # too short
+        (sweep(), 1, 1, 65536, 1),  # nothing runs at the same time
+        (sweep(sequences=3), 1, 1, 65536, 132),  # sequences by cu_seqlens
+        ({}, 1, 1, 65536, 132),  # no sweep
+    ],
+)
+def test_others_stay_whole(kernels: dict[str, Kernel], batch: int, heads: int, length: int, processors: int) -> None:
+    assert choose_segment(kernels, batch, heads, length, processors) == 0
+
+
+def test_lengths_ask_for_few_programs() -> None:
+    chosen = {choose_segment(sweep(), 1, 4, length, 132) for length in range(1024, 200000, 331)}
+    assert len(chosen) <= 6 and all(size % UNIT == 0 and size & (size - 1) == 0 for size in chosen)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def no_decay(**options: Any) -> Any:
+    q, k, v = torch.randn(1, 1, LENGTH, 16), torch.randn(1, 2, LENGTH, 16), torch.randn(1, 2, LENGTH, 8)
+    return attn_mlir.linear_attention(q, k, v, scale=0.1, **options), []
+
+
+def of_steps(**options: Any) -> Any:
+    q, k, v, state = torch.randn(2, 1, LENGTH, 16), torch.randn(2, 1, LENGTH, 16), torch.randn(2, 2, LENGTH, 8), torch.randn(2, 2, 16, 8)
+    g = torch.nn.functional.logsigmoid(torch.randn(2, 2, LENGTH) + 4)
+    inputs = [x.requires_grad_() for x in (q, k, v, g, state)]
+    return attn_mlir.linear_attention(q, k, v, g, initial_state=state, output_final_state=True, **options), inputs
+
+
+def of_channels(**options: Any) -> Any:
+    q, k, v, state = torch.randn(1, 2, LENGTH, 16), torch.randn(1, 2, LENGTH, 16), torch.randn(1, 2, LENGTH, 8), torch.randn(1, 2, 16, 8)
+    g = torch.nn.functional.logsigmoid(torch.randn(1, 2, LENGTH, 16) + 4)
+    inputs = [x.requires_grad_() for x in (q, k, v, g, state)]
+    return attn_mlir.linear_attention(q, k, v, g, initial_state=state, output_final_state=True, **options), inputs
+
+
+def of_heads(**options: Any) -> Any:
+    """Mods of everything, the decay from captured tensors."""
+    q, k, v, rate, gate = (
+        torch.randn(1, 2, LENGTH, 16),
+        torch.randn(1, 1, LENGTH, 16),
+        torch.randn(1, 2, LENGTH, 8),
+        torch.randn(2),
+        torch.randn(1, 2, LENGTH),
+    )
+    made = attn_mlir.linear_attention(
+        q, k, v, rate.sigmoid().log() * 0.01, q_mod=lambda x: x * 0.3, k_mod=lambda x: x.relu(),
+        v_mod=lambda x, b, h, t: x * gate[b, h, t], layout="bhsd", **options,
+    )  # fmt: skip
+    return made, []
+
+
+def results(program: Callable[..., Any], **options: Any) -> list[torch.Tensor]:
+    """Values and gradients."""
+    torch.manual_seed(0)
+    made, inputs = program(**options)
+    values = list(made) if isinstance(made, tuple) else [made]
+    if not inputs:
+        return values
+    grads = [torch.randn(*value.shape) for value in values]
+    return [value.detach() for value in values] + list(torch.autograd.grad(values, inputs, grads))
+
+
+@pytest.mark.parametrize("program", [no_decay, of_steps, of_channels, of_heads])
+def test_segments_change_no_result(program: Callable[..., Any]) -> None:
+    whole, cut = results(program, segment_size=0), results(program, segment_size=512)
+    assert any(not torch.equal(a, b) for a, b in zip(whole, cut, strict=True))  # it was another program
+    for a, b in zip(whole, cut, strict=True):
+        assert ((a - b).square().mean() / a.square().mean()).sqrt() < 1e-6
+
+
+def test_segments_follow_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (torch.randn(1, 1, 8192, 16) for _ in range(3))
+    whole = attn_mlir.linear_attention(q, k, v, segment_size=0)
+    for threads, same in ((1, True), (4, False)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert torch.equal(attn_mlir.linear_attention(q, k, v), whole) is same
+    monkeypatch.undo()
+    assert torch.equal(attn_mlir.linear_attention(q[:, :, :500], k[:, :, :500], v[:, :, :500], segment_size=512), whole[:, :, :500])
+
+
+def test_compiled_graphs_have_segments() -> None:
+    q, k, v = (torch.randn(1, 1, LENGTH, 16) for _ in range(3))
+
+    def run(segment: int) -> torch.Tensor:
+        return attn_mlir.linear_attention(q, k, v, segment_size=segment)
+
+    made = torch.compile(run, fullgraph=True, backend="eager")(512)
+    assert torch.equal(made, run(512)) and not torch.equal(made, run(0))
+
+
+def test_engines_and_recurrences_take_segments() -> None:
+    q, k, v = (torch.randn(1, LENGTH, 2, 16) for _ in range(3))
+    whole, cut = (attn_mlir.retention_linear(q, k, v, segment_size=size)[0] for size in (0, 512))
+    assert not torch.equal(whole, cut) and torch.allclose(whole, cut, atol=1e-5)
+    meta = [attn_mlir.meta_tensor(1, 2, LENGTH, 16, dtype=torch.float32) for _ in range(3)]
+    engines = [attn_mlir.LinearAttentionEngine(meta, segment_size=size) for size in (0, 512)]
+    g = torch.full((1, 2, LENGTH), -0.01)
+    whole, cut = (engine(*(x.transpose(1, 2) for x in (q, k, v)), g) for engine in engines)
+    assert not torch.equal(whole, cut) and torch.allclose(whole, cut, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [100, -512, 512.0, True, "auto"])
+def test_other_sizes_are_refused(size: Any) -> None:
+    q, k, v = (torch.randn(1, 1, 64, 16) for _ in range(3))
+    with pytest.raises(ArgumentError, match="segment_size is a multiple of 512 positions, 0 for whole sequences or None, got"):
+        attn_mlir.linear_attention(q, k, v, segment_size=size)
+
+
+def test_sequences_of_their_own_are_not_cut() -> None:
+    q, k, v = (torch.randn(1, 1, LENGTH, 16) for _ in range(3))
+    offsets = torch.tensor([0, 600, LENGTH])
+    whole, asked = (attn_mlir.linear_attention(q, k, v, cu_seqlens=offsets, segment_size=size) for size in (0, 512))
+    assert torch.equal(whole, asked)
