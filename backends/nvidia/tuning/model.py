@@ -14,9 +14,9 @@ from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 
 _EXPONENTIALS = 16
 """Per cycle and multiprocessor."""
-_LANES = 128
+LANES = 128
 """Instructions of threads per cycle and multiprocessor: four warps."""
-_L2_BYTES = 40
+L2_BYTES = 40
 """From the L2 cache, per cycle and multiprocessor, with all of them reading."""
 _OVERLAP = {1: (0.65, 0.8), 2: (0.3, 0.6), 3: (0.3, 0.3)}
 """The part of the shorter of matrix and vector work that is not hidden behind the longer one, by consumer warpgroups: where matrix work
@@ -178,10 +178,10 @@ def _block_cycles(facts: KernelFacts, target: NvidiaTarget, block_q: int, block_
     matrix = 2.0 * pairs * facts.columns / target.tensor_flops * (1.0 if facts.element_bytes <= 2 else 2.0)
     special = pairs * facts.exponentials / _EXPONENTIALS
     converted = 0.5 * (len(facts.sums) + len(facts.spread))
-    issued = pairs * (facts.instructions + converted + 1.0) / _LANES
-    rescaled = block_q * sum(facts.sums) / _LANES if facts.grid == "rows" else 0.0
+    issued = pairs * (facts.instructions + converted + 1.0) / LANES
+    rescaled = block_q * sum(facts.sums) / LANES if facts.grid == "rows" else 0.0
     vector = max(special, issued + rescaled) + 0.5 * min(special, issued + rescaled)
     moved = block_kv * (sum(facts.scores) + (sum(facts.sums) if facts.grid == "rows" else 0)) * facts.element_bytes
     moved += sum(block_kv * columns * 4 * 2 for columns in facts.spread)
     left = _OVERLAP[min(groups * occupancy, 3)][vector > matrix] if facts.grid == "rows" else _OVERLAP_PAIRS
-    return max(max(matrix, vector) + left * min(matrix, vector), moved / _L2_BYTES) + _BLOCK[facts.grid]
+    return max(max(matrix, vector) + left * min(matrix, vector), moved / L2_BYTES) + _BLOCK[facts.grid]

@@ -9,15 +9,13 @@ import math
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.tuning.model import Cost, Work, number
+from attn_mlir.backends.nvidia.tuning.model import L2_BYTES, LANES, Cost, Work, number
 from attn_mlir.backends.nvidia.tuning.sweep_facts import PANEL, SweepFacts
 
 _HOPPER_CHUNK = 64
 """Positions of a chunk of the emitter "hopper"."""
 _LATENCY = {"hopper": 3000.0, "tilelang": 5000.0}
 """Cycles of a chunk in which a program waits: for products that depend on each other, barriers, and loads."""
-_L2_BYTES = 40
-_LANES = 128
 _BLOCK = 16
 """Positions whose pairs are computed one by one where channels have decays."""
 _RESERVED = 1024
@@ -109,8 +107,8 @@ def _cycles(facts: SweepFacts, emitter: str, sizes: tuple[int, int], residents: 
     pieces = 2 if facts.exact else 1
     matrix = 2.0 * chunk * (chunk * (facts.keys + columns) + 2 * pieces * facts.keys * columns) / target.tensor_flops
     pairs = 4.0 * _BLOCK * facts.keys if facts.channels else 6.0 * chunk
-    issued = chunk * pairs / _LANES + pieces * columns * (2.0 * chunk + facts.keys) / _LANES
-    moved = 2.0 * chunk * (2 * facts.keys + columns * (2 + facts.factor)) / _L2_BYTES
+    issued = chunk * pairs / LANES + pieces * columns * (2.0 * chunk + facts.keys) / LANES
+    moved = 2.0 * chunk * (2 * facts.keys + columns * (2 + facts.factor)) / L2_BYTES
     each = max(_LATENCY[emitter] + matrix + issued, residents * max(matrix, issued, moved))
     programs = work.heads * (facts.values // columns)
     return math.ceil(work.queries / chunk) * each * math.ceil(programs / (target.multiprocessors * residents))
