@@ -82,6 +82,20 @@ def test_functions_with_positions_and_channels() -> None:
     assert error(mod(q, k, v, dt, a), known[0]) < TOLERANCE
 
 
+def test_custom_inputs_with_positions_and_no_channel() -> None:
+    """Five parameters: the custom inputs and positions, unless the second one is called b."""
+    mod = LinearAttentionEngine(
+        meta(),
+        decay_mod=lambda g, io, b, h, t: g * io.input_tensors["A"] - 0.01 * t,
+        v_mod=lambda v, b, h, t, d: v * (d % 3),
+        custom_io=CustomIO({"A": (1, "heads")}),
+    )
+    assert 'channels = "none"' in mod.ir()
+    q, k, v, dt, a, _ = inputs()
+    known = reference(q, k, v, dt, decay_mod=lambda g, b, h, t: g * a[0][h] - 0.01 * t, v_mod=lambda x, b, h, t, d: x * (d % 3))
+    assert error(mod(q, k, v, dt, a), known[0]) < TOLERANCE
+
+
 def test_lengths_that_differ() -> None:
     mod = LinearAttentionEngine(meta(length="T"), decay_mod=decay_mod, v_mod=times_dt, custom_io=NAMED)
     for t in (1, 33):

@@ -154,7 +154,7 @@ def raises(kind: type[AttnError], text: str) -> Any:
     [
         ({"q": "no"}, "q must be a torch.Tensor, got str"),
         ({"k": KEYS.float()}, "k has dtype torch.float32 but q has torch.float64: cast one of them"),
-        ({"k": KEYS[:, :, :4]}, "k has 4 positions but q has 9: linear attention takes one sequence"),
+        ({"k": KEYS[:, :, :4]}, "k has 4 positions but q has 9: q, k and v of linear attention have the same"),
         ({"k": KEYS[..., :5]}, "k has head dimension 5 but q has 6"),
         ({"q": Q.expand(-1, 2, -1, -1).repeat(1, 3, 1, 1)}, "v has 4 heads, which is no multiple of the 6 heads of q"),
         ({"v": VALUES[:1]}, "v has batch size 1 but q has 2"),

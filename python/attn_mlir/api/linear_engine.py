@@ -32,7 +32,8 @@ class LinearAttentionEngine:
 
     qkv_meta: meta_tensor(B, HQ, T, D), meta_tensor(B, HK, T, D) and meta_tensor(B, H, T, DV). custom_io: a CustomIO with the further
     inputs of a call; a dimension given as a number belongs to the axis at its place, [batch, heads, seq_len].
-    q_mod, k_mod, v_mod, decay_mod: elementwise, f(x) or f(x, custom_io), optionally followed by b, h, t, d; h is the head of o.
+    q_mod, k_mod, v_mod, decay_mod: elementwise, f(x) or f(x, custom_io), optionally followed by b, h, t or b, h, t, d; h is the head of
+    o. Of five parameters the second one is custom_io, unless it is called b.
     segment_size: see `linear_attention`.
 
     The functions are traced when the object is made, so mistakes in them show at once. Gradients of q, k, v, decay and the custom

@@ -73,7 +73,7 @@ def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
         if tensor.shape[0] != b:
             raise ArgumentError(f"{name} has batch size {tensor.shape[0]} but q has {b}")
         if tensor.shape[2] != length:
-            raise ArgumentError(f"{name} has {tensor.shape[2]} positions but q has {length}: linear attention takes one sequence")
+            raise ArgumentError(f"{name} has {tensor.shape[2]} positions but q has {length}: q, k and v of linear attention have the same")
     if k.shape[3] != dim:
         raise ArgumentError(f"k has head dimension {k.shape[3]} but q has {dim}")
     for name, count in (("q", q_heads), ("k", k_heads)):

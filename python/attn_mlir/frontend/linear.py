@@ -1,6 +1,7 @@
 """Traces a linear attention: its mods become one `attn.linear_attention`."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ _POSITION = tuple(Parameter(name, "int", nonnegative=True) for name in ("b", "h"
 _CHANNEL = Parameter("d", "int", nonnegative=True)
 _ELEMENT, _DECAY = Parameter("x", "float"), Parameter("g", "float")
 _CUSTOM = Parameter("custom_io", "int")
+_DECAY_PARAMETERS = (_DECAY, *_POSITION, _CHANNEL)
 _MODS = (("query", "q_mod"), ("key", "k_mod"), ("value", "v_mod"))
 INPUTS = ("decay", "initial_state", "cu_seqlens")
 """What a linear attention may have besides q, k and v, in the order of its arguments."""
@@ -65,7 +67,7 @@ def decay_has_channels(program: LinearProgram) -> bool:
     """Whether every key channel has its own decay: it comes so, or decay_mod asks for the channel."""
     if program.decay.endswith("channel"):
         return True
-    return program.decay_mod is not None and len(choose_arity("decay_mod", program.decay_mod, _decay_choices(program))) >= 5
+    return program.decay_mod is not None and _CHANNEL in _asked(program, "decay_mod", program.decay_mod, _DECAY_PARAMETERS)[0]
 
 
 def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> Traced:
@@ -128,7 +130,7 @@ def _input_piece(state: NamedTrace, program: LinearProgram, name: str, role: str
         arguments = tuple(dataclasses.replace(argument, scope=state.scope) for argument in arguments)
         node = arguments[0]
     else:
-        arguments, result = _call(state, program, name, role, function, rebind, _with_custom(full), full)
+        arguments, result = _call(state, program, name, role, function, rebind, full)
         node = functions.as_float(state, result, function, role, "the changed element")
     if name == "query" and program.scale != 1.0:
         node = _scaled(state, program, node)
@@ -145,7 +147,6 @@ def _scaled(state: NamedTrace, program: LinearProgram, node: Node) -> Node:
 
 def _decay_piece(state: NamedTrace, program: LinearProgram, decay: Captured | None, rebind: Rebinder) -> Piece:
     function = program.decay_mod
-    full = (_DECAY, *_POSITION, _CHANNEL)
 
     def start(values: Sequence[Value]) -> Value:
         """The log decay that decay_mod gets."""
@@ -157,23 +158,37 @@ def _decay_piece(state: NamedTrace, program: LinearProgram, decay: Captured | No
         return wrap(CapturedTensor(decay, "float").at(*index))
 
     if function is None:
-        arguments, result = trace_call(state, "decay", "decay", lambda *values: start(values), full)
+        arguments, result = trace_call(state, "decay", "decay", lambda *values: start(values), _DECAY_PARAMETERS)
     else:
-        arguments, result = _call(state, program, "decay", "decay_mod", function, rebind, _decay_choices(program), full, start)
+        arguments, result = _call(state, program, "decay", "decay_mod", function, rebind, _DECAY_PARAMETERS, start)
     node = functions.as_float(state, result, function, "decay_mod", "the changed log decay")
     if function is None:
         state.labels[node] = "decay"
     return Piece("decay", arguments, (node,), functions.position_of(function) if function is not None else None)
 
 
-def _with_custom(full: Sequence[Parameter]) -> tuple[tuple[Parameter, ...], ...]:
-    """The parameter lists that a mod may take."""
+def _asked(
+    program: LinearProgram, role: str, function: Function, full: Sequence[Parameter]
+) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
+    """The parameters, of `full` and the custom inputs, that a mod takes; and the same with the user's names.
+
+    Of as many parameters, the second one is the custom inputs where there are any, unless it is called b.
+    """
     x, *rest = full
-    return ((x,), (x, _CUSTOM), (x, *rest[:3]), (x, *rest), (x, _CUSTOM, *rest[:3]), (x, _CUSTOM, *rest))
+    choices: list[tuple[Parameter, ...]] = [(x,), (x, *rest[:3]), (x, *rest)]
+    if program.custom is not None:
+        custom: list[tuple[Parameter, ...]] = [(x, _CUSTOM), (x, _CUSTOM, *rest[:3]), (x, _CUSTOM, *rest)]
+        choices = [*choices, *custom] if _second_name(function) == rest[0].name else [choices[0], *custom, *choices[1:]]
+    chosen = choose_arity(role, function, choices)
+    return next(choice for choice in choices if len(choice) == len(chosen)), chosen
 
 
-def _decay_choices(program: LinearProgram) -> tuple[tuple[Parameter, ...], ...]:
-    return _with_custom((_DECAY, *_POSITION, _CHANNEL))
+def _second_name(function: Function) -> str:
+    """The name of a function's second parameter; empty where it has none, or does not tell."""
+    try:
+        return next(iter([*inspect.signature(function).parameters][1:]), "")
+    except (TypeError, ValueError):
+        return ""
 
 
 def _call(
@@ -183,15 +198,11 @@ def _call(
     role: str,
     function: Function,
     rebind: Rebinder,
-    choices: Sequence[Sequence[Parameter]],
     full: Sequence[Parameter],
     first: Callable[[Sequence[Value]], Value] | None = None,
 ) -> tuple[tuple[Node, ...], Any]:
-    """Calls `function`, which takes the parameters of one of `choices`; `first` makes its first argument of those of the piece."""
-    if program.custom is None:
-        choices = [choice for choice in choices if _CUSTOM not in choice]
-    chosen = choose_arity(role, function, choices)
-    asked = next(choice for choice in choices if len(choice) == len(chosen))
+    """Calls `function` on what it asks for of `full`, the parameters of the piece; `first` makes its first argument of all of them."""
+    asked, chosen = _asked(program, role, function, full)
     written = {parameter.name: user.name for parameter, user in zip(asked, chosen, strict=True)}
     parameters = [dataclasses.replace(p, name=written.get(p.name, p.name)) for p in full]
     rebound = rebind(function)

@@ -287,7 +287,8 @@ def reduce(kind: str, x: Node) -> Node:
     if piece is None or piece.kind not in ("row", "step"):
         raise scope.fail(
             "a reduction over the row, where only one position is seen",
-            "reductions belong into the row function: attention(..., row=f) with f(s), which gets a row of scores",
+            "reductions belong into the row function: attention(..., row=f) with f(s), which gets a row of scores; "
+            "other tensors can be reduced before the call",
         )
     return make("attn.reduce", "float", cast(x, "float"), attribute=kind, invariant=True)
 
