@@ -158,8 +158,15 @@ def test_sequences_in_one() -> None:
         (lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], D=x["dt"]), ArgumentError, "D must be a tensor of shape [4] or [4, 8]"),
         (lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], z=x["q"]), ArgumentError, "z must be a tensor of shape [2, 75, 4, 8]"),
         (lambda x: gla(x["q"], x["k"], x["v"], x["g"]), ArgumentError, "g must be a tensor of shape [B, T, H, K], got shape [2, 75, 4]"),
-        (lambda x: simple_gla(x["q"], x["k"], x["v"], g_gamma=x["g"]), ArgumentError, "g_gamma must be a tensor of shape [H]"),
-        (lambda x: simple_gla(x["q"], x["k"], x["v"], x["g"].mT), ArgumentError, "decay has shape [2, 4, 75], but [B, T, H] is [2, 75, 4]"),
+        (lambda x: simple_gla(x["q"], x["k"], x["v"], g_gamma=x["g"]), ArgumentError, "g_gamma must be a tensor of shape [4]"),
+        (
+            lambda x: simple_gla(x["q"], x["k"], x["v"], x["g"].mT),
+            ArgumentError,
+            "g must be a tensor of shape [2, 75, 4], got shape [2, 4, 75]",
+        ),
+        (lambda x: gla(x["q"], x["k"], x["v"], x["q"].mT), ArgumentError, "g must be a tensor of shape [2, 75, 4,"),
+        (lambda x: lightning(x["q"], x["k"], x["v"], 4, 4), ArgumentError, "layer_idx must be 0 to num_layers - 1, got 4 of 4 layers"),
+        (lambda x: lightning(x["q"], x["k"], x["v"], slopes=x["g"]), ArgumentError, "slopes must be a tensor of shape [4]"),
         (lambda x: retention_linear(x["q"], x["k"], x["g"]), ArgumentError, "v must have 4 dimensions"),
     ],
 )

@@ -86,8 +86,11 @@ def simple_gla(
     q and k are [B, T, H, K], v is [B, T, H, V], states are [B, H, K, V], with cu_seqlens [sequences, H, K, V]. scale None is 1/sqrt(K).
     Returns (o, final_state); the final state is None without output_final_state.
     """
-    if g_gamma is not None and (not isinstance(g_gamma, Tensor) or g_gamma.dim() != 1):
-        raise ArgumentError(f"g_gamma must be a tensor of shape [H], got {_described(g_gamma)}")
+    sizes = _sizes(v)
+    if g is not None:
+        _check("g", g, sizes[:3])
+    if g_gamma is not None:
+        _check("g_gamma", g_gamma, sizes[2:3])
     if g is not None and g_gamma is not None:
         rate = g_gamma.to(_score(v))
 
@@ -109,7 +112,7 @@ def retention_linear(
     segment_size: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """RetNet's retention in recurrent form, as `chunk_retention`: head h decays by gamma = 1 - 2^(-5-h). See `simple_gla`."""
-    gamma = 1.0 - torch.exp2(-5.0 - _heads(v))
+    gamma = 1.0 - torch.exp2(-5.0 - _numbers(v))
     return _pair(q, k, v, gamma.log(), scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
@@ -130,9 +133,12 @@ def lightning(
 
     `slopes`, [H], gives others. See `simple_gla`.
     """
+    heads = _sizes(v)[2]
+    if not 0 <= layer_idx < num_layers:
+        raise ArgumentError(f"layer_idx must be 0 to num_layers - 1, got {layer_idx} of {num_layers} layers")
     if slopes is None:
-        heads = v.shape[2]
-        slopes = 8.0 / max(heads, 1) * (1.0 - layer_idx / num_layers) * _heads(v)
+        slopes = 8.0 / max(heads, 1) * (1.0 - layer_idx / num_layers) * _numbers(v)
+    _check("slopes", slopes, (heads,))
     return _pair(q, k, v, -slopes, scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
@@ -150,6 +156,7 @@ def gla(
     """Gated linear attention, as `chunk_gla`: one log decay for each key channel, g [B, T, H, K]. See `simple_gla`."""
     if not isinstance(g, Tensor) or g.dim() != 4:
         raise ArgumentError(f"g must be a tensor of shape [B, T, H, K], got {_described(g)}; simple_gla takes one for each head and step")
+    _check("g", g, (*_sizes(v)[:3], g.shape[3]))
     return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
@@ -173,11 +180,16 @@ def _pair(
     return made if output_final_state else (made, None)
 
 
-def _heads(v: Tensor) -> Tensor:
-    """0, 1, ... as floats, one for each head of v, [B, T, H, V]."""
+def _sizes(v: Any) -> tuple[int, ...]:
+    """The sizes of v, [B, T, H, V]."""
     if not isinstance(v, Tensor) or v.dim() != 4:
         raise ArgumentError(f"v must have 4 dimensions, [batch, position, head, dim], got {_described(v)}")
-    return torch.arange(v.shape[2], dtype=_score(v), device=v.device)
+    return tuple(v.shape)
+
+
+def _numbers(v: Tensor) -> Tensor:
+    """0, 1, ... as floats, one for each head of v, [B, T, H, V]."""
+    return torch.arange(_sizes(v)[2], dtype=_score(v), device=v.device)
 
 
 def _score(x: Any) -> torch.dtype:
@@ -189,17 +201,21 @@ def _check_mamba2(x: Any, dt: Any, A: Any, D: Any, z: Any, dt_bias: Any) -> None
     """Checks what `linear_attention` does not see under its own name."""
     if not isinstance(x, Tensor) or x.dim() != 4:
         raise ArgumentError(f"x must be a tensor [B, T, H, P], got {_described(x)}")
-    heads = (x.shape[2],)
-    shapes = {"dt": (dt, [tuple(x.shape[:3])]), "A": (A, [heads])}
+    sizes = tuple(x.shape)
+    _check("dt", dt, sizes[:3])
+    _check("A", A, sizes[2:3])
     if D is not None:
-        shapes["D"] = (D, [heads, (x.shape[2], x.shape[3])])
+        _check("D", D, sizes[2:3], sizes[2:])
     if z is not None:
-        shapes["z"] = (z, [tuple(x.shape)])
+        _check("z", z, sizes)
     if dt_bias is not None:
-        shapes["dt_bias"] = (dt_bias, [heads])
-    for name, (value, wanted) in shapes.items():
-        if not isinstance(value, Tensor) or tuple(value.shape) not in wanted:
-            raise ArgumentError(f"{name} must be a tensor of shape {' or '.join(str(list(w)) for w in wanted)}, got {_described(value)}")
+        _check("dt_bias", dt_bias, sizes[2:3])
+
+
+def _check(name: str, value: Any, *wanted: tuple[int, ...]) -> None:
+    """Checks that a tensor has one of some shapes."""
+    if not isinstance(value, Tensor) or tuple(value.shape) not in wanted:
+        raise ArgumentError(f"{name} must be a tensor of shape {' or '.join(str(list(w)) for w in wanted)}, got {_described(value)}")
 
 
 def _described(value: Any) -> str:
