@@ -12,7 +12,7 @@ from attn_mlir.passes.derivation.expr import Graph, Node, text
 from attn_mlir.passes.derivation.plan import OUTPUT
 from attn_mlir.passes.derivation.row import Reader, location_name, score_names
 from attn_mlir.passes.differentiation.describe import describe
-from attn_mlir.passes.explain_linear import explain_chunks, explain_recurrence
+from attn_mlir.passes.explain_linear import explain_chunks, explain_decay_sum, explain_recurrence, explain_scan
 from attn_mlir.passes.regions import block_of, find_all, piece, pieces, scores_in
 
 
@@ -259,4 +259,10 @@ def _sources(op: ir.Operation) -> list[str]:
     return ["v", *[name or f"v{number}" for number, name in enumerate(names, 1)]]
 
 
-_EXPLAINED = {"attn.online": _online, "attn.linear_attention": explain_recurrence, "attn.chunk": explain_chunks}
+_EXPLAINED = {
+    "attn.online": _online,
+    "attn.linear_attention": explain_recurrence,
+    "attn.chunk": explain_chunks,
+    "attn.decay_sum": explain_decay_sum,
+    "attn.state_scan": explain_scan,
+}

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.dialects.attn.linear import segment_of, state_shape
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Graph, Node, text
+from attn_mlir.passes.derivation.segments import check_segments
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
 from attn_mlir.passes.differentiation.model import ROW, Program
@@ -26,6 +27,7 @@ def explain_recurrence(op: ir.Operation) -> Iterator[str]:
     """An `attn.linear_attention`: its recurrence, and the chunked form that is derived of it."""
     forward = _choice(op, "direction") == "forward"
     yield f"recurrence, towards {'later' if forward else 'earlier'} positions"
+    yield from _segments(op)
     yield from _inputs(op)
     factor = {"none": "exp(g_t) S", "key": "diag(exp(g_t)) S", "value": "S diag(exp(g_t))"}[_choice(op, "channels")]
     if forward:
@@ -48,6 +50,8 @@ def explain_recurrence(op: ir.Operation) -> Iterator[str]:
     yield "log decays at or below 0 give no factor above 1; those so low that exp is 0 are bounded, so that -inf is a decay like any other"
     yield f"confirmed in float64, chunk by chunk against the recurrence: {report.points} values, largest relative error {report.error:.1e}"
     yield _cost(op, 64)
+    if segment_of(op) is not None:
+        return
     if not set(_outputs(op)) - {"final_state"}:
         yield ""
         yield from _backward(forward, _choice(op, "channels"))
@@ -67,6 +71,7 @@ def _backward(forward: bool, channels: str) -> Iterator[str]:
 
 def explain_chunks(op: ir.Operation) -> Iterator[str]:
     """An `attn.chunk`: what its pieces compute."""
+    yield from _segments(op)
     yield from _inputs(op)
     program = Program(Graph(), [], [], [], [])
     formulas = {}
@@ -82,6 +87,35 @@ def explain_chunks(op: ir.Operation) -> Iterator[str]:
     yield _cost(op, ir.IntegerAttr(op.attributes["chunk"]).value)
 
 
+def explain_decay_sum(op: ir.Operation) -> Iterator[str]:
+    """An `attn.decay_sum`: which log decays are summed."""
+    yield f"G: the sums of the log decays g over segments of {ir.IntegerAttr(op.attributes['segment']).value} positions"
+    yield from _mods_of(op)
+    if len(op.operands) == 1 and piece(op, "attn.decay") is None:
+        yield "  g = 0"
+
+
+def explain_scan(op: ir.Operation) -> Iterator[str]:
+    """An `attn.state_scan`: how the state passes from segment to segment."""
+    forward = _choice(op, "direction") == "forward"
+    segment, order = ir.IntegerAttr(op.attributes["segment"]).value, "first to last" if forward else "last to first"
+    yield f"states between segments of {segment} positions, {order}"
+    form, _ = derive_chunks(forward)
+    carry = text(form.factors["carry"], {**form.places.names, form.places.end: "G"})
+    given = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])
+    yield f"  S = {f'{carry} S' if given[2] else 'S'} + F, where F is what a segment adds, its final state from a zero state"
+    report = check_segments(form)
+    yield f"confirmed in float64 against the recurrence: {report.points} values, largest relative error {report.error:.1e}"
+
+
+def _segments(op: ir.Operation) -> Iterator[str]:
+    segment = segment_of(op)
+    if segment is not None:
+        yield f"  in segments of {segment} positions at the same time, each from its own initial state"
+    if not any(True for _ in op.results[0].uses):
+        yield "  for the final state only"
+
+
 def _chunks(op: ir.Operation, formulas: dict[str, str]) -> Iterator[str]:
     forward = _choice(op, "direction") == "forward"
     yield f"chunked form, chunks {'first to last' if forward else 'last to first'}"
@@ -95,16 +129,20 @@ def _chunks(op: ir.Operation, formulas: dict[str, str]) -> Iterator[str]:
 
 
 def _inputs(op: ir.Operation) -> Iterator[str]:
-    """The mods as formulas."""
+    """The mods as formulas, and a decay that is not there."""
+    yield from _mods_of(op)
+    given = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])
+    if not given[3] and piece(op, "attn.decay") is None:
+        yield "  g = 0"
+
+
+def _mods_of(op: ir.Operation) -> Iterator[str]:
     program = Program(Graph(), [], [], [], [])
     for name, role in _MODS.items():
         mod = piece(op, name)
         if mod is not None:
             x = program.graph.node("element", attr=role)
             yield f"  {role} = {_formula(program, mod, {block_of(mod).arguments[0]: x}, {x: role})}"
-    given = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])
-    if not given[3] and piece(op, "attn.decay") is None:
-        yield "  g = 0"
 
 
 def _formula(program: Program, piece_: ir.Operation, known: dict[ir.Value, Node], names: dict[Node, str]) -> str:

@@ -7,6 +7,9 @@ from attn_mlir.dialects.attn.linear import state_shape
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.chunk_rewrite import score_type
+from attn_mlir.passes.derivation.chunk import derive_chunks
+from attn_mlir.passes.derivation.errors import DerivationError
+from attn_mlir.passes.derivation.segments import check_segments
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
 _OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
@@ -33,6 +36,8 @@ class SplitSequences(Pass):
         for function in find_all(module, "func.func"):
             found = [op for op in find_all(function, "attn.linear_attention") if _is_whole(op)]
             for op in found:
+                if not _is_confirmed(op):
+                    return False
                 interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else 1
                 if self.segment % interval:
                     op.location.emit_error(f"{self.name}: states every {interval} positions do not divide segments of {self.segment}")
@@ -41,6 +46,17 @@ class SplitSequences(Pass):
             for op in found:
                 _split(op, self.segment, _text(op, "direction") in exact)
         return True
+
+
+def _is_confirmed(op: ir.Operation) -> bool:
+    """Whether segments give what the recurrence gives, on numbers; reports an error where they do not."""
+    try:
+        form, _ = derive_chunks(_text(op, "direction") == "forward")
+        check_segments(form)
+    except DerivationError as error:
+        op.location.emit_error(f"the recurrence cannot be cut into segments: {error}")
+        return False
+    return True
 
 
 def _is_whole(op: ir.Operation) -> bool:
@@ -128,8 +144,9 @@ def _sweep(op: ir.Operation, before: ir.Value, segment: int) -> ir.Operation:
     direction, channels, state = (_text(op, name) for name in ("direction", "channels", "state"))
     made, block = build.linear_attention(operands, results, names, view.heads.value, direction, channels, state, interval)
     made.attributes["segment"] = _i64(segment)
-    if "paired" in op.attributes:
-        made.attributes["paired"] = op.attributes["paired"]
+    for name in op.attributes:
+        if name not in made.attributes:
+            made.attributes[name] = op.attributes[name]
     with ir.InsertionPoint(block):
         for mod in [each.operation for each in block_of(op).operations]:
             clone_op(mod, {})

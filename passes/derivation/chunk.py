@@ -128,8 +128,9 @@ def _inputs(rng: np.random.Generator) -> tuple[Array, Array, Array]:
 
 def recurrence(p: Problem, forward: bool) -> tuple[Array, Array]:
     """o and the last state, position by position."""
-    state, o = p.state, np.zeros((LENGTH, 2))
-    for t in range(LENGTH) if forward else reversed(range(LENGTH)):
+    length = len(p.q)
+    state, o = p.state, np.zeros((length, 2))
+    for t in range(length) if forward else reversed(range(length)):
         decayed = np.exp(p.g[t])[:, None]
         state = (decayed * state if forward else state) + np.outer(p.k[t], p.v[t])
         o[t] = p.q[t] @ state

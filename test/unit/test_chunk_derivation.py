@@ -6,6 +6,7 @@ import pytest
 from attn_mlir.passes.derivation import chunk
 from attn_mlir.passes.derivation.chunk import ChunkForm, Problem, check_chunks, chunked, derive_chunks
 from attn_mlir.passes.derivation.errors import DerivationError
+from attn_mlir.passes.derivation.segments import check_segments
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import InputMaker, Sizes, evaluate
 from attn_mlir.registry import registry
@@ -66,3 +67,13 @@ def test_extreme_decays_give_no_nan(name: str) -> None:
         got = evaluate(module, inputs)
     for x, y in zip(got, wanted, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_segments_are_confirmed_and_wrong_ones_caught(forward: bool) -> None:
+    form, _ = derive_chunks(forward)
+    report = check_segments(form)
+    assert report.points > 1000 and report.error < 1e-12
+    wrong = {**form.factors, "carry": form.places.graph.const(1.0)}
+    with pytest.raises(DerivationError, match="differ from the recurrence"):
+        check_segments(ChunkForm(form.places, forward, wrong))

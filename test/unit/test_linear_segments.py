@@ -146,3 +146,12 @@ def test_sequences_of_their_own_are_not_cut() -> None:
     offsets = torch.tensor([0, 600, LENGTH])
     whole, asked = (attn_mlir.linear_attention(q, k, v, cu_seqlens=offsets, segment_size=size) for size in (0, 512))
     assert torch.equal(whole, asked)
+
+
+def test_extreme_decays_give_no_nan() -> None:
+    q, k, v = (torch.randn(1, 1, LENGTH, 16) for _ in range(3))
+    draw = torch.rand(1, 1, LENGTH)
+    g = torch.where(draw < 0.01, -torch.inf, torch.where(draw < 0.02, -1e38, -0.01 * draw))
+    whole, cut = (attn_mlir.linear_attention(q, k, v, g, output_final_state=True, segment_size=size) for size in (0, 512))
+    for a, b in zip(whole, cut, strict=True):
+        torch.testing.assert_close(a, b)
