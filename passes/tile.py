@@ -43,7 +43,8 @@ class Tile(Pass):
     loop of its own: for targets on which the number of positions in a block costs something. `prefix` is the element type of sums of log
     decays, f32 or f64. Where channels have decays of their own, pairs of positions of a chunk are one by one in blocks of `sub-chunk`, and
     products of tiles beyond. With `balanced`, products of a sweep that is `paired` leave out what those of its partner have, too.
-    With `widen`, products of linear attention multiply scores even where its inputs have 16 bits.
+    With `widen`, products of linear attention multiply scores even where its inputs have 16 bits. With `straight`, states [V, K] are held
+    as [K, V] and transposed where they are read and stored, so that no product transposes them (not where channels have decays).
     """
 
     name = "attn-tile"
@@ -54,6 +55,7 @@ class Tile(Pass):
     sub_chunk: int = 16
     balanced: bool = False
     widen: bool = False
+    straight: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
@@ -117,7 +119,8 @@ class Tile(Pass):
                 build_elements(function, op, makers, block_q)
             case "attn.chunk":
                 block_kv = self._blocks(function)[1] if "tile.blocks" in function.attributes else None
-                return build_chunks(function, op, block_kv, Choices(self.prefix, self.sub_chunk, self.balanced, self.widen))
+                choices = Choices(self.prefix, self.sub_chunk, self.balanced, self.widen, self.straight)
+                return build_chunks(function, op, block_kv, choices)
             case "attn.head_sum":
                 return build_head_sum(function, op, makers, block_q)
             case "attn.decay_gradient":

@@ -14,7 +14,7 @@ _BLOCK_Q, _BLOCK_KV = 16, 64
 # Chunks of linear attention: what a position costs beside the state grows with them, how often the state is read and written falls.
 # Where channels have decays of their own, products of a chunk cost exponentials, too.
 _CHUNK, _CHANNEL_CHUNK = 32, 16
-_LINEAR = "sub-chunk=4 prefix=f64 balanced=true widen=true"
+_LINEAR = "sub-chunk=4 prefix=f64 balanced=true widen=true straight=true"
 
 
 def kernel(chunk: int, channel_chunk: int) -> str:

@@ -40,15 +40,14 @@ class CpuProgram(HostProgram):
         self, source: str, prepare: str, function: Host, kernels: dict[str, Kernel], workers: dict[str, Worker], to_kernels: str
     ) -> None:
         super().__init__(function, kernels)
-        self._pipeline = to_kernels
         self._source = source
         self._prepare = prepare
         self._workers = workers
+        self._sweeps = to_kernels == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in kernels.values())
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Program.run`. A single position of linear attention, as in decoding, is a chunk of its own."""
-        chunks = self._pipeline == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in self.kernels.values())
-        if chunks and isinstance(inputs[0], torch.Tensor) and inputs[0].shape[2:3] == (1,):
+        if self._sweeps and isinstance(inputs[0], torch.Tensor) and inputs[0].shape[2:3] == (1,):
             return compile_program(self._source, self.host.name, self._prepare, pipeline.STEP).run(inputs, layout)
         return super().run(inputs, layout)
 

@@ -20,13 +20,14 @@ class Choices:
 
     `prefix` is the element type of sums of log decays ("f64" keeps them exact enough for chunks whose decays add up to hundreds), `sub`
     how many positions have their pairs computed one by one where channels have decays of their own. `widen`: products multiply scores
-    even where inputs have 16 bits. For `balanced` see `chunk_products`.
+    even where inputs have 16 bits. For `balanced` see `chunk_products`. `straight`: states [V, K] are held as [K, V].
     """
 
     prefix: str
     sub: int
     balanced: bool
     widen: bool
+    straight: bool
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class ChunkBlock:
         self._by_channel = by_channel
         self.frame, self.op, self.inputs, self.sequence = frame, op, inputs, sequence
         self.size, self.channels = view.chunk.value, view.channels.value
-        self.forward, self.transposed = view.direction.value == "forward", view.state.value == "vk"
+        self.forward = view.direction.value == "forward"
+        self.transposed = view.state.value == "vk" and not (choices.straight and self.channels == "none")
         self.keys = view.k.type.shape[3]
         self.score = block_of(self._piece("attn.carry")).arguments[0].type
         self.wide = ir.F64Type.get() if choices.prefix == "f64" else self.score

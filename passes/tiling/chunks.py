@@ -10,7 +10,7 @@ from attn_mlir.passes.tiling.chunk_block import Choices, Chunk, ChunkBlock, Inpu
 from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
-from attn_mlir.passes.tiling.views import columns, slot
+from attn_mlir.passes.tiling.views import columns, slot, transposed
 
 
 def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None, choices: Choices) -> bool:
@@ -85,6 +85,8 @@ class _Sweep:
         self._forward = self._view.direction.value == "forward"
         self._columns, self._blocks = block_kv, self._view.v.type.shape[3] // block_kv
         self._transposed = self._view.state.value == "vk"
+        # Held as [K, V]; only where it is read or stored does it turn.
+        self._turned = self._transposed and choices.straight and self._view.channels.value == "none"
         self._choices, self._segment = choices, segment_of(op)
         self._whole = self._view.offsets is None and self._segment is None
 
@@ -126,7 +128,7 @@ class _Sweep:
         initial = self._initial(narrow, at, (state_row, height), [self._columns if self._transposed else rows, state_columns])
         last = self._loop(sequence, initial, step)
         if final is not None:
-            build.store(last, final, *at, state_row, height)
+            build.store(self._outside(last), final, *at, state_row, height)
 
     def _sequence(self, number: ir.Value, head: ir.Value) -> Sequence:
         """Where this program's sequence, or its segment, lies in the tensors."""
@@ -188,10 +190,14 @@ class _Sweep:
         if not self._transposed:
             shape = [shape[0], self._columns]
         if self._view.initial_state is None:
-            return build.fill(constant_float(_score_type(self._op), 0.0), shape, 0)
+            return build.fill(constant_float(_score_type(self._op), 0.0), shape[::-1] if self._turned else shape, 0)
         memory = narrow(self._frame.get(self._view.initial_state))
         assert memory is not None
-        return build.load(memory, *at, *rows, shape[0])
+        return self._outside(build.load(memory, *at, *rows, shape[0]))
+
+    def _outside(self, state: ir.Value) -> ir.Value:
+        """A state from memory as it is held, and the other way round."""
+        return transposed(state) if self._turned else state
 
     def _loop(self, sequence: Sequence, initial: ir.Value, step: Callable[[Chunk, ir.Value], ir.Value]) -> ir.Value:
         """The chunks in the order of the sweep."""
@@ -225,7 +231,7 @@ class _Sweep:
                 before = arith.AddIOp(arith.DivSIOp(sequence.begin, step).result, sequence.state).result
                 number = arith.AddIOp(number, before).result
             row = arith.AddIOp(arith.MulIOp(number, constant_index(rows)).result, state_row).result
-            build.store(state, target, sequence.batch, sequence.head, row, height)
+            build.store(self._outside(state), target, sequence.batch, sequence.head, row, height)
 
         if interval == self._chunk:
             write()

@@ -48,6 +48,18 @@ def test_everything_at_once(direction: str, state: str, length: int) -> None:
     check(program, 2, _HEADS, length)
 
 
+@pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))
+def test_tiles_that_are_read_where_they_are(direction: str, state: str) -> None:
+    """Whole vectors of columns; the last chunk is a copy; positions of one head are apart in memory, and not aligned."""
+    program = Linear(k=64, v=32, chunk=32, direction=direction, state=state, initial=True, final=True, factor=True, interval=64)
+    tensors = rounded(program, inputs(program, 1, {"q": 2, "k": 2, "v": 2, "decay": 2}, 75))
+    wanted = recurrence(program, {name: value.double().numpy() for name, value in tensors.items()})
+    apart = [torch.empty(x.numel() + 1)[1:].view(1, 75, 2, -1).transpose(1, 2).copy_(x) for x in (tensors[n] for n in ("q", "k", "v"))]
+    found = compile_program(program.text(), "attention").run([*apart, *list(tensors.values())[3:]])
+    for (name, value), made in zip(wanted.items(), found, strict=True):
+        assert error(made.double(), value) < 1e-6, name
+
+
 @pytest.mark.parametrize(("direction", "channels"), list(itertools.product(("forward", "backward"), ("key", "value"))))
 def test_decays_of_channels(direction: str, channels: str) -> None:
     state = "kv" if channels == "key" else "vk"

@@ -61,20 +61,36 @@ class RowPairs:
 
 @dataclass(frozen=True)
 class RowMajor:
-    """A tile [rows, columns] (or [columns], one row); `kept` is the element type in the buffer, where rows are `width` elements apart."""
+    """A tile [rows, columns] (or [columns], one row); `kept` is the element type in the buffer, where rows are `width` elements apart.
+
+    One that may lie in memory has rows that are `stride` elements (i64) apart, aligned as its elements only.
+    """
 
     address: ir.Value
     kept: ir.Type
     rows: int
     columns: int
     width: int
+    stride: ir.Value | None = None
 
     def at(self, row: ir.Value | None, column: ir.Value) -> ir.Value:
         """Address of an element."""
         offset = emit.to_i64(column)
         if row is not None:
-            offset = emit.add(emit.mul(emit.to_i64(row), emit.integer(self.width)), offset)
+            apart = emit.integer(self.width) if self.stride is None else self.stride
+            offset = emit.add(emit.mul(emit.to_i64(row), apart), offset)
         return emit.element_pointer(self.address, offset, self.kept)
+
+
+@dataclass(frozen=True)
+class Upcoming:
+    """Rows of memory from `address` on, `stride` bytes (i64) apart, each with so many cache lines."""
+
+    address: ir.Value
+    stride: ir.Value
+    rows: int
+    lines: int
+    written: bool
 
 
 Lowered = ir.Value | Memory | LaneTile | RowTile | LanePairs | RowPairs | RowMajor
@@ -99,6 +115,8 @@ class Context:
     by_keys: bool
     values: dict[ir.Value, Lowered] = field(default_factory=dict)
     rules: dict[str, Rule] = field(default_factory=dict)
+    upcoming: list[Upcoming] = field(default_factory=list)
+    """What the next turn of the loop reads and writes; see `prefetch`."""
 
     @property
     def row_type(self) -> ir.VectorType:

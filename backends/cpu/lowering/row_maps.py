@@ -4,14 +4,32 @@ from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.maps import uses_column
+from attn_mlir.backends.cpu.lowering.row_products import turn
 from attn_mlir.backends.cpu.lowering.row_tiles import along, counted, get_tile, memory_of, tile_in, vector_of
 from attn_mlir.mlir import arith, ir, scf, vector
 from attn_mlir.passes.tiling.scalars import identity
 
 
 def lower_map(context: Context, op: ir.Operation) -> None:
-    """`tile.map`."""
-    _Map(context, op).lower()
+    """`tile.map`; one that only exchanges rows and columns does so in squares."""
+    source = turned(op)
+    if source is None:
+        _Map(context, op).lower()
+        return
+    target = tile_in(context, op.results[0].type, context.buffer(op))
+    turn(context, get_tile(context, source), target)
+    context.values[op.results[0]] = target
+
+
+def turned(op: ir.Operation) -> ir.Value | None:
+    """The tile of which a map is the transposed one; None where it is anything else."""
+    block = op.regions[0].blocks[0]
+    inner, arguments = [view.operation for view in block.operations], list(block.arguments)
+    if len(arguments) != 2 or len(op.results) != 1 or [each.name for each in inner] != ["tensor.extract", "tile.yield"]:
+        return None
+    tile, *place = inner[0].operands
+    whole = ir.RankedTensorType(tile.type).shape[::-1] == ir.RankedTensorType(op.results[0].type).shape
+    return tile if whole and place == arguments[::-1] else None
 
 
 class _Map:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, RowMajor
+from attn_mlir.backends.cpu.lowering.prefetch import ask, taken
 from attn_mlir.backends.cpu.lowering.row_tiles import counted, get_tile, padded, tile_in
 from attn_mlir.backends.cpu.lowering.transpose import transpose
 from attn_mlir.mlir import arith, ir, scf, vector
@@ -15,7 +16,7 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
     target = tile_in(context, op.results[0].type, context.buffer(op))
 
     def finish(row: ir.Value, column: ir.Value, total: ir.Value) -> None:
-        emit.store(total, target.at(row, column), alignment=_alignment(context))
+        emit.store(total, target.at(row, column), alignment=_alignment(context, target))
 
     _multiply(context, op, target, finish)
     context.values[op.results[0]] = target
@@ -29,20 +30,20 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
 
     def finish(row: ir.Value, column: ir.Value, total: ir.Value) -> None:
         place = target.at(row, column)
-        old = emit.load(type_, place, alignment=_alignment(context))
+        old = emit.load(type_, place, alignment=_alignment(context, target))
         if scale is None:
             total = arith.AddFOp(old, total).result
         else:
             factor = emit.splat(emit.load(context.score, scale.at(None, row)), context.lanes)
             total = vector.FMAOp(old, factor, total).result
-        emit.store(total, place, alignment=_alignment(context))
+        emit.store(total, place, alignment=_alignment(context, target))
 
     _multiply(context, op, target, finish)
     context.values[op.results[0]] = target
 
 
-def _alignment(context: Context) -> int:
-    return context.lanes * context.score_bytes
+def _alignment(context: Context, tile: RowMajor) -> int:
+    return context.score_bytes * (context.lanes if tile.stride is None else 1)
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,26 @@ def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Call
     left = _Left(a, "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value)
     depth = a.rows if left.transposed else a.columns
     right = _transposed(context, b) if ir.BoolAttr(op.attributes["transpose_b"]).value else b
-    rows, wide = block_sizes(target.rows, target.width // context.lanes, context.target.registers)
+    vectors = target.width // context.lanes
+    rows, wide = block_sizes(target.rows, vectors, context.target.registers)
+    down, across = -(-target.rows // rows), -(-vectors // wide)
+    upcoming = taken(context, target.rows * vectors * depth // 2)
+
+    def part(row: ir.Value, column: ir.Value) -> ir.Value:
+        """The number of the block that begins here."""
+        from_left = arith.DivUIOp(column, emit.index(wide * context.lanes)).result
+        return emit.add(emit.mul(from_left, emit.index(down)), arith.DivUIOp(row, emit.index(rows)).result)
 
     def block(row: ir.Value, rows: int, column: ir.Value, wide: int) -> None:
         type_ = ir.VectorType.get([context.lanes], context.score)
+        ask(upcoming, part(row, column), down * across)
         elements = left.elements(row, rows)
         loop = scf.ForOp(emit.index(0), emit.index(depth), emit.index(1), [emit.number(type_, 0.0)] * (rows * wide))
         with ir.InsertionPoint(loop.body):
             k = loop.induction_variable
             start = right.at(k, column)
             steps = [emit.element_pointer(start, emit.integer(n * context.lanes), context.score) for n in range(wide)]
-            vectors = [emit.load(type_, step, alignment=_alignment(context)) for step in steps]
+            vectors = [emit.load(type_, step, alignment=_alignment(context, right)) for step in steps]
             totals = []
             for r, address in enumerate(elements(k)):
                 factor = emit.splat(emit.load(context.score, address), context.lanes)
@@ -122,14 +132,19 @@ def _blocks(size: int, step: int, body: Callable[[ir.Value, int], None]) -> None
 
 def _transposed(context: Context, tile: RowMajor) -> RowMajor:
     """The tile with rows and columns exchanged, in the last buffer but one."""
+    target = RowMajor(context.buffers[-2], tile.kept, tile.columns, tile.rows, padded(tile.rows, context.lanes))
+    turn(context, tile, target)
+    return target
+
+
+def turn(context: Context, tile: RowMajor, target: RowMajor) -> None:
+    """Writes a tile, with its padding, into `target` with rows and columns exchanged."""
     lanes = context.lanes
-    target = RowMajor(context.buffers[-2], tile.kept, tile.columns, tile.rows, padded(tile.rows, lanes))
     type_ = ir.VectorType.get([lanes], tile.kept)
 
     def square(row: ir.Value, column: ir.Value) -> None:
-        rows = [emit.load(type_, tile.at(emit.add(row, emit.index(r)), column), alignment=_alignment(context)) for r in range(lanes)]
+        rows = [emit.load(type_, tile.at(emit.add(row, emit.index(r)), column), alignment=_alignment(context, tile)) for r in range(lanes)]
         for number, made in enumerate(transpose(rows)):
-            emit.store(made, target.at(emit.add(column, emit.index(number)), row), alignment=_alignment(context))
+            emit.store(made, target.at(emit.add(column, emit.index(number)), row), alignment=_alignment(context, target))
 
     counted(emit.index(padded(tile.rows, lanes)), lanes, lambda row: counted(emit.index(tile.width), lanes, lambda c: square(row, c)))
-    return target

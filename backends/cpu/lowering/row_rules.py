@@ -19,7 +19,9 @@ def _lower_for(context: Context, op: ir.Operation) -> None:
         inner = iter(loop.inner_iter_args)
         for argument, value in zip(list(body.arguments)[1:], initial, strict=True):
             context.values[argument] = next(inner) if isinstance(value, ir.Value) else value
+        before = list(context.upcoming)
         context.lower_block(body)
+        context.upcoming = before  # what is left is known in the body only
         yielded = [context.get(value) for value in list(body.operations)[-1].operation.operands]
         for home, value in zip(initial, yielded, strict=True):
             if isinstance(home, RowMajor) and isinstance(value, RowMajor) and home.address != value.address:

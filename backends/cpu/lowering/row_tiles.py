@@ -1,9 +1,11 @@
 """Tiles that lie row by row in buffers: their shapes in memory, loads, stores and fills."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, Memory, RowMajor
+from attn_mlir.backends.cpu.lowering.prefetch import announce
 from attn_mlir.mlir import arith, ir, scf
 
 
@@ -71,11 +73,27 @@ def vector_of(width: int, element: ir.Type) -> ir.Type:
 
 
 def lower_load(context: Context, op: ir.Operation) -> None:
-    """`tile.load`: rows are copied, those past `count` from the last one."""
+    """`tile.load`: rows are copied, those past `count` from the last one; a tile of layout "memory" only where there are such rows."""
     source, b, h, row, count = op.operands
     memory, tile = memory_of(context, source), tile_in(context, op.results[0].type, context.buffer(op))
     address = _row(memory, *[context.scalar(value) for value in (b, h, row)])
-    last = arith.SubIOp(context.scalar(count), emit.index(1)).result
+    announce(context, op, memory, address, (tile.rows, tile.columns), row)
+    if "layout" not in op.attributes:
+        _copy_rows(context, memory, address, context.scalar(count), tile)
+        context.values[op.results[0]] = tile
+        return
+    whole = arith.CmpIOp(arith.CmpIPredicate.sge, context.scalar(count), emit.index(tile.rows)).result
+    place = scf.IfOp(whole, [emit.pointer(), emit.i64()], has_else=True)
+    with ir.InsertionPoint(place.then_block):
+        scf.YieldOp([address, memory.strides[2]])
+    with ir.InsertionPoint(place.else_block):
+        _copy_rows(context, memory, address, context.scalar(count), tile)
+        scf.YieldOp([tile.address, emit.integer(tile.width)])
+    context.values[op.results[0]] = replace(tile, address=place.results[0], stride=place.results[1])
+
+
+def _copy_rows(context: Context, memory: Memory, address: ir.Value, count: ir.Value, tile: RowMajor) -> None:
+    last = arith.SubIOp(count, emit.index(1)).result
 
     def one(i: ir.Value) -> None:
         start = emit.element_pointer(address, emit.mul(emit.to_i64(arith.MinSIOp(i, last).result), memory.strides[2]), memory.element)
@@ -87,7 +105,6 @@ def lower_load(context: Context, op: ir.Operation) -> None:
         along(context.lanes, tile.columns, part)
 
     counted(emit.index(tile.rows), 1, one)
-    context.values[op.results[0]] = tile
 
 
 def lower_store(context: Context, op: ir.Operation) -> None:
@@ -96,6 +113,8 @@ def lower_store(context: Context, op: ir.Operation) -> None:
     memory, tile = memory_of(context, target), get_tile(context, source)
     address = _row(memory, *[context.scalar(value) for value in (b, h, row)])
     by_rows = ir.RankedTensorType(source.type).rank == 2
+    if by_rows:
+        announce(context, op, memory, address, (tile.rows, tile.columns), row)
 
     def one(i: ir.Value) -> None:
         start = emit.element_pointer(address, emit.mul(emit.to_i64(i), memory.strides[2]), memory.element)

@@ -95,10 +95,21 @@ def _place(block: ir.Block, buffers: _Buffers, homes: dict[ir.Value, int]) -> bo
             numbers.append(homes[result])
         if numbers:
             _set_buffers(op, numbers)
+        if op.name == "tile.load" and _in_place(op.results[0], buffers):
+            op.attributes["layout"] = ir.ArrayAttr.get([ir.StringAttr.get("memory", op.context)], op.context)
         for home in [home for home, root in taken.items() if last.get(root, number) <= number]:
             buffers.free.append(home)
             del taken[home]
     return True
+
+
+def _in_place(tile: ir.Value, buffers: _Buffers) -> bool:
+    """Whether a loaded tile can be read where it is: whole vectors of scores that nothing changes."""
+    type_ = ir.RankedTensorType(tile.type)
+    if type_.rank != 2 or type_.element_type != buffers.score or any(size % buffers.lanes for size in type_.shape):
+        return False
+    users = [(use.owner.operation, use.operand_number) for use in tile.uses]
+    return all(op.name in ("tensor.extract", "tile.dot") or (op.name in _ACCUMULATE and number > 0) for op, number in users)
 
 
 def _shared(operations: Sequence[ir.Operation]) -> dict[ir.Value, ir.Value]:
