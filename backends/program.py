@@ -171,10 +171,13 @@ def _last_uses(host: Host) -> list[list[int]]:
     return [[value for value, use in last.items() if use == number and value not in kept] for number in range(len(host.steps))]
 
 
-def prepare_derivative(function: str, wrt: Sequence[str], outline: str = OUTLINE, segment: int = 0) -> tuple[str, str]:
+def prepare_derivative(
+    function: str, wrt: Sequence[str], outline: str = OUTLINE, segment: int = 0, remainder: bool = False
+) -> tuple[str, str]:
     """The name of a derivative of the program `@attention`, and the pipeline that makes it; see `driver.compile_derivative`.
 
     `outline`: the passes that make kernels of the differentiated program. `segment` > 0: sweeps are cut into segments of so many positions.
+    `remainder`: see `attn-differentiate`.
     """
     names = "+".join(wrt)
     split = f"attn-split-sequences{{segment={segment}}},func.func(cse)," if segment else ""
@@ -183,7 +186,8 @@ def prepare_derivative(function: str, wrt: Sequence[str], outline: str = OUTLINE
         return "attention", split + OUTLINE
     if function == "written-bwd":
         return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{outline}"
-    differentiate = f"attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={names} only=true}}"
+    options = f"functions={function} wrt={names} only=true{' remainder=true' if remainder else ''}"
+    differentiate = f"attn-simplify,attn-dense-rows,attn-differentiate{{{options}}}"
     return f"attention_{function}", f"{differentiate},{outline}"
 
 

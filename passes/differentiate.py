@@ -21,7 +21,8 @@ class Differentiate(Pass):
     the gradients; `jvp`, the tangent; `bwd2`, the gradients of the backward. `wrt`: names of the arguments, joined by "+"; by
     default all floating tensors. `only` leaves the new functions alone in the module. The gradient of the log decays of a
     linear attention is made of sums over at most `interval` positions: rounding adds up over them, and every interval has
-    states in memory; 0 chooses it by the element type.
+    states in memory; 0 chooses it by the element type. With `remainder`, `fwd` also returns what rounding takes from an o of 16 bits,
+    last and where gradients need products with o; the backward functions take it behind the saved row values.
     """
 
     name = "attn-differentiate"
@@ -29,6 +30,7 @@ class Differentiate(Pass):
     wrt: str = ""
     only: bool = False
     interval: int = 0
+    remainder: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         wanted = [name for name in self.functions.split("+") if name]
@@ -57,7 +59,7 @@ class Differentiate(Pass):
         if read is not None:
             read.location.emit_error(f"{self.name}: an element of q, k or v is read: pass the tensor once more, as a further argument")
             return False
-        return self._make(primal, lambda wrt: Derivatives(primal, wrt), wanted)
+        return self._make(primal, lambda wrt: Derivatives(primal, wrt, self.remainder), wanted)
 
     def _linear(self, linear: ir.Operation, wanted: list[str]) -> bool:
         function = linear.parent

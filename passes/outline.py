@@ -8,7 +8,7 @@ from attn_mlir.passes.linear_roles import LINEAR, linear_roles
 from attn_mlir.passes.regions import clone_op, find_all, walk
 
 _MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot", *LINEAR)
-_CONSUMERS = ("attn.output", "attn.query_sum", "attn.key_sum", "attn.scatter", "attn.collect")
+_CONSUMERS = ("attn.output", "attn.remainder", "attn.query_sum", "attn.key_sum", "attn.scatter", "attn.collect")
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _roles(group: list[ir.Operation], arguments: list[ir.Value], context: ir.Con
         match op.name:
             case "attn.attention" | "attn.online":
                 roles += ["query"] + ["row"] * (len(op.results) - 1)
-            case "attn.output" | "attn.query_sum":
+            case "attn.output" | "attn.remainder" | "attn.query_sum":
                 roles.append("query")
             case "attn.key_sum":
                 roles.append("key")

@@ -36,7 +36,8 @@ def compile_module(source: str, device: str) -> AttentionKernel[AmdProgram]:
 
 def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool, device: str, segment: int = 0) -> AmdProgram:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
-    return compile_program(source, *prepare_derivative(function, wrt, pipeline.OUTLINE, segment), deterministic, device=device)
+    prepared = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True)
+    return compile_program(source, *prepared, deterministic, device=device)
 
 
 def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, *, device: str) -> AmdProgram:

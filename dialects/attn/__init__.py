@@ -13,6 +13,7 @@ from attn_mlir.dialects.attn.pairs import (
     PairsOp,
     ProductOp,
     QueryBoundsOp,
+    RemainderOp,
     TermOp,
 )
 from attn_mlir.dialects.attn.pieces import (
@@ -66,6 +67,7 @@ __all__ = [
     "QuerySumOp",
     "RangeOp",
     "ReduceOp",
+    "RemainderOp",
     "RowDotOp",
     "RowOp",
     "ScatterOp",

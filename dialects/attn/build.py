@@ -100,6 +100,11 @@ def output(o: ir.Value, index: int, type_: ir.Type) -> ir.Value:
     return ir.Operation.create("attn.output", results=[type_], operands=[o], attributes={"index": _i64(index)}).result
 
 
+def remainder(o: ir.Value) -> ir.Value:
+    """`attn.remainder` of the result `o` of an attention."""
+    return ir.Operation.create("attn.remainder", results=[o.type], operands=[o]).result
+
+
 def pairs() -> tuple[ir.Operation, ir.Block]:
     """Builds an empty `attn.pairs`, and the block for its pieces."""
     op = ir.Operation.create("attn.pairs", results=[ir.Type.parse("none")], regions=1)
@@ -143,9 +148,9 @@ def collect(of: ir.Value, weight: int, type_: ir.Type) -> ir.Value:
     return ir.Operation.create("attn.collect", results=[type_], operands=[of], attributes={"weight": _i64(weight)}).result
 
 
-def row_dot(a: ir.Value, b: ir.Value, type_: ir.Type) -> ir.Value:
-    """`attn.row_dot`: the sum over d of a b."""
-    return ir.Operation.create("attn.row_dot", results=[type_], operands=[a, b]).result
+def row_dot(a: ir.Value, b: ir.Value, type_: ir.Type, remainder: ir.Value | None = None) -> ir.Value:
+    """`attn.row_dot`: the sum over d of a b; `remainder` is what rounding took from b."""
+    return ir.Operation.create("attn.row_dot", results=[type_], operands=[a, b, *[remainder] * (remainder is not None)]).result
 
 
 def head_sum(x: ir.Value, like: ir.Value) -> ir.Value:

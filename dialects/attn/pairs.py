@@ -114,6 +114,30 @@ class OutputOp(Attn.Operation, name="output", traits=[ext.Pure]):
         return check(self, fits, f"has the head dimension and element type of its terms, got {result}")
 
 
+class RemainderOp(Attn.Operation, name="remainder", traits=[ext.Pure]):
+    """What rounding takes from the 16-bit result o of an attention, in o's type: (exact o - o) 2^p, with p the bits of o's significand.
+
+    2^p is 2^11 for f16 and 2^8 for bf16 (`remainder_factor`): so it is never larger than o, and as precise where f16 itself would
+    be subnormal. `attn.row_dot` takes it with o.
+    """
+
+    o: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        owner = self.o.owner
+        made = not isinstance(owner, ir.Block) and owner.operation.name in ("attn.attention", "attn.online")
+        if not check(self, made and self.o == owner.operation.results[0], "takes the result o of an attn.attention or attn.online"):
+            return False
+        fits = self.result.type == self.o.type and remainder_factor(ir.RankedTensorType(self.o.type).element_type) is not None
+        return check(self, fits, f"makes a tensor of o's type, of f16 or bf16, got {self.result.type} for {self.o.type}")
+
+
+def remainder_factor(element: ir.Type) -> float | None:
+    """How many times as large as it is the remainder of a number of this type is kept; None for types that have no remainder."""
+    return 2.0**11 if isinstance(element, ir.F16Type) else 2.0**8 if isinstance(element, ir.BF16Type) else None
+
+
 def _yields_weights(op: Any) -> bool:
     made = len(terminator(entry_block(op)).operation.operands)
     return check(op, made >= 1, "yields one or more weights, got none")

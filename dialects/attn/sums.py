@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
+from attn_mlir.dialects.attn.pairs import remainder_factor
 from attn_mlir.dialects.attn.pieces import pieces_in
 from attn_mlir.dialects.variadic import single_variadic
 from attn_mlir.dialects.verify import check, entry_block, is_score_type, is_tensor, terminator
@@ -141,16 +142,26 @@ class CollectOp(Attn.Operation, name="collect", traits=[ext.Pure]):
         return check(self, fits, f"makes a tensor of floats shaped like that of attn.elements, got {result}")
 
 
+@single_variadic
 class RowDotOp(Attn.Operation, name="row_dot", traits=[ext.Pure]):
-    """[B, H, S]: the sum over d of a[b, h, i, d] b[b, h, i, d], in the result's element type (f32 or f64)."""
+    """[B, H, S]: the sum over d of a[b, h, i, d] b[b, h, i, d], in the result's element type (f32 or f64).
+
+    With a third operand, the `attn.remainder` of b, the products are those with b before it was rounded.
+    """
 
     a: ext.Operand[Any]
     b: ext.Operand[Any]
+    remainder: Sequence[ext.Operand[Any]]
     result: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
         a, b, result = self.a.type, self.b.type, self.result.type
         fits = is_tensor(a, 4) and is_tensor(b, 4) and a.shape[3] == b.shape[3] and not a.is_dynamic_dim(3)
         if not check(self, fits, f"multiplies tensors of rank 4 with one static head dimension, got {a} and {b}"):
+            return False
+        rest = [value.type for value in self.remainder]
+        fits = not rest or (rest == [b] and remainder_factor(b.element_type) is not None)
+        given = ", ".join(map(str, rest))
+        if not check(self, fits, f"takes one remainder at most, of a 16-bit tensor {b}, got {given}"):
             return False
         return check(self, is_tensor(result, 3) and is_score_type(result.element_type), f"makes [B, H, S] of f32 or f64, got {result}")

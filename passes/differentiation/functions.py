@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.attn.pairs import remainder_factor
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.check import Certificate, Checker
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.forward import DOT, Forward, readable
 from attn_mlir.passes.differentiation.gradients import Gradients
-from attn_mlir.passes.differentiation.host import Host, Primal
+from attn_mlir.passes.differentiation.host import REMAINDER, Host, Primal
 from attn_mlir.passes.differentiation.model import Program, Reduction, Scatter
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.read import read_attention
@@ -28,6 +29,8 @@ class Derivatives:
 
     primal: Primal
     wrt: Sequence[int]
+    remainder: bool = False
+    """Whether the forward pass returns what rounding took from o, too, for products with o in the backward."""
     certificates: dict[str, Certificate] = field(default_factory=dict)
 
     @cached_property
@@ -56,6 +59,20 @@ class Derivatives:
         roots = [w for s in program.sums for w, _ in s.terms] + [r.value for r in program.rows]
         counts = {i for i, r in enumerate(program.reductions) if r.name == "count" and r.origin is None}
         return sorted(program.reductions_of(*roots) | counts)
+
+    @cached_property
+    def saved_tensors(self) -> list[tuple[str, ir.Type]]:
+        """What else the forward pass returns: the remainder of o where a gradient by `wrt` takes products with an o of 16 bits."""
+        o = self.primal.attention.results[0].type
+        if not self.remainder or remainder_factor(ir.RankedTensorType(o).element_type) is None:
+            return []
+        program, names = self.reverse.result, {self._names()[i] for i in self.wrt}
+        if names - {"q", "k", "v"} or self.mods.of:
+            weights = [w for s in program.sums for w, _ in s.terms] + [s.weight for s in program.scatters]
+        else:
+            weights = [w for s in program.sums if s.name in names for w, _ in s.terms]
+        read = [program.reductions[i].given for i in program.reductions_of(*weights)]
+        return [(REMAINDER, o)] if any(isinstance(given, tuple) for given in read) else []
 
     @staticmethod
     def _seeds(program: Program) -> Seeds:
@@ -89,7 +106,7 @@ class Derivatives:
         rows = [r.name for r in self.program.rows]
         saved = [self.program.reductions[i].name for i in self.saved]
         out = [("o", o), *[(f"row_{n}", row) for n in rows], *[(f"saved_{n}", row) for n in saved]]
-        return [*out, ("do", o), *[(f"d_{n}", row) for n in rows]]
+        return [*out, *self.saved_tensors, ("do", o), *[(f"d_{n}", row) for n in rows]]
 
     def _like_inputs(self) -> list[ir.Type]:
         host = Host(self.primal)
@@ -97,7 +114,7 @@ class Derivatives:
         return [host.like(arguments[i]) for i in self.wrt]
 
     def forward(self) -> None:
-        """`@f_fwd`: the attention with the saved reductions as further row outputs."""
+        """`@f_fwd`: the attention with the saved reductions as further row outputs, then the saved tensors."""
         _ = self.reverse  # What has no derivative is to be told before anything is computed.
         host, attention = Host(self.primal), self.primal.attention
         reductions = [self.program.reductions[i] for i in self.saved]
@@ -112,9 +129,9 @@ class Derivatives:
                     clone = clone_op(view.operation, dict(host.mapping))
                     if view.operation.name == "attn.row":
                         _yield_also(view.operation, clone, reductions)
-            return list(op.results)
+            return [*op.results, *(build.remainder(op.results[0]) for _ in self.saved_tensors)]
 
-        host.build("fwd", [], types, body)
+        host.build("fwd", [], [*types, *(type_ for _, type_ in self.saved_tensors)], body)
 
     def backward(self) -> None:
         """`@f_bwd`: the gradients of the arguments `wrt`."""

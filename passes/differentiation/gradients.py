@@ -88,7 +88,7 @@ class Gradients:
             else:
                 _, a, b = reduction.given  # type: ignore[misc]
                 with ir.Location.name(reduction.name, ir.Location.current):
-                    self.rows[self.program.red(i)] = build.row_dot(self.host.tensors[a], self.host.tensors[b], self.host.row_type())
+                    self.rows[self.program.red(i)] = self.host.row_dot(a, b)
         if swept:
             self.rows.update(write_sweep(self.host, self.program, swept, self.rows))
 

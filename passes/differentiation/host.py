@@ -12,6 +12,8 @@ from attn_mlir.passes.regions import block_of, clone_op, piece
 from attn_mlir.passes.tiling.scalars import cast_float
 
 PAIR_NAMES = ("b", "h", "q_idx", "kv_idx")
+REMAINDER = "o_remainder"
+"""The name of the tensor that holds what rounding took from o."""
 
 
 @dataclass(eq=False)
@@ -112,6 +114,11 @@ class Host:
         """A tensor of zeros shaped like a tensor of rank 3 or 4."""
         weights = build.elements(like, lambda *_: [self.constant(0.0)])
         return build.collect(weights, 0, self.like(like))
+
+    def row_dot(self, a: str, b: str) -> ir.Value:
+        """The products of the rows of two tensors, of o as it was before rounding where its remainder is known."""
+        remainder = self.tensors.get(REMAINDER) if b == "o" else None
+        return build.row_dot(self.tensors[a], self.tensors[b], self.row_type(), remainder)
 
     def constant(self, value: float) -> ir.Value:
         return arith.constant(self.score, value)

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attn_mlir.dialects.attn.pairs import remainder_factor
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, pieces
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number
-from attn_mlir.passes.tiling.scalars import cast_float, constant_index
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,16 @@ def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir
         )
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
-            a, b = (frame.get(operand) for operand in dot.operands)
+            sources = [frame.get(operand) for operand in dot.operands]
+            a = sources[0]
             program = rows_of(a, rows)
-            tiles = [build.load(source, *program.place(), rows) for source in (a, b)]
+            tiles = [build.load(source, *program.place(), rows) for source in sources]
+            factor = remainder_factor(ir.MemRefType(sources[1].type).element_type)
 
             def body(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-                x, y = (cast_float(tensor.ExtractOp(tile, [i, d]).result, score) for tile in tiles)
+                x, y, *rest = (cast_float(tensor.ExtractOp(tile, [i, d]).result, score) for tile in tiles)
+                if rest and factor is not None:
+                    y = arith.AddFOp(y, arith.MulFOp(rest[0], constant_float(score, 1.0 / factor)).result).result
                 return [], [arith.MulFOp(x, y).result]
 
             extents = [constant_index(rows), constant_index(ir.MemRefType(a.type).shape[3])]

@@ -6,7 +6,7 @@ from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.passes.tiling.block import BlockBuilder, Program, Rows, is_constant
 from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, loop
 from attn_mlir.passes.tiling.results import Result, returned
-from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, clone_scalar, constant_float, constant_index
+from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar, constant_float, constant_index
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
 
 
@@ -210,8 +210,8 @@ class KernelBuilder:
             if result.is_row:
                 continue
 
-            def output(i: ir.Value, j: ir.Value, value: ir.Value = yielded[result.number]) -> tuple[list[ir.Value], list[ir.Value]]:
-                return [cast_float(scalars(i, j).emit(value), self._element)], []
+            def output(i: ir.Value, j: ir.Value, result: Result = result) -> tuple[list[ir.Value], list[ir.Value]]:
+                return [result.element(scalars(i, j).emit(yielded[result.number]))], []
 
             columns = ir.MemRefType(target.type).shape[3]
             type_ = ir.RankedTensorType.get([self._block_q, columns], self._element)

@@ -2,26 +2,42 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.dialects.attn.pairs import remainder_factor
 from attn_mlir.dialects.attn.pieces import outputs_of
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.emit import output_name
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float
 
 
 @dataclass(frozen=True)
 class Result:
-    """One returned tensor: value `number` that `attn.finalize` yields. Row outputs have one value a row."""
+    """One returned tensor: value `number` that `attn.finalize` yields. Row outputs have one value a row.
+
+    `is_remainder`: what rounding takes from the value, instead of it.
+    """
 
     name: str
     number: int
     type: ir.Type
     is_row: bool
+    is_remainder: bool = False
+
+    def element(self, value: ir.Value) -> ir.Value:
+        """What is stored of a value, at the insertion point."""
+        type_ = ir.RankedTensorType(self.type).element_type
+        rounded = cast_float(value, type_)
+        factor = remainder_factor(type_)
+        if not self.is_remainder or factor is None:
+            return rounded
+        rest = arith.SubFOp(value, cast_float(rounded, value.type)).result
+        return cast_float(arith.MulFOp(rest, constant_float(value.type, factor)).result, type_)
 
 
 def returned(function: ir.Operation, online: ir.Operation) -> list[Result] | None:
     """The results of a function that holds `online` alone, in order; None after an error."""
     operations = [op.operation for op in function.regions[0].blocks[0].operations]
     for op in operations[:-1]:
-        if op != online and op.name.startswith("attn.") and op.name != "attn.output":
+        if op != online and op.name.startswith("attn.") and op.name not in ("attn.output", "attn.remainder"):
             op.location.emit_error("attn-tile: a function has one attention, and nothing beside it; run attn-outline first")
             return None
     results = [_result(online, value) for value in operations[-1].operands]
@@ -44,4 +60,6 @@ def _result(online: ir.Operation, value: ir.Value) -> Result | None:
     if op.name == "attn.output" and op.operands[0] == online.results[0]:
         index = ir.IntegerAttr(op.attributes["index"]).value
         return Result(output_name(index), index, value.type, False)
+    if op.name == "attn.remainder" and op.operands[0] == online.results[0]:
+        return Result("remainder", 0, value.type, False, is_remainder=True)
     return None

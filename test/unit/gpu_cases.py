@@ -158,6 +158,27 @@ def failures(
     return found
 
 
+def one_large_score(sizes: Sizes, seed: int) -> list[Tensor]:
+    """q, k, v in f16: a key whose score is 10.4 above that of all others, and whose value differs from theirs.
+
+    Its weight in a softmax is near 1, that of a thousand others together 0.03, of each far below 2^-14.
+    """
+    generator, s = torch.Generator().manual_seed(seed), sizes
+    q, k, v = (
+        torch.randn(shape, generator=generator) for shape in ((s.b, s.hq, s.sq, s.d), (s.b, s.hkv, s.skv, s.d), (s.b, s.hkv, s.skv, s.dv))
+    )
+    q, k, v, place = 0.3 * q, 0.3 * k, 1 + 0.1 * v, 97 * seed
+    q[..., 0], k[..., 0] = 8, 0
+    k[:, :, place, 0], v[:, :, place] = 10.4 * s.d**0.5 / 8, -1
+    return [q.half(), k.half(), v.half()]
+
+
+def beyond_rounding(got: Tensor, exact: Tensor) -> float:
+    """The largest error past the one that rounding the exact number to the type of the result may have, by the largest number."""
+    error = (got.double() - exact).abs() - exact.abs() * torch.finfo(got.dtype).eps / 2
+    return float(error.max() / exact.abs().max())
+
+
 def check(case: Case, sizes: Sizes, dtype: torch.dtype, device: str = "cuda", seed: int = 0, **options: Any) -> None:
     """Compares output and gradients on a device with the dense formula in float64."""
     leaves = [x.to(device) for x in inputs(case, sizes, dtype, seed)]

@@ -105,6 +105,11 @@ def _output(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array
     return [frame.outputs[op.operands[0]][op.attributes["index"].value - 1]]
 
 
+def _remainder(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    # o is never rounded here.
+    return [np.zeros_like(args[0])]
+
+
 def _reduce(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     if frame.present is None:
         raise EvaluationError("'attn.reduce' outside of a row", op.location)
@@ -141,4 +146,5 @@ SHARED_RULES: dict[str, FrameRule] = {
     "attn.reduce": _reduce,
     "attn.range": _range,
     "attn.output": _output,
+    "attn.remainder": _remainder,
 }

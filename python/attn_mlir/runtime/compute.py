@@ -60,14 +60,14 @@ def compute_backward(
 def empty_forward(
     q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, wrt: str, layout: str
 ) -> list[Tensor]:
-    """Uninitialised results of `compute_forward`; o, the first, has the memory order of `layout`."""
+    """Uninitialised results of `compute_forward`; those shaped like o have the memory order of `layout`."""
     found = programs.find(program)
     if wrt:
         derivative = found.derivative(q.device.type, "fwd", wrt)
         results = derivative.results([q, k, v, *found.join(captures, floats, ints)])
     else:
         results = found.results(q, k, v, found.join(captures, floats, ints))
-    return empty_results(results, q.device, layout)
+    return empty_results(results, q.device, layout, found.ordered(len(results)))
 
 
 def forward_backward(ctx: Any, saved: Sequence[Tensor], grads: Sequence[Tensor | None], gradients: Any) -> list[Tensor | None]:
@@ -142,9 +142,11 @@ def empty(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.de
     return made
 
 
-def empty_results(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.device, layout: str) -> list[Tensor]:
-    """Uninitialised results of a forward pass; o, the first, has the memory order of `layout`."""
-    return [*empty(results[:1], device, layout), *empty(results[1:], device, "bhsd")]
+def empty_results(
+    results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.device, layout: str, ordered: int = 1
+) -> list[Tensor]:
+    """Uninitialised results of a forward pass; the first `ordered` have the memory order of `layout`."""
+    return [*empty(results[:ordered], device, layout), *empty(results[ordered:], device, "bhsd")]
 
 
 def or_zeros(grad: Tensor | None, like: Tensor) -> Tensor:

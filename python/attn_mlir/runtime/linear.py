@@ -138,6 +138,10 @@ class LinearProgram(Program):
         """See `Program.sizes`; H is the number of heads of v and o."""
         return {**super().sizes(q, k, v), "H": v.shape[1]}
 
+    def ordered(self, results: int) -> int:
+        """See `Program.ordered`; a state has no positions."""
+        return 1
+
     def is_empty(self, sizes: dict[str, int]) -> bool:
         """See `Program.is_empty`; without positions there is still a final state."""
         return False

@@ -167,6 +167,10 @@ class Program:
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         return [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(self.outputs)]
 
+    def ordered(self, results: int) -> int:
+        """How many of a forward pass's results, the first ones, have the memory order of the layout where they have rank 4."""
+        return results
+
     def fill_empty(self, rows: Sequence[torch.Tensor]) -> None:
         """Row outputs where there are no keys: the logarithm of an empty sum, else 0."""
         for name, row in zip(self.outputs, rows, strict=False):

@@ -304,6 +304,12 @@ func.func @sums(%q: !t, %row: tensor<?x?x?xf32>, %slopes: tensor<?xf32>) {
 
 // -----
 
+%x = ub.poison : tensor<?x?x?x64xf32>
+// expected-error @below {{'attn.row_dot' takes one remainder at most, of a 16-bit tensor tensor<?x?x?x64xf32>, got tensor<?x?x?x64xf32>}}
+%d = "attn.row_dot"(%x, %x, %x) : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?xf32>
+
+// -----
+
 %q = ub.poison : tensor<?x?x?x64xf32>
 // expected-error @below {{'attn.query_sum' takes weights numbered below 0, got 0}}
 %dq = "attn.query_sum"(%w, %q) {weights = array<i64: 0>} : (none, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>

@@ -130,3 +130,24 @@ func.func @outputs(%q: !t) {
   "attn.output"(%o) {index = 1} : (!t) -> tensor<?x?x?x32xf32>
   return
 }
+
+// -----
+
+%q = ub.poison : tensor<?x?x?x64xf16>
+// expected-error @below {{'attn.remainder' takes the result o of an attn.attention or attn.online}}
+%r = "attn.remainder"(%q) : (tensor<?x?x?x64xf16>) -> tensor<?x?x?x64xf16>
+
+// -----
+
+!t = tensor<?x?x?x64xf32>
+func.func @remainder(%q: !t) {
+  %o = "attn.attention"(%q, %q, %q) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %i: index):
+      "attn.yield"(%s) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!t, !t, !t) -> !t
+  // expected-error @below {{'attn.remainder' makes a tensor of o's type, of f16 or bf16, got tensor<?x?x?x64xf32> for tensor<?x?x?x64xf32>}}
+  "attn.remainder"(%o) : (!t) -> !t
+  return
+}
