@@ -10,9 +10,10 @@ def columns(memory: ir.Value, first: ir.Value, count: int) -> ir.Value:
     type_ = ir.MemRefType(memory.type)
     if type_.shape[3] == count:
         return memory
-    sizes = [memref.DimOp(memory, constant_index(axis)).result for axis in range(3)]
+    shape = [*type_.shape[:3], count]
     dynamic = ir.ShapedType.get_dynamic_size()
-    return _view(memory, [*type_.shape[:3], count], ([0, 0, 0, dynamic], [first]), ([dynamic] * 3 + [count], sizes))
+    sizes = [memref.DimOp(memory, constant_index(axis)).result for axis in range(3) if shape[axis] == dynamic]
+    return _view(memory, shape, ([0, 0, 0, dynamic], [first]), (shape, sizes))
 
 
 def slot(memory: ir.Value, number: ir.Value) -> ir.Value:

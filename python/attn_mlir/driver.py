@@ -107,10 +107,10 @@ def compile_derivative(
 def tuner_for(device: str) -> Callable[..., tuple[str, str]] | None:
     """The function that tunes programs for a device such as "cuda", or None where its backend has none.
 
-    `tuner(texts, function, wrt, deterministic, inputs, layout, file, measure)` takes the texts of a module, without and with locations,
-    which function of it is meant ("" for the attention itself, else a derivative as `compile_derivative` names it), and the arguments that
-    it is to be fast on. It returns the texts with what it chose written into them: what the tune file `file` holds, and, where `measure`
-    is true, what it measured and wrote there.
+    `tuner(texts, function, wrt, deterministic, inputs, layout, file, measure, segment)` takes the texts of a module, without and with
+    locations, which function of it is meant ("" for the attention itself, else a derivative as `compile_derivative` names it), and the
+    arguments that it is to be fast on. It returns the texts with what it chose written into them: what the tune file `file` holds, and,
+    where `measure` is true, what it measured and wrote there.
     """
     backend = backend_for(device)
     return None if backend is None else backend.tuner()

@@ -17,15 +17,21 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from engine_helpers import OnlineSoftmax
 
 Asked = list[dict[str, Any]]
+segments: list[int] = []
+"""Of how many positions the segments are that the tuner was asked for."""
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What the tuner was asked."""
     calls: Asked = []
+    segments.clear()
 
-    def tune(texts: Any, function: str, wrt: Any, deterministic: bool, inputs: Any, layout: str, file: str, measure: bool) -> Any:
+    def tune(
+        texts: Any, function: str, wrt: Any, deterministic: bool, inputs: Any, layout: str, file: str, measure: bool, segment: int
+    ) -> Any:
         calls.append({"function": function, "wrt": wrt, "inputs": len(inputs), "layout": layout, "file": file, "measure": measure})
+        segments.append(segment)
         return tuple(with_choices(text, {f"{function} kernel": {"block_q": 64}}) for text in texts)
 
     found: Callable[[str], Any] = lambda device: tune  # noqa: E731
@@ -102,6 +108,18 @@ def test_a_linear_attention_tunes_sweeps_of_both_passes(asked: Asked) -> None:
     attention(*recurrence())
     assert [call["function"] for call in asked] == ["fwd", "bwd", ""]
     assert "nvidia.tuned" in attention.stages()["traced"]
+
+
+def test_a_tuned_program_keeps_its_segments(asked: Asked) -> None:
+    q, k, v = qkv(1100)
+    decay = -torch.rand(1, 2, 1100, generator=torch.Generator().manual_seed(1))
+    attention = LinearAttention(segment_size=512, tune=True)
+    for length, wanted in ((1100, 512), (500, 0)):
+        cut = [x[:, :, :length] for x in (q, k, v, decay)]
+        made, usual = (f(cut[0], cut[1], cut[2], cut[3]) for f in (attention, linear_attention))
+        torch.testing.assert_close(made, usual, atol=1e-4, rtol=1e-4)
+        assert segments[-1] == wanted and len(asked) == len(segments)
+    assert len(asked) == 2
 
 
 def test_a_linear_engine_reads_its_file_and_measures_what_it_is_asked(asked: Asked) -> None:

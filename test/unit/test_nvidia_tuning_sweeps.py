@@ -28,8 +28,8 @@ from fake_bench import FakeBench
 
 BACKWARD = Job("bwd", ("q", "k", "v", "arg3"))
 WORK = Work(4096, 4096, 256)
-FORWARD = SweepFacts(128, 128, 64, 0, channels=False, plain=True, factor=False, exact=False)
-GRADIENT = SweepFacts(128, 128, 64, 512, channels=False, plain=True, factor=True, exact=True)
+FORWARD = SweepFacts(128, 128, 64, 0, 0, channels=False, plain=True, factor=False, exact=False)
+GRADIENT = SweepFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=True, exact=True)
 
 
 def traced(element: str = "f16", keys: int = 128, values: int = 128, decay: str = "step") -> str:
@@ -42,15 +42,24 @@ def kernels(text: str, job: Job, length: int = 4096) -> list[Tunable]:
 
 
 def schedule(text: str) -> Fields:
-    """The schedule of the forward sweep, and its blocks."""
+    """That of the forward sweep, as `schedules`."""
+    (found,) = schedules(text, "attn-simplify,attn-outline")
+    return found
+
+
+def schedules(text: str, prepare: str) -> list[Fields]:
+    """The schedules of all sweeps, and their blocks."""
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(text)
-        Pipeline.parse("attn-simplify,attn-outline,nvidia-kernel", registry()).run(module)
-        (kernel,) = [op for op in find_all(module.operation, "func.func") if "tile.kernel" in op.attributes]
-        sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
-        blocks = {name: ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv")}
-        return {**attributes.read(kernel, attributes.SCHEDULE), **blocks}
+        Pipeline.parse(f"{prepare},nvidia-kernel", registry()).run(module)
+        found = []
+        for kernel in find_all(module.operation, "func.func"):
+            fields = attributes.read(kernel, attributes.SCHEDULE)
+            if fields.get("emitter") in ("hopper", "tilelang"):
+                sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+                found.append({**fields, **{name: ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv")}})
+        return found
 
 
 # ---- facts, schedules and their needs
@@ -68,6 +77,19 @@ def test_facts_of_forward_and_backward() -> None:
 def test_lengths_of_a_bucket_share_a_key() -> None:
     keys = [kernels(traced(), Job(), length)[0].key.digest for length in (1000, 1024, 1025)]
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_sweeps_of_segments_have_choices_of_their_own() -> None:
+    """The other kernels of a program with segments have nothing to choose."""
+    found = kernels(traced(), Job(segment=1024))
+    assert [kernel.name.partition("@")[2] for kernel in found] == ["1024", "1024"]
+    assert all(kernel.facts.sweep and kernel.facts.sweep.segment == kernel.facts.sweep.whole == 1024 for kernel in found)
+    assert all(kernel.work == Work(1024, 1024, 4 * WORK.heads) for kernel in found)
+    text = with_choices(traced(), {found[0].name: {"emitter": "tilelang", "block_q": 32, "block_kv": 64}})
+    first, second = schedules(text, "attn-simplify,attn-split-sequences{segment=1024},func.func(cse),attn-outline{keep-hosts=false}")
+    assert (first["emitter"], first["block_q"], first["block_kv"]) == ("tilelang", 32, 64)
+    assert (second["emitter"], second["block_q"], second["block_kv"]) == ("hopper", 64, 128)
+    assert schedule(text) == schedule(traced())
 
 
 def test_schedules_fit_the_kernel() -> None:

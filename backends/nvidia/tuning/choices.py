@@ -13,10 +13,11 @@ from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
 from attn_mlir.backends.nvidia.tuning.table import next_length
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 TUNED = "nvidia.tuned"
 EVERY = "every kernel"
-"""The name under which choices for all kernels stand; those for one come first."""
+"""The name under which choices for all kernels stand; those for one come first (see `tuned_name`)."""
 _MODULE = re.compile(r"^module( attributes \{nvidia\.tuned = .*\})? \{$", re.MULTILINE)
 
 
@@ -44,14 +45,23 @@ def choices_in(module: ir.Operation) -> dict[str, Fields]:
     return found
 
 
+def tuned_name(function: ir.Operation) -> str:
+    """The name under which choices for a function stand: its own, for sweeps of segments with their length, as in "attention@1024".
+
+    A program with segments has other kernels, which may have the same names.
+    """
+    name = ir.StringAttr(function.attributes["sym_name"]).value
+    segments = [ir.IntegerAttr(op.attributes["segment"]).value for op in find_all(function, "attn.chunk") if "segment" in op.attributes]
+    return f"{name}@{segments[0]}" if segments else name
+
+
 def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     """What is chosen for a function before tiling: its own `tile.choices` first, then tuned ones, then the best untuned schedule.
 
     `length` among them asks for what is best for so many keys; `longer` tells from how many keys on other choices would be better.
     """
     own = attributes.read(function, attributes.CHOICES)
-    name = ir.StringAttr(function.attributes["sym_name"]).value
-    known = {**tuned.get(EVERY, {}), **tuned.get(name, {}), **own}
+    known = {**tuned.get(EVERY, {}), **tuned.get(tuned_name(function), {}), **own}
     if "block_q" in known and "block_kv" in known:
         return known
     facts = facts_of(function)

@@ -17,13 +17,13 @@ from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import cuda, driver, pipeline
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.bench import GpuBench, shared_cache
-from attn_mlir.backends.nvidia.tuning.choices import choices_in, with_choices
+from attn_mlir.backends.nvidia.tuning.choices import choices_in, tuned_name, with_choices
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
 from attn_mlir.backends.nvidia.tuning.model import Work
 from attn_mlir.backends.nvidia.tuning.store import Key, TuneFile, bucket
 from attn_mlir.backends.nvidia.tuning.tuner import Bench, Tunable, tune
 from attn_mlir.backends.nvidia.tuning.worker import Job
-from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
+from attn_mlir.backends.program import function_named, prepare_derivative, reported
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
@@ -64,10 +64,10 @@ def tune_module(
 def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) -> tuple[dict[str, Fields], list[Tunable]]:
     """The choices that a module has, and the kernels of its function that have something to choose; `sizes` are shapes of q, k
     and v."""
-    name, prepare = prepare_derivative(job.function, job.wrt) if job.function else ("attention", OUTLINE)
+    name, prepare = prepare_derivative(job.function, job.wrt, segment=job.segment)
     (batch, _, queries), keys = sizes[0][:3], sizes[1][2]
     heads = max(size[1] for size in sizes)
-    work, length = Work(queries, keys, batch * heads), bucket(max(queries, keys))
+    whole, length = Work(queries, keys, batch * heads), bucket(max(queries, keys))
     found = []
     with LOCK, reported(), ir.Context() as context:
         load_all(context)
@@ -83,7 +83,9 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) ->
                 continue
             digest = hashlib.sha256(kernel.get_asm(enable_debug_info=False).encode()).hexdigest()
             key = Key(digest, target.arch, facts.element, facts.head_dims, length, versions())
-            found.append(Tunable(ir.StringAttr(kernel.attributes["sym_name"]).value, facts, work, key))
+            segment = 0 if facts.sweep is None else facts.sweep.segment
+            work = Work(segment, segment, whole.heads * -(-keys // segment)) if segment else whole
+            found.append(Tunable(tuned_name(kernel), facts, work, key))
     return known, found
 
 
@@ -110,9 +112,10 @@ def tune_texts(
     layout: str,
     path: str,
     measure: bool,
+    segment: int = 0,
 ) -> tuple[str, str]:
     """What `Backend.tune` refers to: both texts of a module, without and with locations, with the best choices in them."""
     # While a CUDA graph is captured, nothing can be measured.
     measure = measure and not cuda.is_capturing()
-    choices = tune_module(texts[0], Job(function, tuple(wrt), deterministic), inputs, layout, path, measure)
+    choices = tune_module(texts[0], Job(function, tuple(wrt), deterministic, segment), inputs, layout, path, measure)
     return with_choices(texts[0], choices), with_choices(texts[1], choices)

@@ -149,7 +149,7 @@ def main() -> None:
         with contextlib.redirect_stdout(sys.stderr):
             try:
                 if not state:
-                    job = Job(given["function"], tuple(given["wrt"]), given["deterministic"])
+                    job = Job.from_json(given)
                     inputs = inputs_of(given)
                     if inputs[0].is_cuda:
                         torch.cuda.set_device(inputs[0].device)

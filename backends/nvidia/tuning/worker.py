@@ -7,25 +7,33 @@ What it compiles goes to the disk cache, where the tuner's process finds it. It 
 import contextlib
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Job:
-    """Which function of a module is compiled: `@attention` itself (`function` ""), or a derivative of it, as `driver.compile_derivative`
-    names them."""
+    """Which function of a module is compiled: `@attention` itself (`function` ""), or a derivative of it, and the segments of its sweeps;
+    see `driver.compile_derivative`.
+    """
 
     function: str = ""
     wrt: tuple[str, ...] = ()
     deterministic: bool = False
+    segment: int = 0
+
+    @staticmethod
+    def from_json(form: Mapping[str, Any]) -> "Job":
+        """The job that a message describes."""
+        return Job(form["function"], tuple(form["wrt"]), form["deterministic"], form["segment"])
 
     def compile(self, text: str) -> Any:
         """The program, lowered; its machine code is made or loaded when it is needed."""
         from attn_mlir.backends.nvidia import driver
 
-        if self.function:
-            return driver.compile_derivative(text, self.function, self.wrt, self.deterministic)
+        if self.function or self.segment:
+            return driver.compile_derivative(text, self.function, self.wrt, self.deterministic, self.segment)
         return driver.compile_module(text).program
 
 
@@ -43,9 +51,8 @@ def main() -> None:
     answers = sys.stdout
     for line in sys.stdin:
         given = json.loads(line)
-        job = Job(given["function"], tuple(given["wrt"]), given["deterministic"])
         with contextlib.redirect_stdout(sys.stderr):
-            problem = compile_program(given["text"], job)
+            problem = compile_program(given["text"], Job.from_json(given))
         print(json.dumps(problem), file=answers, flush=True)
 
 

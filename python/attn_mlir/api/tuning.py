@@ -69,8 +69,9 @@ class Tuning:
             return self.latest(entry, device)
         program = program_of(entry, deterministic)
         wrt = tuple(program.argument(i) for i in needing_gradient(values))
+        entry = _with_segment(entry, program, device, wrt, values)
         lengths = tuple((value.shape[2] - 1).bit_length() for value in (q, k))
-        key = (entry.traced.text, wrt, device, lengths, q.dtype, deterministic)
+        key = (entry.traced.text, entry.traced.segment, wrt, device, lengths, q.dtype, deterministic)
         with self._lock:
             if key not in self._tuned:
                 job = _Job(tuner, wrt, [_plain(value) for value in values], layout, device, deterministic)
@@ -111,7 +112,7 @@ class _Job:
         is_written = bool(traced.written[0]) and function != ""
         texts = traced.written if is_written else (traced.text, traced.located)
         name = f"written-{function}" if is_written else function
-        made = self.tuner(texts, name, self.wrt, self.deterministic, inputs, self.layout, file, measure)
+        made = self.tuner(texts, name, self.wrt, self.deterministic, inputs, self.layout, file, measure, traced.segment or 0)
         if made == texts:
             return entry
         changed = {"written": made} if is_written else {"text": made[0], "located": made[1]}
@@ -144,3 +145,11 @@ class Rewriting:
 
 def _plain(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _with_segment(entry: Entry, program: Any, device: str, wrt: tuple[str, ...], values: Sequence[Any]) -> Entry:
+    """The entry with the segments that sweeps of a linear attention have on these tensors, so that they stay whatever kernels it gets."""
+    if entry.traced.linear is None:
+        return entry
+    segment = program.derivative(device, "bwd" if wrt else "", "+".join(wrt)).segment_for(values)
+    return Entry(dataclasses.replace(entry.traced, segment=segment))
