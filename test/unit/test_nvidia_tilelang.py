@@ -1,10 +1,13 @@
 """TileLang programs: every kernel is printed; samples of every feature are lowered by TileLang and compiled by nvcc."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -172,6 +175,21 @@ def test_parameters_follow_the_cuda_function() -> None:
         lowering.parameters_of(lowering.Lowered(source.replace("scale", "other"), "f_kernel", 0), made)
     with pytest.raises(CompileError, match="holds no function g"):
         lowering.parameters_of(lowering.Lowered(source, "g", 0), made)
+
+
+def test_programs_lowered_ahead_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there are more of them than threads: one that waits for itself would keep the process from ending."""
+    monkeypatch.setattr(lowering, "available", lambda: True)
+    monkeypatch.setattr(lowering, "version", lambda: "none")
+    monkeypatch.setattr(lowering.disk_cache, "load", lambda *_: None)
+    monkeypatch.setattr(lowering.disk_cache, "save", lambda *_: None)
+    monkeypatch.setattr(lowering, "_run", lambda program, arch: time.sleep(0.05) or lowering.Lowered(program, "f", 0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    programs = [(name, "sm_90a") for name in ("first", "second", "third")]
+    lowering.lower_ahead(programs)
+    started = list(lowering._AHEAD.values())
+    assert not wait(started, timeout=10).not_done
+    assert [lowering.lower(*program).source for program in programs] == ["first", "second", "third"]
 
 
 def test_a_failure_of_tilelang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,8 +62,10 @@ def lower(program: str, arch: str) -> Lowered:
     Raises UnsupportedError without TileLang, and CompileError, with what TileLang said, where it fails.
     """
     started = _AHEAD.pop((program, arch), None)
-    if started is not None:
-        return started.result()
+    return _lower(program, arch) if started is None else started.result()
+
+
+def _lower(program: str, arch: str) -> Lowered:
     if not available():
         raise UnsupportedError("this kernel goes through TileLang, which is not installed: pip install 'attn-mlir[nvidia]'")
     key = disk_cache.key_of(program, arch, version(), _RUNNER)
@@ -84,7 +86,7 @@ def lower_ahead(programs: Sequence[tuple[str, str]]) -> None:
     if len(different) < 2:
         return
     pool = ThreadPoolExecutor(min(len(different), os.cpu_count() or 1))
-    _AHEAD.update({each: pool.submit(lower, *each) for each in different})
+    _AHEAD.update({each: pool.submit(_lower, *each) for each in different})
     pool.shutdown(wait=False)
 
 

@@ -139,7 +139,7 @@ class _Worker:
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 self._process.communicate(timeout=10)
             self._process.kill()
             self._process.wait()
