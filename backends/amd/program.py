@@ -14,6 +14,7 @@ from attn_mlir.backends.gpu.program import GpuProgram
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.program import Made, Plan
+from attn_mlir.backends.segments import Machine
 from attn_mlir.errors import ArgumentError
 
 
@@ -35,10 +36,10 @@ class AmdProgram(GpuProgram):
             raise ArgumentError(f"this program is compiled for AMD GPUs, but q is on {q.device}: move the tensors with .cuda()")
         return super().run(inputs, layout)
 
-    def processors(self) -> int:
+    def machine(self) -> Machine:
         if self._device in ON_CPU:
-            return 1
-        return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+            return Machine(1)
+        return Machine(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count)
 
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]

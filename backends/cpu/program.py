@@ -24,6 +24,7 @@ from attn_mlir.backends.program import (
     reported,
     stages_of,
 )  # fmt: skip
+from attn_mlir.backends.segments import Machine
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -51,8 +52,8 @@ class CpuProgram(HostProgram):
             return compile_program(self._source, self.host.name, self._prepare, pipeline.STEP).run(inputs, layout)
         return super().run(inputs, layout)
 
-    def processors(self) -> int:
-        return torch.get_num_threads()
+    def machine(self) -> Machine:
+        return Machine(torch.get_num_threads(), summary=0.45, launches=4.0)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         return readable(tensor, by_columns)

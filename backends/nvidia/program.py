@@ -16,6 +16,7 @@ from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, Launcher
 from attn_mlir.backends.nvidia.units import describe, pack, turns
 from attn_mlir.backends.program import Made, Plan
+from attn_mlir.backends.segments import Machine
 from attn_mlir.errors import ArgumentError
 
 SUFFIX = "zip"
@@ -106,8 +107,8 @@ class NvidiaProgram(GpuProgram):
             self._calls.clear()
         self._calls[key] = call
 
-    def processors(self) -> int:
-        return 1  # sequences are cut into segments where the caller asks for it
+    def machine(self) -> Machine:
+        return Machine(cuda.device(cuda.current_device()).multiprocessors)
 
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]

@@ -8,9 +8,10 @@ import torch
 
 import attn_mlir
 from attn_mlir.backends.host import Kernel
-from attn_mlir.backends.segments import UNIT, choose_segment
+from attn_mlir.backends.segments import UNIT, Machine, choose_segment
 from attn_mlir.errors import ArgumentError
 
+GPU = Machine(132)
 LENGTH = 1100
 """Two whole segments and a part of one."""
 
@@ -20,27 +21,28 @@ def sweep(blocks: int = 1, chunk: int = 64, sequences: int = -1) -> dict[str, Ke
 
 
 def test_few_heads_and_long_sequences_are_cut() -> None:
-    assert choose_segment(sweep(), 1, 8, 65536, 132) == 4096
-    assert choose_segment(sweep(blocks=4), 1, 8, 65536, 132) == 8192
-    assert choose_segment(sweep(chunk=32), 1, 1, 32768, 2) == 16384
+    assert choose_segment(sweep(), 1, 4, 65536, GPU) == 2048
+    assert choose_segment(sweep(blocks=4), 1, 4, 65536, GPU) == 8192
+    assert choose_segment(sweep(), 1, 4, 16384, GPU) == 512
+    assert choose_segment(sweep(chunk=32), 1, 1, 8192, Machine(2, 0.45, 4.0)) == 4096
 
 
 @pytest.mark.parametrize(
-    ("kernels", "batch", "heads", "length", "processors"),
+    ("kernels", "batch", "heads", "length", "machine"),
     [
-        (sweep(), 8, 32, 65536, 132),  # enough programs
-        (sweep(), 1, 1, 1023, 132),  # too short
-        (sweep(), 1, 1, 65536, 1),  # nothing runs at the same time
-        (sweep(sequences=3), 1, 1, 65536, 132),  # sequences by cu_seqlens
-        ({}, 1, 1, 65536, 132),  # no sweep
+        (sweep(), 8, 32, 65536, GPU),  # enough programs
+        (sweep(), 1, 1, 1023, GPU),  # too short
+        (sweep(), 1, 1, 65536, Machine(1)),  # nothing runs at the same time
+        (sweep(sequences=3), 1, 1, 65536, GPU),  # sequences by cu_seqlens
+        ({}, 1, 1, 65536, GPU),  # no sweep
     ],
 )
-def test_others_stay_whole(kernels: dict[str, Kernel], batch: int, heads: int, length: int, processors: int) -> None:
-    assert choose_segment(kernels, batch, heads, length, processors) == 0
+def test_others_stay_whole(kernels: dict[str, Kernel], batch: int, heads: int, length: int, machine: Machine) -> None:
+    assert choose_segment(kernels, batch, heads, length, machine) == 0
 
 
 def test_lengths_ask_for_few_programs() -> None:
-    chosen = {choose_segment(sweep(), 1, 4, length, 132) for length in range(1024, 200000, 331)}
+    chosen = {choose_segment(sweep(), 1, 4, length, GPU) for length in range(1024, 200000, 331)}
     assert len(chosen) <= 6 and all(size % UNIT == 0 and size & (size - 1) == 0 for size in chosen)
 
 
