@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, is_real, unnamed
+from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, float_maps, is_real, maker, unnamed
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.base import Pass
@@ -17,7 +17,8 @@ class Exp2(Pass):
     """Replaces exp by exp2 of the argument times log2(e), and log by log2 times log(2).
 
     In maps over pairs the factor goes where it costs nothing for an element: exp(c s - m) becomes exp2(fma(s, c', m')) with
-    m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another.
+    m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another. Differences
+    of a row's and a column's value, or of two of an element, are taken before, so that exp of the difference of equal ones is 1.
     """
 
     name = "gpu-exp2"
@@ -35,9 +36,17 @@ class Exp2(Pass):
 
 def _exp(op: ir.Operation, scaler: Scaler) -> ir.Value:
     x = op.operands[0]
-    if scaler.rank == 1:
+    if scaler.rank == 1 or _difference(x, scaler):
         return math_ops.exp2(arith.mulf(x, constant(_LOG2_E, x.type)), loc=op.location)
     return math_ops.exp2(scaler.scaled(x, _LOG2_E), loc=op.location)
+
+
+def _difference(x: ir.Value, scaler: Scaler) -> bool:
+    """Whether it is a difference of two values that cost nothing for an element, or of two that the factor cannot go into."""
+    op = maker(x, "arith.subf")
+    if op is None:
+        return False
+    return all(map(scaler.cheap, op.operands)) or not any(map(scaler.free, op.operands))
 
 
 def _log(op: ir.Operation) -> ir.Value:

@@ -42,3 +42,30 @@ func.func @weights(%s: tensor<128x64xf32>, %m: tensor<128xf32>, %old: tensor<128
   }) {reductions = [], resultSegmentSizes = array<i32: 2, 0>} : (index) -> (tensor<128xf32>, tensor<128xf32>)
   return %p, %r#0, %r#1 : tensor<128x64xf32>, tensor<128xf32>, tensor<128xf32>
 }
+
+// Differences of a row's and a column's value, or of two values of an element, come first: exp of the difference of equal ones is 1.
+// CHECK-LABEL: func.func @differences(
+// CHECK:           %[[P:.*]] = tensor.extract %{{.*}}[%[[I:.*]]] : tensor<64xf32>
+// CHECK-NEXT:      %[[Q:.*]] = tensor.extract %{{.*}}[%[[J:.*]]] : tensor<64xf32>
+// CHECK-NEXT:      %[[PQ:.*]] = arith.subf %[[P]], %[[Q]]
+// CHECK-NEXT:      %[[X:.*]] = arith.mulf %[[PQ]], %cst
+// CHECK-NEXT:      math.exp2 %[[X]]
+// CHECK:           %[[XY:.*]] = arith.subf %{{.*}}, %{{.*}} : f32
+// CHECK-NEXT:      %[[Y:.*]] = arith.mulf %[[XY]], %cst
+// CHECK-NEXT:      math.exp2 %[[Y]]
+func.func @differences(%p: tensor<64xf32>, %x: tensor<64x64xf32>, %y: tensor<64x64xf32>, %rows: index)
+    -> (tensor<64x64xf32>, tensor<64x64xf32>) {
+  %r:2 = "tile.map"(%rows, %rows) ({
+  ^bb0(%i: index, %j: index):
+    %of_row = tensor.extract %p[%i] : tensor<64xf32>
+    %of_column = tensor.extract %p[%j] : tensor<64xf32>
+    %d = arith.subf %of_row, %of_column : f32
+    %e = math.exp %d : f32
+    %a = tensor.extract %x[%i, %j] : tensor<64x64xf32>
+    %b = tensor.extract %y[%i, %j] : tensor<64x64xf32>
+    %c = arith.subf %a, %b : f32
+    %f = math.exp %c : f32
+    "tile.yield"(%e, %f) {operandSegmentSizes = array<i32: 2, 0>} : (f32, f32) -> ()
+  }) {reductions = [], resultSegmentSizes = array<i32: 2, 0>} : (index, index) -> (tensor<64x64xf32>, tensor<64x64xf32>)
+  return %r#0, %r#1 : tensor<64x64xf32>, tensor<64x64xf32>
+}
