@@ -9,10 +9,11 @@ import torch
 
 from amd_tools import needs_clang, needs_host_clang, needs_objdump
 from attn_mlir import linear_attention
-from attn_mlir.backends.amd import driver, translate
+from attn_mlir.backends.amd import driver, pipeline, translate
 from attn_mlir.backends.amd.compile import compile_all
 from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -32,14 +33,21 @@ def half(**fields: Any) -> Linear:
 
 
 def check(
-    program: Linear, length: int, heads: dict[str, int] | None = None, device: str = EMULATED, bar: float = 0.004, **more: Any
+    program: Linear,
+    length: int,
+    heads: dict[str, int] | None = None,
+    device: str = EMULATED,
+    bar: float = 0.004,
+    segment: int = 0,
+    **more: Any,
 ) -> dict[str, torch.Tensor]:
-    """Compares all results with the recurrence on the inputs as they are rounded."""
+    """Compares all results with the recurrence on the inputs as they are rounded. `segment`: positions that are swept at a time."""
     kinds: dict[str, str] = dict.fromkeys(("q", "k", "v", "factor"), program.element)
     given = inputs(program, 1, heads or GROUPED, length, **more)
     tensors = {n: torch.tensor(x) if n == "offsets" else torch.tensor(x).to(DTYPES[kinds.get(n, "f32")]) for n, x in given.items()}
     exact = {n: x.numpy() if n == "offsets" else x.double().numpy() for n, x in tensors.items()}
-    got = driver.compile_derivative(program.text(), "", (), False, device).run(list(tensors.values()))
+    name, prepare = prepare_derivative("", (), pipeline.OUTLINE, segment)
+    got = driver.compile_program(program.text(), name, prepare, device=device).run(list(tensors.values()))
     wanted = recurrence(program, exact)
     for (name, want), result in zip(wanted.items(), got, strict=True):
         found = result.double().numpy()
@@ -87,6 +95,27 @@ def test_decays_of_channels(channels: str, state: str, direction: str) -> None:
 @needs_host_clang
 def test_sequences_of_offsets() -> None:
     check(half(offsets=True, initial=True, final=True, interval=64), 150, offsets=np.array([0, 30, 30, 150]))
+
+
+@needs_host_clang
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"initial": True, "final": True, "mods": True, "element": "bf16"},
+        {"direction": "backward", "state": "vk", "final": True, "factor": True},
+    ],
+)
+def test_segments_swept_at_the_same_time(fields: dict[str, Any]) -> None:
+    """Equal to one sweep to the rounding of its 16-bit products; the last segment is short."""
+    program = half(interval=64, **fields)
+    one, parts = (check(program, 200, segment=segment) for segment in (0, 64))
+    for name, whole in one.items():
+        assert error(parts[name].double().numpy(), whole.double().numpy()) < 0.004, name
+
+
+@needs_host_clang
+def test_segments_with_decays_of_channels() -> None:
+    check(half(channels="key", initial=True, final=True), 150, segment=64)
 
 
 @needs_host_clang
