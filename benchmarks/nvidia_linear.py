@@ -7,9 +7,11 @@ installed, the table has its time as recorded on an H200 (h200_linear_reference.
 
     --cases mamba2,simple_gla,retention,retnet    --lengths 2048,4096,8192    --parts forward,backward
     --systems attn_mlir,peer,eager    --quick    small shapes    --device cpu    tests the script itself    --json FILE
+    --few    few heads and long sequences, which attn_mlir sweeps whole (0) and in segments of --segments 0,512,1024,2048,4096 positions
 """
 
 import argparse
+import functools
 import gc
 import importlib
 import json
@@ -110,15 +112,16 @@ def _decay(case: Case, x: Tensors, wide: torch.dtype) -> torch.Tensor:
     return torch.log(1 - torch.exp2(-5 - heads)).reshape(1, -1, 1).expand(x["v"].shape[0], -1, case.length)
 
 
-def ours(case: Case, x: Tensors) -> torch.Tensor:
+def ours(case: Case, x: Tensors, segment: int | None = None) -> torch.Tensor:
+    """`segment`: of how many positions are segments; 0: none, None: as attn_mlir chooses."""
     from attn_mlir.api.recurrences import mamba2, retention_linear, simple_gla
 
     match case.name:
         case "mamba2":
-            return mamba2(x["v"], x["dt"], x["A"], x["k"], x["q"])
+            return mamba2(x["v"], x["dt"], x["A"], x["k"], x["q"], segment_size=segment)
         case "simple_gla":
-            return simple_gla(x["q"], x["k"], x["v"], x["g"])[0]
-    return retention_linear(x["q"], x["k"], x["v"])[0]
+            return simple_gla(x["q"], x["k"], x["v"], x["g"], segment_size=segment)[0]
+    return retention_linear(x["q"], x["k"], x["v"], segment_size=segment)[0]
 
 
 def peer(case: Case) -> System | str:
@@ -158,16 +161,17 @@ def run_case(case: Case, args: argparse.Namespace) -> list[dict[str, Any]]:
     do = torch.randn(case.batch, case.length, case.heads, case.value_dim, device=args.device).bfloat16()
     wanted, gradients = exact(case, x, do)
     given: dict[str, System | str] = {"attn_mlir": lambda x: ours(case, x), "peer": peer(case), "eager": lambda x: eager(case, x)}
+    given |= {size: functools.partial(_in_segments, case, int(size)) for size in args.segments}
     rows = []
     for part in args.parts:
         found: dict[str, dict[str, Any]] = {}
         calls: dict[str, Callable[[], Any]] = {}
-        for name in args.systems:
+        for name in (*args.systems, *args.segments):
             system = given[name]
             if isinstance(system, str):
                 found[name] = {"reason": system}
                 continue
-            found[name], call = _prepare(part, system, x, do, (wanted, gradients, _TOLERANCE[name]))
+            found[name], call = _prepare(part, system, x, do, (wanted, gradients, _TOLERANCE.get(name, _TOLERANCE["attn_mlir"])))
             if call is not None:
                 calls[name] = call
         for name, samples in in_turn(calls, args.rounds, args.launches, args.device).items():
@@ -176,6 +180,10 @@ def run_case(case: Case, args: argparse.Namespace) -> list[dict[str, Any]]:
         rows.append({"case": case.name, "direction": part, **shape, "floor_ms": case.floor_ms(part == "backward"), "systems": found})
         del calls
     return rows
+
+
+def _in_segments(case: Case, segment: int, x: Tensors) -> torch.Tensor:
+    return ours(case, x, segment)
 
 
 def _prepare(
@@ -198,6 +206,33 @@ def _prepare(
         return {"errors": errors}, lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
     fixed = {name: t.detach() for name, t in x.items()}
     return {"errors": errors}, lambda: system(fixed)
+
+
+def few_heads(names: Sequence[str], lengths: Sequence[int], quick: bool) -> list[Case]:
+    """Shapes that leave most of a device idle."""
+    sizes = (1, 64) if quick else (8, 128), (4, 128)
+    return [
+        Case(name, 1, length, heads, heads, dim, dim) for name in names for heads, dim in sizes[: 1 if quick else 2] for length in lengths
+    ]
+
+
+def few_table(rows: Sequence[dict[str, Any]], segments: Sequence[str]) -> str:
+    """Times of whole sequences and of segments, and programs of a sweep, in markdown."""
+    heads = ("case", "heads", "T", "direction", "floor ms", "chosen ms", *[f"{size} ms (programs)" for size in segments], "0 / chosen")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in rows:
+        systems, length = row["systems"], row["length"]
+
+        def told(name: str, systems: dict[str, Any] = systems) -> str:
+            return f"{systems[name]['ms']:.3f}" if "ms" in systems[name] else systems[name].get("reason", "")
+
+        blocks = row["batch"] * row["heads"] * max(1, row["value_dim"] // 128)
+        programs = {size: blocks * (-(-length // int(size)) if int(size) else 1) for size in segments}
+        ratio = systems["0"]["ms"] / systems["attn_mlir"]["ms"] if "ms" in systems.get("0", {}) and "ms" in systems["attn_mlir"] else None
+        cells = [row["case"], row["heads"], length, row["direction"], f"{row['floor_ms']:.3f}", told("attn_mlir")]
+        cells += [f"{told(size)} ({programs[size]})" for size in segments]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{ratio:.2f}" if ratio else ""])) + " |")
+    return "\n".join(lines)
 
 
 def cases(names: Sequence[str], lengths: Sequence[int], quick: bool) -> list[Case]:
@@ -234,18 +269,24 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="mamba2,simple_gla,retention,retnet")
-    parser.add_argument("--lengths", default="2048,4096,8192")
+    parser.add_argument("--cases")
+    parser.add_argument("--lengths")
     parser.add_argument("--parts", default="forward,backward")
-    parser.add_argument("--systems", default="attn_mlir,peer,eager")
+    parser.add_argument("--systems")
+    parser.add_argument("--few", action="store_true")
+    parser.add_argument("--segments")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--launches", type=int, default=10)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(given)
-    for name in ("cases", "parts", "systems", "lengths"):
-        setattr(args, name, getattr(args, name).split(","))
+    usual = ("mamba2,simple_gla,retention,retnet", "2048,4096,8192", "attn_mlir,peer,eager", "")
+    few = ("simple_gla,retention", "16384,65536", "attn_mlir", "0,512,1024,2048,4096")
+    for name, value in zip(("cases", "lengths", "systems", "segments"), few if args.few else usual, strict=True):
+        setattr(args, name, value if getattr(args, name) is None else getattr(args, name))
+    for name in ("cases", "parts", "systems", "lengths", "segments"):
+        setattr(args, name, [each for each in getattr(args, name).split(",") if each])
     args.lengths = [int(length) for length in args.lengths]
     return args
 
@@ -256,12 +297,12 @@ def main(given: Sequence[str] | None = None) -> int:
         print("no NVIDIA GPU: torch.cuda.is_available() is false", file=sys.stderr)
         return 1
     rows: list[dict[str, Any]] = []
-    for case in cases(args.cases, args.lengths, args.quick):
+    for case in (few_heads if args.few else cases)(args.cases, args.lengths, args.quick):
         rows += run_case(case, args)
         gc.collect()
         if args.device != "cpu":
             torch.cuda.empty_cache()
-    print(table(rows))
+    print(few_table(rows, args.segments) if args.few else table(rows))
     if args.json:
         args.json.write_text(json.dumps({"rows": rows, "recorded": _REFERENCE["source"]}, indent=1))
     wrong = [row for row in rows if "reason" in row["systems"].get("attn_mlir", {})]

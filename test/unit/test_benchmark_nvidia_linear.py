@@ -27,6 +27,14 @@ def test_quick_run_on_a_cpu(script: Any, tmp_path: Path, capsys: pytest.CaptureF
     assert row["systems"]["eager"]["errors"]["o"] < 3e-2
 
 
+def test_few_heads_are_swept_in_segments(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--few", "--quick", "--device", "cpu", "--rounds", "1", "--launches", "1", "--cases", "simple_gla", "--lengths", "1024")
+    assert script.main([*options, "--segments", "0,512"]) == 0
+    forward, backward = capsys.readouterr().out.splitlines()[2:]
+    assert "| simple_gla | 1 | 1024 | forward |" in forward and "| simple_gla | 1 | 1024 | backward |" in backward
+    assert all(" (1) |" in row and " (2) |" in row for row in (forward, backward))
+
+
 def test_wrong_results_get_no_time(script: Any) -> None:
     case = script.Case("simple_gla", 1, 64, 2, 2, 16, 16)
     x = case.inputs("cpu")

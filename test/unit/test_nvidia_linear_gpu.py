@@ -77,15 +77,25 @@ def simple(leaves: dict[str, torch.Tensor], **options: Any) -> tuple[torch.Tenso
     return simple_gla(**given)
 
 
-def compare(shape: Shape, dtype: torch.dtype, gate: float, channels: bool = False, state: bool = False) -> None:
-    """o, the final state and all gradients; twice the same bits."""
+def poison() -> None:
+    """Leaves NaNs in memory that outputs land in next."""
+    for size in (1 << 20, 1 << 24, 1 << 28):
+        torch.full((size // 4,), torch.nan, device="cuda")
+
+
+def compare(
+    shape: Shape, dtype: torch.dtype, gate: float, channels: bool = False, state: bool = False, segment: int = 0
+) -> dict[str, float]:
+    """The errors of o, the final state and all gradients, none too large; twice the same bits."""
     leaves = leaves_of(shape, dtype, gate, channels, state)
     here = {name: x.clone().requires_grad_() for name, x in leaves.items()}
     exact = {name: x.double().requires_grad_() for name, x in leaves.items()}
     scale, call = shape.key_dim**-0.5, gla if channels else simple_gla
 
     def results() -> list[torch.Tensor]:
-        o, final = call(here["q"], here["k"], here["v"], here["g"], initial_state=here.get("state"), output_final_state=state)
+        poison()
+        options: dict[str, Any] = {"initial_state": here.get("state"), "output_final_state": state, "segment_size": segment}
+        o, final = call(here["q"], here["k"], here["v"], here["g"], **options)
         given = [o, final] if state else [o]
         return [*given, *torch.autograd.grad(given, list(here.values()), weights[: len(given)])]
 
@@ -98,6 +108,12 @@ def compare(shape: Shape, dtype: torch.dtype, gate: float, channels: bool = Fals
     errors = {name: error(x, y) for name, x, y in zip(names, found, wanted, strict=True)}
     assert not {name: value for name, value in errors.items() if not value < _BOUND}, errors
     assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
+    return errors
+
+
+def as_exact(parts: dict[str, float], whole: dict[str, float]) -> bool:
+    """Whether segments, swept at the same time, lose no more than one sweep does."""
+    return all(parts[name] < 1.2 * value + 1e-4 for name, value in whole.items())
 
 
 def test_the_formula_is_the_recurrence() -> None:
@@ -195,6 +211,30 @@ def test_sequences_side_by_side_do_not_meet(value_dim: int) -> None:
 
 
 @GPU
+@pytest.mark.parametrize(
+    ("shape", "dtype", "gate", "segment"),
+    [
+        (Shape(1, 1000, 4, 2, 128, 128), HALF, 0.1, 512),
+        (Shape(2, 4096, 2, 1, 128, 64), BRAIN, 0.01, 1024),
+        (Shape(1, 4096, 2, 2, 64, 128), HALF, 1.0, 512),
+        (Shape(1, 16384, 1, 1, 128, 128), BRAIN, 0.001, 2048),
+        (Shape(1, 1100, 2, 2, 256, 256), BRAIN, 0.1, 512),
+        (Shape(1, 1100, 2, 2, 96, 32), BRAIN, 0.1, 512),
+    ],
+    ids=str,
+)
+def test_segments_swept_at_the_same_time(shape: Shape, dtype: torch.dtype, gate: float, segment: int) -> None:
+    whole, parts = (compare(shape, dtype, gate, state=True, segment=size) for size in (0, segment))
+    assert as_exact(parts, whole), (whole, parts)
+
+
+@GPU
+def test_segments_with_decays_of_channels() -> None:
+    whole, parts = (compare(Shape(1, 1100), HALF, 0.1, channels=True, state=True, segment=size) for size in (0, 512))
+    assert as_exact(parts, whole), (whole, parts)
+
+
+@GPU
 def test_two_calls_through_the_state() -> None:
     leaves = leaves_of(Shape(2, 333), BRAIN, 0.1)
     o, final = simple(leaves, output_final_state=True)
@@ -205,15 +245,17 @@ def test_two_calls_through_the_state() -> None:
 
 
 @GPU
-def test_mamba2_and_its_gradients() -> None:
+@pytest.mark.parametrize(("length", "segment"), [(500, 0), (1300, 512)])
+def test_mamba2_and_its_gradients(length: int, segment: int) -> None:
     torch.manual_seed(0)
     given = {
-        name: torch.randn(2, 500, heads, dim, device="cuda").to(BRAIN) for name, heads, dim in (("x", 8, 64), ("B", 1, 128), ("C", 1, 128))
+        name: torch.randn(2, length, heads, dim, device="cuda").to(BRAIN)
+        for name, heads, dim in (("x", 8, 64), ("B", 1, 128), ("C", 1, 128))
     }
-    given["B"], given["dt"], given["A"] = given["B"] / 8, torch.rand(2, 500, 8, device="cuda"), -torch.rand(8, device="cuda") - 0.1
+    given["B"], given["dt"], given["A"] = given["B"] / 8, torch.rand(2, length, 8, device="cuda"), -torch.rand(8, device="cuda") - 0.1
     here = {name: x.clone().requires_grad_() for name, x in given.items()}
     exact = {name: x.double().requires_grad_() for name, x in given.items()}
-    y = mamba2(here["x"], here["dt"], here["A"], here["B"], here["C"])
+    y = mamba2(here["x"], here["dt"], here["A"], here["B"], here["C"], segment_size=segment)
     v, g = exact["x"] * exact["dt"].unsqueeze(3), exact["dt"] * exact["A"]
     wanted, _ = formula(exact["C"], exact["B"], v, g, 1.0)
     do = torch.randn_like(y)
@@ -221,6 +263,23 @@ def test_mamba2_and_its_gradients() -> None:
     found = torch.autograd.grad(y, list(here.values()), do)
     for name, x, r in zip(here, found, torch.autograd.grad(wanted, list(exact.values()), do.double()), strict=True):
         assert error(x, r) < _BOUND, name
+
+
+@GPU
+def test_retention_in_segments() -> None:
+    """Its decays are constants: no sum of a segment's decays is read from memory."""
+    leaves = leaves_of(Shape(2, 1100, key_dim=128, value_dim=128), BRAIN, 0.1)
+    weights, made = torch.randn_like(leaves["v"]), []
+    for segment in (0, 512):
+        q, k, v = (leaves[name].clone().requires_grad_() for name in "qkv")
+        o = retention_linear(q, k, v, segment_size=segment)[0]
+        made.append([o, *torch.autograd.grad(o, (q, k, v), weights)])
+    rate = torch.log(1 - torch.exp2(-5 - torch.arange(4, device="cuda", dtype=torch.float64)))
+    q, k, v = (leaves[name].double().requires_grad_() for name in "qkv")
+    o, _ = formula(q, k, v, rate.expand(2, 1100, 4), 128**-0.5)
+    wanted = [o, *torch.autograd.grad(o, (q, k, v), weights.double())]
+    for whole, part, known in zip(*made, wanted, strict=True):
+        assert error(part, known) < min(_BOUND, 1.2 * error(whole, known) + 1e-4)
 
 
 @GPU
