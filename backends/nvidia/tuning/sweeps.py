@@ -37,7 +37,8 @@ def _state_columns(facts: SweepFacts) -> int:
     """Columns of v that a program takes: states of more are shared by programs, which find place on a multiprocessor."""
     if facts.plain and facts.values % 128 == 0:
         return 128
-    most = 64 if facts.keys <= 256 or not (facts.exact or facts.channels) else 32  # two pieces of a larger state do not fit into shared memory
+    # Two pieces of a larger state do not fit into shared memory.
+    most = 64 if facts.keys <= 256 or not (facts.exact or facts.channels) else 32
     return next((size for size in (64, 48, 32, 16) if size <= most and facts.values % size == 0), facts.values)
 
 
