@@ -173,15 +173,15 @@ def test_every_sweep_of_the_backward_is_tuned(tmp_path: Any) -> None:
 
 @pytest.mark.gpu
 def test_a_tuned_program_computes_the_same(tmp_path: Any) -> None:
+    """A few candidates for the forward sweep; the file serves an object that measures nothing."""
     torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 4, 500, 64, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3))
+    q, k, v = (torch.randn(2, 4, 500, 64, device="cuda", dtype=torch.float16) for _ in range(3))
     decay = -torch.rand(2, 4, 500, device="cuda")
-    path = tmp_path / "tune.json"
-    found = LinearAttention(tune=True, tune_file=str(path))(q, k, v, decay)
-    made = torch.autograd.grad(found.float().square().sum(), (q, k, v))
-    usual = linear_attention(q, k, v, decay)
-    wanted = torch.autograd.grad(usual.float().square().sum(), (q, k, v))
-    for one, other in zip((found, *made), (usual, *wanted), strict=True):
-        assert (one - other).float().norm() <= 4e-3 * other.float().norm()
-    entries = json.loads(path.read_text())["entries"].values()
-    assert len(entries) == 4 and all(entry["tried"] > entry["failed"] for entry in entries)
+    path, text = tmp_path / "tune.json", traced(keys=64, values=64)
+    found = tune_module(text, Job(), [q, k, v, decay], path=str(path), count=2)
+    (entry,) = json.loads(path.read_text())["entries"].values()
+    assert entry["choices"] == found["attention"] and entry["tried"] - entry["failed"] >= 3
+    attention = LinearAttention(tune_file=str(path))
+    o, usual = attention(q, k, v, decay), linear_attention(q, k, v, decay)
+    assert (o - usual).float().norm() <= 4e-3 * usual.float().norm()
+    assert "nvidia.tuned" in attention.stages()["traced"]
