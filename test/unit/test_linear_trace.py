@@ -180,6 +180,21 @@ def test_wrong_arguments(changes: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"q": Q}, f"a step takes one position, but q has {T}: linear_attention takes many"),
+        ({"v": VALUES[:, :, :1]}, "q is [B, H, K], so that v must have 3 dimensions, too, got shape [2, 4, 1, 5]"),
+        ({"decay": RATES}, "so that decay must be [H], [B, H] or [B, H, K], got shape [4, 6]; [H, K] needs q with positions"),
+        ({"state": STATE.mT}, "initial_state has shape [2, 4, 5, 6], but [B, H, K, V] is [2, 4, 6, 5] in"),
+    ],
+)
+def test_wrong_arguments_of_a_step(changes: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {"q": Q[:, :, 0], "k": KEYS[:, :, 0], "v": VALUES[:, :, 0], **changes}
+    with raises(ArgumentError, text):
+        attn_mlir.linear_attention_step(**given)
+
+
+@pytest.mark.parametrize(
     ("role", "mod", "text"),
     [
         ("v_mod", lambda x, b: x, "v_mod `<lambda>`: takes (x, b), but is called with (x) or (x, b, h, t) or (x, b, h, t, d)"),

@@ -39,8 +39,10 @@ def linear_attention_step(
                 raise ArgumentError(f"q is [B, H, K], so that {name} must have 3 dimensions, too, got {_shape(tensor)}")
         q, k, v = q.unsqueeze(axis), k.unsqueeze(axis), v.unsqueeze(axis)
         if isinstance(decay, torch.Tensor) and decay.dim() > 1:
-            if decay.dim() > 3:
-                raise ArgumentError(f"q is [B, H, K], so that decay must be [H], [B, H] or [B, H, K], got {_shape(decay)}")
+            if decay.dim() > 3 or decay.shape[:2] != (v.shape[0], v.shape[3 - axis]):
+                raise ArgumentError(
+                    f"q is [B, H, K], so that decay must be [H], [B, H] or [B, H, K], got {_shape(decay)}; [H, K] needs q with positions"
+                )
             decay = decay.unsqueeze(axis)
     elif isinstance(q, torch.Tensor) and q.dim() == 4 and q.shape[axis] != 1:
         raise ArgumentError(f"a step takes one position, but q has {q.shape[axis]}: linear_attention takes many")
