@@ -147,17 +147,23 @@ def call_overhead(args: argparse.Namespace) -> dict[str, float]:
     return {name: 1e6 * statistics.median(samples) for name, samples in in_turn(systems, args.rounds, args.seconds).items()}
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def common_arguments(description: str | None, rounds: int) -> argparse.ArgumentParser:
+    """The options that benchmarks on a CPU have in common."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small cases only: tests the benchmark itself")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cases with TEXT in their name, such as 'causal' or 'D64 bf16'")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cases with TEXT in their name, such as 'causal' or 'gla'")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--seconds", type=float, default=0.05, help="how long one sample takes at least")
-    parser.add_argument("--no-flex", dest="flex", action="store_false", help="leave FlexAttention out, which takes long to compile")
-    parser.add_argument("--backward", action="store_true", help="gradients instead of results: forward and backward, and backward alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, each sample too, to FILE")
     parser.add_argument("--markdown", action="store_true", help="print the section for docs/performance.md")
+    return parser
+
+
+def arguments() -> argparse.Namespace:
+    parser = common_arguments(__doc__, rounds=9)
+    parser.add_argument("--no-flex", dest="flex", action="store_false", help="leave FlexAttention out, which takes long to compile")
+    parser.add_argument("--backward", action="store_true", help="gradients instead of results: forward and backward, and backward alone")
     return parser.parse_args()
 
 

@@ -12,11 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from cpu_attention import in_turn
+from cpu_attention import common_arguments, in_turn
 from cpu_linear_cases import Case, cases, chunked
 from cpu_machine import describe, measured_bandwidth, measured_peak
 from cpu_report import table
@@ -105,20 +104,8 @@ def row(result: dict[str, Any], peak: float, bandwidth: float) -> list[str]:
     return [result["case"], MEASURES[result["measure"]], *numbers, f"{floor:.2f}", f"{ours / floor:.2f}"]
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small cases only: tests the benchmark itself")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cases with TEXT in their name")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.05, help="how long one sample takes at least")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, each sample too, to FILE")
-    parser.add_argument("--markdown", action="store_true", help="print the section for docs/performance.md")
-    return parser.parse_args()
-
-
 def main() -> int:
-    args = arguments()
+    args = common_arguments(__doc__, rounds=7).parse_args()
     torch.set_num_threads(args.threads)
     seconds = 0.02 if args.quick else 0.5
     machine = describe(args.threads)
