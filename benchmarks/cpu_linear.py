@@ -1,7 +1,8 @@
 """Linear attention on the CPU, side by side with the chunked formula in eager PyTorch: python benchmarks/cpu_linear.py [--markdown].
 
 Results and gradients are compared with the same formula in float64 before anything is timed. Then both take turns, round by round, and
-medians over the rounds are reported. The formula runs with the chunk that is fastest for it in each case.
+medians over the rounds are reported. The formula runs with the chunk that is fastest for it in each case. Where there are fewer heads than
+threads, so that sequences are cut into segments, whole sequences (segment_size=0) take turns, too.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from cpu_report import table
 from attn_mlir import linear_attention
 
 MEASURES = {"forward": "forward", "backward": "backward", "both": "forward + backward"}
-COLUMNS = ("case", "measure", "attn-mlir, ms", "eager, ms", "x eager", "GFLOP/s", "floor, ms", "x floor")
+COLUMNS = ("case", "measure", "attn-mlir, ms", "eager, ms", "x eager", "GFLOP/s", "floor, ms", "x floor", "whole, ms")
 _CHUNKS = (16, 32, 64, 128)
 _BOUND = 2e-5
 
@@ -82,9 +83,11 @@ def run_case(case: Case, args: argparse.Namespace) -> list[dict[str, Any]]:
         return [{"case": case.name, "measure": m, "reason": f"wrong: errors {', '.join(f'{e:.1e}' for e in errors)}"} for m in MEASURES]
     ours, results = calls(linear_attention, inputs, upstream), []
     chunk = fastest_chunk(case, inputs, upstream)
-    eager = calls(lambda *x: chunked(*x, chunk=chunk), inputs, upstream)
+    ways = {"attn_mlir": ours, "eager": calls(lambda *x: chunked(*x, chunk=chunk), inputs, upstream)}
+    if case.heads < torch.get_num_threads():
+        ways["whole"] = calls(lambda *x: linear_attention(*x, segment_size=0), inputs, upstream)
     for measure in MEASURES:
-        samples = in_turn({"attn_mlir": ours[measure], "eager": eager[measure]}, args.rounds, args.seconds)
+        samples = in_turn({name: way[measure] for name, way in ways.items()}, args.rounds, args.seconds)
         times = {name: 1e3 * statistics.median(values) for name, values in samples.items()}
         results.append({
             "case": case.name, "measure": measure, "chunk": chunk, "errors": errors, "ms": times, "flops": case.flops(measure),
@@ -97,11 +100,12 @@ def run_case(case: Case, args: argparse.Namespace) -> list[dict[str, Any]]:
 def row(result: dict[str, Any], peak: float, bandwidth: float) -> list[str]:
     """The cells of one line."""
     if "reason" in result:
-        return [result["case"], MEASURES[result["measure"]], result["reason"], *["-"] * 5]
+        return [result["case"], MEASURES[result["measure"]], result["reason"], *["-"] * 6]
     ours, eager = result["ms"]["attn_mlir"], result["ms"]["eager"]
     floor = max(1e-6 * result["flops"] / peak, 1e-6 * result["bytes"] / bandwidth)
     numbers = [f"{ours:.2f}", f"{eager:.2f} ({result['chunk']})", f"{eager / ours:.2f}", f"{1e-6 * result['flops'] / ours:.0f}"]
-    return [result["case"], MEASURES[result["measure"]], *numbers, f"{floor:.2f}", f"{ours / floor:.2f}"]
+    whole = f"{result['ms']['whole']:.2f}" if "whole" in result["ms"] else "-"
+    return [result["case"], MEASURES[result["measure"]], *numbers, f"{floor:.2f}", f"{ours / floor:.2f}", whole]
 
 
 def main() -> int:

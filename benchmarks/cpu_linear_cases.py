@@ -59,7 +59,7 @@ class Case:
 
 
 def cases(quick: bool) -> list[Case]:
-    """Mamba-2, simple GLA, retention with wide heads, GLA; with `quick` a small one of each."""
+    """Mamba-2, simple GLA, retention with wide heads, GLA, long sequences of one head; with `quick` two small ones."""
     if quick:
         return [Case("mamba-2", 4, 1, 64, 16, 16), Case("gla", 2, 2, 64, 16, 16, True, 16)]
     return [
@@ -67,6 +67,8 @@ def cases(quick: bool) -> list[Case]:
         Case("simple gla", 8, 8, 2048, 128, 128),
         Case("retention", 4, 4, 2048, 256, 512),
         Case("gla", 4, 4, 2048, 128, 128, True, 32),
+        Case("simple gla", 1, 1, 8192, 64, 64),
+        Case("simple gla", 1, 1, 32768, 64, 64),
     ]
 
 

@@ -1,5 +1,6 @@
 """The benchmark of linear attention on the CPU runs, and checks what it times. Nothing here depends on speed."""
 
+import argparse
 import importlib
 import json
 import os
@@ -44,3 +45,19 @@ def test_the_formula_does_not_depend_on_chunks(benchmark: Any) -> None:
         inputs = [x.double() for x in case.inputs()]
         whole, steps = (benchmark.chunked(*inputs, chunk=chunk) for chunk in (64, 1))
         assert benchmark.error(whole, steps) < 1e-12
+
+
+def test_few_heads_are_also_timed_as_whole_sequences(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more threads than heads, the sweep without segments takes a turn; the table shows it in its last column."""
+    asked: list[int | None] = []
+
+    def formula(q: Any, k: Any, v: Any, decay: Any, segment_size: int | None = None) -> Any:
+        asked.append(segment_size)
+        return benchmark.chunked(q, k, v, decay, 16)
+
+    monkeypatch.setattr(benchmark, "linear_attention", formula)
+    for threads, whole in ((4, False), (5, True)):
+        monkeypatch.setattr(benchmark.torch, "get_num_threads", lambda threads=threads: threads)
+        results = benchmark.run_case(benchmark.cases(True)[0], argparse.Namespace(rounds=1, seconds=0.0))
+        assert [("whole" in result["ms"], benchmark.row(result, 1.0, 1.0)[-1] != "-") for result in results] == [(whole, whole)] * 3
+        assert (0 in asked) is whole
