@@ -1,0 +1,84 @@
+"""Programs whose sequences are cut into segments, kernel by kernel as the evaluator runs them, against the recurrence."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attn_mlir.backends.host import Step, read_host, read_kernel
+from attn_mlir.backends.program import HostProgram, Made, Plan, function_named, keep_kernels, prepare_derivative
+from attn_mlir.backends.segments import Machine
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.tiles import run_kernel
+from attn_mlir.registry import registry
+from linear_programs import Linear, error, inputs, recurrence
+
+SEGMENT, CHUNK = 16, 4
+
+
+class Evaluated(HostProgram):
+    """Tiled kernels, run by the evaluator."""
+
+    def __init__(self, text: str, columns: int) -> None:
+        """Programs of sweeps work on `columns` columns of v; 0: on all."""
+        module = ir.Module.parse(text)
+        Pipeline.parse(prepare_derivative("", (), segment=SEGMENT)[1], registry()).run(module)
+        host = read_host(function_named(module, "attention"))
+        keep_kernels(module, host)
+        Pipeline.parse(f"attn-chunk-rewrite{{chunk={CHUNK}}}", registry()).run(module)
+        for chunk in find_all(module, "attn.chunk") if columns else []:
+            assert chunk.parent is not None
+            chunk.parent.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([16, columns])
+        Pipeline.parse("attn-tile,canonicalize,cse", registry()).run(module)
+        self.module = module
+        super().__init__(host, {s.kernel: read_kernel(function_named(module, s.kernel), len(s.results)) for s in host.steps})
+
+    def machine(self) -> Machine:
+        return Machine(1)
+
+    def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
+        return tensor
+
+    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+        kernel = self.kernels[step.kernel]
+        slots = [(kernel.blocks,) if kind == "accumulate" else () for kind in kernel.outputs]
+        results = [np.full((*slot, *shape), np.nan) for slot, shape in zip(slots, made.shapes, strict=True)]
+        run_kernel(function_named(self.module, step.kernel), [*(x.numpy() for x in operands), *results])
+        return [torch.from_numpy(x.sum(axis=0) if slot else x) for slot, x in zip(slots, results, strict=True)]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("channels", "state", "columns"), [("none", "kv", 0), ("none", "vk", 2), ("key", "kv", 2), ("value", "vk", 0)])
+def test_everything(direction: str, channels: str, state: str, columns: int) -> None:
+    program = Linear(
+        4, 6, 0, direction, channels, state, initial=True, final=True, factor=channels == "none", interval=8, mods=True,
+        element="f64", score="f64",
+    )  # fmt: skip
+    check(program, 2, {"q": 2, "k": 1, "v": 2, "decay": 1}, 41, columns)
+
+
+@pytest.mark.parametrize(("heads", "counts"), [(0, {"q": 4, "k": 1, "v": 2, "decay": 4}), (1, {"q": 1, "k": 4, "v": 2})])
+@pytest.mark.parametrize("state", ["kv", "vk"])
+def test_heads_of_another_operand(heads: int, counts: dict[str, int], state: str) -> None:
+    program = Linear(4, 2, 0, state=state, decay="decay" in counts, heads=heads, element="f64", score="f64")
+    check(program, 1, counts, 50)
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 64])
+def test_lengths(length: int) -> None:
+    check(Linear(4, 2, 0, final=True, element="f64", score="f64"), 3, {"q": 1, "k": 1, "v": 1}, length)
+
+
+def check(program: Linear, batch: int, heads: dict[str, int], length: int, columns: int = 0) -> None:
+    given = inputs(program, batch, heads, length)
+    given |= {"table": given["table"].astype(np.float32)} if program.mods else {}
+    wanted = recurrence(program, given)
+    with ir.Context() as context:
+        load_all(context)
+        made = Evaluated(program.text(), columns).run([torch.from_numpy(x) for x in given.values()])
+    for name, value in zip(("o", *program.outputs), made, strict=True):
+        assert error(value.numpy(), wanted[name]) < 1e-12, name
