@@ -82,6 +82,13 @@ def test_backward(name: str, arch: str, element: str, head: int, sums: int) -> N
 
 
 @needs_clang
+@pytest.mark.parametrize(("head", "element"), [(192, "f16"), (256, "bf16")])
+def test_backward_of_wide_heads_needs_no_scratch(head: int, element: str) -> None:
+    binaries = compile_all(codes(program("plain-softmax", head, head, element), prepare=BACKWARD))
+    assert [binary.scratch for binary in binaries] == [0] * len(binaries)
+
+
+@needs_clang
 @pytest.mark.parametrize(
     "name", ["alibi-signed", "bias", "document-causal", "entropy", "layer-norm", "query-key-value-mods", "retention", "softcap"]
 )

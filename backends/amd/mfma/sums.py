@@ -73,7 +73,8 @@ class Sums:
             rows = f"{arguments.pointer(source)} + {address}, {core.value(count)}, {stride}, {columns}"
             writer.line(f"const attn::Rows rows = attn::rows_of({rows});")
             with writer.unrolled("i", tile.tiles), writer.unrolled("t", _KEYS // 16):
-                key = "t / 2 * 32 + column + t % 2 * 8"
+                # An opaque column keeps clang from computing the addresses of all rows before a loop, where no registers are left for them.
+                key = f"t / 2 * 32 + {'attn::opaque(column)' if core.recompute else 'column'} + t % 2 * 8"
                 writer.line(f"{name}[i][t] = attn::load_column<{columns}>(rows, (int){stride}, {key}, {self._column(tile)});")
 
     def _column(self, tile: Columns) -> str:
