@@ -18,6 +18,7 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
 INPUTS = Path(__file__).parent.parent / "Inputs"
+FORWARD = "attn-differentiate{functions=fwd wrt=q+k+v only=true remainder=true}"
 BACKWARD = "attn-differentiate{functions=bwd wrt=q+k+v only=true},amd-split-sums,attn-simplify,attn-outline{keep-hosts=false}"
 
 
@@ -56,6 +57,16 @@ def test_forward_has_two_waves_and_no_spills(name: str, head: int, element: str)
     assert binary.spills == binary.scratch == 0
     assert binary.waves == 2
     assert binary.shared == code.shared_bytes == 32768
+
+
+@needs_clang
+@pytest.mark.parametrize("head", [64, 128])
+@pytest.mark.parametrize("name", ["plain-softmax", "causal-softmax"])
+def test_forward_for_gradients_has_no_spills(name: str, head: int) -> None:
+    """With the saved row values, and what rounding takes from o."""
+    (binary,) = compile_all(codes(program(name, head), prepare=FORWARD))
+    assert binary.spills == binary.scratch == 0
+    assert binary.waves == 2
 
 
 @needs_clang

@@ -18,7 +18,8 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     """The schedule of a kernel with matrix products in 16 bits.
 
     `waves` per SIMD; `reverse`: the last blocks of rows first; `in_turn`: rows and columns of a block share memory, one after the other;
-    `recompute`: addresses are computed in each step anew, as there are no registers to keep them.
+    `recompute`: addresses are computed in each step anew, as there are no registers to keep them; `late`: only what follows from the
+    number of the thread is, where it is used.
 
     None for other kernels. Raises UnsupportedError where such a kernel cannot be made.
     """
@@ -32,6 +33,8 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     fields: Fields = {"waves": 1 if pairs or columns > 128 else 2, "reverse": int(_uneven(kernel) and not pairs), "in_turn": 0}
     if columns > 128 and find_all(kernel, "tile.accumulate"):
         fields["recompute"] = 1
+    if columns <= 128 and not pairs and _keeps_much(kernel):
+        fields["late"] = 1
     if choices.get("deterministic"):
         # Each program adds to a slot of its own, in which a lane adds to its elements one after the other, or waves and lanes have turns.
         fields |= {"deterministic": 1, "sums": "slots"}
@@ -50,6 +53,13 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
 def emit(kernel: ir.Operation, target: AmdTarget) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for what this emitter cannot do."""
     return Kernel(kernel, {**attributes.read(kernel, SCHEDULE), "arch": target.arch}).emit()
+
+
+def _keeps_much(kernel: ir.Operation) -> bool:
+    """Whether a lane keeps a factor of weights in f16 and values of its row, which two waves a SIMD leave no registers for."""
+    stored = [store.operands[0].type for store in find_all(kernel, "tile.store")]
+    half = any(isinstance(ir.RankedTensorType(type_).element_type, ir.F16Type) for type_ in stored)
+    return half and "tile.lift" not in kernel.attributes and any(ir.RankedTensorType(type_).rank == 1 for type_ in stored)
 
 
 def _uneven(kernel: ir.Operation) -> bool:

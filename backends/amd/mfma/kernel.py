@@ -42,7 +42,7 @@ class Kernel:
             core,
             core.aligned,
             self.schedule,
-            [*["#define ATTN_RECOMPUTE"] * core.recompute, '#include "attn_amd.h"'],
+            [*["#define ATTN_RECOMPUTE"] * (core.recompute or "late" in self.schedule), '#include "attn_amd.h"'],
             start,
             threads=64 * WAVES,
             shared=max(16, sweep.staging.bytes, sweep.sums.bytes),
