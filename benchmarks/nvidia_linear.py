@@ -224,14 +224,15 @@ def few_table(rows: Sequence[dict[str, Any]], segments: Sequence[str]) -> str:
         systems, length = row["systems"], row["length"]
 
         def told(name: str, systems: dict[str, Any] = systems) -> str:
-            return f"{systems[name]['ms']:.3f}" if "ms" in systems[name] else systems[name].get("reason", "")
+            found = systems.get(name, {})
+            return f"{found['ms']:.3f}" if "ms" in found else found.get("reason", "")
 
         blocks = row["batch"] * row["heads"] * max(1, row["value_dim"] // 128)
         programs = {size: blocks * (-(-length // int(size)) if int(size) else 1) for size in segments}
-        ratio = systems["0"]["ms"] / systems["attn_mlir"]["ms"] if "ms" in systems.get("0", {}) and "ms" in systems["attn_mlir"] else None
+        times = [systems.get(name, {}).get("ms") for name in ("0", "attn_mlir")]
         cells = [row["case"], row["heads"], length, row["direction"], f"{row['floor_ms']:.3f}", told("attn_mlir")]
         cells += [f"{told(size)} ({programs[size]})" for size in segments]
-        lines.append("| " + " | ".join(map(str, [*cells, f"{ratio:.2f}" if ratio else ""])) + " |")
+        lines.append("| " + " | ".join(map(str, [*cells, f"{times[0] / times[1]:.2f}" if all(times) else ""])) + " |")
     return "\n".join(lines)
 
 
