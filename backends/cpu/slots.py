@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from attn_mlir.backends import memory
+from attn_mlir.backends.cpu.pages import in_large_pages
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.memory import Memory
 
@@ -102,4 +103,7 @@ def allocate(kernel: Kernel, output: int, grid: Grid, shape: torch.Size, dtype: 
     """The memory of an output of a launch; see `memory.allocate`."""
     kind = kernel.outputs[output]
     slots = grid.slots(kernel.disjoint[output]) if kind == "scatter" else (grid.blocks, 1, 1)
-    return memory.allocate(kind, shape, dtype, "cpu", transposed, slots, (grid.blocks, grid.batch, grid.heads))
+    made = memory.allocate(kind, shape, dtype, "cpu", transposed, slots, (grid.blocks, grid.batch, grid.heads))
+    if kind == "store":
+        in_large_pages(made.tensor)
+    return made
