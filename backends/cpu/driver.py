@@ -43,14 +43,16 @@ class CpuKernel:
     """A program compiled for the CPU.
 
     Grouped heads with a single query, as in decoding, have a second kernel whose rows are the heads of a group
-    (`attn-pack-heads`). It is compiled at the first call with grouped heads, so that no later length compiles anything.
+    (`attn-pack-heads`). It is compiled at the first call with grouped heads, so that no later length compiles anything. Few queries have
+    one with smaller blocks, compiled at the first call with them.
     """
 
     def __init__(self, source: str, worker: Worker, signature: Signature) -> None:
         self._source = source
         self._worker = worker
         self._signature = signature
-        self._decoder: Worker | None = None
+        self._small: dict[bool, tuple[Worker, Signature]] = {}
+        """Kernels for few rows: heads of a group where true, else queries."""
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Kernel.run`."""
@@ -66,23 +68,27 @@ class CpuKernel:
             o = torch.empty((batch, heads, q_len, columns), dtype=q.dtype, device="cpu")
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = [torch.empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
-        results, worker = [o, *rows], self._worker
+        results, worker, signature = [o, *rows], self._worker, self._signature
         if not batch * heads * q_len:
             return results
         targets = results
-        if heads != k.shape[1]:
-            decoder = self._single_query_worker()
-            if q_len == 1:
-                group = heads // k.shape[1]
-                worker, q, targets = decoder, _group_heads(q, group), [_group_heads(target, group) for target in targets]
-        launch(worker, (q, k, v), captures, self._signature.scalars, targets, self._signature.block_q)
+        grouped = heads != k.shape[1]
+        decoder = self._of_few_rows(True) if grouped else None
+        if decoder is not None and q_len == 1:
+            group = heads // k.shape[1]
+            q, targets = _group_heads(q, group), [_group_heads(target, group) for target in targets]
+            worker, signature = decoder
+        elif q_len <= pipeline.FEW_ROWS[0]:
+            worker, signature = self._of_few_rows(False)
+        launch(worker, (q, k, v), captures, signature.scalars, targets, signature.block_q)
         return results
 
-    def _single_query_worker(self) -> Worker:
-        if self._decoder is None:
+    def _of_few_rows(self, packed: bool) -> tuple[Worker, Signature]:
+        if packed not in self._small:
             with LOCK:
-                self._decoder = self._decoder or _compile(self._source, pack_heads=True)[0]
-        return self._decoder
+                if packed not in self._small:
+                    self._small[packed] = _compile(self._source, few=True, pack_heads=packed)
+        return self._small[packed]
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""
@@ -102,10 +108,11 @@ def compile_module(source: str) -> CpuKernel:
     return kernel
 
 
-def _compile(source: str, pack_heads: bool = False) -> tuple[Worker, Signature]:
+def _compile(source: str, few: bool = False, pack_heads: bool = False) -> tuple[Worker, Signature]:
     _COMPILED["count"] += 1
-    first = f"attn-pack-heads,{pipeline.KERNEL}" if pack_heads else pipeline.KERNEL
-    key = disk_cache.key_of(source, first, pipeline.LLVM, host().name, disk_cache.version("cpu"))
+    first = f"attn-pack-heads,{pipeline.ONLINE}" if pack_heads else pipeline.ONLINE
+    blocks = pipeline.FEW_ROWS if few else ()
+    key = disk_cache.key_of(source, first, str(blocks), pipeline.TILES, pipeline.LLVM, host().name, disk_cache.version("cpu"))
     found = disk_cache.load(key, SUFFIX)
     with ir.Context() as context:
         load_all(context)
@@ -115,12 +122,13 @@ def _compile(source: str, pack_heads: bool = False) -> tuple[Worker, Signature]:
             signature = Signature(fields["block_q"], fields["row_outputs"], tuple(fields["scalars"]), dims, fields["element"])
             module = ir.Module.parse(text)
         else:
-            module, signature = _lower(source, first)
+            module, signature = _lower(source, first, blocks)
             disk_cache.save(key, SUFFIX, bytecode(module), asdict(signature))
         return load_workers(module, ["attention"])["attention"], signature
 
 
-def _lower(source: str, first: str) -> tuple[ir.Module, Signature]:
+def _lower(source: str, first: str, blocks: Sequence[int]) -> tuple[ir.Module, Signature]:
+    """`first` leads to online form; `blocks` are other block sizes than usual."""
     with reported():
         module = ir.Module.parse(source)
         function = function_named(module, "attention")
@@ -129,6 +137,9 @@ def _lower(source: str, first: str) -> tuple[ir.Module, Signature]:
         scalars = tuple("tensor" if isinstance(argument, ir.RankedTensorType) else str(argument) for argument in arguments)
         row_outputs = len(type_.results) - 1
         Pipeline.parse(first, registry()).run(module)
+        if blocks:
+            function_named(module, "attention").attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get(blocks)
+        Pipeline.parse(pipeline.TILES, registry()).run(module)
         sizes = ir.DictAttr(function_named(module, "attention").attributes["tile.kernel"])
         signature = Signature(ir.IntegerAttr(sizes["block_q"]).value, row_outputs, scalars, (q.shape[3], v.shape[3]), str(q.element_type))
         Pipeline.parse(pipeline.LLVM, registry()).run(module)

@@ -7,9 +7,12 @@ LLVM = (
 )
 
 
-# Sixteen query rows fill one vector of f32 on AVX-512 and two on AVX2. More rows reuse each key more often, but measured no
-# faster (keys come from the L1 and L2 caches), and waste lanes on short sequences.
-_BLOCK_Q, _BLOCK_KV = 16, 64
+# Query rows of a block: two vectors of f32 on AVX-512, so that every number of a key or value that is read serves two multiplications. With
+# one vector there would be a read for each of these, and read ports the limit (Intel Xeon: 100 instead of 130 of 166 GFLOP/s a core).
+_BLOCK_Q, _BLOCK_KV = 32, 64
+
+FEW_ROWS = (16, _BLOCK_KV)
+"""Block sizes for so few query rows that they fill no more than one vector."""
 
 # Chunks of linear attention: what a position costs beside the state grows with them, how often the state is read and written falls.
 # Where channels have decays of their own, products of a chunk cost exponentials, too.
@@ -17,19 +20,24 @@ _CHUNK, _CHANNEL_CHUNK = 32, 16
 _LINEAR = "sub-chunk=4 prefix=f64 balanced=true widen=true straight=true"
 
 
-def kernel(chunk: int, channel_chunk: int) -> str:
-    """From stage 0 to the scheduled kernel, with chunks of so many positions."""
+def online(chunk: int, channel_chunk: int) -> str:
+    """From stage 0 to online or chunked form, with chunks of so many positions."""
     return (
         f"attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite{{chunk={chunk} channel-chunk={channel_chunk}}},"
-        f"attn-guard-empty-rows,attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV} {_LINEAR}}},"
-        "canonicalize,cse,tile-schedule{target=cpu}"
+        "attn-guard-empty-rows"
     )
 
 
-KERNEL = kernel(_CHUNK, _CHANNEL_CHUNK)
+ONLINE = online(_CHUNK, _CHANNEL_CHUNK)
+"""From stage 0 to online or chunked form."""
+
+TILES = f"attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV} {_LINEAR}}},canonicalize,cse,tile-schedule{{target=cpu}}"
+"""From there to the scheduled kernel."""
+
+KERNEL = f"{ONLINE},{TILES}"
 """From stage 0 to the scheduled kernel."""
 
-STEP = kernel(1, 1)
+STEP = f"{online(1, 1)},{TILES}"
 """The same for linear attention of a single position."""
 
 ALL = f"{KERNEL},{LLVM}"

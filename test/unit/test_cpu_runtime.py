@@ -37,7 +37,7 @@ def test_disk_cache(tmp_path, monkeypatch):
     files = sorted(tmp_path.iterdir())
     assert [file.suffix for file in files] == [".json", ".mlirbc"]
 
-    def lower(source, first):
+    def lower(source, first, blocks):
         raise RuntimeError("compiled again")
 
     monkeypatch.setattr(cpu, "_lower", lower)
@@ -145,10 +145,22 @@ def test_code_for_other_machines(monkeypatch, vector_bytes, registers, features)
         assert (lse.double() - scores.logsumexp(-1)).abs().max() < 2e-5
 
 
+def test_few_queries_have_smaller_blocks():
+    """A kernel of their own, compiled when there are such queries; the values are those of more."""
+    kernel = compiled(SOFTMAX)
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 40, 64)
+    whole = kernel.run(q, k, v, [])[0]
+    assert not kernel._small
+    part = kernel.run(q[:, :, :16], k[:, :, :16], v[:, :, :16], [])[0]
+    assert (part - whole[:, :, :16]).abs().max() < 1e-6
+    assert kernel._small[False][1].block_q == 16 < kernel._signature.block_q
+
+
 @pytest.mark.parametrize("rows", [1, 5, 17, 48])
 def test_any_number_of_rows_a_block(monkeypatch, rows):
     """Columns of tiles are then not aligned to vectors."""
-    monkeypatch.setattr(cpu.pipeline, "KERNEL", cpu.pipeline.KERNEL.replace("block-q=16", f"block-q={rows}"))
+    monkeypatch.setattr(cpu.pipeline, "TILES", cpu.pipeline.TILES.replace("block-q=32", f"block-q={rows}"))
     monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 77, 64)
