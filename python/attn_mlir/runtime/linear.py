@@ -1,6 +1,7 @@
 """Programs of linear attentions: what they check and compute besides what those of attentions do."""
 
 import dataclasses
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -111,6 +112,7 @@ class LinearProgram(Program):
         if found is None:
             names = wrt.split("+") if wrt else []
 
+            @functools.cache
             def compile_for(segment: int) -> driver.Program:
                 try:
                     return driver.compile_derivative(self.text, device, function, names, deterministic, segment)
