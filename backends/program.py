@@ -13,7 +13,7 @@ import torch
 
 from attn_mlir.backends.host import Argument, Host, Kernel, Result, Step
 from attn_mlir.backends.roles import has_positions, is_linear, is_same, shape_of
-from attn_mlir.backends.segments import Machine, choose_segment
+from attn_mlir.backends.segments import SHORTEST, Machine, choose_segment
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.mlir import ir
@@ -71,8 +71,8 @@ class HostProgram(ABC):
 
     def segment_for(self, inputs: Sequence[Any]) -> int:
         """See `driver.Program.segment_for`."""
-        batch, heads, length = inputs[2].shape[:3]
-        return choose_segment(self.kernels, batch, heads, length, self.machine())
+        batch, heads, length, _ = inputs[2].shape
+        return 0 if length < SHORTEST else choose_segment(self.kernels, batch, heads, length, self.machine())
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
         """See `driver.Program.results`."""

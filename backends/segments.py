@@ -22,6 +22,8 @@ from attn_mlir.backends.host import Kernel
 
 UNIT = 512
 """Segments have a multiple of so many positions: every chunk and every interval between states divides it."""
+SHORTEST = 2 * UNIT
+"""Shorter sequences stay whole; asked first, as it costs next to nothing."""
 _PASS = 0.1
 _GAIN = 0.9
 """What segments must cost, as a part of the cost without them, to be worth their memory."""
@@ -42,7 +44,7 @@ def choose_segment(kernels: Mapping[str, Kernel], batch: int, heads: int, length
     `kernels` are those of the program without segments; o is [batch, heads, length, V].
     """
     sweeps = [kernel for kernel in kernels.values() if kernel.grid == "chunks"]
-    if length < 2 * UNIT or any(kernel.sequences >= 0 for kernel in sweeps):
+    if length < SHORTEST or any(kernel.sequences >= 0 for kernel in sweeps):
         return 0
     return _cheapest(tuple((batch * heads * kernel.blocks, kernel.block_q) for kernel in sweeps), length, machine)
 
