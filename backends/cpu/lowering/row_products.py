@@ -82,7 +82,7 @@ def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Call
         type_ = ir.VectorType.get([context.lanes], context.score)
         ask(upcoming, part(row, column), down * across)
         elements = left.elements(row, rows)
-        loop = scf.ForOp(emit.index(0), emit.index(depth), emit.index(1), [emit.number(type_, 0.0)] * (rows * wide))
+        loop = scf.ForOp(*_span(op, row, rows, depth), emit.index(1), [emit.number(type_, 0.0)] * (rows * wide))
         with ir.InsertionPoint(loop.body):
             k = loop.induction_variable
             start = right.at(k, column)
@@ -101,6 +101,17 @@ def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Call
         _blocks(target.rows, rows, lambda row, count: block(row, count, column, wide))
 
     _blocks(target.width, wide * context.lanes, lambda column, count: columns(column, count // context.lanes))
+
+
+def _span(op: ir.Operation, row: ir.Value, rows: int, depth: int) -> tuple[ir.Value, ir.Value]:
+    """Where the first factor of a product is not zero in all of these rows."""
+    begin, end = emit.index(0), emit.index(depth)
+    match ir.StringAttr(op.attributes["zeros"]).value if "zeros" in op.attributes else "":
+        case "above":
+            end = arith.MinSIOp(emit.add(row, emit.index(rows)), end).result
+        case "below":
+            begin = row
+    return begin, end
 
 
 def block_sizes(rows: int, vectors: int, registers: int) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """The CPU schedule of kernels whose tiles all have static shapes, as linear attention has: tiles lie row by row in per-thread buffers.
 
-Vectors lie along columns. Rows and columns are padded to whole vectors, so that products and transpositions need no tails.
+Vectors lie along columns. Rows and columns are padded to whole vectors, so that products and transpositions need no tails. `zeros` on a
+product says on which side of the diagonal its first factor is zero, `layout` on a load that its tile can be read in memory.
 """
 
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.cpu.lowering.kernel import score_type
 from attn_mlir.backends.cpu.lowering.row_tiles import elements_of
+from attn_mlir.backends.cpu.passes.triangles import zeros_of
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -29,6 +31,10 @@ def schedule_rows(kernel: ir.Operation) -> bool:
     buffers = _Buffers(lanes, score_type(kernel))
     if not _place(kernel.regions[0].blocks[0], buffers, {}):
         return False
+    for op in find_all(kernel, "tile.dot", *_ACCUMULATE):
+        side = zeros_of(list(op.operands)[-2])
+        if side is not None and not ("transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value):
+            op.attributes["zeros"] = ir.StringAttr.get(side, op.context)
     transposed = [op.operands[len(op.operands) - 1] for op in find_all(kernel, "tile.dot", *_ACCUMULATE) if _transposes(op)]
     scratch = max((elements_of(tile.type, buffers.lanes, buffers.score) for tile in transposed), default=0)
     i64 = ir.IntegerType.get_signless(64, kernel.context)
