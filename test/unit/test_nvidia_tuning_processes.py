@@ -23,15 +23,22 @@ def test_a_worker_tells_what_is_wrong() -> None:
 
 
 def test_candidates_are_compiled_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay for further candidates, until the bench is closed."""
     steps: list[int] = []
-    problems = GpuBench(Job(), [], "bhsd", processes=2).compile(["module { nonsense }"] * 3, lambda: steps.append(1))
-    assert len(steps) == 3
+    with contextlib.closing(GpuBench(Job(), [], "bhsd", processes=2)) as bench:
+        problems = bench.compile(["module { nonsense }"] * 3, lambda: steps.append(1))
+        processes = [worker._process for worker in bench._workers]
+        problems += bench.compile(["module { nonsense }"], lambda: steps.append(1))
+        assert [worker._process for worker in bench._workers] == processes and len(processes) == 2
+    assert len(steps) == 4
     assert all("CompileError" in problem for problem in problems)
+    assert all(process is not None and process.poll() is not None for process in processes)
 
 
 def test_a_process_that_dies_costs_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    assert GpuBench(Job(), [], "bhsd", 1).compile(["module {}"] * 2, lambda: None) == ["the compiling process died"] * 2
+    with contextlib.closing(GpuBench(Job(), [], "bhsd", 1)) as bench:
+        assert bench.compile(["module {}"] * 2, lambda: None) == ["the compiling process died"] * 2
 
 
 # ---- running candidates in a process of their own

@@ -28,17 +28,23 @@ _TOLERANCE = 0.02
 
 
 class GpuBench:
-    """The `Bench` of a program: `job` says which derivative of it is tuned, `inputs` what it is run on."""
+    """The `Bench` of a program: `job` says which derivative of it is tuned, `inputs` what it is run on.
+
+    Its processes live until `close`.
+    """
 
     def __init__(self, job: Job, inputs: Sequence[Any], layout: str, processes: int = 0) -> None:
         self._job, self._inputs, self._layout = job, list(inputs), layout
         self._processes = processes or max(os.cpu_count() or 1, 1)
         self._flush: torch.Tensor | None = None
         self._trial = Trial(job, inputs, layout)
+        self._workers: list[_Worker] = []
 
     def close(self) -> None:
-        """Ends the process that runs candidates first."""
+        """Ends the process that runs candidates first, and those that compile."""
         self._trial.close()
+        for worker in self._workers:
+            worker.close()
 
     def compile(self, texts: Sequence[str], done: Callable[[], None]) -> list[str]:
         """See `Bench.compile`."""
@@ -47,18 +53,16 @@ class GpuBench:
             jobs.put(number)
         problems = [""] * len(texts)
 
-        def work() -> None:
-            worker = _Worker(self._job)
-            with contextlib.closing(worker):
+        def work(worker: _Worker) -> None:
+            with contextlib.suppress(queue.Empty):
                 while True:
-                    try:
-                        number = jobs.get_nowait()
-                    except queue.Empty:
-                        return
+                    number = jobs.get_nowait()
                     problems[number] = worker.compile(texts[number])
                     done()
 
-        threads = [threading.Thread(target=work) for _ in range(min(self._processes, len(texts)))]
+        count = min(self._processes, len(texts))
+        self._workers += [_Worker(self._job) for _ in range(count - len(self._workers))]
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in self._workers[:count]]
         for thread in threads:
             thread.start()
         for thread in threads:
