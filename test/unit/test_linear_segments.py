@@ -136,6 +136,11 @@ def test_engines_and_recurrences_take_segments() -> None:
     assert not torch.equal(whole, cut) and torch.allclose(whole, cut, atol=1e-4)
 
 
+def test_stages_show_the_segments_that_were_asked_for() -> None:
+    assert "attn-split-sequences" not in attn_mlir.LinearAttention().stages()
+    assert '"attn.state_scan"' in attn_mlir.LinearAttention(segment_size=1024).ir("attn-split-sequences")
+
+
 @pytest.mark.parametrize("size", [100, -512, 512.0, True, "auto"])
 def test_other_sizes_are_refused(size: Any) -> None:
     q, k, v = (torch.randn(1, 1, 64, 16) for _ in range(3))

@@ -61,8 +61,8 @@ class LinearRun:
         return self.program.results(inputs)
 
     def stages(self) -> dict[str, str]:
-        """See `driver.Program.stages`."""
-        return self.program.stages()
+        """See `driver.Program.stages`; those of segments where their length is given."""
+        return (self.split(self.segment) if self.segment else self.program).stages()
 
 
 @dataclasses.dataclass(frozen=True)
