@@ -13,20 +13,6 @@
 // LOOPS:         %[[END:.*]] = arith.minsi %{{.*}}, %c32
 // LOOPS:         scf.for %{{.*}} = %c0 to %[[END]] step %c1 iter_args
 // LOOPS:         scf.for %{{.*}} = %{{arg[0-9]+}} to %c32 step %c1 iter_args
-func.func @triangles(
-// CHECK:         "tile.dot"{{.*}} zeros = "above"
-// CHECK:         "tile.dot_add"{{.*}} zeros = "below"
-// CHECK:         "tile.dot_add"
-// CHECK-NOT:     zeros
-// CHECK:         return
-
-// The rows of a block multiply what their last one reaches, or what their first one does.
-// LOOPS:         scf.for %[[ROW:.*]] = %c0 to %c32
-// LOOPS:           %[[LAST:.*]] = arith.addi %[[ROW]]
-// LOOPS:           %[[END:.*]] = arith.minsi %[[LAST]], %c32
-// LOOPS:           scf.for %{{.*}} = %c0 to %[[END]] step %c1 iter_args
-// LOOPS:         scf.for %[[ROW:.*]] = %c0 to %c32
-// LOOPS:           scf.for %{{.*}} = %[[ROW]] to %c32 step %c1 iter_args
 func.func @triangles(%n: index, %k: memref<?x?x?x32xf32, strided<[?, ?, ?, ?]>>) attributes {tile.kernel = {block_q = 32, block_kv = 32, grid = "chunks", score = f32}} {
   %b = "tile.program_id"() {axis = 2} : () -> index
   %c32 = arith.constant 32 : index
