@@ -48,7 +48,6 @@ def code_of(**fields: object) -> KernelCode:
         {"k": 96},
         {"v": 32},
         {"chunk": 32},
-        {"offsets": True},
         {"k": 64, "v": 192},
     ],
 )
@@ -96,10 +95,19 @@ def test_sums_of_blocks_of_columns_have_slots() -> None:
     assert re.search(r"\w+\[block \* \w+_s0 \+ batch \* \w+_s1 .*\] = sum;", code_of(v=128, value_block=64, factor=True).source)
 
 
+def test_rows_of_another_sequence_are_cut_off() -> None:
+    packed, alone = code_of(v=128, offsets=True).source, code_of(v=128).source
+    # k and v become zeros there, and o's rows are stored by threads: the copy engine would write the next sequence's.
+    assert packed.count("store_shared_int4(at + ") == 2 and "store_shared_int4(at + " not in alone
+    assert re.search(r"if \(n_\d+ < 64\) \{\s+for .*place < 512.*\{\s.*\s+if \(i < n_\d+\) .*rows_of_o\[", packed)
+    assert "else if (leader)" in packed and "else if (leader)" not in alone
+
+
 CASES = {
     "forward": {"k": 128, "v": 128, **EVERYTHING},
     "backward": {"k": 128, "v": 128, "state": "vk", "direction": "backward", "factor": True, "interval": 256},
     "heads": {"k": 128, "v": 64, "mods": True},
+    "packed": {"k": 128, "v": 128, "offsets": True, **EVERYTHING},
     "wide": {"k": 256, "v": 256, "value_block": 128, "state": "vk", "factor": True, "interval": 256},
 }
 

@@ -29,6 +29,8 @@ class ChunkPrinter:
             "// Of matrices that are transposed on their way: this lane's row of 16 bytes in a panel, for columns of matrices c and c + 1.",
             "const int turned_row = lane / 16 * 8 + lane % 8, turned_column = (16 * warp + lane / 8 % 2 * 8) * 2;",
         )
+        if self._rows is not None:
+            self._rows.declare()
 
     def print(self) -> None:
         """One chunk."""

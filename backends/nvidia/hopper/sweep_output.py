@@ -31,6 +31,12 @@ class RowsPrinter:
         self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
         self._rest = f"attn::{RESTS[sweep.element]}"
 
+    def declare(self) -> None:
+        """Where o is, for the threads that store rows of it: a chunk has a name `o` of its own."""
+        if self._sweep.packed:
+            view = view_of(self._rows.store.operands[1])
+            self._core.writer.line(f"auto *const rows_of_o = {self._core.arguments.pointer(view.argument)};")
+
     def weights(self) -> None:
         """A, its weights, and P in shared memory."""
         core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
@@ -177,9 +183,8 @@ class RowsPrinter:
         with core.scope(f"if ({count} < {CHUNK})"):
             with core.scope(f"for (int place = threadIdx.x % 128; place < {columns}; place += 128)"):
                 writer.line("const int i = place / 8, j = place % 8 * 8;")
-                with core.scope(f"if (i < {count})"):
-                    element = core.arguments.element(argument, [batch, head, f"({first} + i)", f"({column} + j)"])
-                    writer.line(
-                        f"*reinterpret_cast<int4 *>(&{element}) = attn::load_shared_int4(own + attn::swizzle_128(i * 128 + j * 2));"
-                    )
+                places = zip((batch, head, f"({first} + i)", f"({column} + j)"), range(4), strict=True)
+                offset = " + ".join(f"{index} * {core.arguments.stride(argument, dim)}" for index, dim in places)
+                row = "attn::load_shared_int4(own + attn::swizzle_128(i * 128 + j * 2))"
+                writer.line(f"if (i < {count}) *reinterpret_cast<int4 *>(&rows_of_o[{offset}]) = {row};")
         return "else "

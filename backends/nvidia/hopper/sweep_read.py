@@ -133,7 +133,6 @@ def _read(kernel: ir.Operation) -> Sweep:
 def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
     """Sizes and types are those of the generated code, and no op of the loop is left over."""
     need(sweep.k.load.results[0].type.shape[0] == CHUNK and sweep.keys in KEYS and sweep.values in VALUES)  # pyright: ignore
-    need(not sweep.packed)
     rows, loads = sweep.rows, [each.load for each in sweep.inputs.values()]
     kinds = {str(ir.RankedTensorType(load.results[0].type).element_type) for load in loads}
     kinds |= {str(ir.MemRefType(rows.store.operands[1].type).element_type)} if rows else set()

@@ -17,7 +17,7 @@ class SweepFacts:
 
     `keys` and `values`: rows and columns of the state. `chunk`: positions of a chunk without tuning; `whole`: chunks must divide it, so
     that states and segments are at their ends (0: any will do). `segment`: positions of a segment, 0: sequences are whole. `channels`:
-    each has decays of its own. `plain`: one decay for all channels and one sequence a program, of a size that the emitter "hopper" knows.
+    each has decays of its own. `plain`: one decay for all channels, of a size that the emitter "hopper" knows.
     `factor`: o is multiplied with a further tensor. `exact`: states are rounded to two pieces of 16 bits.
     """
 
@@ -39,7 +39,7 @@ def sweep_facts(op: ir.Operation) -> SweepFacts:
     interval, segment = (ir.IntegerAttr(op.attributes[n]).value if n in op.attributes else 0 for n in ("interval", "segment"))
     one = view.channels.value == "none"
     narrow = ir.RankedTensorType(op.operands[1].type).element_type.width == 16
-    plain = one and narrow and view.offsets is None and keys in _KEYS and values % PANEL == 0
+    plain = one and narrow and keys in _KEYS and values % PANEL == 0
     factor = view.factor is not None
     exact = one and narrow and (factor or "exact" in op.attributes)
     return SweepFacts(keys, values, view.chunk.value, math.gcd(interval, segment), segment, not one, plain, factor, exact)
