@@ -67,7 +67,7 @@ def test_two_programs_on_a_multiprocessor_come_before_loading_ahead() -> None:
     for k, v in ((64, 64), (128, 128), (256, 64)):
         with sweep(Linear(chunk=64, k=k, v=v, element="f16", offsets=True)) as kernel:
             found[k, v] = attributes.read(kernel, attributes.SCHEDULE)
-    assert [(fields["threads"], fields["stages"]) for fields in found.values()] == [(128, 2), (128, 2), (128, 2)]
+    assert [(fields["threads"], fields["stages"]) for fields in found.values()] == [(128, 2), (128, 1), (128, 2)]
     with sweep(Linear(chunk=64, k=128, v=128, value_block=128, element="f16")) as kernel:
         assert "stages" in attributes.read(kernel, attributes.SCHEDULE)
 
