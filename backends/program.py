@@ -172,12 +172,12 @@ def _last_uses(host: Host) -> list[list[int]]:
 
 
 def prepare_derivative(
-    function: str, wrt: Sequence[str], outline: str = OUTLINE, segment: int = 0, remainder: bool = False
+    function: str, wrt: Sequence[str], outline: str = OUTLINE, segment: int = 0, remainder: bool = False, options: str = ""
 ) -> tuple[str, str]:
     """The name of a derivative of the program `@attention`, and the pipeline that makes it; see `driver.compile_derivative`.
 
     `outline`: the passes that make kernels of the differentiated program. `segment` > 0: sweeps are cut into segments of so many positions.
-    `remainder`: see `attn-differentiate`.
+    `remainder`: see `attn-differentiate`; `options`: further ones of it.
     """
     names = "+".join(wrt)
     split = f"attn-split-sequences{{segment={segment}}},func.func(cse)," if segment else ""
@@ -186,8 +186,8 @@ def prepare_derivative(
         return "attention", split + OUTLINE
     if function == "written-bwd":
         return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{outline}"
-    options = f"functions={function} wrt={names} only=true{' remainder=true' if remainder else ''}"
-    differentiate = f"attn-simplify,attn-dense-rows,attn-differentiate{{{options}}}"
+    options = f"functions={function} wrt={names} only=true{' remainder=true' if remainder else ''} {options}"
+    differentiate = f"attn-simplify,attn-dense-rows,attn-differentiate{{{options.strip()}}}"
     return f"attention_{function}", f"{differentiate},{outline}"
 
 

@@ -19,7 +19,8 @@ _LOWEST = {"f32": -104.0, "f64": -746.0}
 class ChunkRewrite(Pass):
     """Replaces each `attn.linear_attention` by the `attn.chunk` derived from its recurrence.
 
-    Chunks have `chunk` positions, or `channel-chunk` (0: as many) where channels have decays of their own. Log decays are kept from
+    Chunks have `chunk` positions, or `channel-chunk` (0: as many) where channels have decays of their own; those of an interval where
+    products are `crossing`. Log decays are kept from
     falling to where exp gives 0, so that -inf is a decay like any other.
     """
 
@@ -38,6 +39,7 @@ class ChunkRewrite(Pass):
         size = self.chunk if ir.StringAttr(linear.attributes["channels"]).value == "none" else self.channel_chunk or self.chunk
         if "interval" in linear.attributes:
             interval = ir.IntegerAttr(linear.attributes["interval"]).value
+            size = interval if "crossing" in linear.attributes else size
             if interval % size:
                 linear.location.emit_error(f"{self.name}: states every {interval} positions are not at the ends of chunks of {size}")
                 return False

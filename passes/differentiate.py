@@ -20,9 +20,10 @@ class Differentiate(Pass):
     `functions`, joined by "+": `fwd`, the function with the row values that the backward needs as further results; `bwd`,
     the gradients; `jvp`, the tangent; `bwd2`, the gradients of the backward. `wrt`: names of the arguments, joined by "+"; by
     default all floating tensors. `only` leaves the new functions alone in the module. The gradient of the log decays of a
-    linear attention is made of sums over at most `interval` positions: rounding adds up over them, and every interval has
-    states in memory; 0 chooses it by the element type. With `remainder`, `fwd` also returns what rounding takes from an o of 16 bits,
-    last and where gradients need products with o; the backward functions take it behind the saved row values.
+    linear attention is made of sums over at most `interval` positions (`channel-interval` where key channels have decays of
+    their own): rounding adds up over them, and every interval has states in memory; 0 chooses by the element type. With
+    `crossing` the sums have no differences, and chunks are whole intervals. With `remainder`, `fwd` also returns what rounding takes
+    from an o of 16 bits, last and where gradients need products with o; the backward functions take it behind the saved row values.
     """
 
     name = "attn-differentiate"
@@ -30,6 +31,8 @@ class Differentiate(Pass):
     wrt: str = ""
     only: bool = False
     interval: int = 0
+    channel_interval: int = 0
+    crossing: bool = False
     remainder: bool = False
 
     def run(self, module: ir.Operation) -> bool:
@@ -38,8 +41,9 @@ class Differentiate(Pass):
             if name not in _MAKERS:
                 module.location.emit_error(f"{self.name}: functions are {', '.join(_MAKERS)}, got '{name}'")
                 return False
-        if self.interval < 0:
-            module.location.emit_error(f"{self.name}: interval must not be negative, got {self.interval}")
+        if min(self.interval, self.channel_interval) < 0:
+            found = min(self.interval, self.channel_interval)
+            module.location.emit_error(f"{self.name}: interval must not be negative, got {found}")
             return False
         for attention in find_all(module, "attn.attention"):
             if not self._differentiate(attention, wanted):
@@ -71,7 +75,8 @@ class Differentiate(Pass):
         if problem is not None:
             problem[0].location.emit_error(f"{self.name}: {problem[1]}")
             return False
-        return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, self.interval or usual_interval(primal)), wanted)
+        interval = (self.interval if primal.choice("channels") == "none" else self.channel_interval) or usual_interval(primal)
+        return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, interval, self.crossing), wanted)
 
     def _make(self, primal: Primal, derivatives: Callable[[list[int]], object], wanted: list[str]) -> bool:
         location = primal.attention.location

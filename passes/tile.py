@@ -42,9 +42,9 @@ class Tile(Pass):
     With `whole`, loops over blocks that the mask keeps run over whole blocks only, whose tiles have static types, and what is left has a
     loop of its own: for targets on which the number of positions in a block costs something. `prefix` is the element type of sums of log
     decays, f32 or f64. Where channels have decays of their own, pairs of positions of a chunk are one by one in blocks of `sub-chunk`, and
-    products of tiles beyond. With `balanced`, products of a sweep that is `paired` leave out what those of its partner have, too.
-    With `widen`, products of linear attention multiply scores even where its inputs have 16 bits. With `straight`, states [V, K] are held
-    as [K, V] and transposed where they are read and stored, so that no product transposes them (not where channels have decays).
+    products of tiles beyond. With `widen`, products of linear attention multiply scores even where its inputs have 16 bits. With
+    `straight`, states [V, K] are held as [K, V] and transposed where they are read and stored, so that no product transposes them (not
+    where channels have decays).
     """
 
     name = "attn-tile"
@@ -53,7 +53,6 @@ class Tile(Pass):
     whole: bool = False
     prefix: str = "f32"
     sub_chunk: int = 16
-    balanced: bool = False
     widen: bool = False
     straight: bool = False
 
@@ -119,7 +118,7 @@ class Tile(Pass):
                 build_elements(function, op, makers, block_q)
             case "attn.chunk":
                 block_kv = self._blocks(function)[1] if "tile.blocks" in function.attributes else None
-                choices = Choices(self.prefix, self.sub_chunk, self.balanced, self.widen, self.straight)
+                choices = Choices(self.prefix, self.sub_chunk, self.widen, self.straight)
                 return build_chunks(function, op, block_kv, choices)
             case "attn.head_sum":
                 return build_head_sum(function, op, makers, block_q)

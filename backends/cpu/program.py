@@ -81,7 +81,8 @@ class CpuProgram(HostProgram):
 
 def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> CpuProgram:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`. Every program is deterministic here."""
-    return compile_program(source, *prepare_derivative(function, wrt, segment=segment, remainder=True))
+    options = prepare_derivative(function, wrt, segment=segment, remainder=True, options=pipeline.DECAYS)
+    return compile_program(source, *options)
 
 
 def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: str = pipeline.KERNEL) -> CpuProgram:

@@ -158,10 +158,12 @@ def head_sum(x: ir.Value, like: ir.Value) -> ir.Value:
     return ir.Operation.create("attn.head_sum", results=[x.type], operands=[x, like]).result
 
 
-def decay_gradient(a: ir.Value, b: ir.Value, s: ir.Value, e: ir.Value, offsets: ir.Value | None, interval: int, rows: int) -> ir.Value:
-    """`attn.decay_gradient` from the products and the states of the two sweeps."""
-    operands = [a, b, s, e] if offsets is None else [a, b, s, e, offsets]
-    attributes = {"interval": _i64(interval), "rows": _i64(rows)}
+def decay_gradient(sweeps: Sequence[ir.Value], offsets: ir.Value | None, interval: int, rows: int, crossing: bool = False) -> ir.Value:
+    """`attn.decay_gradient` from the products a and b and the states s and e of the two sweeps."""
+    a, operands = sweeps[0], [*sweeps] if offsets is None else [*sweeps, offsets]
+    attributes: dict[str, ir.Attribute] = {"interval": _i64(interval), "rows": _i64(rows)}
+    if crossing:
+        attributes["crossing"] = ir.UnitAttr.get()
     return ir.Operation.create("attn.decay_gradient", results=[a.type], operands=operands, attributes=attributes).result
 
 

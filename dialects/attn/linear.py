@@ -79,6 +79,9 @@ def _verify_outputs(op: Any) -> bool:
         return False
     interval = op.operation.attributes["interval"] if "interval" in op.operation.attributes else None
     positive = interval is None or (isinstance(interval, ir.IntegerAttr) and interval.value > 0)
+    by_key = "crossing" in op.operation.attributes and op.channels.value == "key"
+    if not check(op, not by_key, "has no `crossing` products where key channels have decays"):
+        return False
     if not check(op, ("states" in names) == (interval is not None) and positive, "has a positive `interval` where it makes states"):
         return False
     return all(_verify_output(op, name, result.type) for name, result in results.items())
@@ -145,8 +148,12 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
     channels; "states", [B, H, N K, V], N = ceil(T / interval), in rows n K to (n + 1) K the state at the boundary after position
     min((n + 1) interval, T): forward S of the positions up to it, backward that of those after it, both as seen from that boundary.
 
-    The unit attribute `paired` says that products are used as differences only, of two sweeps of one backward (`attn.decay_gradient`): a
-    kernel may leave out of both what both contain, the pairs within a chunk.
+    The unit attribute `crossing` changes products and states to those of which `attn.decay_gradient` adds up how much passes from before
+    a position to it or beyond, and takes no differences. A term of o_t x_t passes from its s to its t (backward from t to s). Products
+    of position t are, forward, the sums of all terms that pass into positions from t to the end of the interval, from before t; backward
+    of all terms that pass from positions of the interval before t to beyond its end. Sums of terms within the interval may be moved from
+    one of two such sweeps to the other, since only their sum is used. Forward states are those of the positions before the interval, as
+    seen from its end.
 
     With `offsets`, [sequences + 1], B is 1 and positions offsets[n] to offsets[n + 1] are sequence n: each starts from its own initial
     state, [sequences, H, K, V]. States of sequence n then begin at row (offsets[n] // interval + n) K of [1, H, (T // interval +
@@ -225,6 +232,9 @@ class ChunkOp(Attn.Operation, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pu
             return False
         interval = self.operation.attributes["interval"].value if "interval" in self.operation.attributes else self.chunk.value
         if not check(self, interval % self.chunk.value == 0, f"makes states at multiples of {self.chunk.value} positions, got {interval}"):
+            return False
+        alone = "crossing" not in self.operation.attributes or interval == self.chunk.value
+        if not check(self, alone, f"has chunks of the interval where products are `crossing`, got {self.chunk.value} and {interval}"):
             return False
         segment = segment_of(self.operation) or self.chunk.value
         return check(self, segment % self.chunk.value == 0, f"has segments of whole chunks of {self.chunk.value}, got {segment}")

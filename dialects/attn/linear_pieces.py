@@ -100,6 +100,9 @@ class DecayGradientOp(Attn.Operation, name="decay_gradient", traits=[ext.Pure]):
     of the backward sweep that makes dk, both with `interval` and states [B, H, N R, C] of `rows` = R rows. Sums of an interval end there,
     so that what rounding leaves of a - b does not add up over the sequence. With `offsets`, states are placed as in
     `attn.linear_attention`.
+
+    With the unit attribute `crossing`, that of the two sweeps, d_t = a_t + b_t and the same sum of s_n e_n: what passes into the rest
+    of t's interval from before t, from before t but within the interval to beyond its end, and from before to beyond the interval.
     """
 
     a: ext.Operand[Any]

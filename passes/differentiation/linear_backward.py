@@ -80,8 +80,8 @@ class Backward:
             every = [*operands, self._operand("decay"), initial, factor, self._operand("offsets")]
             interval = self.of.interval if of_decay else None
             op, block = build.linear_attention(every, results, outputs, made.heads, direction, channels, state, interval)
-        if of_decay:
-            op.attributes["paired"] = ir.UnitAttr.get()
+        if of_decay and self.of.crossing:
+            op.attributes["crossing"] = ir.UnitAttr.get()
         with ir.InsertionPoint(block):
             host.clone_piece("attn.decay")
         return op
@@ -106,7 +106,7 @@ class Backward:
         towards, against = ("q", "k") if primal.choice("direction") == "forward" else ("k", "q")
         (_, a, s), (_, b, e) = swept[towards].results, swept[against].results
         with ir.Location.name("d_log_decay", ir.Location.current):
-            gradient = build.decay_gradient(a, b, s, e, self._operand("offsets"), self.of.interval, rows)
+            gradient = build.decay_gradient([a, b, s, e], self._operand("offsets"), self.of.interval, rows, self.of.crossing)
         operand = primal.operands.get("decay")
         if self.of.decay is None:
             if operand is not None:

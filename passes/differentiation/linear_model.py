@@ -65,6 +65,8 @@ class LinearModel:
     wrt: Sequence[int]
     interval: int
     """Positions between the states that the gradient of the decays is taken from."""
+    crossing: bool
+    """Whether it is summed up without differences."""
 
     @cached_property
     def program(self) -> Program:

@@ -7,11 +7,14 @@ from typing import Protocol
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.tiling import chunk_crossing
 from attn_mlir.passes.tiling.chunk_decays import Decays
-from attn_mlir.passes.tiling.chunk_products import Parts, of_state_and_pairs, whole_products, with_own
+from attn_mlir.passes.tiling.chunk_products import Parts, whole_products
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.rounding import RoundingEmitter
-from attn_mlir.passes.tiling.scalars import cast_float, constant_index
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+
+Keep = Callable[[ir.Value], None]
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,11 @@ class Choices:
 
     `prefix` is the element type of sums of log decays ("f64" keeps them exact enough for chunks whose decays add up to hundreds), `sub`
     how many positions have their pairs computed one by one where channels have decays of their own. `widen`: products multiply scores
-    even where inputs have 16 bits. For `balanced` see `chunk_products`. `straight`: states [V, K] are held as [K, V].
+    even where inputs have 16 bits. `straight`: states [V, K] are held as [K, V].
     """
 
     prefix: str
     sub: int
-    balanced: bool
     widen: bool
     straight: bool
 
@@ -110,31 +112,50 @@ class ChunkBlock:
         self.element = self.score if choices.widen else view.q.type.element_type
         # What rounding of the state leaves in sums of products does not cancel where they are subtracted.
         exact = view.factor is not None or "exact" in op.attributes
-        self._two_pieces = exact and self.channels == "none" and self.element != self.score
-        self._balanced = choices.balanced and "paired" in op.attributes
+        self._two_pieces = exact and self.element != self.score
+        self._crossing = "crossing" in op.attributes
 
-    def build(self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: ir.Value | None) -> ir.Value:
-        """Emits one chunk: stores its outputs, returns the state after it."""
-        balanced = self._balanced and products is not None
-        decays = Decays(self, chunk, strict=balanced and self.channels != "none")
+    def build(self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: ir.Value | None, keep: Keep) -> ir.Value:
+        """Emits one chunk: stores its outputs, returns the state after it. `keep` gets the state that the boundary behind it has."""
+        if not self.forward:
+            keep(state)
+        decays = Decays(self, chunk, strict=self._crossing and products is not None and self.channels != "none")
         wanted = o is not None or products is not None
         q = self.load(self.inputs.q, chunk, "attn.query") if wanted else None
         k, v = self.load(self.inputs.k, chunk, "attn.key"), self.load(self.inputs.v, chunk, "attn.value")
         if q is not None:
-            self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None, balanced)
-        return self._advance(decays, state, k, v)
+            self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None)
+        carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
+        if self.forward and self._crossing:
+            keep(self._carried(carry, state))
+        following = self._advance(decays, carry, state, k, v)
+        if self.forward and not self._crossing:
+            keep(following)
+        return following
 
-    def _outputs(self, parts: "Parts", chunk: Chunk, o: ir.Value | None, products: ir.Value | None, balanced: bool) -> None:
+    def _outputs(self, parts: "Parts", chunk: Chunk, o: ir.Value | None, products: ir.Value | None) -> None:
         place = (self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
         factor = None if products is None or self.inputs.factor is None else self.load(self.inputs.factor, chunk)
-        made = of_state_and_pairs(parts, factor) if balanced and factor is not None and self.channels == "none" else None
-        whole = self._output(parts.decays, parts)
-        if factor is not None and products is not None:
-            build.store(whole_products(parts, whole, factor) if made is None else made, products, *place)
-        if balanced and self.channels != "none":
-            whole = with_own(parts, whole)
+        if factor is not None and self._crossing:
+            whole, made = self._crossed(parts, factor)
+        else:
+            whole = self._output(parts.decays, parts)
+            made = whole_products(parts, whole, factor) if factor is not None else None
+        if made is not None and products is not None:
+            build.store(made, products, *place)
         if o is not None:
             build.store(whole, o, *place)
+
+    def _crossed(self, parts: "Parts", factor: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The chunk's rows of o, before they are rounded, and its `crossing` products."""
+        if self.channels == "none":
+            products = chunk_crossing.of_heads(parts, factor)
+            return self._output(parts.decays, parts), products
+        from_state = parts.decays.scaled("attn.leave", parts.of_state, self.score)
+        nothing = build.fill(constant_float(self.score, 0.0), ir.RankedTensorType(from_state.type).shape, 0)
+        own = self._by_channel(self, parts.decays).by_value(nothing, parts.scores(), parts.v)
+        products = chunk_crossing.of_channels(parts, from_state, own, factor)
+        return chunk_crossing.whole(parts, from_state, own), products
 
     def _piece(self, name: str) -> ir.Operation:
         found = piece(self.op, name)
@@ -197,11 +218,18 @@ class ChunkBlock:
             return self._by_channel(self, decays).by_value(o, parts.scores(), v)
         return self._by_channel(self, decays).by_key(parts.of_state, q, k, v)
 
-    def _advance(self, decays: Decays, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+    def _carried(self, carry: ir.Value, state: ir.Value) -> ir.Value:
+        """What the state before the chunk is after it."""
+
+        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            return [arith.MulFOp(tensor.ExtractOp(state, [i, j]).result, tensor.ExtractOp(carry, [i]).result).result]
+
+        return self.map([state.type], body)[0]
+
+    def _advance(self, decays: Decays, carry: ir.Value, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
         """The state after the chunk."""
         entering, other = (k, v) if self.channels == "key" else (v, k)
         made = self.pieces(entering.type, decays.scaling("attn.enter", entering))
-        carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
         for number, piece_ in enumerate(made):
             pair = (piece_, other) if (self.channels == "key") != self.transposed else (other, piece_)
             state = build.dot_accumulate(state, carry if number == 0 else None, *pair, transpose_a=True)

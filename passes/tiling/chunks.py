@@ -118,12 +118,7 @@ class _Sweep:
         body = ChunkBlock(self._frame, self._op, inputs, sequence, self._choices, levels)
 
         def step(chunk: Chunk, state: ir.Value) -> ir.Value:
-            if not self._forward:
-                keep(chunk, state)
-            following = body.build(chunk, state, o, products)
-            if self._forward:
-                keep(chunk, following)
-            return following
+            return body.build(chunk, state, o, products, lambda kept: keep(chunk, kept))
 
         initial = self._initial(narrow, at, (state_row, height), [self._columns if self._transposed else rows, state_columns])
         last = self._loop(sequence, initial, step)

@@ -97,6 +97,7 @@ class _DecayGradient:
         self._offsets = frame.get(self._view.offsets[0]) if len(self._view.offsets) else None
         self._score, self._size = self._view.a.type.element_type, self._view.interval.value
         self._channels = list(self._view.a.type.shape[3:])
+        self._crossing = "crossing" in op.attributes
 
     def sequence(self, targets: Sequence[ir.Value]) -> None:
         """All intervals of the program's sequence."""
@@ -125,23 +126,23 @@ class _DecayGradient:
         rows = work.rows
         tiles = [build.load(x, *rows.place(), self._size) for x in (self._a, self._b)] if self._channels else []
 
+        def products(i: ir.Value, *d: ir.Value) -> list[ir.Value]:
+            if tiles:
+                return [tensor.ExtractOp(x, [i, *d]).result for x in tiles]
+            return [memref.LoadOp(x, [rows.b, rows.h, rows.position(i)]).result for x in (self._a, self._b)]
+
         def difference(i: ir.Value, *d: ir.Value) -> ir.Value:
-            place = [rows.b, rows.h, rows.position(i)]
-            a, b = (
-                [tensor.ExtractOp(x, [i, *d]).result for x in tiles]
-                if tiles
-                else [memref.LoadOp(x, place).result for x in (self._a, self._b)]
-            )
+            a, b = products(i, *d)
             exists = arith.CmpIOp(arith.CmpIPredicate.slt, i, rows.count).result
             return arith.SelectOp(exists, arith.SubFOp(a, b).result, zero).result
 
-        (steps,) = _map(shape, [tile], difference)
-        sums = build.cumsum(steps, reverse=True)
+        sums = None if self._crossing else build.cumsum(_map(shape, [tile], difference)[0], reverse=True)
         ends = self._ends(work)
 
         def total(i: ir.Value, *d: ir.Value) -> ir.Value:
             end = tensor.ExtractOp(ends, list(d) or [constant_index(0)]).result
-            return arith.AddFOp(tensor.ExtractOp(sums, [i, *d]).result, end).result
+            own = arith.AddFOp(*products(i, *d)).result if sums is None else tensor.ExtractOp(sums, [i, *d]).result
+            return arith.AddFOp(own, end).result
 
         (made,) = _map(shape, [tile], total)
         for target in targets:

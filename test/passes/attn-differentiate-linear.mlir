@@ -2,10 +2,14 @@
 // RUN: attn-opt %s -p 'attn-differentiate' | FileCheck %s
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q only=true}' | FileCheck %s --check-prefix=ONLY
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=g only=true interval=128}' | FileCheck %s --check-prefix=INTERVAL
+// RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=g only=true interval=32 channel-interval=16 crossing=true},attn-chunk-rewrite' | FileCheck %s --check-prefix=CROSSING
 // RUN: attn-opt %inputs/linear/half.mlir -p 'attn-differentiate' | FileCheck %s --check-prefix=HALF
 
 // HALF-COUNT-2: interval = 512 : i64
 // HALF:         "attn.decay_gradient"({{.*}}) {interval = 512 : i64, rows = 64 : i64}
+// Without differences: all three know it, and chunks are intervals.
+// CROSSING-COUNT-2: chunk = 32 : i64, crossing,
+// CROSSING:         "attn.decay_gradient"({{.*}}) {crossing, interval = 32 : i64, rows = 16 : i64}
 // INTERVAL-COUNT-2: interval = 128 : i64
 // INTERVAL:         "attn.decay_gradient"({{.*}}) {interval = 128 : i64, rows = 16 : i64}
 

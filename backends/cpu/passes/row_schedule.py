@@ -18,11 +18,14 @@ _ACCUMULATE = ("tile.dot_add", "tile.dot_rescale")
 
 
 def is_row_major(kernel: ir.Operation) -> bool:
-    """Whether a kernel is scheduled here: a sweep over chunks, or sums in loops that multiply nothing."""
+    """Whether a kernel is scheduled here: a sweep over chunks, or sums that multiply no tiles, in loops or of what maps read in memory."""
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     grid = ir.StringAttr(sizes["grid"]).value if "grid" in sizes else ""
     products = find_all(kernel, "tile.dot", *_ACCUMULATE, "tile.accumulate", "tile.scatter_add")
-    return grid == "chunks" or (grid == "rows" and not products and bool(find_all(kernel, "scf.for", "tile.cumsum")))
+    sums = find_all(kernel, "scf.for", "tile.cumsum") or [
+        op for map_ in find_all(kernel, "tile.map") for op in find_all(map_, "memref.load")
+    ]
+    return grid == "chunks" or (grid == "rows" and not products and bool(sums))
 
 
 def schedule_rows(kernel: ir.Operation) -> bool:

@@ -182,10 +182,35 @@ def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> l
     found = {"final_state": _turned(op, final)}
     if sweep.factor is not None:
         products = o * sweep.factor
+        if "crossing" in op.attributes:
+            products, states = _crossing(sweep, products, states)
         found["products"] = products.sum(axis=3) if sweep.channels == "none" else products
     turned = _turned(op, states)
     found["states"] = turned.reshape(batch, heads, count * turned.shape[3], turned.shape[4])
     return [o, *(found[ir.StringAttr(name).value] for name in ir.ArrayAttr(op.attributes["outputs"]))]
+
+
+def _crossing(sweep: Sweep, products: Array, states: Array) -> tuple[Array, Array]:
+    """The `crossing` products, [B, H, T, V], and states, [B, H, N, K, V], from those without.
+
+    Forward, pairs of positions of an interval are all there that end at t or behind it; backward, those that begin there are taken off.
+    """
+    found, kept = np.zeros_like(products), states.copy()
+    for at in sweep.sequences:
+        for n, begin in enumerate(range(at.begin, at.end, sweep.interval or 1)):
+            positions = slice(begin, min(begin + (sweep.interval or 1), at.end))
+            x, g = products[at.batch, :, positions], sweep.g[at.batch, :, positions]
+            rest = np.cumsum(x[:, ::-1], axis=1)[:, ::-1]
+            if sweep.forward:
+                before = sweep.initial[at.number] if n == 0 else states[at.batch, :, at.first_state + n - 1]
+                kept[at.batch, :, at.first_state + n] = sweep.of_state(np.exp(g.sum(axis=1))) * before
+                found[at.batch, :, positions] = rest
+                continue
+            leave = np.exp(g.sum(axis=1, keepdims=True) - np.cumsum(g, axis=1))
+            of_state = np.einsum("htk,hkv->htv", sweep.q[at.batch, :, positions], states[at.batch, :, at.first_state + n]) * leave
+            beyond = of_state * sweep.factor[at.batch, :, positions] if sweep.factor is not None else of_state
+            found[at.batch, :, positions] = beyond.sum(axis=1, keepdims=True) - rest
+    return found, kept
 
 
 def _recurrence(sweep: Sweep, at: Part) -> Iterator[_Step]:
@@ -257,10 +282,11 @@ def decay_gradient(op: ir.Operation, args: Sequence[Array]) -> Array:
     batch, heads, length = a.shape[:3]
     boundary = (s * e).sum(axis=3).reshape(batch, heads, -1, rows)
     boundary = boundary.sum(axis=3) if a.ndim == 3 else boundary
-    found, change = np.zeros_like(a), a - b
+    crossing = "crossing" in op.attributes
+    found, change = np.zeros_like(a), a + b if crossing else a - b
     for at in _sequences(op, batch, length, offsets[0] if offsets else None):
         for n, begin in enumerate(range(at.begin, at.end, interval)):
             part = change[at.batch, :, begin : min(begin + interval, at.end)]
-            sums = np.cumsum(part[:, ::-1], axis=1)[:, ::-1]
+            sums = part if crossing else np.cumsum(part[:, ::-1], axis=1)[:, ::-1]
             found[at.batch, :, begin : begin + part.shape[1]] = sums + boundary[at.batch, :, at.first_state + n][:, None]
     return found

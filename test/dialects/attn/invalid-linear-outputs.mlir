@@ -108,3 +108,14 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>)
   return
 }
+
+// -----
+
+func.func @crossing_products_of_keys(%q: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %g: tensor<?x?x?x16xf32>) {
+  // expected-error @below {{'attn.linear_attention' has no `crossing` products where key channels have decays}}
+  %r:2 = "attn.linear_attention"(%q, %q, %v, %g, %v) ({
+  ^bb0:
+  }) {heads = 2 : i64, crossing, direction = "forward", channels = "key", state = "kv", outputs = ["products"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>)
+  return
+}

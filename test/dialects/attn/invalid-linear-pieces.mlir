@@ -111,6 +111,32 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
+  // expected-error @below {{'attn.chunk' has chunks of the interval where products are `crossing`, got 64 and 128}}
+  %o, %states = "attn.chunk"(%q, %k, %v) ({
+    "attn.carry"() ({
+    ^bb0(%total: f32):
+      "attn.yield"(%total) : (f32) -> ()
+    }) : () -> ()
+    "attn.enter"() ({
+    ^bb0(%prefix: f32, %total: f32):
+      "attn.yield"(%prefix) : (f32) -> ()
+    }) : () -> ()
+    "attn.leave"() ({
+    ^bb0(%prefix: f32, %total: f32):
+      "attn.yield"(%prefix) : (f32) -> ()
+    }) : () -> ()
+    "attn.weight"() ({
+    ^bb0(%prefix_t: f32, %prefix_s: f32):
+      "attn.yield"(%prefix_t) : (f32) -> ()
+    }) : () -> ()
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["states"], crossing, chunk = 64 : i64, interval = 128 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 1>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>)
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) {
   %o = "attn.chunk"(%q, %k, %v) ({
     // expected-error @below {{'attn.carry' yields (score), got (score, score)}}
     "attn.carry"() ({

@@ -1,0 +1,104 @@
+"""The `crossing` products of a chunk, of which gradients of decays are made without taking differences.
+
+What passes from before position t to it or beyond has four parts, by where it comes from and where it goes to: within the chunk or not.
+What comes from before the chunk and goes to its position u is summed up over u >= t by the forward sweep, which reads the state before the
+chunk; what goes from its position r to beyond is summed up over r < t by the backward one; what comes from before and goes beyond is made
+of both states. Pairs within the chunk are summed up over u >= t > r by the forward sweep. For decays of channels, whose pairs no tile
+holds, that is a difference of what the two sweeps have: of all pairs with u >= t, and of those with r >= t.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from attn_mlir.dialects.tile import build
+from attn_mlir.mlir import arith, ir, tensor
+from attn_mlir.passes.tiling.chunk_products import Parts, Product, row_sums
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+
+
+def of_heads(parts: Parts, factor: ir.Value) -> ir.Value:
+    """[C]: those of a chunk with one decay for all channels."""
+    block, decays = parts.block, parts.decays
+    sums, leave = row_sums(block, Product(parts.of_state, factor, block.score)), decays.rows("attn.leave")
+    zero, size = constant_float(block.score, 0.0), constant_index(block.size)
+
+    def of_state(i: ir.Value) -> list[ir.Value]:
+        product = arith.MulFOp(tensor.ExtractOp(sums, [i]).result, tensor.ExtractOp(leave, [i]).result).result
+        return [cast_float(_present(parts, i, product), block.wide)]
+
+    (from_state,) = block.map([block.tile([block.size], block.wide)], of_state)
+    if not block.forward:  # A row has no other one to read: it takes itself away, in the type of sums.
+        return _combined(parts, build.cumsum(from_state), from_state, arith.SubFOp)
+    scores, others = parts.scores(), build.dot(block.multiplied(factor), parts.v, block.score, transpose_b=True)
+
+    def pair(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+        product = arith.MulFOp(tensor.ExtractOp(scores, [i, j]).result, tensor.ExtractOp(others, [i, j]).result).result
+        later = arith.CmpIOp(arith.CmpIPredicate.sgt, i, j).result
+        value = arith.MulFOp(product, decays.weight(i, j, None)).result
+        return [arith.SelectOp(arith.AndIOp(later, decays.exists(i)).result, value, zero).result]
+
+    (pairs,) = block.map([block.tile([block.size, block.size])], pair)
+    reaching = _from(pairs)
+
+    def passing(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+        before = arith.CmpIOp(arith.CmpIPredicate.slt, j, i).result
+        return [], [arith.SelectOp(before, tensor.ExtractOp(reaching, [i, j]).result, zero).result]
+
+    _, (own,) = build.map_([size, size], [], [block.tile([block.size])], ["sum"], passing)
+    rest = _from(from_state)
+
+    def both(i: ir.Value) -> list[ir.Value]:
+        of_pairs = tensor.ExtractOp(own, [i]).result
+        return [arith.AddFOp(of_pairs, cast_float(tensor.ExtractOp(rest, [i]).result, block.score)).result]
+
+    return block.map([own.type], both)[0]
+
+
+def of_channels(parts: Parts, from_state: ir.Value, own: ir.Value, factor: ir.Value) -> ir.Value:
+    """[C, V]: those of a chunk whose value channels have decays; `own` is what pairs of different positions of it add to its output."""
+    block = parts.block
+    products = [Product(o, factor, block.score) for o in (from_state, own)]
+    state, pairs = (block.map([own.type], lambda i, d, x=x: [_present(parts, i, x.at(i, d))])[0] for x in products)
+    if block.forward:
+        return _from(_combined(parts, state, pairs, arith.AddFOp))
+    return _combined(parts, _before(parts, state), _from(pairs), arith.SubFOp)
+
+
+def whole(parts: Parts, from_state: ir.Value, own: ir.Value) -> ir.Value:
+    """[C, V]: the output of a chunk whose value channels have decays, with what every position adds to its own."""
+    block, decays = parts.block, parts.decays
+
+    def add(i: ir.Value, d: ir.Value) -> list[ir.Value]:
+        score = arith.MulFOp(tensor.ExtractOp(parts.scores(), [i, i]).result, decays.weight(i, i, d)).result
+        value = arith.MulFOp(score, cast_float(tensor.ExtractOp(parts.v, [i, d]).result, block.score)).result
+        others = arith.AddFOp(tensor.ExtractOp(from_state, [i, d]).result, tensor.ExtractOp(own, [i, d]).result).result
+        return [arith.AddFOp(others, value).result]
+
+    return block.map([own.type], add)[0]
+
+
+def _present(parts: Parts, i: ir.Value, value: ir.Value) -> ir.Value:
+    """A value of row i, 0 past the end."""
+    return arith.SelectOp(parts.decays.exists(i), value, constant_float(parts.block.score, 0.0)).result
+
+
+def _from(x: ir.Value) -> ir.Value:
+    """The sums of a tile's rows from each one to the end."""
+    return build.cumsum(x, reverse=True)
+
+
+def _before(parts: Parts, x: ir.Value) -> ir.Value:
+    """The sums of a tile's rows up to each one, without it."""
+    sums, zero, one = build.cumsum(x), constant_index(0), constant_index(1)
+
+    def above(i: ir.Value, *d: ir.Value) -> list[ir.Value]:
+        row = arith.SubIOp(arith.MaxSIOp(i, one).result, one).result
+        first = arith.CmpIOp(arith.CmpIPredicate.eq, i, zero).result
+        return [arith.SelectOp(first, constant_float(parts.block.score, 0.0), tensor.ExtractOp(sums, [row, *d]).result).result]
+
+    return parts.block.map([x.type], above)[0]
+
+
+def _combined(parts: Parts, x: ir.Value, y: ir.Value, how: Callable[..., Any]) -> ir.Value:
+    """Two tiles added up or subtracted, element by element."""
+    return parts.block.map([x.type], lambda *at: [how(tensor.ExtractOp(x, at).result, tensor.ExtractOp(y, at).result).result])[0]
