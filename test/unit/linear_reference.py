@@ -67,14 +67,14 @@ def error(result: Any, expected: Any) -> float:
     return (difference.square().mean().sqrt() / expected.detach().square().mean().sqrt().clamp(min=1e-6)).item()
 
 
-_DECAYS, _SUMS = {"d g", "d gk", "d dt", "d decay"}, {"d A", "d gamma", "d rates", "d bias"}
+_SUMS = {"d A", "d gamma", "d rates", "d bias"}
 
 
 def check_errors(found: dict[str, float]) -> None:
     """Checks errors of float32 results and gradients, by name.
 
-    Gradients of log decays are differences of sums up to an interval's end; where these add up over positions, too, most cancels.
+    Where gradients of log decays add up over positions, terms cancel.
     """
     for name, value in found.items():
-        bound = 2e-5 if name in _SUMS else 5e-6 if name in _DECAYS else 1e-6
+        bound = 3e-6 if name in _SUMS else 1e-6
         assert value < bound, (name, value, found)
