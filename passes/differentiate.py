@@ -20,8 +20,8 @@ class Differentiate(Pass):
     `functions`, joined by "+": `fwd`, the function with the row values that the backward needs as further results; `bwd`,
     the gradients; `jvp`, the tangent; `bwd2`, the gradients of the backward. `wrt`: names of the arguments, joined by "+"; by
     default all floating tensors. `only` leaves the new functions alone in the module. The gradient of the log decays of a
-    linear attention is made of sums over at most `interval` positions (`channel-interval` where key channels have decays of
-    their own): rounding adds up over them, and every interval has states in memory; 0 chooses by the element type. With
+    linear attention is made of sums over at most `interval` positions, or `channel-interval` (0: as many) where key channels have
+    decays of their own: rounding adds up over them, and every interval has states in memory; 0 chooses by the element type. With
     `crossing` the sums have no differences, and chunks are whole intervals. With `remainder`, `fwd` also returns what rounding takes
     from an o of 16 bits, last and where gradients need products with o; the backward functions take it behind the saved row values.
     """
@@ -75,7 +75,8 @@ class Differentiate(Pass):
         if problem is not None:
             problem[0].location.emit_error(f"{self.name}: {problem[1]}")
             return False
-        interval = (self.interval if primal.choice("channels") == "none" else self.channel_interval) or usual_interval(primal)
+        of_channels = primal.choice("channels") != "none"
+        interval = (of_channels and self.channel_interval) or self.interval or usual_interval(primal)
         return self._make(primal, lambda wrt: LinearDerivatives(primal, wrt, interval, self.crossing), wanted)
 
     def _make(self, primal: Primal, derivatives: Callable[[list[int]], object], wanted: list[str]) -> bool:
