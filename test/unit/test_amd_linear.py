@@ -20,6 +20,7 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 from linear_programs import Linear, error, inputs, recurrence
+from linear_reference import reference
 
 EMULATED = "hip-emulated"
 GROUPED = {"q": 1, "k": 1, "v": 2, "decay": 2}
@@ -273,4 +274,23 @@ def test_gradients_of_decays_of_channels() -> None:
     results = [o.detach(), *torch.autograd.grad(o, leaves, grad)]
     wanted = [want.detach(), *torch.autograd.grad(want, exact, grad.double())]
     for name, found, right in zip(("o", "q", "k", "v", "decay"), results, wanted, strict=True):
+        assert error(found.double().numpy(), right.numpy()) < 0.004, name
+
+
+@needs_host_clang
+@pytest.mark.parametrize("gate", [-0.01, -1.0, -5.0])
+@pytest.mark.parametrize("shape", [(100,), (100, 32)])
+def test_gradients_of_strong_decays(shape: tuple[int, ...], gate: float) -> None:
+    """In bfloat16, with a gradient of the final state: the decays' own gradient is as precise as the others."""
+    torch.manual_seed(0)
+    x = [torch.randn(1, 4, 100, 32).div(scale).bfloat16() for scale in (1, 5.6, 1)]
+    x += [gate * (0.9 + 0.2 * torch.rand(1, 4, *shape)), torch.randn(1, 4, 32, 32)]
+    mine, exact = [y.clone().requires_grad_() for y in x], [y.double().requires_grad_() for y in x]
+    q, k, v, decay, initial = mine
+    results = linear_attention(q, k, v, decay, initial_state=initial, output_final_state=True, device=EMULATED)
+    known = reference(*exact[:4], initial_state=exact[4])
+    weights = [torch.randn(each.shape).to(each.dtype) for each in results]
+    got = torch.autograd.grad(results, mine, weights)
+    wanted = torch.autograd.grad(known, exact, [weight.double() for weight in weights])
+    for name, found, right in zip(("q", "k", "v", "decay", "initial"), got, wanted, strict=True):
         assert error(found.double().numpy(), right.numpy()) < 0.004, name

@@ -82,7 +82,7 @@ def test_ready_made(case: str, t: int) -> None:
     assert max(found.values()) < BOUND, found
 
 
-@pytest.mark.parametrize("gate", [-0.01, -1.0, -5.0, -7.0])
+@pytest.mark.parametrize("gate", [-0.01, -1.0, -5.0])
 @pytest.mark.parametrize("name", ["g", "gk"])
 def test_strong_decays(name: str, gate: float) -> None:
     x = inputs(300)
