@@ -7,7 +7,7 @@ from attn_mlir.backends.cpu.lowering.maps import uses_column
 from attn_mlir.backends.cpu.lowering.row_products import turn
 from attn_mlir.backends.cpu.lowering.row_tiles import along, counted, get_tile, memory_of, tile_in, vector_of
 from attn_mlir.mlir import arith, ir, scf, vector
-from attn_mlir.passes.tiling.scalars import identity
+from attn_mlir.passes.tiling.scalars import identity, known_index
 
 
 def lower_map(context: Context, op: ir.Operation) -> None:
@@ -16,9 +16,23 @@ def lower_map(context: Context, op: ir.Operation) -> None:
     if source is None:
         _Map(context, op).lower()
         return
+    if stored_turned(context, op.results[0]):
+        return
     target = tile_in(context, op.results[0].type, context.buffer(op))
     turn(context, get_tile(context, source), target)
     context.values[op.results[0]] = target
+
+
+def stored_turned(context: Context, tile: ir.Value) -> bool:
+    """Whether a tile is one of whole squares of scores that is another one turned, and goes to memory at once and as a whole."""
+    op = None if isinstance(tile.owner, ir.Block) else tile.owner.operation
+    if op is None or op.name != "tile.map" or turned(op) is None or [use.owner.operation.name for use in tile.uses] != ["tile.store"]:
+        return False
+    type_, store = ir.RankedTensorType(tile.type), next(iter(tile.uses)).owner.operation
+    element = ir.MemRefType(store.operands[1].type).element_type
+    squares = not any(size % context.lanes for size in type_.shape) and type_.element_type == element == context.score
+    next_op = list(op.block.operations)[list(op.block.operations).index(op.opview) + 1].operation if squares else None
+    return squares and next_op == store and known_index(store.operands[5]) == type_.shape[0]
 
 
 def turned(op: ir.Operation) -> ir.Value | None:

@@ -33,14 +33,17 @@ func.func @in_place(%k: !t, %o: !t, %n: index) attributes {tile.kernel = {block_
 
 // -----
 
-// A map that only exchanges rows and columns is done in squares, in registers; what it reads may lie in memory.
+// A map that only exchanges rows and columns is done in squares, in registers; what it reads may lie in memory, and what it makes goes
+// there at once if nothing else needs it.
 
 !t = memref<?x?x?x64xf32, strided<[?, ?, ?, ?]>>
 !u = memref<?x?x?x32xf32, strided<[?, ?, ?, ?]>>
 
 // CHECK-LABEL: func.func @turned(
 // CHECK:         llvm.shufflevector
-// CHECK-NOT:     vector.gather
+// CHECK:         llvm.store %{{.*}} {alignment = 4 : i64} : vector<{{4|8|16}}xf32>
+// CHECK-NOT:     llvm.load
+// CHECK:         return
 func.func @turned(%k: !t, %o: !u) attributes {tile.kernel = {block_q = 32, block_kv = 64, grid = "chunks", score = f32}} {
   %b = "tile.program_id"() {axis = 2} : () -> index
   %c0 = arith.constant 0 : index
