@@ -18,7 +18,7 @@ class Exp2(Pass):
 
     In maps over pairs the factor goes where it costs nothing for an element: exp(c s - m) becomes exp2(fma(s, c', m')) with
     m' = -m log2(e) computed once for a row (or column) and kept finite where m is. Two roundings may become one or another. Differences
-    of a row's and a column's value, or of two of an element, are taken before, so that exp of the difference of equal ones is 1.
+    of a row's and a column's value, or of two elements, are taken before, so that exp of the difference of equal ones is 1.
     """
 
     name = "gpu-exp2"
@@ -42,11 +42,13 @@ def _exp(op: ir.Operation, scaler: Scaler) -> ir.Value:
 
 
 def _difference(x: ir.Value, scaler: Scaler) -> bool:
-    """Whether it is a difference of two values that cost nothing for an element, or of two that the factor cannot go into."""
+    """Whether it is a difference of two elements of one tile, or of two values that cost an element nothing, or take no factor in."""
     op = maker(x, "arith.subf")
     if op is None:
         return False
-    return all(map(scaler.cheap, op.operands)) or not any(map(scaler.free, op.operands))
+    reads = [read.operands[0] for read in (maker(value, "tensor.extract") for value in op.operands) if read is not None]
+    one_tile = len(reads) == 2 and reads[0] == reads[1]
+    return one_tile or all(map(scaler.cheap, op.operands)) or not any(map(scaler.free, op.operands))
 
 
 def _log(op: ir.Operation) -> ir.Value:

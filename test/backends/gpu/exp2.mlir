@@ -53,9 +53,12 @@ func.func @weights(%s: tensor<128x64xf32>, %m: tensor<128xf32>, %old: tensor<128
 // CHECK:           %[[XY:.*]] = arith.subf %{{.*}}, %{{.*}} : f32
 // CHECK-NEXT:      %[[Y:.*]] = arith.mulf %[[XY]], %cst
 // CHECK-NEXT:      math.exp2 %[[Y]]
-func.func @differences(%p: tensor<64xf32>, %x: tensor<64x64xf32>, %y: tensor<64x64xf32>, %rows: index)
-    -> (tensor<64x64xf32>, tensor<64x64xf32>) {
-  %r:2 = "tile.map"(%rows, %rows) ({
+// CHECK:           %[[XX:.*]] = arith.subf %{{.*}}, %{{.*}} : f32
+// CHECK-NEXT:      %[[Z:.*]] = arith.mulf %[[XX]], %cst
+// CHECK-NEXT:      math.exp2 %[[Z]]
+func.func @differences(%p: tensor<64xf32>, %x: tensor<64x64xf32>, %y: tensor<64x64xf32>, %rows: index, %n: index)
+    -> (tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>) {
+  %r:3 = "tile.map"(%rows, %rows) ({
   ^bb0(%i: index, %j: index):
     %of_row = tensor.extract %p[%i] : tensor<64xf32>
     %of_column = tensor.extract %p[%j] : tensor<64xf32>
@@ -65,7 +68,10 @@ func.func @differences(%p: tensor<64xf32>, %x: tensor<64x64xf32>, %y: tensor<64x
     %b = tensor.extract %y[%i, %j] : tensor<64x64xf32>
     %c = arith.subf %a, %b : f32
     %f = math.exp %c : f32
-    "tile.yield"(%e, %f) {operandSegmentSizes = array<i32: 2, 0>} : (f32, f32) -> ()
-  }) {reductions = [], resultSegmentSizes = array<i32: 2, 0>} : (index, index) -> (tensor<64x64xf32>, tensor<64x64xf32>)
-  return %r#0, %r#1 : tensor<64x64xf32>, tensor<64x64xf32>
+    %other = tensor.extract %x[%n, %j] : tensor<64x64xf32>
+    %h = arith.subf %a, %other : f32
+    %g = math.exp %h : f32
+    "tile.yield"(%e, %f, %g) {operandSegmentSizes = array<i32: 3, 0>} : (f32, f32, f32) -> ()
+  }) {reductions = [], resultSegmentSizes = array<i32: 3, 0>} : (index, index) -> (tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>)
+  return %r#0, %r#1, %r#2 : tensor<64x64xf32>, tensor<64x64xf32>, tensor<64x64xf32>
 }
