@@ -157,6 +157,18 @@ def test_sequences_in_one() -> None:
         (lambda x: mamba2(x["v"], x["dt"].mT, x["A"], x["B"], x["C"]), ArgumentError, "dt must be a tensor of shape [2, 75, 4], got shape"),
         (lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], D=x["dt"]), ArgumentError, "D must be a tensor of shape [4] or [4, 8]"),
         (lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], z=x["q"]), ArgumentError, "z must be a tensor of shape [2, 75, 4, 8]"),
+        (lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"][:, 5:], x["C"]), ArgumentError, "B must be a tensor of shape [2, 75, G, N], got"),
+        (lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["A"]), ArgumentError, "C must be a tensor of shape [2, 75, G, N], got"),
+        (
+            lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], initial_states=x["A"]),
+            ArgumentError,
+            "initial_states must be a tensor of shape [sequences, 4, 8,",
+        ),
+        (
+            lambda x: gla(x["q"], x["k"], x["v"], x["q"][..., :3].expand(-1, -1, 4, -1)),
+            ArgumentError,
+            "g must be a tensor of shape [2, 75, 4,",
+        ),
         (lambda x: gla(x["q"], x["k"], x["v"], x["g"]), ArgumentError, "g must be a tensor of shape [B, T, H, K], got shape [2, 75, 4]"),
         (lambda x: simple_gla(x["q"], x["k"], x["v"], g_gamma=x["g"]), ArgumentError, "g_gamma must be a tensor of shape [4]"),
         (

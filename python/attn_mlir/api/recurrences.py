@@ -40,7 +40,7 @@ def mamba2(
     """
     if seq_idx is not None:
         raise UnsupportedError("seq_idx is not there: pass cu_seqlens, where each sequence begins, which also keeps their states apart")
-    _check_mamba2(x, dt, A, D, z, dt_bias)
+    _check_mamba2(x, dt, A, B, C, D, z, dt_bias, initial_states)
     step = dt.to(_score(x))
     if dt_bias is not None:
         step = step + dt_bias.to(step.dtype)
@@ -156,7 +156,7 @@ def gla(
     """Gated linear attention, as `chunk_gla`: one log decay for each key channel, g [B, T, H, K]. See `simple_gla`."""
     if not isinstance(g, Tensor) or g.dim() != 4:
         raise ArgumentError(f"g must be a tensor of shape [B, T, H, K], got {_described(g)}; simple_gla takes one for each head and step")
-    _check("g", g, (*_sizes(v)[:3], g.shape[3]))
+    _check("g", g, (*_sizes(v)[:3], _sizes(k, "k")[3]))
     return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
@@ -180,11 +180,11 @@ def _pair(
     return made if output_final_state else (made, None)
 
 
-def _sizes(v: Any) -> tuple[int, ...]:
-    """The sizes of v, [B, T, H, V]."""
-    if not isinstance(v, Tensor) or v.dim() != 4:
-        raise ArgumentError(f"v must have 4 dimensions, [batch, position, head, dim], got {_described(v)}")
-    return tuple(v.shape)
+def _sizes(x: Any, name: str = "v") -> tuple[int, ...]:
+    """The sizes of an input, [B, T, H, D]."""
+    if not isinstance(x, Tensor) or x.dim() != 4:
+        raise ArgumentError(f"{name} must have 4 dimensions, [batch, position, head, dim], got {_described(x)}")
+    return tuple(x.shape)
 
 
 def _numbers(v: Tensor) -> Tensor:
@@ -197,11 +197,18 @@ def _score(x: Any) -> torch.dtype:
     return torch.float64 if isinstance(x, Tensor) and x.dtype == torch.float64 else torch.float32
 
 
-def _check_mamba2(x: Any, dt: Any, A: Any, D: Any, z: Any, dt_bias: Any) -> None:
+def _check_mamba2(x: Any, dt: Any, A: Any, B: Any, C: Any, D: Any, z: Any, dt_bias: Any, initial_states: Any) -> None:
     """Checks what `linear_attention` does not see under its own name."""
     if not isinstance(x, Tensor) or x.dim() != 4:
         raise ArgumentError(f"x must be a tensor [B, T, H, P], got {_described(x)}")
     sizes = tuple(x.shape)
+    for name, value in (("B", B), ("C", C)):
+        if not isinstance(value, Tensor) or value.dim() != 4 or tuple(value.shape[:2]) != sizes[:2]:
+            raise ArgumentError(f"{name} must be a tensor of shape [{sizes[0]}, {sizes[1]}, G, N], got {_described(value)}")
+    state = (sizes[2], sizes[3], B.shape[3])
+    if initial_states is not None and (not isinstance(initial_states, Tensor) or tuple(initial_states.shape[1:]) != state):
+        wanted = f"[sequences, {', '.join(map(str, state))}]"
+        raise ArgumentError(f"initial_states must be a tensor of shape {wanted}, got {_described(initial_states)}")
     _check("dt", dt, sizes[:3])
     _check("A", A, sizes[2:3])
     if D is not None:
