@@ -9,7 +9,7 @@ from kinds import Kind
 from attn_mlir import masks, mods, rows
 
 WINDOW, CAP = 1024, 30.0
-VARIANTS = ("window1024", "softcap30", "alibi", "sigmoid", "relu", "retention", "relu_normalized")
+VARIANTS = ("window1024", "softcap30", "alibi", "sigmoid", "approximate_sigmoid", "relu", "retention", "relu_normalized")
 """Attentions other than softmax over full and causal rows; all of them causal."""
 WITHOUT_PEERS = VARIANTS[3:]
 """Rows that no other system computes: they are compared with softmax, causal, at the same shape."""
@@ -84,6 +84,7 @@ def kind_of(case: Case, device: str) -> Kind:
         "softcap30": Kind(causal, lambda score, b, h, q_idx, kv_idx: CAP * torch.tanh(score / CAP)),
         "alibi": Kind(causal, lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (kv_idx - q_idx)),
         "sigmoid": Kind(causal, row=rows.sigmoid, eager_row=torch.sigmoid),
+        "approximate_sigmoid": Kind(causal, row=rows.approximate_sigmoid, eager_row=torch.sigmoid),
         "relu": Kind(causal, row=rows.relu, eager_row=torch.relu),
         "retention": Kind(causal, row=rows.retention, eager_row=_retention),
         "relu_normalized": Kind(causal, row=rows.relu_normalized, eager_row=_relu_normalized),

@@ -14,9 +14,8 @@ _UNSIGNED = {1: "bool", 8: "unsigned char", 16: "unsigned short", 32: "unsigned"
 
 @dataclass
 class Context:
-    """What the ops of a kernel share: bounds of integers, the helper functions called, and ops that may be approximate."""
+    """What the ops of a kernel share: bounds of integers and the helper functions called."""
 
-    fast: frozenset[str] = frozenset()
     ranges: Ranges = field(default_factory=Ranges)
     helpers: set[str] = field(default_factory=set)
 

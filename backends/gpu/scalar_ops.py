@@ -132,13 +132,13 @@ HELPERS: dict[str, str] = {
   const float q = {_horner(_TANH_Q, "u")};
   return y * p / q;
 }}""",
-    "tanh_fast": f"""{_START}float tanh_fast(float x) {{  // relative error 2^-11
+    "tanh_fast": f"""{_START}float tanh_fast(float x) {{  // relative error 2^-11 where there is an instruction
 #ifdef __CUDA_ARCH__
   float result;
   asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 #else
-  return tanhf(x);
+  return tanh_rational(x);
 #endif
 }}""",
     "quotients_2": _shared(2, 63),
@@ -156,6 +156,7 @@ HELPERS: dict[str, str] = {
 """Functions that printed code calls, in an order in which each comes after those that it calls."""
 NEEDS = {
     "tanh": ("max_nan", "min_nan"),
+    "tanh_fast": ("tanh", "max_nan", "min_nan"),
     "sine": ("reduce_angle",),
     "cosine": ("reduce_angle",),
     "tangent": ("reduce_angle", "sine", "cosine"),

@@ -7,6 +7,7 @@ import numpy as np
 from attn_mlir.backends.gpu import scalar_ops as ops
 from attn_mlir.backends.gpu.scalar_integers import IntegerPrinter
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.fastmath import is_approximate
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -105,7 +106,7 @@ class Printer(IntegerPrinter):
         if wide:
             name = ops.WIDE[self._name]
             return _call(self._helper(name) if name.endswith("_wide") else name, args)
-        helper = "tanh_fast" if self._name == "math.tanh" and "math.tanh" in self._context.fast else ops.HELPED[self._name]
+        helper = "tanh_fast" if self._name == "math.tanh" and is_approximate(self._op) else ops.HELPED[self._name]
         return _call(self._helper(helper), args)
 
     def _fpowi(self, x: str, n: str) -> str:

@@ -66,16 +66,14 @@ class Scalars:
         indent: str = "",
         *,
         other: Print | None = None,
-        fast: frozenset[str] = frozenset(),
     ) -> None:
         """`load` and `extract` return the expressions that `memref.load` and `tensor.extract` become, given the op and its indices.
 
-        `other` does so for ops that are unknown here (`memref.dim`, `tile.program_id`). `fast` names ops ("math.tanh") that may
-        use the hardware's approximation, with a relative error of 2^-11.
+        `other` does so for ops that are unknown here (`memref.dim`, `tile.program_id`).
         """
         self.lines, self.names, self.indent = lines, names, indent
         self._load, self._extract, self._other = load, extract, other
-        self._context = Context(fast)
+        self._context = Context()
         self._known: dict[ir.Value, str] = {}
         self._outer: Scalars | None = None
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from attn_mlir.dialects.fastmath import APPROXIMATE, is_approximate
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
@@ -100,6 +101,8 @@ class PieceReader:
             attribute = op.attributes["predicate"].value
         elif "attn.tie" in op.attributes:
             attribute = ir.StringAttr(op.attributes["attn.tie"]).value
+        elif is_approximate(op):
+            attribute = APPROXIMATE
         type_ = BOOL if str(value.type) == BOOL else FLOAT
         node = self.program.graph.node(op.name, *[self.read(v) for v in op.operands], attr=attribute, type=type_)
         if partials(self.program.graph, node) is None:

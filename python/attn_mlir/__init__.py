@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attn_mlir.api.recurrences import gla, lightning, mamba2, retention_linear, simple_gla
     from attn_mlir.api.rows import softmax
     from attn_mlir.api.symbols import SymbolicArray, SymbolicTensor, SymbolScalar, Var
-    from attn_mlir.frontend.elementary import detach
+    from attn_mlir.frontend.elementary import approximate_tanh, detach
     from attn_mlir.frontend.sizes import kv_len, num_heads, q_len
 
 __version__ = "0.1.0"
@@ -45,6 +45,7 @@ __all__ = [
     "TraceError",
     "UnsupportedError",
     "Var",
+    "approximate_tanh",
     "attention",
     "create_block_mask",
     "detach",
@@ -87,6 +88,7 @@ _LAZY = {
     "online_retention": "attn_mlir.api.online_rows",
     "Attention": "attn_mlir.api.attention",
     "attention": "attn_mlir.api.attention",
+    "approximate_tanh": "attn_mlir.frontend.elementary",
     "detach": "attn_mlir.frontend.elementary",
     "gla": "attn_mlir.api.recurrences",
     "kv_len": "attn_mlir.frontend.sizes",

@@ -58,6 +58,7 @@ ROWS: dict[str, tuple[Any, Weights]] = {
     "sink for all": (rows.softmax_sink(0.7), lambda s, keep: _with_sink(s, keep, torch.full((4,), 0.7))),
     "sink in a tensor": (rows.softmax_sink(torch.tensor(0.7)), lambda s, keep: _with_sink(s, keep, torch.full((4,), 0.7))),
     "sigmoid": (rows.sigmoid, lambda s, keep: s.sigmoid()),
+    "approximate sigmoid": (rows.approximate_sigmoid, lambda s, keep: s.sigmoid()),
     "biased sigmoid": (rows.biased_sigmoid(-1.5), lambda s, keep: (s - 1.5).sigmoid()),
     "sigmoid biased by head": (rows.biased_sigmoid(SINK), lambda s, keep: (s + SINK.view(1, -1, 1, 1)).sigmoid()),
     "relu": (rows.relu, lambda s, keep: s.relu()),

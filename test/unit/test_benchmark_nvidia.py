@@ -35,7 +35,9 @@ def test_quick_run_on_a_cpu(load: Any, tmp_path: Path, capsys: pytest.CaptureFix
         assert "reason" in result["systems"]["cudnn"]
 
 
-@pytest.mark.parametrize("kind", ["window1024", "softcap30", "alibi", "sigmoid", "relu", "retention", "relu_normalized"])
+@pytest.mark.parametrize(
+    "kind", ["window1024", "softcap30", "alibi", "sigmoid", "approximate_sigmoid", "relu", "retention", "relu_normalized"]
+)
 def test_variants_are_right(load: Any, kind: str) -> None:
     cases, systems = load("nvidia_cases"), load("nvidia_systems")
     problem = cases.Problem(cases.Case(kind, 1, 4, 2, 160, 32), "cpu")

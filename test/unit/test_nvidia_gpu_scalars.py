@@ -8,7 +8,7 @@ import torch
 
 import attn_mlir
 from attn_mlir import rows
-from attn_mlir.frontend.elementary import exp, tanh
+from attn_mlir.frontend.elementary import approximate_tanh, exp, tanh
 from gpu_cases import GPU
 
 pytestmark = GPU
@@ -57,6 +57,18 @@ def test_small_weights_keep_their_relative_accuracy() -> None:
     assert exact.min() < 1e-15
     kept = exact > 2.0**-63
     assert ((found - exact).abs() <= exact * (2.0**-8 + 1e-4))[kept].all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_approximate_functions(dtype: torch.dtype) -> None:
+    found, scores = _weights(rows.approximate_sigmoid, *_scores(dtype))
+    exact = torch.sigmoid(scores)
+    off = (found - exact).abs()
+    assert (off <= 2.0**-12 + exact * torch.finfo(dtype).eps / 2 + _SMALL).all(), off.max()
+    # By the instruction: weights that are exact would keep their digits here.
+    assert (off > exact * 0.01)[exact < 2.0**-13].any()
+    found, scores = _weights(lambda s: approximate_tanh(s), *_scores(dtype))
+    assert ((found - scores.tanh()).abs() <= 2.0**-11 + torch.finfo(dtype).eps / 2).all()
 
 
 @pytest.mark.parametrize("row", [rows.sigmoid, lambda s: tanh(s)], ids=["sigmoid", "tanh"])

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attn_mlir.errors import ArgumentError
-from attn_mlir.frontend.elementary import tanh
+from attn_mlir.frontend.elementary import approximate_tanh, tanh
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 
@@ -35,9 +35,13 @@ def alibi(slopes: torch.Tensor, absolute: bool = False) -> ScoreMod:
     return distance if absolute else signed
 
 
-def softcap(cap: float) -> ScoreMod:
-    """cap * tanh(score / cap): keeps scores within -cap and cap."""
-    return lambda score, b, h, q_idx, kv_idx: cap * tanh(score / cap)
+def softcap(cap: float, approximate: bool = False) -> ScoreMod:
+    """cap * tanh(score / cap): keeps scores within -cap and cap.
+
+    With `approximate` by `attn_mlir.approximate_tanh`, whose error is at most cap * 2^-11: quicker on NVIDIA GPUs.
+    """
+    bounded = approximate_tanh if approximate else tanh
+    return lambda score, b, h, q_idx, kv_idx: cap * bounded(score / cap)
 
 
 def additive_bias(bias: torch.Tensor) -> ScoreMod:

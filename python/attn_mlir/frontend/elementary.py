@@ -6,7 +6,16 @@ import torch
 
 from attn_mlir.frontend import vocabulary
 
-__all__ = ["detach", "exp", "logical_not", "maximum", "relu", "sigmoid", "tanh"]
+__all__ = ["approximate_tanh", "detach", "exp", "logical_not", "maximum", "relu", "sigmoid", "tanh"]
+
+
+def approximate_tanh(x: Any) -> Any:
+    """tanh(x) that a backend may approximate with an absolute error of 2^-11, as `tanh.approx` of NVIDIA GPUs does in one instruction.
+
+    Its derivative, 1 - tanh^2, then has one of 2^-10. Backends without such an instruction compute tanh, and so does code inside
+    torch.compile, which only sees torch.tanh.
+    """
+    return torch.tanh(x) if _is_tensor(x) else vocabulary.approximate_tanh(x)
 
 
 def detach(x: Any) -> Any:

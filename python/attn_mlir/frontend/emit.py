@@ -7,6 +7,7 @@ from typing import Any
 
 from attn_mlir.dialects import load_all
 from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.fastmath import APPROXIMATE, approximate
 from attn_mlir.frontend import where
 from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.scope import Captured
@@ -305,6 +306,11 @@ def _emit_extremum(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir
     return _one(node.op, emitter.types[node.kind], *operands, **tie)
 
 
+def _emit_tanh(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+    flags = {"fastmath": approximate()} if node.attribute == APPROXIMATE else {}
+    return _one(node.op, emitter.types[node.kind], *operands, **flags)
+
+
 def _emit_reduce(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
     return build.reduce(operands[0], node.attribute)
 
@@ -322,5 +328,6 @@ _RULES: dict[str, _Rule] = {
     "arith.maximumf": _emit_extremum,
     "arith.minimumf": _emit_extremum,
     "attn.reduce": _emit_reduce,
+    "math.tanh": _emit_tanh,
     "attn.detach": _emit_detach,
 }

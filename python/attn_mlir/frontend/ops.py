@@ -225,9 +225,10 @@ def select(condition: Node, a: Node, b: Node) -> Node:
     return make("arith.select", a.kind, condition, a, b, fold=fold, nonnegative=a.nonnegative and b.nonnegative)
 
 
-def unary(op: str, fold: Callable[..., Any] | None, x: Node, nonnegative: bool = False) -> Node:
-    """A `math` function of a float."""
-    return make(op, "float", cast(x, "float"), fold=(lambda value: float(fold(value))) if fold else None, nonnegative=nonnegative)
+def unary(op: str, fold: Callable[..., Any] | None, x: Node, nonnegative: bool = False, attribute: str | None = None) -> Node:
+    """A `math` function of a float; with the attribute "afn" it may be approximated."""
+    folded = (lambda value: float(fold(value))) if fold else None
+    return make(op, "float", cast(x, "float"), attribute=attribute, fold=folded, nonnegative=nonnegative)
 
 
 def truncate(x: Node) -> Node:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from attn_mlir.dialects.fastmath import APPROXIMATE
 from attn_mlir.frontend import ops, scope
 from attn_mlir.frontend.values import Value, lift, value, wrap
 
@@ -24,6 +25,11 @@ tanh = _unary("math.tanh", math.tanh)
 erf = _unary("math.erf", math.erf)
 sin = _unary("math.sin", math.sin)
 cos = _unary("math.cos", math.cos)
+
+
+def approximate_tanh(x: Any) -> Value:
+    """tanh that a backend may replace by an instruction of the hardware with an absolute error of 2^-11."""
+    return wrap(ops.unary("math.tanh", math.tanh, lift(x), attribute=APPROXIMATE))
 
 
 def _rounding(op: str, fold: Callable[[float], float]) -> Callable[[Any], Value]:

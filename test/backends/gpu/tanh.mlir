@@ -1,5 +1,6 @@
 // tanh x = 1 - 2 w with w = 1 / (1 + exp(2 x)); its derivative is 4 (w - w w). What is made of it takes factors: u tanh x = u - 2 u w.
 // RUN: attn-opt %s -p 'gpu-tanh,gpu-sink-factors,gpu-exp2,canonicalize,cse' | FileCheck %s
+// RUN: attn-opt %s -p 'gpu-tanh{keep-approximate=true}' | FileCheck %s --check-prefix=KEEP
 
 // CHECK-LABEL: func.func @softcap(
 // CHECK-DAG:     %[[MINUS:.*]] = arith.constant -1.000000e+00 : f32
@@ -58,4 +59,21 @@ func.func @wide(%s: tensor<128x64xf64>, %rows: index, %columns: index) -> (tenso
     "tile.yield"(%tanh) {operandSegmentSizes = array<i32: 1, 0>} : (f64) -> ()
   }) {reductions = [], resultSegmentSizes = array<i32: 1, 0>} : (index, index) -> tensor<128x64xf64>
   return %y : tensor<128x64xf64>
+}
+
+// Where hardware has an instruction for it, what may be approximated stays.
+// CHECK-LABEL: func.func @approximate(
+// CHECK-NOT:       math.tanh
+// KEEP-LABEL:  func.func @approximate(
+// KEEP:            math.tanh %{{.*}} fastmath<afn> : f32
+// KEEP-NOT:        math.tanh
+func.func @approximate(%s: !t, %rows: index, %columns: index) -> (!t) {
+  %y = "tile.map"(%rows, %columns) ({
+  ^bb0(%i: index, %j: index):
+    %x = tensor.extract %s[%i, %j] : !t
+    %tanh = math.tanh %x fastmath<afn> : f32
+    %other = math.tanh %tanh : f32
+    "tile.yield"(%other) {operandSegmentSizes = array<i32: 1, 0>} : (f32) -> ()
+  }) {reductions = [], resultSegmentSizes = array<i32: 1, 0>} : (index, index) -> !t
+  return %y : !t
 }
