@@ -84,6 +84,20 @@ def test_other_lengths_compile_nothing_in_the_backend() -> None:
         assert all(torch.equal(a, b) for a, b in zip(compiled(x), mamba(x), strict=True))
 
 
+@pytest.mark.parametrize("run", [linear_attention, attn_mlir.attention])
+@pytest.mark.parametrize("change", [lambda scale: scale, lambda scale: 2 * scale + 1])
+def test_scales_that_differ_from_call_to_call(run: Callable[..., Any], change: Callable[[float], float]) -> None:
+    """They are symbols of the graph, as is the default itself with dynamic=True."""
+    q = k = v = inputs()["v"]
+    for dynamic in (None, True):
+        torch._dynamo.reset()  # the limit of graphs counts for the function's code
+        compiled = torch.compile(lambda scale: run(q, k, v, scale=change(scale)), fullgraph=True, backend="aot_eager", dynamic=dynamic)
+        for scale in (0.5, 0.7, 0.9):
+            torch.testing.assert_close(compiled(scale), run(q, k, v, scale=change(scale)))
+    whole = torch.compile(lambda x: run(x, k, v), fullgraph=True, backend="aot_eager", dynamic=True)
+    torch.testing.assert_close(whole(q), run(q, k, v))
+
+
 def test_an_object_with_everything_fixed() -> None:
     attention = attn_mlir.LinearAttention(decay_mod=lambda g: g * -0.5, output_final_state=True)
     x = inputs()

@@ -19,7 +19,19 @@ from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.values import wrap
 from attn_mlir.runtime import compute, ops, programs
 
-__all__ = ["GraphPiece", "call_program", "captures_of", "guard", "run_graph", "runner", "stand_in", "symbol", "traced", "values_of"]
+__all__ = [
+    "GraphPiece",
+    "call_program",
+    "captures_of",
+    "guard",
+    "run_graph",
+    "runner",
+    "scale_in_graph",
+    "stand_in",
+    "symbol",
+    "traced",
+    "values_of",
+]
 
 _SIZES = ("kv_len", "q_len", "num_heads")
 _KEY = "attn_mlir"
@@ -116,12 +128,24 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
         wanted = pieces[position:] if name == "row" else pieces[position : position + 1]
         functions[name] = GraphPiece(wanted, states.splitlines() if name == "row" else (), stand_ins).function(name)
     problem = problem_of(*qkv, "bhsd")
-    form, factor = scale_form(scale, problem.inputs.head_dim)
+    form, factor = scale_in_graph(scale, problem.inputs.head_dim, inputs, stand_ins)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
     whole = program.Program(functions["row"], score, mask, query, key, value, form, lse, return_states)
     made = program.trace(whole, problem.inputs, qkv[0].device)
     guard(made, inputs, stand_ins)
     return programs.register(made, deterministic), captures_of(made, stand_ins, factor)
+
+
+def scale_in_graph(
+    scale: Any, head_dim: int, inputs: dict[torch.fx.Node, Any], stand_ins: dict[torch.fx.Node, Any]
+) -> tuple[str | float, Any]:
+    """`scale_form` for the argument of a graph: of a number that differs from call to call, a node, the value is its stand-in.
+
+    What was computed from such numbers is taken as it is: for another value torch compiles again.
+    """
+    if isinstance(scale, torch.fx.Node) and scale.target == "item":
+        return "runtime", stand_ins[scale.args[0]]  # type: ignore[index]
+    return scale_form(float(inputs[scale]) if isinstance(scale, torch.fx.Node) else scale, head_dim)
 
 
 def guard(made: program.Traced, inputs: dict[torch.fx.Node, Any], stand_ins: dict[torch.fx.Node, Any]) -> None:
@@ -134,7 +158,7 @@ def guard(made: program.Traced, inputs: dict[torch.fx.Node, Any], stand_ins: dic
             int(inputs[by_stand_in[source[1][1]]].shape[source[2]])
 
 
-def captures_of(made: program.Traced, stand_ins: dict[torch.fx.Node, Any], scale: float) -> list[Any]:
+def captures_of(made: program.Traced, stand_ins: dict[torch.fx.Node, Any], scale: Any) -> list[Any]:
     """Where the captures of a program come from: inputs of the graph, as their nodes, or numbers."""
     by_stand_in = {id(value): node for node, value in stand_ins.items()}
     values = [scale if captured.source[0] == "scale" else captured.constant for captured in made.captures]

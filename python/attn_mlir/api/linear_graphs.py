@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from attn_mlir.api.graphs import GraphPiece, call_program, captures_of, guard, runner, stand_in, values_of
-from attn_mlir.api.inputs import scale_form
+from attn_mlir.api.graphs import GraphPiece, call_program, captures_of, guard, runner, scale_in_graph, stand_in, values_of
 from attn_mlir.api.linear import arguments
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
 from attn_mlir.frontend.linear import INPUTS, LinearProgram, trace_linear
@@ -63,7 +62,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
     (pieces, names, scale, final), segment = call[5:9], call[10]
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions = {name: _function(name, GraphPiece([piece], (), stand_ins)) for name, piece in zip(names.splitlines(), pieces, strict=True)}
-    form, factor = scale_form(scale, checked.problem.inputs.head_dim)
+    form, factor = scale_in_graph(scale, checked.problem.inputs.head_dim, inputs, stand_ins)
     program = LinearProgram(
         functions.get("query"),
         functions.get("key"),
