@@ -94,6 +94,12 @@ def test_decays_of_channels(channels: str, state: str, direction: str) -> None:
 
 
 @needs_host_clang
+def test_decays_of_few_channels() -> None:
+    """Tiles of 16 columns that threads hold as 32, for products: the emulator sees writes that two threads make to one place."""
+    check(half(k=16, v=16, channels="key", final=True), 40)
+
+
+@needs_host_clang
 def test_sequences_of_offsets() -> None:
     check(half(offsets=True, initial=True, final=True, interval=64), 150, offsets=np.array([0, 30, 30, 150]))
 

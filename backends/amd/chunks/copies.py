@@ -92,7 +92,9 @@ class Copies:
             raise UnsupportedError(f"amd: {tile.name} is not in patches, but its columns are needed; this is a bug of the code generator")
         with core.turns("t", tile.turns) as t:
             self.piece(tile, guard=True)
-            with core.scope(self._exists(tile) or None):
+            # Registers may have more columns than the copy: theirs are zeros that would lie in the next rows.
+            inside = f"if (column < {core.padded(tile.columns)})" if tile.padded > core.padded(tile.columns) else None
+            with core.scope(self._exists(tile) or None), core.scope(inside):
                 if not tile.patches:
                     writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, row, column, {tile.name}[{t}]);")
                 elif form == "rows":
