@@ -89,7 +89,14 @@ def _maximum(a: Any, b: Any) -> Any:
     return torch.clamp(a, min=b) if isinstance(b, (int, float)) else torch.maximum(a, b)
 
 
-_TORCH = {"exp": torch.exp, "maximum": _maximum, "detach": lambda x: x.detach(), "_relu": torch.relu, "_sigmoid": torch.sigmoid}
+_TORCH = {
+    "approximate_tanh": torch.tanh,
+    "exp": torch.exp,
+    "maximum": _maximum,
+    "detach": lambda x: x.detach(),
+    "_relu": torch.relu,
+    "_sigmoid": torch.sigmoid,
+}
 
 
 def with_torch(function: Any) -> Any:
