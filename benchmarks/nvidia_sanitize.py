@@ -1,4 +1,4 @@
-"""Runs small attentions under compute-sanitizer: python benchmarks/nvidia_sanitize.py [--tools memcheck,racecheck] [--only TEXT].
+"""Small attentions and linear attentions under compute-sanitizer: nvidia_sanitize.py [--tools memcheck,racecheck] [--only TEXT].
 
 Kernels are compiled and results checked before, without a tool. Then every tool runs the shapes in a few processes at once, which find
 the kernels in the cache. Exits with 1 when a tool reports an error, a process does not end in time, or a result is wrong.
@@ -16,8 +16,11 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import nvidia_sanitize_linear
 
 TOOLS = {
     "memcheck": ["--leak-check", "no"],
@@ -63,44 +66,54 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def problems() -> dict[str, Callable[[str], tuple[list[Any], float]]]:
+    """What runs each shape on a device, by name: results and gradients, and how wrong the first is (0 where there is no formula)."""
+    found: dict[str, Callable[[str], tuple[list[Any], float]]] = {shape["name"]: partial(_attention, shape) for shape in shapes()}
+    return found | {sweeps.name: sweeps.run for sweeps in nvidia_sanitize_linear.shapes()}
+
+
 def run_all(names: Sequence[str]) -> int:
-    """Runs forward and backward of the named shapes, compared with PyTorch's formula where they are softmax; how many are wrong."""
+    """Runs forward and backward of the named shapes, compared with a formula where there is one; how many are wrong."""
     import torch
 
-    import attn_mlir
     from attn_mlir.backends.nvidia import compile as nvcc
     from attn_mlir.errors import UnsupportedError
 
     nvcc._LANGUAGE += (_DEFINE,)
-    wrong, device, built = 0, _device(), watch_builds()
-    for shape in shapes():
-        if shape["name"] not in names:
+    wrong, built = 0, watch_builds()
+    for name, run in problems().items():
+        if name not in names:
             continue
-        batch, heads, kv_heads, queries, keys, columns, value = shape["size"]
-        generator = torch.Generator(device).manual_seed(0)
-
-        def normal(*size: int, generator: torch.Generator = generator) -> torch.Tensor:
-            return torch.randn(*size, generator=generator, device=device, dtype=torch.float16).requires_grad_()
-
-        q, k, v = normal(batch, heads, queries, columns), normal(batch, kv_heads, keys, columns), normal(batch, kv_heads, keys, value)
-        options = {name: option for name, option in shape.items() if name not in ("name", "size")}
         try:
-            o = attn_mlir.attention(q, k, v, **options)
-            gradients = torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
-        except UnsupportedError as error:  # without TileLang
-            print(f"{shape['name']}: skipped, {error}", flush=True)
+            results, error = run(_device())
+        except UnsupportedError as refused:  # without TileLang
+            print(f"{name}: skipped, {refused}", flush=True)
             continue
-        told = "finite" if all(bool(torch.isfinite(t).all()) for t in (o, *gradients)) else "NOT FINITE"
-        if not set(options) - {"mask_mod"}:
-            error = _error(q, k, v, o, options.get("mask_mod"))
-            told += f", error {error:.1e}"
-            wrong += error > 5e-3
-        wrong += "NOT" in told
+        told = "finite" if all(bool(torch.isfinite(t).all()) for t in results) else "NOT FINITE"
+        told += f", error {error:.1e}" if error else ""
+        wrong += "NOT" in told or error > 5e-3
         if not built or not all(built):  # kernels that several shapes share are loaded once
             wrong, told = wrong + 1, told + f", NOT BUILT with {_DEFINE}"
-
-        print(f"{shape['name']}: {told}", flush=True)
+        print(f"{name}: {told}", flush=True)
     return wrong
+
+
+def _attention(shape: dict[str, Any], device: str) -> tuple[list[Any], float]:
+    import torch
+
+    import attn_mlir
+
+    batch, heads, kv_heads, queries, keys, columns, value = shape["size"]
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator, device=device, dtype=torch.float16).requires_grad_()
+
+    q, k, v = normal(batch, heads, queries, columns), normal(batch, kv_heads, keys, columns), normal(batch, kv_heads, keys, value)
+    options = {name: option for name, option in shape.items() if name not in ("name", "size")}
+    o = attn_mlir.attention(q, k, v, **options)
+    error = 0.0 if set(options) - {"mask_mod"} else _error(q, k, v, o, options.get("mask_mod"))
+    return [o, *torch.autograd.grad(o, (q, k, v), torch.ones_like(o))], error
 
 
 def watch_builds() -> list[bool]:
@@ -177,7 +190,7 @@ def main(given: Sequence[str] | None = None) -> int:
     args = parser.parse_args(given)
     if args.inner:
         return 1 if run_all(args.inner) else 0
-    names = [shape["name"] for shape in shapes() if args.only in shape["name"]]
+    names = [name for name in problems() if args.only in name]
     if not names:
         parser.error(f"no shape's name holds {args.only!r}")
     with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:

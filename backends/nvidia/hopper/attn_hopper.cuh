@@ -74,6 +74,8 @@ constexpr int kWarpArrivals = 1;
 ATTN_DEVICE void warp_arrive(uint32_t barrier, bool chosen) {
   if (kWarpArrivals == 32 || chosen) barrier_arrive(barrier);
 }
+// The arrivals of `threads` that have met, of which the chosen one arrives for all (`warp_arrive` in each of them).
+ATTN_DEVICE constexpr int arrivals_of(int threads) { return kWarpArrivals == 32 ? threads : 1; }
 // Arrives and announces `bytes` that TMA will bring.
 ATTN_DEVICE void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(bytes) : "memory");

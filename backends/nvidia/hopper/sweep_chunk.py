@@ -49,8 +49,8 @@ class ChunkPrinter:
             rows.weights()
             writer.line("attn::fence_proxy_async();", "if (leader) attn::bulk_wait_read<0>();")
         writer.line(f"attn::named_sync({ALL}, {layout.consumers});")
-        free = f"attn::barrier_arrive(shared + kFree + 8 * ((number - 1) % {stages}));"
-        writer.line(f"if (threadIdx.x == 0 && number > 0) {free}")
+        free = f"shared + kFree + 8 * ((number - 1) % {stages})"
+        writer.line(f"if (number > 0) attn::warp_arrive({free}, threadIdx.x == 0);")
         if rows is not None:
             rows.from_state()
         writer.line(f"const uint32_t own = at + {layout.tiles['v'].offset} + warpgroup * {PANEL_BYTES};")

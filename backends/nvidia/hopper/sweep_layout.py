@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.memory import Layout
+from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_forms import Input
 from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, PANEL, Sweep
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
@@ -58,8 +58,8 @@ class SweepLayout:
         self.weights = "shared + kWeights" + (f" + (number & 1) * {PANEL_BYTES}" if twice else "")
         if sweep.rows is not None:
             memory.tile("kWeights", (1 + twice) * PANEL_BYTES)
-        memory.barrier("kFull", stages, 2)
-        memory.barrier("kFree", stages, 1)
+        memory.barrier("kFull", stages, f"1 + {of_warps(1)}")
+        memory.barrier("kFree", stages, f"attn::arrivals_of({self.consumers})")
         memory.slot("kRows", stages * self.rows_bytes)
         if products:
             memory.slot("kSums", 4 * self.warpgroups * _ROW)

@@ -43,7 +43,7 @@ class SweepProducer:
                     first = f"{columns[name]} + {panel * PANEL}" if columns[name] != "0" else str(panel * PANEL)
                     writer.line(f"attn::tma_load({to}, {descriptor}, full, {first}, {row}, {head}, {batch});")
         self._rows()
-        writer.line("attn::warp_sync();", "if (lane == 0) attn::barrier_arrive(full);")
+        writer.line("attn::warp_sync();", "attn::warp_arrive(full, lane == 0);")
 
     def _rows(self) -> None:
         """Two rows a lane: sums of log decays and factors."""

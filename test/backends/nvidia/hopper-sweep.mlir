@@ -18,7 +18,8 @@
 // CHECK:        const float [[G:.*]] = ((2 * lane + 1) < {{.*}}) ? max_nan({{.*}}, -104.0f) : 0.0f;
 // CHECK:        attn::sum_of_lanes_before(
 // CHECK:        attn::store_shared2({{.*}}leave * 0.125f, leave_2 * 0.125f);
-// CHECK:        attn::barrier_arrive(full);
+// CHECK:        attn::warp_sync();
+// CHECK-NEXT:   attn::warp_arrive(full, lane == 0);
 
 // A warpgroup: weights of the chunk's pairs, o from the state and from the chunk, the state after it.
 // CHECK:      auto *const place = &initial_state[
@@ -30,7 +31,7 @@
 // CHECK:        (scores[4 * (c + d) + 2 * h + e] * 0.125f) * weight
 // CHECK:        attn::store_matrices(shared + kWeights
 // CHECK:        attn::fence_proxy_async();
-// CHECK:        if (threadIdx.x == 0 && number > 0) attn::barrier_arrive(shared + kFree
+// CHECK:        if (number > 0) attn::warp_arrive(shared + kFree + 8 * ((number - 1) % 2), threadIdx.x == 0);
 // CHECK:        held[n] = attn::pack_f16(state[
 // CHECK:        attn::wgmma_m64n64k16_rs_f16(o, held[
 // CHECK:        attn::wgmma_m64n64k16_ss_f16_ta(o,
