@@ -165,3 +165,10 @@ def test_the_sanitizer_sees_how_kernels_were_built(load: Any, monkeypatch: pytes
     assert built == [True, False]
     header = BENCHMARKS.parent / "backends" / "nvidia" / "hopper" / "attn_hopper.cuh"
     assert sanitize._MARK.decode() in header.read_text() and f"#ifdef {sanitize._DEFINE[2:]}\n" in header.read_text()
+
+
+def test_small_linear_attentions_know_what_is_right(load: Any) -> None:
+    """Sequences of which one is empty, heads that share, mods: the formula is that of the kernels."""
+    sweeps = load("nvidia_sanitize_linear").Sweeps("", (1, 2, 1, 40, 16, 8), ends=(10, 10, 40), mods=True)
+    results, error = sweeps.run("cpu")
+    assert error < 5e-3 and results[1].shape[0] == 3 and all(bool(x.isfinite().all()) for x in results)
