@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear import segment_of
+from attn_mlir.dialects.attn.linear import interval_of, segment_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.chunk import PIECES, ChunkForm, derive_chunks
@@ -37,8 +37,8 @@ class ChunkRewrite(Pass):
 
     def _rewrite(self, linear: ir.Operation) -> bool:
         size = self.chunk if ir.StringAttr(linear.attributes["channels"]).value == "none" else self.channel_chunk or self.chunk
-        if "interval" in linear.attributes:
-            interval = ir.IntegerAttr(linear.attributes["interval"]).value
+        interval = interval_of(linear)
+        if interval is not None:
             size = interval if "crossing" in linear.attributes else size
             if interval % size:
                 linear.location.emit_error(f"{self.name}: states every {interval} positions are not at the ends of chunks of {size}")

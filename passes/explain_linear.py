@@ -7,7 +7,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Graph, Node, text
-from attn_mlir.passes.derivation.segments import check_segments
+from attn_mlir.passes.derivation.segments import derive_segments
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
 from attn_mlir.passes.differentiation.model import ROW, Program
@@ -100,11 +100,10 @@ def explain_scan(op: ir.Operation) -> Iterator[str]:
     forward = _choice(op, "direction") == "forward"
     segment, order = ir.IntegerAttr(op.attributes["segment"]).value, "first to last" if forward else "last to first"
     yield f"states between segments of {segment} positions, {order}"
-    form, _ = derive_chunks(forward)
+    form, report = derive_segments(forward)
     carry = text(form.factors["carry"], {**form.places.names, form.places.end: "G"})
     given = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])
     yield f"  S = {f'{carry} S' if given[2] else 'S'} + F, where F is what a segment adds, its final state from a zero state"
-    report = check_segments(form)
     yield f"confirmed in float64 against the recurrence: {report.points} values, largest relative error {report.error:.1e}"
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from attn_mlir.dialects.attn.linear import segment_of, state_shape
+from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape, with_all_heads
 from attn_mlir.mlir import ir
 
 LINEAR = ("attn.linear_attention", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
@@ -25,13 +25,13 @@ def linear_roles(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[str]:
             return [f"shape:{like}.0,{like}.1,segments({like}.2/{view.segment.value})"]
         case "attn.state_scan":
             return [f"shape:{number(value)}.0,{number(value)}.1,{view.rows.value}" for value in (view.states, view.like)]
-    over = number((view.q, view.k, view.v, view.decay)[view.heads.value])
+    over = number(with_all_heads(op))
     rows, _ = state_shape(op)
     batch, offsets = f"{over}.0", "" if view.offsets is None else str(number(view.offsets))
     segment = segment_of(op)
     sequences = f"sequences({offsets})" if offsets else batch if segment is None else f"{batch}*segments({over}.2/{segment})"
     positions = f"shape:{batch},{over}.1,{over}.2"
-    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else 0
+    interval = interval_of(op)
     roles = {
         "final_state": f"shape:{sequences},{over}.1,{rows}",
         "products": positions,

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.dialects.attn.linear import interval_of, state_shape, with_all_heads
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.chunk_rewrite import score_type
-from attn_mlir.passes.derivation.chunk import derive_chunks
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.derivation.segments import check_segments
+from attn_mlir.passes.derivation.segments import derive_segments
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
 _OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
@@ -38,8 +38,8 @@ class SplitSequences(Pass):
             for op in found:
                 if not _is_confirmed(op):
                     return False
-                interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else 1
-                if self.segment % interval:
+                interval = interval_of(op)
+                if interval is not None and self.segment % interval:
                     op.location.emit_error(f"{self.name}: states every {interval} positions do not divide segments of {self.segment}")
                     return False
             exact = {_text(op, "direction") for op in found if op.opview.factor is not None}
@@ -51,8 +51,7 @@ class SplitSequences(Pass):
 def _is_confirmed(op: ir.Operation) -> bool:
     """Whether segments give what the recurrence gives, on numbers; reports an error where they do not."""
     try:
-        form, _ = derive_chunks(_text(op, "direction") == "forward")
-        check_segments(form)
+        derive_segments(_text(op, "direction") == "forward")
     except DerivationError as error:
         op.location.emit_error(f"the recurrence cannot be cut into segments: {error}")
         return False
@@ -72,7 +71,7 @@ def _split(op: ir.Operation, segment: int, exact: bool) -> None:
     view = op.opview
     rows, columns = state_shape(op)
     dynamic, score = ir.ShapedType.get_dynamic_size(), score_type(op)
-    like = (view.q, view.k, view.v, view.decay)[view.heads.value]
+    like = with_all_heads(op)
     with op.location, ir.InsertionPoint(op):
         states = ir.RankedTensorType.get([dynamic, dynamic, rows, columns], score)
         added = _summary(op, states, segment, exact)
@@ -100,7 +99,7 @@ def _summary(op: ir.Operation, states: ir.Type, segment: int, exact: bool) -> ir
     o = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [ir.RankedTensorType(v.type).shape[3]], view.k.type.element_type)
     direction = _text(op, "direction")
     made, block = build.linear_attention([q, k, v, view.decay], [o, states], ["final_state"], heads, direction, channels, state)
-    made.attributes["segment"] = _i64(segment)
+    made.attributes["segment"] = i64(segment)
     if exact:
         made.attributes["exact"] = ir.UnitAttr.get()
     with ir.InsertionPoint(block):
@@ -140,10 +139,10 @@ def _sweep(op: ir.Operation, before: ir.Value, segment: int) -> ir.Operation:
     names = [name.value for name in view.outputs if name.value != "final_state"]
     results = [getattr(view, name).type for name in ("o", *names)]
     operands = [before if name == "initial_state" else getattr(view, name) for name in _OPERANDS]
-    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else None
+    interval = interval_of(op)
     direction, channels, state = (_text(op, name) for name in ("direction", "channels", "state"))
     made, block = build.linear_attention(operands, results, names, view.heads.value, direction, channels, state, interval)
-    made.attributes["segment"] = _i64(segment)
+    made.attributes["segment"] = i64(segment)
     for name in op.attributes:
         if name not in made.attributes:
             made.attributes[name] = op.attributes[name]
@@ -151,7 +150,3 @@ def _sweep(op: ir.Operation, before: ir.Value, segment: int) -> ir.Operation:
         for mod in [each.operation for each in block_of(op).operations]:
             clone_op(mod, {})
     return made
-
-
-def _i64(value: int) -> ir.Attribute:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

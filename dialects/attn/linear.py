@@ -113,7 +113,7 @@ def _verify_segment(op: Any) -> bool:
         return False
     if not check(op, op.offsets is None, "is cut by offsets or into segments, not both"):
         return False
-    interval = attributes["interval"].value if "interval" in attributes else 1
+    interval = interval_of(op.operation) or 1
     return check(
         op, segment.value % interval == 0, f"makes states every {interval} positions, which do not divide segments of {segment.value}"
     )
@@ -122,6 +122,22 @@ def _verify_segment(op: Any) -> bool:
 def segment_of(op: ir.Operation) -> int | None:
     """The positions of a segment of an `attn.linear_attention` or `attn.chunk`; None where it has none."""
     return ir.IntegerAttr(op.attributes["segment"]).value if "segment" in op.attributes else None
+
+
+def interval_of(op: ir.Operation) -> int | None:
+    """The positions between the states that an `attn.linear_attention` or `attn.chunk` makes; None where it makes none."""
+    return ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else None
+
+
+def with_all_heads(op: ir.Operation) -> ir.Value:
+    """The operand of an `attn.linear_attention` or `attn.chunk` that has as many heads as o."""
+    view = op.opview
+    return (view.q, view.k, view.v, view.decay)[view.heads.value]
+
+
+def is_exact(op: ir.Operation) -> bool:
+    """Whether states of an `attn.linear_attention` or `attn.chunk` keep what rounding would take: products need it, or it is asked for."""
+    return op.opview.factor is not None or "exact" in op.attributes
 
 
 def _verify_linear(op: Any) -> bool:
@@ -230,7 +246,7 @@ class ChunkOp(Attn.Operation, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pu
     def verify_region_invariants(self) -> bool:
         if not verify_pieces(self, _MODS | _FACTORS, _FACTORS):
             return False
-        interval = self.operation.attributes["interval"].value if "interval" in self.operation.attributes else self.chunk.value
+        interval = interval_of(self.operation) or self.chunk.value
         if not check(self, interval % self.chunk.value == 0, f"makes states at multiples of {self.chunk.value} positions, got {interval}"):
             return False
         alone = "crossing" not in self.operation.attributes or interval == self.chunk.value

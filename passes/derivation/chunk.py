@@ -10,6 +10,7 @@ and it is the product of the factors from x to any place between and from there 
 state that a chunk begins with replaces all positions before it. Sums of decays g <= 0 grow in one direction only: every exponent is <= 0.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,7 @@ class ChunkReport:
     error: float
 
 
+@functools.cache
 def derive_chunks(forward: bool) -> tuple[ChunkForm, ChunkReport]:
     """The chunked form of a sweep in one direction, confirmed on numbers. Raises DerivationError where it is not."""
     places = Places(Graph())

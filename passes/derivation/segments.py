@@ -5,12 +5,20 @@ state, and carry the factor of the sum of its log decays.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
-from attn_mlir.passes.derivation.chunk import LENGTH, SIZES, TOLERANCE, ChunkForm, ChunkReport, Problem, problems, recurrence
+from attn_mlir.passes.derivation.chunk import LENGTH, SIZES, TOLERANCE, ChunkForm, ChunkReport, Problem, derive_chunks, problems, recurrence
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
+
+
+@functools.cache
+def derive_segments(forward: bool) -> tuple[ChunkForm, ChunkReport]:
+    """The chunked form of a sweep in one direction, confirmed for segments, too. Raises DerivationError where it is not."""
+    form, _ = derive_chunks(forward)
+    return form, check_segments(form)
 
 
 def in_segments(form: ChunkForm, p: Problem, size: int) -> tuple[Array, Array]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from attn_mlir.dialects.attn.linear import is_exact
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece
@@ -30,6 +31,11 @@ class Choices:
     sub: int
     widen: bool
     straight: bool
+
+    def turns(self, op: ir.Operation) -> bool:
+        """Whether states of an `attn.chunk` are held as [K, V] and are [V, K] in memory."""
+        view = op.opview
+        return self.straight and view.state.value == "vk" and view.channels.value == "none"
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,13 @@ class ChunkBlock:
         self.frame, self.op, self.inputs, self.sequence = frame, op, inputs, sequence
         self.size, self.channels = view.chunk.value, view.channels.value
         self.forward = view.direction.value == "forward"
-        self.transposed = view.state.value == "vk" and not (choices.straight and self.channels == "none")
+        self.transposed = view.state.value == "vk" and not choices.turns(op)
         self.keys = view.k.type.shape[3]
         self.score = block_of(self._piece("attn.carry")).arguments[0].type
         self.wide = ir.F64Type.get() if choices.prefix == "f64" else self.score
         self.element = self.score if choices.widen else view.q.type.element_type
         # What rounding of the state leaves in sums of products does not cancel where they are subtracted.
-        exact = view.factor is not None or "exact" in op.attributes
-        self._two_pieces = exact and self.element != self.score
+        self._two_pieces = is_exact(op) and self.element != self.score
         self._crossing = "crossing" in op.attributes
 
     def build(self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: ir.Value | None, keep: Keep) -> ir.Value:

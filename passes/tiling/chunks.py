@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from attn_mlir.dialects.attn.linear import segment_of, state_shape
+from attn_mlir.dialects.attn.linear import segment_of, state_shape, with_all_heads
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.regions import block_of, pieces
@@ -67,7 +67,7 @@ def _kind(op: ir.Operation, name: str, blocks: int) -> str:
 
 def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) -> Mapping[str, ir.Attribute | int | str]:
     view = op.opview
-    over = argument_number((view.q, view.k, view.v, view.decay)[view.heads.value])
+    over = argument_number(with_all_heads(op))
     attributes = {"grid": "chunks", "block_q": view.chunk.value, "block_kv": block_kv, "blocks": blocks, "over": over}
     if view.offsets is not None:
         attributes["sequences"] = argument_number(view.offsets)
@@ -86,7 +86,7 @@ class _Sweep:
         self._columns, self._blocks = block_kv, self._view.v.type.shape[3] // block_kv
         self._transposed = self._view.state.value == "vk"
         # Held as [K, V]; only where it is read or stored does it turn.
-        self._turned = self._transposed and choices.straight and self._view.channels.value == "none"
+        self._turned = choices.turns(op)
         self._choices, self._segment = choices, segment_of(op)
         self._whole = self._view.offsets is None and self._segment is None
 
@@ -128,8 +128,7 @@ class _Sweep:
     def _sequence(self, number: ir.Value, head: ir.Value) -> Sequence:
         """Where this program's sequence, or its segment, lies in the tensors."""
         zero, one = constant_index(0), constant_index(1)
-        over = (self._view.q, self._view.k, self._view.v, self._view.decay)[self._view.heads.value]
-        heads = memref.DimOp(self._frame.get(over), one).result
+        heads = memref.DimOp(self._frame.get(with_all_heads(self._op)), one).result
         if self._view.offsets is None:
             end = memref.DimOp(self._frame.get(self._view.q), constant_index(2)).result
             if self._segment is None:
@@ -153,7 +152,7 @@ class _Sweep:
         view, get = self._view, self._frame.get
         by_value = view.channels.value == "value"
         decay = None if view.decay is None else narrow(view.decay) if by_value else get(view.decay)
-        over = (view.q, view.k, view.v, view.decay)[view.heads.value]
+        over = with_all_heads(self._op)
 
         def of_heads(operand: ir.Value | None, memory: ir.Value | None) -> Input | None:
             if operand is None or memory is None:

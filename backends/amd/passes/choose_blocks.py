@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.amd import blocks
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.dialects.attn.linear import interval_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -39,6 +40,6 @@ class ChooseBlocks(Pass):
 def _shrink(op: ir.Operation, size: int) -> None:
     """Gives an `attn.chunk` chunks of that size, where they are larger, and states stay at the ends of chunks. Its pieces hold for any."""
     chunk = ir.IntegerAttr(op.attributes["chunk"])
-    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else size
+    interval = interval_of(op) or size
     if size < chunk.value and interval % size == 0:
         op.attributes["chunk"] = ir.IntegerAttr.get(chunk.type, size)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import blocks
 from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in
+from attn_mlir.dialects.attn.linear import interval_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -51,7 +52,7 @@ class ChooseBlocks(Pass):
 
 def _set_chunk(op: ir.Operation, size: int, name: str) -> bool:
     """Gives an `attn.chunk` chunks of that size; its pieces hold for any. Reports sizes that do not divide where states are stored."""
-    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else size
+    interval = interval_of(op) or size
     if interval % size:
         op.location.emit_error(f"{name}: chunks of {size} positions do not end where states are stored, every {interval}")
         return False

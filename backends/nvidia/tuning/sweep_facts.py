@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from attn_mlir.dialects.attn.linear import interval_of, is_exact, segment_of
 from attn_mlir.mlir import ir
 
 PANEL = 64
@@ -36,10 +37,10 @@ def sweep_facts(op: ir.Operation) -> SweepFacts:
     """The facts of an `attn.chunk`."""
     view = op.opview
     keys, values = (ir.RankedTensorType(op.operands[n].type).shape[-1] for n in (1, 2))
-    interval, segment = (ir.IntegerAttr(op.attributes[n]).value if n in op.attributes else 0 for n in ("interval", "segment"))
+    interval, segment = interval_of(op) or 0, segment_of(op) or 0
     one = view.channels.value == "none"
     narrow = ir.RankedTensorType(op.operands[1].type).element_type.width == 16
     plain = one and narrow and keys in _KEYS and values % PANEL == 0
     factor = view.factor is not None
-    exact = one and narrow and (factor or "exact" in op.attributes)
+    exact = narrow and is_exact(op)
     return SweepFacts(keys, values, view.chunk.value, math.gcd(interval, segment), segment, not one, plain, factor, exact)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from attn_mlir.dialects.attn.linear import segment_of, state_shape
+from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.reference.errors import EvaluationError
@@ -61,7 +61,7 @@ class Sweep:
 
     @property
     def interval(self) -> int | None:
-        return ir.IntegerAttr(self.op.attributes["interval"]).value if "interval" in self.op.attributes else None
+        return interval_of(self.op)
 
     def of_state(self, factor: Array) -> Array:
         """Factors [H, 1], [H, K] or [H, V] as what a state [H, K, V] is multiplied by."""
@@ -136,7 +136,7 @@ def _turned(op: ir.Operation, states: Array) -> Array:
 
 
 def _sequences(op: ir.Operation, batch: int, length: int, offsets: Array | None) -> list[Part]:
-    interval = ir.IntegerAttr(op.attributes["interval"]).value if "interval" in op.attributes else 1
+    interval = interval_of(op) or 1
     if offsets is None:
         segment = segment_of(op)
         if segment is None:
