@@ -6,9 +6,14 @@ APPROXIMATE = "afn"
 _TEXT = f"#arith.fastmath<{APPROXIMATE}>"
 
 
-def approximate() -> ir.Attribute:
-    """The attribute `fastmath` of a function that may be approximated, in the context at hand."""
-    return ir.Attribute.parse(_TEXT)
+def flag_of(op: ir.Operation) -> str | None:
+    """APPROXIMATE where an op may be approximated, else None; needs no context."""
+    return APPROXIMATE if is_approximate(op) else None
+
+
+def attributes_of(flag: object) -> dict[str, ir.Attribute]:
+    """The attributes of a function with that flag, in the context at hand: `fastmath` for APPROXIMATE, none for others."""
+    return {"fastmath": ir.Attribute.parse(_TEXT)} if flag == APPROXIMATE else {}
 
 
 def is_approximate(op: ir.Operation) -> bool:

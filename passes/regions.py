@@ -19,6 +19,12 @@ def find_all(root: ir.Operation | ir.OpView, *names: str) -> list[ir.Operation]:
     return [op for op in walk(root) if op.name in names]
 
 
+def maker(value: ir.Value, *names: str) -> ir.Operation | None:
+    """The op that makes a value, if it has one of the names (any, where none is given); None for arguments of blocks."""
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    return op if op is not None and (not names or op.name in names) else None
+
+
 def pieces(attention: ir.Operation, name: str) -> list[ir.Operation]:
     """The pieces of an `attn.attention` or `attn.online` called `name`, e.g. "attn.step", in order."""
     return [op.operation for op in attention.regions[0].blocks[0].operations if op.operation.name == name]

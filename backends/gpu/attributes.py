@@ -1,4 +1,4 @@
-"""Plain dictionaries of numbers and words as attributes of kernels: a schedule, or choices that a tuner made for it."""
+"""Attributes of kernels: what their programs run over, and dictionaries of numbers and words, a schedule or choices of a tuner."""
 
 from collections.abc import Mapping
 
@@ -8,6 +8,12 @@ Fields = dict[str, int | str]
 
 SCHEDULE = "tile.schedule"
 CHOICES = "tile.choices"
+
+
+def grid_kind(kernel: ir.Operation) -> str:
+    """What the programs of a kernel run over: "rows", "pairs", "elements" or "chunks"."""
+    facts = ir.DictAttr(kernel.attributes["tile.kernel"])
+    return ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
 
 
 def write(fields: Mapping[str, int | str]) -> ir.DictAttr:

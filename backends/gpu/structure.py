@@ -1,7 +1,7 @@
 """Reads a tile function: what values are made of, which loops follow each other, and which row values may stay partial sums."""
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import walk
+from attn_mlir.passes.regions import maker, walk
 
 
 def operations(block: ir.Block) -> list[ir.Operation]:
@@ -32,11 +32,6 @@ def is_tile(value: ir.Value) -> bool:
 def holds(op: ir.Operation, *names: str) -> bool:
     """Whether an op of these names is in its regions."""
     return any(inner.name in names for inner in walk(op))
-
-
-def maker(value: ir.Value) -> ir.Operation | None:
-    """The op that makes a value."""
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
 
 
 def widened(value: ir.Value) -> ir.Value:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from attn_mlir.dialects.attn.linear import OUTPUTS as LINEAR_OUTPUTS
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 
 Body = Callable[..., Sequence[ir.Value]]
@@ -48,7 +49,7 @@ def attention(
     """Builds an empty `attn.attention`, or `attn.online` when `accumulators` is given, and the block for its pieces."""
     attributes: dict[str, ir.Attribute] = {"outputs": ir.ArrayAttr.get([ir.StringAttr.get(name) for name in outputs])}
     if accumulators is not None:
-        attributes["accumulators"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), accumulators)
+        attributes["accumulators"] = i64(accumulators)
     name = "attn.attention" if accumulators is None else "attn.online"
     op = ir.Operation.create(name, results=list(results), operands=[q, k, v], attributes=attributes, regions=1)
     return op, op.regions[0].blocks.append()
@@ -70,7 +71,7 @@ def linear_attention(
     """
     every = [*operands, *[None] * (7 - len(operands))]
     attributes: dict[str, ir.Attribute] = {
-        "heads": _i64(heads),
+        "heads": i64(heads),
         "direction": ir.StringAttr.get(direction),
         "channels": ir.StringAttr.get(channels),
         "state": ir.StringAttr.get(state),
@@ -79,7 +80,7 @@ def linear_attention(
         "resultSegmentSizes": ir.DenseI32ArrayAttr.get([1, *(int(name in outputs) for name in LINEAR_OUTPUTS)]),
     }
     if interval is not None:
-        attributes["interval"] = _i64(interval)
+        attributes["interval"] = i64(interval)
     given = [value for value in every if value is not None]
     op = ir.Operation.create("attn.linear_attention", results=list(results), operands=given, attributes=attributes, regions=1)
     return op, op.regions[0].blocks.append()
@@ -92,12 +93,12 @@ def product(query: ir.Value, key: ir.Value) -> None:
 
 def term(value: ir.Value, output: int) -> None:
     """`attn.term`: a further tensor that an attention sums into its output number `output`."""
-    ir.Operation.create("attn.term", operands=[value], attributes={"output": _i64(output)})
+    ir.Operation.create("attn.term", operands=[value], attributes={"output": i64(output)})
 
 
 def output(o: ir.Value, index: int, type_: ir.Type) -> ir.Value:
     """`attn.output` number `index` of the attention that makes `o`."""
-    return ir.Operation.create("attn.output", results=[type_], operands=[o], attributes={"index": _i64(index)}).result
+    return ir.Operation.create("attn.output", results=[type_], operands=[o], attributes={"index": i64(index)}).result
 
 
 def remainder(o: ir.Value) -> ir.Value:
@@ -134,7 +135,7 @@ def key_sum(of: ir.Value, terms: Sequence[ir.Value], weights: Sequence[int], typ
 
 def scatter(of: ir.Value, like: ir.Value, weight: int, type_: ir.Type, names: Sequence[str], index: Body) -> ir.Value:
     """`attn.scatter`; `index` gets the positions called `names` and returns where in `like` the weight belongs."""
-    op = ir.Operation.create("attn.scatter", results=[type_], operands=[of, like], attributes={"weight": _i64(weight)}, regions=1)
+    op = ir.Operation.create("attn.scatter", results=[type_], operands=[of, like], attributes={"weight": i64(weight)}, regions=1)
     here = ir.Location.current
     locations = [ir.Location.name(name, here) for name in names]
     block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(names), arg_locs=locations)
@@ -145,7 +146,7 @@ def scatter(of: ir.Value, like: ir.Value, weight: int, type_: ir.Type, names: Se
 
 def collect(of: ir.Value, weight: int, type_: ir.Type) -> ir.Value:
     """`attn.collect`: one weight of every element as a tensor."""
-    return ir.Operation.create("attn.collect", results=[type_], operands=[of], attributes={"weight": _i64(weight)}).result
+    return ir.Operation.create("attn.collect", results=[type_], operands=[of], attributes={"weight": i64(weight)}).result
 
 
 def row_dot(a: ir.Value, b: ir.Value, type_: ir.Type, remainder: ir.Value | None = None) -> ir.Value:
@@ -161,7 +162,7 @@ def head_sum(x: ir.Value, like: ir.Value) -> ir.Value:
 def decay_gradient(sweeps: Sequence[ir.Value], offsets: ir.Value | None, interval: int, rows: int, crossing: bool = False) -> ir.Value:
     """`attn.decay_gradient` from the products a and b and the states s and e of the two sweeps."""
     a, operands = sweeps[0], [*sweeps] if offsets is None else [*sweeps, offsets]
-    attributes: dict[str, ir.Attribute] = {"interval": _i64(interval), "rows": _i64(rows)}
+    attributes: dict[str, ir.Attribute] = {"interval": i64(interval), "rows": i64(rows)}
     if crossing:
         attributes["crossing"] = ir.UnitAttr.get()
     return ir.Operation.create("attn.decay_gradient", results=[a.type], operands=operands, attributes=attributes).result
@@ -170,7 +171,7 @@ def decay_gradient(sweeps: Sequence[ir.Value], offsets: ir.Value | None, interva
 def decay_sum(like: ir.Value, decay: ir.Value | None, segment: int, type_: ir.Type) -> tuple[ir.Operation, ir.Block]:
     """Builds an `attn.decay_sum`, and the block for its piece."""
     operands = [like] if decay is None else [like, decay]
-    op = ir.Operation.create("attn.decay_sum", results=[type_], operands=operands, attributes={"segment": _i64(segment)}, regions=1)
+    op = ir.Operation.create("attn.decay_sum", results=[type_], operands=operands, attributes={"segment": i64(segment)}, regions=1)
     return op, op.regions[0].blocks.append()
 
 
@@ -181,14 +182,10 @@ def state_scan(operands: Sequence[ir.Value | None], segment: int, rows: int, dir
     """
     given = [value for value in operands if value is not None]
     attributes: dict[str, ir.Attribute] = {
-        "segment": _i64(segment),
-        "rows": _i64(rows),
+        "segment": i64(segment),
+        "rows": i64(rows),
         "direction": ir.StringAttr.get(direction),
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([int(value is not None) for value in operands]),
     }
     op = ir.Operation.create("attn.state_scan", results=[given[0].type, final], operands=given, attributes=attributes)
     return op.results[0], op.results[1]
-
-
-def _i64(value: int) -> ir.Attribute:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 
 MapBody = Callable[..., tuple[Sequence[ir.Value], Sequence[ir.Value]]]
@@ -9,7 +10,7 @@ MapBody = Callable[..., tuple[Sequence[ir.Value], Sequence[ir.Value]]]
 
 def program_id(axis: int) -> ir.Value:
     """`tile.program_id`: 0 is the block of rows, 1 the head, 2 the batch."""
-    attributes = {"axis": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), axis)}
+    attributes = {"axis": i64(axis)}
     return ir.Operation.create("tile.program_id", results=[ir.IndexType.get()], attributes=attributes).result
 
 
@@ -28,7 +29,7 @@ def store(tile: ir.Value, target: ir.Value, b: ir.Value, h: ir.Value, row: ir.Va
 
 def fill(value: ir.Value, shape: Sequence[int], accumulator: int) -> ir.Value:
     """`tile.fill`: a tile of one value, to start accumulator number `accumulator` from."""
-    attributes = {"accumulator": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), accumulator)}
+    attributes = {"accumulator": i64(accumulator)}
     result = ir.RankedTensorType.get(shape, value.type)
     return ir.Operation.create("tile.fill", results=[result], operands=[value], attributes=attributes).result
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.fastmath import APPROXIMATE, approximate
+from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.program import Program
@@ -51,8 +51,7 @@ class Emitter:
         if n.op == "arith.cmpf":
             return arith.cmpf(arith.CmpFPredicate(n.attr), *args)
         result = self.type if n.type == FLOAT else ir.Type.parse(n.type)
-        flags = {"fastmath": approximate()} if n.attr == APPROXIMATE else {}
-        return ir.Operation.create(n.op, results=[result], operands=args, attributes=flags).result
+        return ir.Operation.create(n.op, results=[result], operands=args, attributes=attributes_of(n.attr)).result
 
     def _parameter(self, n: Node) -> ir.Value:
         if self.params is None:

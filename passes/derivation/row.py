@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.dialects.fastmath import APPROXIMATE, is_approximate
+from attn_mlir.dialects.fastmath import flag_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.errors import DerivationError
@@ -172,7 +172,7 @@ class Reader:
         args = [self.read(v) for v in op.operands]
         scalars = all(a.type in (FLOAT, BOOL) for a in args)
         if args and scalars and evaluate.known(op.name) and (_is_float(value.type) or str(value.type) == BOOL):
-            attr = op.attributes["predicate"].value if op.name == "arith.cmpf" else APPROXIMATE if is_approximate(op) else None
+            attr = op.attributes["predicate"].value if op.name == "arith.cmpf" else flag_of(op)
             return self.graph.node(op.name, *args, attr=attr, type=FLOAT if _is_float(value.type) else BOOL)
         if any(a.varies or a.reds for a in args):
             raise DerivationError(f"'{op.name}' of a value that varies along the row is not understood")

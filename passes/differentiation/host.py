@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.fastmath import APPROXIMATE, approximate
+from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, func, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.row import location_name
@@ -186,10 +186,8 @@ class Expressions:
             case "arith.cmpf":
                 return arith.cmpf(arith.CmpFPredicate(n.attr), *args)
         result = self.host.score if n.type == FLOAT else ir.IntegerType.get_signless(1)
-        attributes: dict[str, ir.Attribute] = {}
-        if n.attr == APPROXIMATE:
-            attributes["fastmath"] = approximate()
-        elif n.attr is not None:
+        attributes = attributes_of(n.attr)
+        if not attributes and n.attr is not None:
             attributes["attn.tie"] = ir.StringAttr.get(str(n.attr))
         return ir.Operation.create(n.op, results=[result], operands=args, attributes=attributes).result
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.dialects.fastmath import APPROXIMATE, is_approximate
+from attn_mlir.dialects.fastmath import flag_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
@@ -96,13 +96,11 @@ class PieceReader:
         return self._param(value)
 
     def _node(self, op: ir.Operation, value: ir.Value) -> Node:
-        attribute: object = None
+        attribute: object = flag_of(op)
         if op.name == "arith.cmpf":
             attribute = op.attributes["predicate"].value
         elif "attn.tie" in op.attributes:
             attribute = ir.StringAttr(op.attributes["attn.tie"]).value
-        elif is_approximate(op):
-            attribute = APPROXIMATE
         type_ = BOOL if str(value.type) == BOOL else FLOAT
         node = self.program.graph.node(op.name, *[self.read(v) for v in op.operands], attr=attribute, type=type_)
         if partials(self.program.graph, node) is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
+from attn_mlir.passes.regions import maker
 from attn_mlir.passes.simplification.folding import constant, folded, number, truth
 
 Rule = Callable[[ir.Operation], ir.Value | None]
@@ -25,22 +26,16 @@ def rewrite(op: ir.Operation) -> ir.Value | None:
     return rule(op) if rule else None
 
 
-def _maker(value: ir.Value, name: str) -> ir.Operation | None:
-    """The op that makes `value`, if it is called `name`."""
-    owner = value.owner
-    return owner.operation if not isinstance(owner, ir.Block) and owner.operation.name == name else None
-
-
 def _add(op: ir.Operation) -> ir.Value | None:
     x, y = op.operands
     if number(y) == 0.0:
         return x
     if number(x) == 0.0:
         return y
-    negated = _maker(y, "arith.negf")
+    negated = maker(y, "arith.negf")
     if negated is not None:
         return arith.subf(x, negated.operands[0])
-    negated = _maker(x, "arith.negf")
+    negated = maker(x, "arith.negf")
     return None if negated is None else arith.subf(y, negated.operands[0])
 
 
@@ -50,7 +45,7 @@ def _sub(op: ir.Operation) -> ir.Value | None:
         return x
     if number(x) == 0.0:
         return arith.negf(y)
-    negated = _maker(y, "arith.negf")
+    negated = maker(y, "arith.negf")
     return None if negated is None else arith.addf(x, negated.operands[0])
 
 
@@ -60,7 +55,7 @@ def _mul(op: ir.Operation) -> ir.Value | None:
             return x
         if number(y) == -1.0:
             return arith.negf(x)
-    x, y = (_maker(v, "arith.negf") for v in op.operands)
+    x, y = (maker(v, "arith.negf") for v in op.operands)
     return arith.mulf(x.operands[0], y.operands[0]) if x is not None and y is not None else None
 
 
@@ -80,15 +75,15 @@ def _div(op: ir.Operation) -> ir.Value | None:
 
 
 def _neg(op: ir.Operation) -> ir.Value | None:
-    inner = _maker(op.operands[0], "arith.negf")
+    inner = maker(op.operands[0], "arith.negf")
     return None if inner is None else inner.operands[0]
 
 
 def _abs(op: ir.Operation) -> ir.Value | None:
     x = op.operands[0]
-    if _maker(x, "math.absf") is not None:
+    if maker(x, "math.absf") is not None:
         return x
-    inner = _maker(x, "arith.negf")
+    inner = maker(x, "arith.negf")
     return None if inner is None else math_ops.absf(inner.operands[0])
 
 
@@ -102,7 +97,7 @@ def _extremum(op: ir.Operation) -> ir.Value | None:
         c = number(b)
         if c == neutral:
             return a
-        inner = _maker(a, op.name)
+        inner = maker(a, op.name)
         if inner is None or c is None:
             continue
         for kept, other in (tuple(inner.operands), tuple(inner.operands)[::-1]):
@@ -120,7 +115,7 @@ def _select(op: ir.Operation) -> ir.Value | None:
     known = truth(condition)
     if known is not None:
         return x if known else y
-    inverted = _maker(condition, "arith.xori")
+    inverted = maker(condition, "arith.xori")
     if inverted is not None and truth(inverted.operands[1]) is True:
         return arith.select(inverted.operands[0], y, x)
     return None
@@ -169,12 +164,12 @@ def _integer_power(x: ir.Value, k: int) -> ir.Value:
 def _detach(op: ir.Operation) -> ir.Value | None:
     """A constant has no gradient; a second detach changes nothing."""
     x = op.operands[0]
-    return x if number(x) is not None or _maker(x, "attn.detach") is not None else None
+    return x if number(x) is not None or maker(x, "attn.detach") is not None else None
 
 
 def _reduce(op: ir.Operation) -> ir.Value | None:
     """max(max x) = max x, and the same for min."""
-    inner = _maker(op.operands[0], "attn.reduce")
+    inner = maker(op.operands[0], "attn.reduce")
     kind = ir.StringAttr(op.attributes["kind"]).value
     return op.operands[0] if inner is not None and kind != "sum" and inner.attributes["kind"] == op.attributes["kind"] else None
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import func, ir, scf
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar
 
@@ -64,7 +65,7 @@ class Frame:
         """Attaches `tile.kernel`; see `attn-tile`."""
         boxed: dict[str, ir.Attribute] = {}
         for name, value in attributes.items():
-            boxed[name] = _i64(value) if isinstance(value, int) else ir.StringAttr.get(value) if isinstance(value, str) else value
+            boxed[name] = i64(value) if isinstance(value, int) else ir.StringAttr.get(value) if isinstance(value, str) else value
         boxed["outputs"] = ir.ArrayAttr.get([ir.StringAttr.get(output.kind) for output in outputs])
         boxed["disjoint"] = ir.ArrayAttr.get([ir.ArrayAttr.get([ir.BoolAttr.get(x) for x in output.disjoint]) for output in outputs])
         self.kernel.attributes["tile.kernel"] = ir.DictAttr.get(boxed)
@@ -150,7 +151,3 @@ def argument_names(entry: ir.Block) -> list[str]:
 def argument_number(value: ir.Value) -> int | None:
     """Which argument of its function a value is, or None."""
     return ir.BlockArgument(value).arg_number if isinstance(value.owner, ir.Block) else None
-
-
-def _i64(value: int) -> ir.Attribute:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

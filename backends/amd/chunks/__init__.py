@@ -6,7 +6,7 @@ from attn_mlir.backends.amd.chunks.kernel import Kernel
 from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
+from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -20,8 +20,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
 
     Raises UnsupportedError where such a kernel cannot be made.
     """
-    sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
-    grid = ir.StringAttr(sizes["grid"]).value if "grid" in sizes else "rows"
+    grid = grid_kind(kernel)
     if grid != "chunks" and (grid != "rows" or not _adds_rows(kernel)):
         return None
     needed = 0

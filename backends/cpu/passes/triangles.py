@@ -1,41 +1,33 @@
 """Products with a tile that a map makes zero on one side of its diagonal: what is zero need not be multiplied."""
 
 from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.regions import maker
+from attn_mlir.passes.simplification.folding import number
 
 _LATER, _EARLIER = ("sgt", "sge"), ("slt", "sle")
 
 
 def zeros_of(tile: ir.Value) -> str | None:
     """Where a square tile is zero: "above" its diagonal, "below", or None where that is unknown."""
-    op = None if isinstance(tile.owner, ir.Block) else tile.owner.operation
-    if op is None or op.name != "tile.map" or len(op.results) != 1 or len(op.regions[0].blocks[0].arguments) != 2:
+    op = maker(tile, "tile.map")
+    if op is None or len(op.results) != 1 or len(op.regions[0].blocks[0].arguments) != 2:
         return None
     block = op.regions[0].blocks[0]
-    chosen = _made_by(list(block.operations)[-1].operation.operands[0], "arith.select")
+    chosen = maker(list(block.operations)[-1].operation.operands[0], "arith.select")
     shape = ir.RankedTensorType(tile.type).shape
-    if chosen is None or shape[0] != shape[1] or not _is_zero(chosen.operands[2]):
+    if chosen is None or shape[0] != shape[1] or number(chosen.operands[2]) != 0.0:
         return None
     return next((side for side in (_side(each, block) for each in _conditions(chosen.operands[0])) if side is not None), None)
 
 
-def _made_by(value: ir.Value, name: str) -> ir.Operation | None:
-    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
-    return op if op is not None and op.name == name else None
-
-
-def _is_zero(value: ir.Value) -> bool:
-    op = _made_by(value, "arith.constant")
-    return op is not None and ir.FloatAttr(op.attributes["value"]).value == 0.0
-
-
 def _conditions(value: ir.Value) -> list[ir.Value]:
     """What must all hold for the value to be true."""
-    op = _made_by(value, "arith.andi")
+    op = maker(value, "arith.andi")
     return [value] if op is None else [each for operand in op.operands for each in _conditions(operand)]
 
 
 def _side(condition: ir.Value, block: ir.Block) -> str | None:
-    op = _made_by(condition, "arith.cmpi")
+    op = maker(condition, "arith.cmpi")
     if op is None:
         return None
     names = {getattr(arith.CmpIPredicate, name): name for name in (*_LATER, *_EARLIER)}

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.passes.scaling import maker
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.regions import find_all, maker
+from attn_mlir.passes.simplification.folding import number
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _loops(first: ir.Value, second: ir.Value) -> list[tuple[ir.Operation, int, i
     while True:
         fills = [maker(value, "tile.fill") for value in (first, second)]
         if fills[0] is not None and fills[1] is not None:
-            return steps if all(_is_zero(fill.operands[0]) for fill in fills if fill is not None) else []
+            return steps if all(number(fill.operands[0]) == 0.0 for fill in fills if fill is not None) else []
         a, b = maker(first, "scf.for"), maker(second, "scf.for")
         if a is None or a != b:
             return []
@@ -118,11 +118,6 @@ def _loops(first: ir.Value, second: ir.Value) -> list[tuple[ir.Operation, int, i
             return []
         steps.append((a, left, right))
         first, second = starts[left], starts[right]
-
-
-def _is_zero(value: ir.Value) -> bool:
-    op = maker(value, "arith.constant")
-    return op is not None and ir.FloatAttr(op.attributes["value"]).value == 0.0
 
 
 def _only_user(value: ir.Value) -> ir.Operation | None:

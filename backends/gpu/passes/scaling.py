@@ -12,7 +12,7 @@ import numpy as np
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
-from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.regions import find_all, maker
 from attn_mlir.passes.simplification.folding import number
 
 _SUMS = ("arith.addf", "arith.subf")
@@ -28,12 +28,6 @@ def float_maps(module: ir.Operation, rank: int | None = None) -> Iterator[ir.Ope
 def is_real(value: ir.Value) -> bool:
     """Whether it is an f32 or f64."""
     return isinstance(value.type, (ir.F32Type, ir.F64Type))
-
-
-def maker(value: ir.Value, *names: str) -> ir.Operation | None:
-    """The op that makes `value`, if it has one of the names."""
-    owner = value.owner
-    return owner.operation if not isinstance(owner, ir.Block) and owner.operation.name in names else None
 
 
 def used_once(value: ir.Value) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.scaling import Scaler, constant, factor, float_maps, maker, unnamed, used_once
+from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
 from attn_mlir.passes.base import Pass
@@ -80,7 +81,7 @@ def _rewrite(sum_: ir.Operation, scaler: Scaler) -> None:
         small = arith.addf(math_ops.exp2(_less(e.operands[0], power, scaler)), constant(2.0**-power, type_))
         divisor = arith.minimumf(small, constant(1.0, type_))
         quotient = arith.divf(constant(dividend * 2.0**-power, type_), divisor, loc=division.location)
-        quotient.owner.operation.attributes[SHARED] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), elements)
+        quotient.owner.operation.attributes[SHARED] = i64(elements)
     division.results[0].replace_all_uses_with(quotient)
     for op in (division, sum_, e):
         op.erase()

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+MOST_THREADS = 1024
+"""Threads of a block on all GPUs we know."""
+
 
 @dataclass(frozen=True)
 class Dialect:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import dependence, frontier
-from attn_mlir.backends.gpu.simt.dialect import Dialect
+from attn_mlir.backends.gpu.simt.dialect import MOST_THREADS, Dialect
 from attn_mlir.backends.gpu.simt.source import source
 from attn_mlir.backends.gpu.simt.values import Printer
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
@@ -16,7 +16,6 @@ from attn_mlir.passes.regions import find_all, walk
 
 _KNOWN = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract", "tile.program_id", "tile.yield", "scf.", "func.",
           "tile.load", "tile.store", "tile.map", "tile.fill")  # fmt: skip
-_MOST_THREADS = 1024
 
 
 def plan_scan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int) -> Fields | None:
@@ -31,13 +30,13 @@ def plan_scan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int)
     lanes = columns // vector
     fields: Fields = {"threads": -(-rows * lanes // wave) * wave, "lanes": lanes, "vector": vector, "unroll": 4}
     fields |= {name: value for name, value in choices.items() if name == "unroll"}
-    return fields if int(fields["threads"]) <= _MOST_THREADS and int(fields["unroll"]) > 0 else None
+    return fields if int(fields["threads"]) <= MOST_THREADS and int(fields["unroll"]) > 0 else None
 
 
 def _carried(kernel: ir.Operation) -> ir.RankedTensorType | None:
     """The type of the tile that the kernel's only loop carries; None for a kernel of another form."""
-    facts, loops = ir.DictAttr(kernel.attributes["tile.kernel"]), find_all(kernel, "scf.for")
-    if len(loops) != 1 or len(loops[0].results) != 1 or "grid" not in facts or ir.StringAttr(facts["grid"]).value != "chunks":
+    loops = find_all(kernel, "scf.for")
+    if len(loops) != 1 or len(loops[0].results) != 1 or grid_kind(kernel) != "chunks":
         return None
     if not all(op.name.startswith(_KNOWN) for op in walk(kernel)) or find_all(kernel, "scf.if"):
         return None

@@ -1,10 +1,10 @@
 """Kernels over rows that add up numbers of all rows of a block: every thread adds its own in a loop, then all threads together."""
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.scalar_ops import c_type
-from attn_mlir.backends.gpu.simt.dialect import Dialect
+from attn_mlir.backends.gpu.simt.dialect import MOST_THREADS, Dialect
 from attn_mlir.backends.gpu.simt.source import source
 from attn_mlir.backends.gpu.simt.values import Printer
 from attn_mlir.backends.gpu.structure import body, maker, yielded
@@ -13,14 +13,14 @@ from attn_mlir.passes.regions import find_all, walk
 
 _KNOWN = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract", "tile.program_id", "tile.yield", "scf.for", "scf.yield",
           "func.", "tile.store", "tile.map", "tile.fill")  # fmt: skip
-_MOST_THREADS = 1024
 
 
 def plan_total(kernel: ir.Operation, wave: int) -> Fields | None:
     """`threads` of a block. None for a kernel of another form."""
-    facts, loops = ir.DictAttr(kernel.attributes["tile.kernel"]), find_all(kernel, "scf.for")
-    grid = ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
-    if grid != "rows" or len(loops) != 1 or len(loops[0].results) != 1 or not all(op.name.startswith(_KNOWN) for op in walk(kernel)):
+    loops = find_all(kernel, "scf.for")
+    if grid_kind(kernel) != "rows" or len(loops) != 1 or len(loops[0].results) != 1:
+        return None
+    if not all(op.name.startswith(_KNOWN) for op in walk(kernel)):
         return None
     carried, stores = loops[0].results[0], find_all(kernel, "tile.store")
     if ir.RankedTensorType(carried.type).rank != 1 or len(stores) != 1:
@@ -34,7 +34,7 @@ def plan_total(kernel: ir.Operation, wave: int) -> Fields | None:
     inner = [op for op in find_all(kernel, "tensor.extract") if op not in reads]
     own = all(list(op.operands) == [carried, body(last).arguments[1]] for op in reads)
     own = own and all(list(op.operands) == [body(loops[0]).arguments[1], body(step).arguments[0]] for op in inner)
-    whole = list(ir.RankedTensorType(stores[0].operands[0].type).shape) == [1] and threads % wave == 0 and threads <= _MOST_THREADS
+    whole = list(ir.RankedTensorType(stores[0].operands[0].type).shape) == [1] and threads % wave == 0 and threads <= MOST_THREADS
     return {"threads": threads} if adds and own and whole and step.block == body(loops[0]) else None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
+from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
@@ -18,7 +18,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     """The schedule of a kernel with matrix products in 16 bits; None for other kernels and other chips."""
     if not target.bulk_copies:
         return None
-    match _grid(kernel):
+    match grid_kind(kernel):
         case "rows":
             return plan_rows(kernel, target, choices)
         case "pairs":
@@ -31,7 +31,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for what this emitter cannot do."""
     schedule = attributes.read(kernel, SCHEDULE)
-    match _grid(kernel):
+    match grid_kind(kernel):
         case "rows":
             return RowsKernel(kernel, schedule).emit()
         case "pairs":
@@ -40,8 +40,3 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
             return emit_sweep(kernel, schedule)
         case grid:
             raise UnsupportedError(f"hopper: no kernels over {grid}; use the emitter 'tilelang'")
-
-
-def _grid(kernel: ir.Operation) -> str:
-    sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
-    return ir.StringAttr(sizes["grid"]).value if "grid" in sizes else "rows"

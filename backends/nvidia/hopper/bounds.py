@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.scalar_bounds import Ranges, fits_int
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import maker
 
 _PREDICATES = {0: ("==", "=="), 1: ("!=", "!="), 2: ("<", ">"), 3: ("<=", ">="), 4: (">", "<"), 5: (">=", "<=")}
 """By MLIR's number of a signed comparison: the operator, and the one for exchanged sides."""
@@ -59,7 +60,7 @@ def upper_bound(condition: ir.Value, found: list[Comparison]) -> Comparison | No
 
 def is_minus_inf(value: ir.Value) -> bool:
     """Whether it is the constant -inf."""
-    op = _maker(value)
+    op = maker(value)
     if op is None or op.name != "arith.constant" or not isinstance(op.attributes["value"], ir.FloatAttr):
         return False
     return ir.FloatAttr(op.attributes["value"]).value == float("-inf")
@@ -67,7 +68,7 @@ def is_minus_inf(value: ir.Value) -> bool:
 
 def vanishes(value: ir.Value, source: ir.Value) -> bool:
     """Whether a map's value is 0 (or NaN for the whole row) where the element of the tile `source` is -inf."""
-    op = _maker(value)
+    op = maker(value)
     if op is None:
         return False
     if op.name in ("arith.truncf", "arith.extf"):
@@ -77,7 +78,7 @@ def vanishes(value: ir.Value, source: ir.Value) -> bool:
 
 def falls(value: ir.Value, source: ir.Value) -> bool:
     """Whether it is -inf there."""
-    op = _maker(value)
+    op = maker(value)
     if op is None:
         return False
     match op.name:
@@ -92,7 +93,7 @@ def falls(value: ir.Value, source: ir.Value) -> bool:
 
 def _is_limited(value: ir.Value) -> bool:
     """Whether it is the smaller one of some number and a finite one, so that it is not inf."""
-    op = _maker(value)
+    op = maker(value)
     return op is not None and op.name == "arith.minimumf" and any(_finite(operand) is not None for operand in op.operands)
 
 
@@ -102,15 +103,11 @@ def _is_positive(value: ir.Value) -> bool:
 
 
 def _finite(value: ir.Value) -> float | None:
-    op = _maker(value)
+    op = maker(value)
     if op is None or op.name != "arith.constant" or not isinstance(op.attributes["value"], ir.FloatAttr):
         return None
     number = ir.FloatAttr(op.attributes["value"]).value
     return number if abs(number) < float("inf") else None
-
-
-def _maker(value: ir.Value) -> ir.Operation | None:
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
 
 
 def _comparison(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> Comparison | None:
@@ -136,7 +133,7 @@ def _comparison(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], range
 def _linear(value: ir.Value, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> tuple[dict[ir.Value, int], int] | None:
     """A sum of values with factors, and a constant; only the column, and values that do not depend on it, are left in it."""
     if 1 not in depends.get(value, frozenset()):
-        op = _maker(value)
+        op = maker(value)
         if op is not None and op.name == "arith.constant" and isinstance(op.attributes["value"], ir.IntegerAttr):
             return {}, ir.IntegerAttr(op.attributes["value"]).value
         return {value: 1}, 0

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.backends.gpu.scalar_bounds import Ranges
 from attn_mlir.backends.nvidia.tilelang.expressions import Expressions
 from attn_mlir.backends.nvidia.tilelang.memory import Memory
@@ -36,7 +37,7 @@ class Context:
         self.later: list[ir.Operation] = []
         self.multiplies = bool(find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate"))
         self._sums = not self.multiplies and bool(find_all(kernel, "tile.cumsum"))
-        self.sweeps = grid_of(kernel) == "chunks"
+        self.sweeps = grid_kind(kernel) == "chunks"
         self.chunk = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
         self._loaded: list[list[ir.Operation]] = [[]]
         # Products with transposed tiles share columns between groups of warps.
@@ -110,12 +111,6 @@ class Context:
     def shared(self, value: ir.Value) -> Tile:
         """Where a tile is in shared memory."""
         return self.copies.get(value) or self.where[value]
-
-
-def grid_of(kernel: ir.Operation) -> str:
-    """What the programs of a kernel run over: "rows", "pairs", "elements" or "chunks"."""
-    facts = ir.DictAttr(kernel.attributes["tile.kernel"])
-    return ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
 
 
 def _reads_across(op: ir.Operation) -> bool:

@@ -1,8 +1,7 @@
 """The schedule of a kernel for TileLang: how many threads work on a tile, and how many blocks ahead tiles are loaded."""
 
-from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.tilelang.context import grid_of
 from attn_mlir.backends.nvidia.tilelang.maps import DOTS
 from attn_mlir.backends.nvidia.tilelang.program import print_program
 from attn_mlir.errors import UnsupportedError
@@ -24,7 +23,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
     """
     if any(not narrow(op) for op in find_all(kernel, *DOTS)):
         return None
-    if grid_of(kernel) == "chunks":
+    if grid_kind(kernel) == "chunks":
         return plan_chunks(kernel, target, choices)
     rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
     threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, 128), _MOST_THREADS)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.nvidia.tilelang import chunks, products
-from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant, grid_of
+from attn_mlir.backends.nvidia.tilelang.context import INDENT, Context, constant
 from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_store
 from attn_mlir.backends.nvidia.tilelang.expressions import ACCURATE
 from attn_mlir.backends.nvidia.tilelang.maps import Map, put_off
@@ -93,7 +94,7 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
     """
     context = Context(kernel, threads, stages, deterministic)
     name = context.names.new(ir.StringAttr(kernel.attributes["sym_name"]).value)
-    grid = grid_of(kernel)
+    grid = grid_kind(kernel)
     printer = _Printer(context, kernel, grid)
     launch = printer.launch()
     printer.print_block(kernel.regions[0].blocks[0])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.backends.nvidia.tilelang.context import Context, constant
 from attn_mlir.backends.nvidia.tilelang.expressions import strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
@@ -189,6 +190,5 @@ def loop_name(op: ir.Operation) -> str:
     while kernel is not None and kernel.name != "func.func":
         depth += kernel.name == "scf.for"
         kernel = kernel.parent
-    attributes = ir.DictAttr(kernel.attributes["tile.kernel"]) if kernel is not None else {}
-    by_keys = "grid" in attributes and ir.StringAttr(attributes["grid"]).value == "pairs"
+    by_keys = kernel is not None and grid_kind(kernel) == "pairs"
     return ("kv", "member", "row")[min(depth, 2)] if by_keys else "kv"

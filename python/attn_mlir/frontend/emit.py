@@ -7,7 +7,7 @@ from typing import Any
 
 from attn_mlir.dialects import load_all
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.fastmath import APPROXIMATE, approximate
+from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.frontend import where
 from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.scope import Captured
@@ -307,8 +307,7 @@ def _emit_extremum(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir
 
 
 def _emit_tanh(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
-    flags = {"fastmath": approximate()} if node.attribute == APPROXIMATE else {}
-    return _one(node.op, emitter.types[node.kind], *operands, **flags)
+    return _one(node.op, emitter.types[node.kind], *operands, **attributes_of(node.attribute))
 
 
 def _emit_reduce(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
