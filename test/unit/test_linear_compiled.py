@@ -98,6 +98,40 @@ def test_scales_that_differ_from_call_to_call(run: Callable[..., Any], change: C
     torch.testing.assert_close(whole(q), run(q, k, v))
 
 
+RATES = torch.rand(H, 3, generator=torch.Generator().manual_seed(6)).requires_grad_()
+HALF = torch.tensor(0.5).requires_grad_()
+
+
+@pytest.mark.parametrize("run", [linear_attention, attn_mlir.attention])
+def test_what_functions_compute_from_captured_values(run: Callable[..., Any]) -> None:
+    """Numbers, also those that are symbols of the graph, tensors that are computed before they are read, constants."""
+    x = inputs()["v"]
+
+    def attend(x: torch.Tensor, number: float) -> torch.Tensor:
+        def mod(y: Any, b: Any, h: Any, t: Any, *_: Any) -> Any:
+            of_head = RATES.exp().sum(1)[h] + torch.tensor([1.0, 2.0, 3.0, 4.0])[h] + torch.arange(H)[h]
+            return y / (1.0 + number**2) * of_head + HALF**2 - 1.5 * HALF.item()
+
+        return run(x, x, x, **{"k_mod" if run is linear_attention else "score_mod": mod})
+
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager", dynamic=True)
+    for number in (0.5, 0.7):
+        got, wanted = compiled(x, number), attend(x, number)
+        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6)
+        pairs = zip(*(torch.autograd.grad(o.square().sum(), [RATES, HALF]) for o in (got, wanted)), strict=True)
+        for mine, theirs in pairs:
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_segment_size_that_is_a_symbol() -> None:
+    x = torch.randn(1, 1, 1030, 8)
+    compiled = torch.compile(
+        lambda size: linear_attention(x, x, x, A[:1], segment_size=size), fullgraph=True, backend="aot_eager", dynamic=True
+    )
+    for size in (512, 1024):
+        assert torch.equal(compiled(size), linear_attention(x, x, x, A[:1], segment_size=size))
+
+
 def test_an_object_with_everything_fixed() -> None:
     attention = attn_mlir.LinearAttention(decay_mod=lambda g: g * -0.5, output_final_state=True)
     x = inputs()

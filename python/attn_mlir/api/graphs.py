@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.execute import forward_in_graph
+from attn_mlir.api.hoist import hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import program, scope, sizes
 from attn_mlir.frontend.scope import Captured
@@ -89,6 +90,7 @@ def runner(graph: torch.fx.GraphModule, targets: Sequence[Any], compute: Callabl
     def run(*arguments: Any) -> tuple[Any, ...]:
         inputs = dict(zip([node for node in graph.graph.nodes if node.op == "placeholder"], arguments, strict=True))
         call = next(node for node in graph.graph.nodes if node.target in targets)
+        inputs |= hoisted(graph.graph, inputs, lambda node: node is call or _is_symbol(node))
         results = compute(graph, call.args, inputs)
         returned: Any = next(node for node in graph.graph.nodes if node.op == "output").args[0]
         return tuple(results[node.args[1]] for node in returned)
@@ -143,8 +145,8 @@ def scale_in_graph(
 
     What was computed from such numbers is taken as it is: for another value torch compiles again.
     """
-    if isinstance(scale, torch.fx.Node) and scale.target == "item":
-        return "runtime", stand_ins[scale.args[0]]  # type: ignore[index]
+    if isinstance(scale, torch.fx.Node) and isinstance(inputs[scale], Tensor):
+        return "runtime", stand_ins[scale]
     return scale_form(float(inputs[scale]) if isinstance(scale, torch.fx.Node) else scale, head_dim)
 
 
@@ -222,19 +224,21 @@ class GraphPiece:
             self._value(operand, values, arguments)
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
         target: Any = node.target
-        if node.op == "call_method" and target == "item":
-            made = args[0]
-        elif node.op == "call_method":
+        if node.op == "call_method":
             made = getattr(args[0], str(node.target))(*args[1:], **kwargs)
         elif node.op == "get_attr":
             made = _attribute(node)
-        elif target in (symbol._opoverload, torch.ops.attn_mlir.symbol):
+        elif _is_symbol(node):
             name = args[0].rpartition(".")[2]
             made = getattr(sizes, name)() if name in _SIZES else arguments[name]
         else:
             made = target(*args, **kwargs)
         values[node] = made
         return made
+
+
+def _is_symbol(node: torch.fx.Node) -> bool:
+    return node.target in (symbol._opoverload, torch.ops.attn_mlir.symbol)
 
 
 def _attribute(node: torch.fx.Node) -> Any:

@@ -73,7 +73,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
         checked.initial_state is not None,
         bool(final),
         checked.offsets,
-        segment,
+        int(inputs[segment]) if isinstance(segment, torch.fx.Node) else segment,  # for another length torch compiles again
     )
     made = trace_linear(program, checked.problem.inputs, checked.problem.device)
     guard(made, inputs, stand_ins)

@@ -1,0 +1,57 @@
+"""What the graph of the user's functions computes from captured values alone, such as `rates.exp()`, is computed by torch beforehand."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+
+def hoisted(graph: Graph, inputs: Mapping[Node, Any], is_symbol: Callable[[Node], bool]) -> dict[Node, Tensor]:
+    """The tensors made without symbols that other nodes take, as operations of the outer graph, so that they have gradients.
+
+    `inputs` are the values of the graph's inputs. Integers stay in the graph: they are traced with the functions.
+    """
+    free = _free_of_symbols(graph, is_symbol)
+    known: dict[Node, Any] = {}
+
+    def value_of(node: Node) -> Any:
+        if node not in known:
+            known[node] = _evaluate(node, inputs, value_of)
+        return known[node]
+
+    wanted = [node for node in free if any(user not in free for user in node.users)]
+    return {node: value for node in wanted if isinstance(value := value_of(node), Tensor)}
+
+
+def _free_of_symbols(graph: Graph, is_symbol: Callable[[Node], bool]) -> dict[Node, None]:
+    """The nodes made of inputs and constants alone, in order; what was a Python number (`compiled.as_tensor`) is none of them."""
+    free: dict[Node, None] = {}
+    for node in graph.nodes:
+        number = node.target is torch.full and not node.all_input_nodes and node.args[0] == ()
+        called = node.op in ("call_function", "call_method") and not number and not is_symbol(node)
+        if called and all(operand.op == "placeholder" or operand in free for operand in node.all_input_nodes):
+            free[node] = None
+    return free
+
+
+def _evaluate(node: Node, inputs: Mapping[Node, Any], value_of: Callable[[Node], Any]) -> Any:
+    """A node's value. Symbolic floats are tensors, so that what is computed from them is one, too."""
+    if node.op == "placeholder":
+        given = inputs[node]
+        return torch.scalar_tensor(given, dtype=torch.float64) if isinstance(given, torch.SymFloat) else given  # type: ignore[arg-type]
+    args: Any = map_arg(node.args, value_of)
+    kwargs: Any = map_arg(node.kwargs, value_of)
+    if node.op == "call_function":
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    if node.target == "item":
+        return _number(args[0])
+    return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+
+
+def _number(x: Tensor) -> Tensor:
+    """The only element of a tensor, without its gradient; torch knows an input that stands for a number only as it is."""
+    x = x.detach() if x.requires_grad else x
+    return x.reshape(()) if x.dim() else x
