@@ -1,11 +1,11 @@
 """Linear attention on an NVIDIA GPU, side by side with what else is installed: python benchmarks/nvidia_linear.py.
 
-Mamba-2, simple GLA, retention, and RetNet's shape in bfloat16, forward and backward. Systems: attn_mlir, mamba_ssm or fla where they
+Mamba-2, simple GLA, retention, RetNet's shape, and GLA in bfloat16, forward and backward. Systems: attn_mlir, mamba_ssm or fla where they
 can be imported, and the chunked formula in eager PyTorch. Results and gradients of the first batch are compared with that formula in
 float64 before anything is timed; then the systems take turns (see nvidia_attention.py). Where the other implementation is not
 installed, the table has its time as recorded on an H200 (h200_linear_reference.json), and says so.
 
-    --cases mamba2,simple_gla,retention,retnet    --lengths 2048,4096,8192    --parts forward,backward
+    --cases mamba2,simple_gla,retention,retnet,gla    --lengths 2048,4096,8192    --parts forward,backward
     --systems attn_mlir,peer,eager    --quick    small shapes    --device cpu    tests the script itself    --json FILE
     --few    few heads and long sequences, which attn_mlir sweeps whole (0) and in segments of --segments 0,512,1024,2048,4096 positions
 """
@@ -60,13 +60,15 @@ class Case:
             made |= {"dt": 0.1 * torch.rand(*shape, self.heads, device=device), "A": -torch.rand(self.heads, device=device) - 0.1}
         if self.name == "simple_gla":
             made["g"] = -0.1 * torch.rand(*shape, self.heads, device=device)
+        if self.name == "gla":
+            made["g"] = -0.1 * torch.rand(*shape, self.heads, self.key_dim, device=device)
         return {name: x.requires_grad_() for name, x in made.items()}
 
     def work(self, backward: bool) -> tuple[float, float]:
         """Bytes that must be moved and FLOPs of chunks of 64, at least."""
         rows = self.batch * self.length
         keys, values = rows * self.key_heads * self.key_dim * 2, rows * self.heads * self.value_dim * 2
-        decays = {"mamba2": 4, "simple_gla": 4}.get(self.name, 0) * rows * self.heads
+        decays = {"mamba2": 4, "simple_gla": 4, "gla": 4 * self.key_dim}.get(self.name, 0) * rows * self.heads
         sweep = 2 * rows * self.heads * (64 * (self.key_dim + self.value_dim) + 2 * self.key_dim * self.value_dim)
         return (4 * keys + 3 * values + 2 * decays, 3 * sweep) if backward else (2 * keys + 2 * values + decays, sweep)
 
@@ -86,27 +88,31 @@ def eager(case: Case, x: Tensors, chunk: int = 64) -> torch.Tensor:
         v = (v * x["dt"].transpose(1, 2).unsqueeze(3)).to(v.dtype)
     else:
         scale = case.key_dim**-0.5
+    chunk = min(chunk, 16) if decay.dim() == 4 else chunk  # every pair has weights of its own for all channels
     b, h, length, _ = v.shape
-    q, k, v = (t.reshape(b, h, length // chunk, chunk, -1) for t in (q * scale, k, v))
-    sums = decay.reshape(b, h, length // chunk, chunk).cumsum(3)
+    q, k, v, sums = (t.reshape(b, h, length // chunk, chunk, -1) for t in (q * scale, k, v, decay))
+    sums = sums.cumsum(3)
     present = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).tril()
-    weights = (sums.unsqueeze(4) - sums.unsqueeze(3)).masked_fill(~present, -torch.inf).exp()
-    o = ((q @ k.transpose(3, 4)) * weights).to(v.dtype) @ v
-    added = ((k * (sums[..., -1:] - sums).exp().unsqueeze(4)).to(v.dtype).transpose(3, 4) @ v).to(wide)
-    carry, state, states = sums[..., -1].exp(), torch.zeros_like(added[:, :, 0]), []
+    weights = (sums.unsqueeze(4) - sums.unsqueeze(3)).masked_fill(~present.unsqueeze(2), -torch.inf).exp()
+    pairs = (q @ k.mT) * weights.squeeze(5) if decay.dim() == 3 else (q.unsqueeze(4) * k.unsqueeze(3) * weights).sum(5)
+    o = pairs.to(v.dtype) @ v
+    last = sums[:, :, :, -1:]
+    added = ((k * (last - sums).exp()).to(v.dtype).mT @ v).to(wide)
+    carry, state, states = last.exp().mT, torch.zeros_like(added[:, :, 0]), []
     for n in range(length // chunk):
         states.append(state)
-        state = carry[:, :, n, None, None] * state + added[:, :, n]
-    o = o + (q @ torch.stack(states, 2).to(q.dtype)) * sums.exp().unsqueeze(4)
+        state = carry[:, :, n] * state + added[:, :, n]
+    before = torch.stack(states, 2).to(q.dtype)
+    o = o + ((q @ before) * sums.exp() if decay.dim() == 3 else (q * sums.exp()).to(q.dtype) @ before)
     return o.reshape(b, h, length, -1).transpose(1, 2).to(x["v"].dtype)
 
 
 def _decay(case: Case, x: Tensors, wide: torch.dtype) -> torch.Tensor:
-    """Log decays [B, H, T]."""
+    """Log decays [B, H, T], or [B, H, T, K]."""
     match case.name:
         case "mamba2":
             return (x["dt"] * x["A"]).to(wide).transpose(1, 2)
-        case "simple_gla":
+        case "simple_gla" | "gla":
             return x["g"].to(wide).transpose(1, 2)
     heads = torch.arange(case.heads, dtype=wide, device=x["v"].device)
     return torch.log(1 - torch.exp2(-5 - heads)).reshape(1, -1, 1).expand(x["v"].shape[0], -1, case.length)
@@ -114,13 +120,15 @@ def _decay(case: Case, x: Tensors, wide: torch.dtype) -> torch.Tensor:
 
 def ours(case: Case, x: Tensors, segment: int | None = None) -> torch.Tensor:
     """`segment`: of how many positions are segments; 0: none, None: as attn_mlir chooses."""
-    from attn_mlir.api.recurrences import mamba2, retention_linear, simple_gla
+    from attn_mlir.api.recurrences import gla, mamba2, retention_linear, simple_gla
 
     match case.name:
         case "mamba2":
             return mamba2(x["v"], x["dt"], x["A"], x["k"], x["q"], segment_size=segment)
         case "simple_gla":
             return simple_gla(x["q"], x["k"], x["v"], x["g"], segment_size=segment)[0]
+        case "gla":
+            return gla(x["q"], x["k"], x["v"], x["g"], segment_size=segment)[0]
     return retention_linear(x["q"], x["k"], x["v"], segment_size=segment)[0]
 
 
@@ -129,6 +137,7 @@ def peer(case: Case) -> System | str:
     module, name = {
         "mamba2": ("mamba_ssm.ops.triton.ssd_combined", "mamba_chunk_scan_combined"),
         "simple_gla": ("fla.ops.simple_gla", "chunk_simple_gla"),
+        "gla": ("fla.ops.gla", "chunk_gla"),
     }.get(case.name, ("fla.ops.retention", "chunk_retention"))
     try:
         function: Any = getattr(importlib.import_module(module), name)
@@ -136,7 +145,7 @@ def peer(case: Case) -> System | str:
         return f"{module} is not installed"
     if case.name == "mamba2":
         return lambda x: function(x["v"], x["dt"], x["A"], x["k"], x["q"], chunk_size=256)
-    if case.name == "simple_gla":
+    if case.name in ("simple_gla", "gla"):
         return lambda x: function(x["q"], x["k"], x["v"], x["g"])[0]
     return lambda x: function(x["q"], x["k"], x["v"])[0]
 
@@ -160,7 +169,8 @@ def run_case(case: Case, args: argparse.Namespace) -> list[dict[str, Any]]:
     x = case.inputs(args.device)
     do = torch.randn(case.batch, case.length, case.heads, case.value_dim, device=args.device).bfloat16()
     wanted, gradients = exact(case, x, do)
-    given: dict[str, System | str] = {"attn_mlir": lambda x: ours(case, x), "peer": peer(case), "eager": lambda x: eager(case, x)}
+    formula = "takes the memory of T x 16 x K weights for each head" if case.name == "gla" else lambda x: eager(case, x)
+    given: dict[str, System | str] = {"attn_mlir": lambda x: ours(case, x), "peer": peer(case), "eager": formula}
     given |= {size: functools.partial(_in_segments, case, int(size)) for size in args.segments}
     rows = []
     for part in args.parts:
@@ -239,7 +249,7 @@ def few_table(rows: Sequence[dict[str, Any]], segments: Sequence[str]) -> str:
 def cases(names: Sequence[str], lengths: Sequence[int], quick: bool) -> list[Case]:
     """The shapes of h200_linear_reference.json, and RetNet's."""
     sizes = {"mamba2": (8, 80, 1, 128, 64), "simple_gla": (8, 32, 32, 128, 128), "retention": (8, 32, 32, 128, 128)}
-    sizes["retnet"] = (8, 8, 8, 256, 512)
+    sizes |= {"retnet": (8, 8, 8, 256, 512), "gla": (8, 32, 32, 128, 128)}
     if quick:
         return [Case(name, 1, 128, 4, 4 if name != "mamba2" else 1, 64, 64) for name in names]
     found = []
@@ -282,7 +292,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(given)
-    usual = ("mamba2,simple_gla,retention,retnet", "2048,4096,8192", "attn_mlir,peer,eager", "")
+    usual = ("mamba2,simple_gla,retention,retnet,gla", "2048,4096,8192", "attn_mlir,peer,eager", "")
     few = ("simple_gla,retention", "16384,65536", "attn_mlir", "0,512,1024,2048,4096")
     for name, value in zip(("cases", "lengths", "systems", "segments"), few if args.few else usual, strict=True):
         setattr(args, name, value if getattr(args, name) is None else getattr(args, name))
