@@ -53,7 +53,7 @@ class CpuProgram(HostProgram):
         return super().run(inputs, layout)
 
     def machine(self) -> Machine:
-        return Machine(torch.get_num_threads(), summary=0.45, launches=4.0)
+        return Machine(torch.get_num_threads(), summary=0.45, launches=4.0, crowd=0.0, passing=0.2, products=2.8)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
         return readable(tensor, by_columns)

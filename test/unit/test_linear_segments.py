@@ -16,15 +16,31 @@ LENGTH = 1100
 """Two whole segments and a part of one."""
 
 
-def sweep(blocks: int = 1, chunk: int = 64, sequences: int = -1) -> dict[str, Kernel]:
-    return {"sweep": Kernel("sweep", chunk, "chunks", 2, ("store",), ((),), False, blocks, sequences)}
+def sweep(blocks: int = 1, chunk: int = 64, sequences: int = -1, outputs: int = 1) -> dict[str, Kernel]:
+    return {f"sweep{outputs}": Kernel("sweep", chunk, "chunks", 2, ("store",) * outputs, ((),), False, blocks, sequences)}
+
+
+def backward() -> dict[str, Kernel]:
+    """Sweeps for dq and dk, with products and states, and for dv."""
+    (products,) = sweep(outputs=3).values()
+    return {"dq": products, "dk": products, **sweep()}
 
 
 def test_few_heads_and_long_sequences_are_cut() -> None:
     assert choose_segment(sweep(), 1, 4, 65536, GPU) == 2048
     assert choose_segment(sweep(blocks=4), 1, 4, 65536, GPU) == 8192
     assert choose_segment(sweep(), 1, 4, 16384, GPU) == 512
-    assert choose_segment(sweep(chunk=32), 1, 1, 8192, Machine(2, 0.45, 4.0)) == 4096
+    assert choose_segment(sweep(chunk=32), 1, 1, 8192, Machine(2, 0.45, 4.0, 0.0, 0.2, 2.8)) == 4096
+
+
+@pytest.mark.parametrize(
+    ("heads", "length", "forward", "both"),
+    [(32, 4096, 1024, 1024), (32, 16384, 4096, 4096), (48, 8192, 0, 1024), (64, 4096, 0, 2048), (64, 65536, 0, 32768)],
+)
+def test_a_backward_is_cut_where_a_forward_is_not(heads: int, length: int, forward: int, both: int) -> None:
+    """Its sweeps take longer, and two of them share the states that segments begin with. What was fastest on an H200."""
+    assert choose_segment(sweep(), 1, heads, length, GPU) == forward
+    assert choose_segment(backward(), 1, heads, length, GPU) == both
 
 
 @pytest.mark.parametrize(
