@@ -2,9 +2,10 @@
 
 LLVM = (
     "cpu-lower-tiles,cpu-guard-division,cpu-expand-math,canonicalize,cse,convert-scf-to-cf,convert-vector-to-llvm,"
-    "func.func(arith-expand{include-bf16=false}),convert-math-to-llvm,convert-math-to-libm,convert-arith-to-llvm,convert-index-to-llvm,"
-    "convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts"
+    "func.func(arith-expand{include-bf16=false}),convert-math-to-llvm,convert-math-to-libm,convert-vector-to-llvm,convert-arith-to-llvm,"
+    "convert-index-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts"
 )
+"""From tiles to the LLVM dialect; functions that only libm has take vectors apart, which is lowered in its turn."""
 
 
 # Query rows of a block: two vectors of f32 on AVX-512, so that every number of a key or value that is read serves two multiplications. With

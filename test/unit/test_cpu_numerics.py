@@ -230,6 +230,15 @@ def test_elementary_functions(name):
     assert ((got.double() - wanted).abs() <= 4 * ulp + 1.5e-45).all()
 
 
+def test_elementary_functions_in_float64():
+    x = torch.linspace(0.1, 5.0, 33, dtype=torch.float64)
+    one = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    for traced, expected, _ in FUNCTIONS.values():
+        score = lambda s, b, h, i, j, traced=traced: traced(s)  # noqa: E731
+        got = attn_mlir.attention(x.reshape(1, 1, -1, 1), one, one, row=rows.identity, score_mod=score, scale=1.0)
+        torch.testing.assert_close(got.reshape(-1), expected(x), rtol=1e-14, atol=1e-14)
+
+
 @pytest.mark.parametrize("name", ["exp", "exp2", "log", "log2", "tanh", "erf", "sigmoid"])
 def test_elementary_functions_at_special_values(name):
     traced, expected, _ = FUNCTIONS[name]

@@ -1,5 +1,6 @@
 """Linear attention inside torch.compile(fullgraph=True): one operator, with gradients, for whatever the functions capture."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 import torch._inductor.config
 
 import attn_mlir
+from linear_reference import grid
 
 linear_attention: Any = attn_mlir.linear_attention  # which takes spread arguments here
 step: Any = attn_mlir.linear_attention_step
@@ -121,6 +123,30 @@ def test_what_functions_compute_from_captured_values(run: Callable[..., Any]) ->
         pairs = zip(*(torch.autograd.grad(o.square().sum(), [RATES, HALF]) for o in (got, wanted)), strict=True)
         for mine, theirs in pairs:
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+class Rates(torch.nn.Module):
+    def forward(self, y: Any, b: Any, h: Any, t: Any) -> Any:
+        return y * A[h]
+
+
+MODS = {
+    "built in": torch.tanh,
+    "of torch": torch.nn.functional.silu,
+    "module": Rates(),
+    "partial": functools.partial(lambda factor, y, b, h, t: factor * y * A[h], 2.0),
+    "defaults": lambda y, b=None, h=None, t=None: y * 2.0 if b is None else y * A[h],
+}
+
+
+@pytest.mark.parametrize("name", MODS)
+def test_how_many_arguments_a_mod_gets(name: str) -> None:
+    x = inputs()["v"]
+    run = lambda: linear_attention(x, x, x, k_mod=MODS[name])  # noqa: E731
+    indices = grid(*x.shape)[:3] if name in ("module", "partial") else ()
+    changed = MODS[name](x, *indices)
+    torch.testing.assert_close(run(), linear_attention(x, changed, x), rtol=1e-5, atol=1e-5)
+    assert torch.equal(torch.compile(run, fullgraph=True, backend="aot_eager")(), run())
 
 
 def test_a_segment_size_that_is_a_symbol() -> None:

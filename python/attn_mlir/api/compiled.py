@@ -4,6 +4,7 @@ The user's functions run here on tensors of one element that stand for scores an
 they capture becomes an input of the graph. When the graph is compiled, `api.graphs` reads the functions from it.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,13 +88,32 @@ def takes_other_tensors(device: str) -> bool:
     return ":" not in device and tensors_of(device) != device
 
 
+def arity(function: Callable[..., Any], choices: Sequence[int]) -> int:
+    """How many arguments a function gets: the first of `choices` that it takes, as outside of torch.compile."""
+    given = 0
+    if isinstance(function, functools.partial):
+        given, function = len(function.args), function.func
+    if isinstance(function, torch.nn.Module):
+        function, given = type(function).forward, given + 1
+    elif not hasattr(function, "__code__"):
+        function, given = type(function).__call__, given + 1
+    elif hasattr(function, "__self__"):
+        given += 1
+    code = getattr(function, "__code__", None)
+    if code is None:  # a function of torch's own
+        return choices[0]
+    most = code.co_argcount - given
+    fitting = [count for count in choices if count <= most]
+    if len(fitting) < 2:  # dynamo does not know the defaults of torch's own functions
+        return choices[0]
+    least = most - len(function.__defaults__ or ())
+    return next((count for count in fitting if count >= least), choices[-1])
+
+
 def _call(function: Callable[..., Any], first: Sequence[Any], indices: Sequence[Any]) -> Any:
     """Calls a function that takes `first` alone, or `first` and `indices`."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        code = function.__call__.__code__  # type: ignore[operator]
-    bound = 1 if hasattr(function, "__self__") or not hasattr(function, "__code__") else 0
-    return function(*first) if code.co_argcount - bound <= len(first) else function(*first, *indices)
+    arguments = [*first, *indices]
+    return function(*arguments[: arity(function, (len(first), len(arguments)))])
 
 
 def as_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:

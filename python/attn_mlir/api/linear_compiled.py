@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
-from attn_mlir.api.compiled import as_tensor, takes_other_tensors
+from attn_mlir.api.compiled import arity, as_tensor, takes_other_tensors
 from attn_mlir.api.graphs import symbol
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
 from attn_mlir.api.linear_inputs import check_segment
@@ -15,6 +15,8 @@ from attn_mlir.frontend.linear import INPUTS
 
 _NAMES = ("query", "key", "value")
 _INDICES = ("b", "h", "t", "d")
+_COUNTS = (1, 4, 5)
+"""How many arguments a mod may take."""
 
 
 def linear_in_graph(
@@ -54,7 +56,7 @@ def linear_in_graph(
         if decay_mod is not None:
             arguments = _arguments("decay", "g", element, q.device)
             pieces.append(as_tensor(_call(decay_mod, arguments), element))
-            names.append("channel" if _arity(decay_mod) == len(arguments) else "decay")
+            names.append("channel" if arity(decay_mod, _COUNTS) == len(arguments) else "decay")
         lines = ["\n".join(words) for words in (given, names)]
         results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment)
         return tuple([results[i] for i in range(count)])
@@ -70,14 +72,4 @@ def _arguments(name: str, first: str, element: torch.dtype, device: torch.device
 
 
 def _call(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    return function(*arguments[: _arity(function)])
-
-
-def _arity(function: Callable[..., Any]) -> int:
-    """How many arguments a mod gets: 1, 4 or 5."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        code = function.__call__.__code__  # type: ignore[operator]
-    bound = 1 if hasattr(function, "__self__") or not hasattr(function, "__code__") else 0
-    count = code.co_argcount - bound
-    return 1 if count < 4 else min(count, 5)
+    return function(*arguments[: arity(function, _COUNTS)])

@@ -59,16 +59,19 @@ def definition(function: Any) -> where.Where | None:
 
 
 def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]]) -> tuple[Parameter, ...]:
-    """The parameter list that `function` takes, with the user's own names; the first of `choices` that fits."""
+    """The parameter list that `function` takes, with the user's own names; the first of `choices` that fits.
+
+    Modules take what their `forward` takes; functions without a signature, such as torch.tanh, the first of `choices`.
+    """
     if not callable(function):
         raise ArgumentError(f"{role} must be a function, got {type(function).__name__}")
     if _is_cached(function):
         problem = "a function cached with functools.lru_cache or functools.cache cannot be traced"
         raise report.failure(subject(role, function), problem, "leave the decorator out: traces are cached anyway", definition(function))
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(getattr(function, "forward", function))
     except (TypeError, ValueError):
-        return tuple(choices[-1])
+        return tuple(choices[0])
     for choice in choices:
         try:
             signature.bind(*choice)
