@@ -6,6 +6,8 @@ the memory: c chunks take
 
     c r (1 + crowd (n / p / r)^2)
 
+and less so where the programs of a head share its rows of q and k, each with columns of v of its own: `crowd` over their number.
+
 A sweep over T positions is one of T / chunk chunks for its P programs. In segments of L positions it is one of L / chunk chunks for P T / L
 programs, whose states are written, passed on and read (`passing` for a state of every processor). The states come from further sweeps,
 which cost a part of one (`summary`) and some launches; of several sweeps the last two share them. Sweeps that make products and states,
@@ -44,11 +46,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A sweep's programs for a batch entry and all heads of it, positions of a chunk, and what a chunk costs."""
+    """Programs of a sweep for all heads of the batch, positions of a chunk, its cost, and how much more it costs among others."""
 
     programs: int
     chunk: int
     weight: float
+    crowd: float
 
 
 def choose_segment(kernels: Mapping[str, Kernel], batch: int, heads: int, length: int, machine: Machine) -> int:
@@ -60,7 +63,10 @@ def choose_segment(kernels: Mapping[str, Kernel], batch: int, heads: int, length
     if length < SHORTEST or any(kernel.sequences >= 0 for kernel in sweeps):
         return 0
     weights = [machine.products if len(kernel.outputs) > 2 else 1.0 for kernel in sweeps]
-    found = [_Sweep(batch * heads * each.blocks, each.block_q, weight) for each, weight in zip(sweeps, weights, strict=True)]
+    found = [
+        _Sweep(batch * heads * each.blocks, each.block_q, weight, machine.crowd / each.blocks)
+        for each, weight in zip(sweeps, weights, strict=True)
+    ]
     return _cheapest(tuple(found), length, machine)
 
 
@@ -68,19 +74,19 @@ def choose_segment(kernels: Mapping[str, Kernel], batch: int, heads: int, length
 def _cheapest(sweeps: tuple[_Sweep, ...], length: int, machine: Machine) -> int:
     """The segment that costs least."""
 
-    def cost(programs: int, chunks: float) -> float:
-        share = programs / machine.processors
+    def cost(sweep: _Sweep, segments: int, positions: int) -> float:
+        share = sweep.programs * segments / machine.processors
         rounds = math.ceil(share)
-        return chunks * rounds * (1 + machine.crowd * (share / rounds) ** 2)
+        return positions / sweep.chunk * rounds * (1 + sweep.crowd * (share / rounds) ** 2)
 
     def split(segment: int) -> float:
         count = -(-length // segment)
-        times = [cost(sweep.programs * count, segment / sweep.chunk) for sweep in sweeps]
+        times = [cost(sweep, count, segment) for sweep in sweeps]
         work = sum(sweep.weight * time for sweep, time in zip(sweeps, times, strict=True))
         states = sum(machine.summary * time + machine.launches for time in times[: max(1, len(times) - 1)])
         return work + states + sum(machine.passing * sweep.programs * count / machine.processors for sweep in sweeps)
 
-    whole = sum(sweep.weight * cost(sweep.programs, length / sweep.chunk) for sweep in sweeps)
+    whole = sum(sweep.weight * cost(sweep, 1, length) for sweep in sweeps)
     sizes = [UNIT << power for power in range(length.bit_length()) if UNIT << power < length]
     best = min(reversed(sizes), key=split)
     return best if split(best) < _GAIN * whole else 0

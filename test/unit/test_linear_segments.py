@@ -44,6 +44,14 @@ def test_a_backward_is_cut_where_a_forward_is_not(heads: int, length: int, forwa
 
 
 @pytest.mark.parametrize(
+    ("batch", "heads", "length", "size"), [(1, 8, 4096, 1024), (1, 16, 8192, 4096), (2, 16, 16384, 0), (1, 32, 16384, 0)]
+)
+def test_programs_that_share_rows_crowd_less(batch: int, heads: int, length: int, size: int) -> None:
+    """K = 256, V = 512: four programs a head. What was fastest on an H200."""
+    assert choose_segment(sweep(blocks=4), batch, heads, length, GPU) == size
+
+
+@pytest.mark.parametrize(
     ("kernels", "batch", "heads", "length", "machine"),
     [
         (sweep(), 8, 32, 65536, GPU),  # enough programs
