@@ -38,3 +38,25 @@ def linear_roles(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[str]:
         "states": f"shape:{batch},{over}.1,states({over}.2/{interval}*{rows}{f'+{offsets}' if offsets else ''})",
     }
     return [positions, *[roles[name.value] for name in view.outputs]]
+
+
+def gradient_of(sweep: ir.Operation) -> ir.Operation | None:
+    """The `crossing` gradient of log decays that takes b and e from a backward sweep, where nothing else does; else None."""
+    view = sweep.opview
+    if view.products is None or view.states is None or view.direction.value != "backward":
+        return None
+    made = (view.products, view.states)
+    users = {use.owner.operation for value in made for use in value.uses}
+    op = next(iter(users)) if len(users) == 1 else None
+    if op is None or op.name != "attn.decay_gradient" or "crossing" not in op.attributes:
+        return None
+    return op if (op.opview.b, op.opview.e) == made and op.opview.a not in made and op.opview.s not in made else None
+
+
+def sweep_of(op: ir.Operation) -> ir.Operation | None:
+    """The backward sweep that stores this gradient of log decays; None where it is anything else."""
+    if op.name != "attn.decay_gradient" or isinstance(op.opview.b.owner, ir.Block):
+        return None
+    sweep = op.opview.b.owner.operation
+    gradient = gradient_of(sweep) if sweep.name in ("attn.linear_attention", "attn.chunk") else None
+    return sweep if gradient is not None and gradient == op else None

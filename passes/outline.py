@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import func, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.linear_roles import LINEAR, linear_roles
+from attn_mlir.passes.linear_roles import LINEAR, linear_roles, sweep_of
 from attn_mlir.passes.regions import clone_op, find_all, walk
 
 _MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot", *LINEAR)
@@ -21,7 +21,8 @@ class Outline(Pass):
     "shape:x,y,z", its first three sizes: "N.d" is dimension d of operand N, "sequences(N)" the sequences between offsets N,
     "states(N.d/I*R)" R rows for every I positions, those begun, too (with "+M", of all sequences between offsets M), and "segments(N.d/L)"
     the segments of L positions (behind "M.0*", those of every batch entry); "heads:N,M" is operand N with as many heads as operand M, and N
-    itself where it has them already; what nothing uses is left out. A function that holds
+    itself where it has them already; what nothing uses is left out. A `crossing` gradient of log decays belongs to the backward sweep that
+    makes the last of what it adds up, and takes that sweep's products and states where they are made. A function that holds
     one such op and returns just its results gets `roles` of its own and stays. A host may add two tensors; that stays behind
     its calls. With `keep-hosts=false` the calling functions go.
     """
@@ -93,10 +94,11 @@ def _groups(function: ir.Operation) -> list[list[ir.Operation]] | None:
     """
     waiting: list[_Waiting] = []
     for op in [view.operation for view in function.regions[0].blocks[0].operations]:
-        if op.name in _MAKERS:
+        maker = _maker_of(op)
+        if maker is not None:
+            next(w for w in waiting if w.maker == maker).consumers.append(op)
+        elif op.name in _MAKERS:
             waiting.append(_Waiting(op, []))
-        elif op.name in _CONSUMERS:
-            next(w for w in waiting if w.maker == op.operands[0].owner.operation).consumers.append(op)
     waiting = [w for w in waiting if w.consumers or _results([w.maker])]
     made: set[ir.Value] = set()
     groups: list[list[ir.Operation]] = []
@@ -113,6 +115,11 @@ def _groups(function: ir.Operation) -> list[list[ir.Operation]] | None:
         if not chosen.consumers:
             waiting.remove(chosen)
     return groups
+
+
+def _maker_of(op: ir.Operation) -> ir.Operation | None:
+    """The op that a consumer belongs to."""
+    return op.operands[0].owner.operation if op.name in _CONSUMERS else sweep_of(op)
 
 
 def _is_ready(op: ir.Operation, maker: ir.Operation | None, made: set[ir.Value]) -> bool:
@@ -140,11 +147,11 @@ def _read_by(ops: list[ir.Operation]) -> list[ir.Value]:
 
 def _results(group: list[ir.Operation]) -> list[ir.Value]:
     """The tensors that a group makes: o and rows, then what the consumers make; of linear attention, what is used."""
-    return [result for op in group for result in op.results if not isinstance(result.type, ir.NoneType) and _is_made(op, result)]
+    return [result for op in group for result in op.results if not isinstance(result.type, ir.NoneType) and _is_made(group, op, result)]
 
 
-def _is_made(op: ir.Operation, result: ir.Value) -> bool:
-    return op.name not in LINEAR or any(True for _ in result.uses)
+def _is_made(group: list[ir.Operation], op: ir.Operation, result: ir.Value) -> bool:
+    return op.name not in LINEAR or any(use.owner.operation not in group for use in result.uses)
 
 
 def _outline(host: ir.Operation, group: list[ir.Operation], name: str, places: dict[ir.Value, ir.Location]) -> None:
@@ -207,7 +214,7 @@ def _roles(group: list[ir.Operation], arguments: list[ir.Value], context: ir.Con
                 roles.append(f"like:{arguments.index(op.operands[0])}")
             case name if name in LINEAR:
                 made = zip(op.results, linear_roles(op, arguments), strict=True)
-                roles += [role for result, role in made if _is_made(op, result)]
+                roles += [role for result, role in made if _is_made(group, op, result)]
     return ir.ArrayAttr.get([ir.StringAttr.get(role, context) for role in roles], context)
 
 

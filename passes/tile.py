@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
+from attn_mlir.passes.linear_roles import gradient_of, sweep_of
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.tiling.chunk_block import Choices
 from attn_mlir.passes.tiling.chunks import build_chunks
@@ -30,7 +31,8 @@ class Tile(Pass):
       takes the number of keys in a chunk, a multiple of `block-q`, as one more argument after the outputs. Linear attention: one program
       per block of `block_kv` of v's columns, head and batch, which sweeps over chunks of `block_q` positions ("chunks"; there are `blocks`
       blocks, and where `sequences` numbers the argument with the offsets of sequences, these are the batch; with `segment` = L it is the
-      segments of L positions, segment i of N of batch entry b at b N + i).
+      segments of L positions, segment i of N of batch entry b at b N + i). A backward sweep whose products and states a `crossing`
+      gradient of log decays takes stores that gradient in their place.
     - `over`: the number of the argument whose batch, heads and rows make the grid. `score`: the type of sums.
     - `outputs`, for each output: "store", every element is written; "accumulate", [chunks or blocks, B, H, S, D] that starts as zeros;
       "scatter", [chunks, B, H, ...] that starts as zeros, whose first three dimensions are slots: a program adds in those of its
@@ -42,9 +44,7 @@ class Tile(Pass):
     With `whole`, loops over blocks that the mask keeps run over whole blocks only, whose tiles have static types, and what is left has a
     loop of its own: for targets on which the number of positions in a block costs something. `prefix` is the element type of sums of log
     decays, f32 or f64. Where channels have decays of their own, pairs of positions of a chunk are one by one in blocks of `sub-chunk`, and
-    products of tiles beyond. With `widen`, products of linear attention multiply scores even where its inputs have 16 bits. With
-    `straight`, states [V, K] are held as [K, V] and transposed where they are read and stored, so that no product transposes them (not
-    where channels have decays).
+    products of tiles beyond. With `widen`, products of linear attention multiply scores even where its inputs have 16 bits.
     """
 
     name = "attn-tile"
@@ -54,7 +54,6 @@ class Tile(Pass):
     prefix: str = "f32"
     sub_chunk: int = 16
     widen: bool = False
-    straight: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
@@ -71,7 +70,7 @@ class Tile(Pass):
                 op.location.emit_error(f"{self.name}: '{name}' is not in {form} form; run {needed} first")
                 return False
         found: list[tuple[ir.Operation, ir.Operation]] = []
-        for op in find_all(module, *_CLUSTERS):
+        for op in [op for op in find_all(module, *_CLUSTERS) if sweep_of(op) is None]:
             function = op.parent
             if function is None or function.name != "func.func" or function.regions[0].blocks[0] != op.block:
                 op.location.emit_error(f"{self.name}: '{op.name}' must stand directly in a func.func")
@@ -118,7 +117,7 @@ class Tile(Pass):
                 build_elements(function, op, makers, block_q)
             case "attn.chunk":
                 block_kv = self._blocks(function)[1] if "tile.blocks" in function.attributes else None
-                choices = Choices(self.prefix, self.sub_chunk, self.widen, self.straight)
+                choices = Choices(self.prefix, self.sub_chunk, self.widen)
                 return build_chunks(function, op, block_kv, choices)
             case "attn.head_sum":
                 return build_head_sum(function, op, makers, block_q)
@@ -134,15 +133,16 @@ class Tile(Pass):
 
     def _is_cluster(self, function: ir.Operation, op: ir.Operation) -> bool:
         """Whether the function returns what the op and its consumers make, from tensors that are its arguments."""
+        gradient = gradient_of(op) if op.name == "attn.chunk" else None
         consumers = [] if op.name in _SINGLE else [use.owner.operation for use in op.results[0].uses]
-        makers = consumers or [op]
+        makers = consumers or ([op] if gradient is None else [op, gradient])
         for value in _returned(function):
             if isinstance(value.owner, ir.Block) or value.owner.operation not in makers:
                 op.location.emit_error(f"{self.name}: the function of '{op.name}' returns something else, too; run attn-outline first")
                 return False
         tensors = [operand for maker in [*makers, *find_all(op, "attn.product")] for operand in maker.operands]
         for value in [*tensors, *op.operands]:
-            if isinstance(value.type, ir.RankedTensorType) and argument_number(value) is None:
+            if value not in op.results and isinstance(value.type, ir.RankedTensorType) and argument_number(value) is None:
                 op.location.emit_error(f"{self.name}: tensors of '{op.name}' must be arguments of the function; run attn-outline first")
                 return False
         return True

@@ -18,7 +18,7 @@ FEW_ROWS = (16, _BLOCK_KV)
 # Chunks of linear attention: what a position costs beside the state grows with them, how often the state is read and written falls.
 # Where channels have decays of their own, products of a chunk cost exponentials, too.
 _CHUNK, _CHANNEL_CHUNK = 32, 16
-_LINEAR = "sub-chunk=4 prefix=f64 widen=true straight=true"
+_LINEAR = "sub-chunk=4 prefix=f64 widen=true"
 
 DECAYS = "crossing=true interval=64 channel-interval=32"
 """How gradients of the log decays of linear attention are summed up: over the positions of a chunk, without differences."""

@@ -168,8 +168,8 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
     a position to it or beyond, and takes no differences. A term of o_t x_t passes from its s to its t (backward from t to s). Products
     of position t are, forward, the sums of all terms that pass into positions from t to the end of the interval, from before t; backward
     of all terms that pass from positions of the interval before t to beyond its end. Sums of terms within the interval may be moved from
-    one of two such sweeps to the other, since only their sum is used. Forward states are those of the positions before the interval, as
-    seen from its end.
+    one of two such sweeps to the other, since only their sum is used. States are seen from the beginning of the interval: forward those
+    of the positions before it, backward those of the positions after it.
 
     With `offsets`, [sequences + 1], B is 1 and positions offsets[n] to offsets[n + 1] are sequence n: each starts from its own initial
     state, [sequences, H, K, V]. States of sequence n then begin at row (offsets[n] // interval + n) K of [1, H, (T // interval +

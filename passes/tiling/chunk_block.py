@@ -15,7 +15,10 @@ from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.rounding import RoundingEmitter
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
-Keep = Callable[[ir.Value], None]
+Keep = Callable[[ir.Value, ir.Value], None]
+Place = tuple[ir.Value, ir.Value, ir.Value, ir.Value]
+"""Batch, head, first position and number of positions of a chunk."""
+Put = Callable[[ir.Value, Place], None]
 
 
 @dataclass(frozen=True)
@@ -24,18 +27,12 @@ class Choices:
 
     `prefix` is the element type of sums of log decays ("f64" keeps them exact enough for chunks whose decays add up to hundreds), `sub`
     how many positions have their pairs computed one by one where channels have decays of their own. `widen`: products multiply scores
-    even where inputs have 16 bits. `straight`: states [V, K] are held as [K, V].
+    even where inputs have 16 bits.
     """
 
     prefix: str
     sub: int
     widen: bool
-    straight: bool
-
-    def turns(self, op: ir.Operation) -> bool:
-        """Whether states of an `attn.chunk` are held as [K, V] and are [V, K] in memory."""
-        view = op.opview
-        return self.straight and view.state.value == "vk" and view.channels.value == "none"
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ class ChunkBlock:
         self.frame, self.op, self.inputs, self.sequence = frame, op, inputs, sequence
         self.size, self.channels = view.chunk.value, view.channels.value
         self.forward = view.direction.value == "forward"
-        self.transposed = view.state.value == "vk" and not choices.turns(op)
+        self.transposed = view.state.value == "vk"
         self.keys = view.k.type.shape[3]
         self.score = block_of(self._piece("attn.carry")).arguments[0].type
         self.wide = ir.F64Type.get() if choices.prefix == "f64" else self.score
@@ -120,25 +117,27 @@ class ChunkBlock:
         self._two_pieces = is_exact(op) and self.element != self.score
         self._crossing = "crossing" in op.attributes
 
-    def build(self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: ir.Value | None, keep: Keep) -> ir.Value:
-        """Emits one chunk: stores its outputs, returns the state after it. `keep` gets the state that the boundary behind it has."""
-        if not self.forward:
-            keep(state)
+    def build(self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: Put | None, keep: Keep) -> ir.Value:
+        """Emits one chunk: stores its outputs, returns the state after it.
+
+        `keep` gets the state that the boundary behind it has (of `crossing` sweeps always the one that the chunk reads), and the factors
+        with which the chunk carries its rows; then `products` gets the products.
+        """
         decays = Decays(self, chunk, strict=self._crossing and products is not None and self.channels != "none")
         wanted = o is not None or products is not None
         q = self.load(self.inputs.q, chunk, "attn.query") if wanted else None
         k, v = self.load(self.inputs.k, chunk, "attn.key"), self.load(self.inputs.v, chunk, "attn.value")
+        carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
+        if not self.forward or self._crossing:
+            keep(state, carry)
         if q is not None:
             self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None)
-        carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
-        if self.forward and self._crossing:
-            keep(self._carried(carry, state))
         following = self._advance(decays, carry, state, k, v)
         if self.forward and not self._crossing:
-            keep(following)
+            keep(following, carry)
         return following
 
-    def _outputs(self, parts: "Parts", chunk: Chunk, o: ir.Value | None, products: ir.Value | None) -> None:
+    def _outputs(self, parts: "Parts", chunk: Chunk, o: ir.Value | None, products: Put | None) -> None:
         place = (self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
         factor = None if products is None or self.inputs.factor is None else self.load(self.inputs.factor, chunk)
         if factor is not None and self._crossing:
@@ -147,7 +146,7 @@ class ChunkBlock:
             whole = self._output(parts.decays, parts)
             made = whole_products(parts, whole, factor) if factor is not None else None
         if made is not None and products is not None:
-            build.store(made, products, *place)
+            products(made, place)
         if o is not None:
             build.store(whole, o, *place)
 
@@ -223,7 +222,7 @@ class ChunkBlock:
             return self._by_channel(self, decays).by_value(o, parts.scores(), v)
         return self._by_channel(self, decays).by_key(parts.of_state, q, k, v)
 
-    def _carried(self, carry: ir.Value, state: ir.Value) -> ir.Value:
+    def carried(self, carry: ir.Value, state: ir.Value) -> ir.Value:
         """What the state before the chunk is after it."""
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:

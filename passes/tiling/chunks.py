@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from attn_mlir.dialects.attn.linear import segment_of, state_shape, with_all_heads
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
+from attn_mlir.passes.linear_roles import gradient_of
 from attn_mlir.passes.regions import block_of, pieces
 from attn_mlir.passes.tiling.chunk_block import Choices, Chunk, ChunkBlock, Input, Inputs, Sequence
+from attn_mlir.passes.tiling.chunk_gradient import ChunkGradient
 from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
-from attn_mlir.passes.tiling.views import columns, slot, transposed
+from attn_mlir.passes.tiling.views import columns, slot
 
 
 def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None, choices: Choices) -> bool:
@@ -24,17 +26,22 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
     if width % size:
         op.location.emit_error(f"attn-tile: blocks of {size} columns do not divide v's {width}")
         return False
-    blocks, names = width // size, [name.value for name in view.outputs]
-    returned = [ir.OpResult(value).result_number for value in _returned(function)]
-    kinds = [_kind(op, (["o", *names])[number], blocks) for number in returned]
-    outputs = [Output(op, kind, (), number) for kind, number in zip(kinds, returned, strict=True)]
+    gradient = gradient_of(op)
+    if gradient is not None and size != width:
+        op.location.emit_error("attn-tile: a sweep that adds up the gradient of the decays works on all columns of v")
+        return False
+    blocks, names = width // size, ("o", *(name.value for name in view.outputs))
+    returned = [ir.OpResult(value) for value in _returned(function)]
+    made = [names[value.result_number] if value.owner == op.opview else "d_log_decay" for value in returned]
+    kinds = [_kind(op, name, blocks) for name in made]
+    outputs = [Output(value.owner.operation, kind, (), value.result_number) for kind, value in zip(kinds, returned, strict=True)]
     with op.location:
-        frame = Frame(function, [op], outputs, names=(_names(op), [("o", *names)[number] for number in returned]))
+        cluster = [op] if gradient is None else [op, gradient]
+        frame = Frame(function, cluster, outputs, names=(_names(op), made))
         frame.describe(_attributes(op, size, blocks, _score_type(op)), outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
-            targets = {("o", *names)[number]: target for number, target in zip(returned, frame.outputs, strict=True)}
-            _Sweep(frame, op, size, choices).build(targets)
+            _Sweep(frame, op, size, choices, gradient).build(dict(zip(made, frame.outputs, strict=True)))
             func.ReturnOp([])
     return True
 
@@ -79,14 +86,13 @@ def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) ->
 class _Sweep:
     """One program's sweep over the chunks of its sequence."""
 
-    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, choices: Choices) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, choices: Choices, gradient: ir.Operation | None) -> None:
+        self._gradient = gradient
         self._frame, self._op, self._view = frame, op, op.opview
         self._chunk = self._view.chunk.value
         self._forward = self._view.direction.value == "forward"
         self._columns, self._blocks = block_kv, self._view.v.type.shape[3] // block_kv
         self._transposed = self._view.state.value == "vk"
-        # Held as [K, V]; only where it is read or stored does it turn.
-        self._turned = choices.turns(op)
         self._choices, self._segment = choices, segment_of(op)
         self._whole = self._view.offsets is None and self._segment is None
 
@@ -109,21 +115,27 @@ class _Sweep:
 
         final, states = narrow(targets.get("final_state")), narrow(targets.get("states"))
 
-        def keep(chunk: Chunk, state: ir.Value) -> None:
-            if states is not None:
-                self._keep(chunk, sequence, state, states, (rows, state_row, height))
-
         sub = self._choices.sub
         levels = lambda block, decays: Levels(block, decays, sub)  # noqa: E731
         body = ChunkBlock(self._frame, self._op, inputs, sequence, self._choices, levels)
 
+        def keep(chunk: Chunk, state: ir.Value, carry: ir.Value) -> None:
+            if states is not None:
+                seen = body.carried(carry, state) if "crossing" in self._op.attributes and not self._forward else state
+                self._keep(chunk, sequence, seen, states, (rows, state_row, height))
+
         def step(chunk: Chunk, state: ir.Value) -> ir.Value:
-            return body.build(chunk, state, o, products, lambda kept: keep(chunk, kept))
+            if self._gradient is not None:
+                view, row = self._gradient.opview, self._state_row(chunk, sequence, rows)
+                gradient = ChunkGradient(body, chunk, *(self._frame.get(x) for x in (view.a, view.s)), row, targets["d_log_decay"])
+                return body.build(chunk, state, o, gradient.store, gradient.keep)
+            put = None if products is None else lambda made, place: build.store(made, products, *place)
+            return body.build(chunk, state, o, put, lambda kept, carry: keep(chunk, kept, carry))
 
         initial = self._initial(narrow, at, (state_row, height), [self._columns if self._transposed else rows, state_columns])
         last = self._loop(sequence, initial, step)
         if final is not None:
-            build.store(self._outside(last), final, *at, state_row, height)
+            build.store(last, final, *at, state_row, height)
 
     def _sequence(self, number: ir.Value, head: ir.Value) -> Sequence:
         """Where this program's sequence, or its segment, lies in the tensors."""
@@ -184,14 +196,10 @@ class _Sweep:
         if not self._transposed:
             shape = [shape[0], self._columns]
         if self._view.initial_state is None:
-            return build.fill(constant_float(_score_type(self._op), 0.0), shape[::-1] if self._turned else shape, 0)
+            return build.fill(constant_float(_score_type(self._op), 0.0), shape, 0)
         memory = narrow(self._frame.get(self._view.initial_state))
         assert memory is not None
-        return self._outside(build.load(memory, *at, *rows, shape[0]))
-
-    def _outside(self, state: ir.Value) -> ir.Value:
-        """A state from memory as it is held, and the other way round."""
-        return transposed(state) if self._turned else state
+        return build.load(memory, *at, *rows, shape[0])
 
     def _loop(self, sequence: Sequence, initial: ir.Value, step: Callable[[Chunk, ir.Value], ir.Value]) -> ir.Value:
         """The chunks in the order of the sweep."""
@@ -220,12 +228,8 @@ class _Sweep:
         step = constant_index(interval)
 
         def write() -> None:
-            number = arith.DivSIOp(chunk.start if self._segment is None else chunk.begin, step).result
-            if self._view.offsets is not None:
-                before = arith.AddIOp(arith.DivSIOp(sequence.begin, step).result, sequence.state).result
-                number = arith.AddIOp(number, before).result
-            row = arith.AddIOp(arith.MulIOp(number, constant_index(rows)).result, state_row).result
-            build.store(self._outside(state), target, sequence.batch, sequence.head, row, height)
+            row = arith.AddIOp(self._state_row(chunk, sequence, rows), state_row).result
+            build.store(state, target, sequence.batch, sequence.head, row, height)
 
         if interval == self._chunk:
             write()
@@ -237,3 +241,12 @@ class _Sweep:
         with ir.InsertionPoint(branch.then_block):
             write()
             scf.YieldOp([])
+
+    def _state_row(self, chunk: Chunk, sequence: Sequence, rows: int) -> ir.Value:
+        """Where states of so many rows have that of the chunk's interval."""
+        step = constant_index(ir.IntegerAttr(self._op.attributes["interval"]).value)
+        number = arith.DivSIOp(chunk.start if self._segment is None else chunk.begin, step).result
+        if self._view.offsets is not None:
+            before = arith.AddIOp(arith.DivSIOp(sequence.begin, step).result, sequence.state).result
+            number = arith.AddIOp(number, before).result
+        return arith.MulIOp(number, constant_index(rows)).result

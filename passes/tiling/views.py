@@ -1,7 +1,6 @@
-"""Parts of memrefs: some of the columns, or one of several slots; tiles the other way round."""
+"""Parts of memrefs: some of the columns, or one of several slots."""
 
-from attn_mlir.dialects.tile import build
-from attn_mlir.mlir import ir, memref, tensor
+from attn_mlir.mlir import ir, memref
 from attn_mlir.passes.tiling.scalars import constant_index
 
 
@@ -23,15 +22,6 @@ def slot(memory: ir.Value, number: ir.Value) -> ir.Value:
     sizes = [memref.DimOp(memory, constant_index(axis)).result for axis in range(1, type_.rank)]
     rest = [dynamic] * (type_.rank - 1)
     return _view(memory, rest, ([dynamic] + [0] * (type_.rank - 1), [number]), ([1, *rest], sizes))
-
-
-def transposed(tile: ir.Value) -> ir.Value:
-    """[R, C] as [C, R]."""
-    type_ = ir.RankedTensorType(tile.type)
-    shape = type_.shape[::-1]
-    made = [ir.RankedTensorType.get(shape, type_.element_type)]
-    extents = [constant_index(size) for size in shape]
-    return build.map_(extents, made, [], [], lambda i, j: ([tensor.ExtractOp(tile, [j, i]).result], []))[0][0]
 
 
 def _view(

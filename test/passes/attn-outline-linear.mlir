@@ -43,3 +43,34 @@ func.func @gradients(%q: !q, %k: !v, %do: !v, %decay: !g) -> (!q, !g) {
   %dg = "attn.decay_gradient"(%products, %products, %states, %states) {interval = 64 : i64, rows = 16 : i64} : (!g, !g, !v, !v) -> !g
   return %sum, %dg : !q, !g
 }
+
+// -----
+
+// The gradient of log decays without differences belongs to the backward sweep, whose products and states go nowhere else.
+
+!q = tensor<?x?x?x16xf32>
+!v = tensor<?x?x?x8xf32>
+!g = tensor<?x?x?xf32>
+
+// CHECK:       func.func private @crossing_0_linear_attention(
+// CHECK:       func.func private @crossing_1_linear_attention(
+// CHECK:         attn.linear_attention
+// CHECK:         attn.decay_gradient
+// CHECK-LABEL: func.func @crossing(
+// CHECK-NEXT:    %[[DQ:.*]]:3 = call @crossing_0_linear_attention(
+// CHECK-NEXT:    %[[DK:.*]]:2 = call @crossing_1_linear_attention({{.*}}, %[[DQ]]#1, %[[DQ]]#2) {roles = ["shape:3.0,3.1,3.2", "like:5"]}
+// CHECK-NEXT:    return %[[DQ]]#0, %[[DK]]#0, %[[DK]]#1
+func.func @crossing(%q: !q, %k: !q, %v: !v, %do: !v, %decay: !g) -> (!q, !q, !g) {
+  %dq, %a, %s = "attn.linear_attention"(%do, %v, %k, %decay, %q) ({
+  ^bb0:
+  }) {heads = 0 : i64, crossing, direction = "forward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 64 : i64,
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>}
+    : (!v, !v, !q, !g, !q) -> (!q, !g, !v)
+  %dk, %b, %e = "attn.linear_attention"(%v, %do, %q, %decay, %k) ({
+  ^bb0:
+  }) {heads = 1 : i64, crossing, direction = "backward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 64 : i64,
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>}
+    : (!v, !v, !q, !g, !q) -> (!q, !g, !v)
+  %dg = "attn.decay_gradient"(%a, %b, %s, %e) {crossing, interval = 64 : i64, rows = 16 : i64} : (!g, !g, !v, !v) -> !g
+  return %dq, %dk, %dg : !q, !q, !g
+}

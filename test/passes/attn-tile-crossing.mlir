@@ -3,6 +3,7 @@
 
 // CHECK-LABEL: func.func @attention_bwd_{{.*}}linear_attention
 // CHECK:         scf.for {{.*}} iter_args(%[[S:.*]] = %{{.*}})
+// CHECK:           "tile.store"(%[[S]], %states
 // CHECK:           %[[FROM_STATE:.*]] = "tile.dot"(%{{.*}}, %{{.*}}) {transpose_b = true}
 // CHECK:           %[[SUMS:.*]] = "tile.map"(%c64, %c16)
 // CHECK:             tensor.extract %[[FROM_STATE]]
@@ -19,24 +20,30 @@
 // CHECK-DAG:         tensor.extract %[[REST]]
 // CHECK:             arith.addf
 // CHECK:           "tile.store"(%[[PRODUCTS]]
-// The state of before the chunk as seen from its end.
-// CHECK:           %[[KEPT:.*]] = "tile.map"(%c16, %c8)
-// CHECK:             tensor.extract %[[S]]
-// CHECK:             arith.mulf
-// CHECK:           "tile.store"(%[[KEPT]]
 
-// The backward sweep sums up what goes beyond the chunk, for each position from all before it.
+// The backward sweep sums up what goes beyond the chunk, for each position from all before it, and adds what it reads: of what comes from
+// before the chunk what goes to its positions, and by the state what goes beyond. It stores the gradient, neither products nor states.
 // CHECK-LABEL: func.func @attention_bwd_{{.*}}linear_attention
-// CHECK:           "tile.store"(%[[E:.*]], %{{.*}}) : (tensor<16x8xf32>
+// CHECK-SAME:    %[[A:[^:]*]]: memref<?x?x?xf32, strided<[?, ?, ?]>>, %[[STATES:[^:]*]]: memref<?x?x?x8xf32, strided<[?, ?, ?, ?]>>, %d_log_decay
+// CHECK:         scf.for {{.*}} iter_args(%[[E:.*]] = %{{.*}})
+// CHECK:           %[[CARRY:.*]] = "tile.map"(%c16)
+// CHECK:           %[[S:.*]] = "tile.load"(%[[STATES]]
+// CHECK:           %[[ROWS:.*]] = "tile.map"(%c16, %c8)
+// CHECK-DAG:         tensor.extract %[[S]]
+// CHECK-DAG:         tensor.extract %[[E]]
 // CHECK:           reductions = ["sum"]
+// CHECK:           %[[PASSING:.*]] = "tile.map"(%c1, %c16)
+// CHECK-DAG:         tensor.extract %[[ROWS]]
+// CHECK-DAG:         tensor.extract %[[CARRY]]
 // CHECK:           %[[UP_TO:.*]] = "tile.cumsum"(%[[BEYOND:.*]]) {reverse = false}
 // CHECK-NEXT:      %[[BEFORE:.*]] = "tile.map"(%c64)
 // CHECK-DAG:         tensor.extract %[[UP_TO]]
 // CHECK-DAG:         tensor.extract %[[BEYOND]]
 // CHECK:             arith.subf
-// CHECK:           "tile.store"(%[[BEFORE]]
-
-// CHECK-LABEL: func.func @attention_bwd_{{.*}}decay_gradient
-// CHECK-NOT:       tile.cumsum
-// CHECK:           arith.addf
-// CHECK:           "tile.store"
+// CHECK:           %[[D:.*]] = "tile.map"(%c64)
+// CHECK-DAG:         tensor.extract %[[BEFORE]]
+// CHECK-DAG:         memref.load %[[A]]
+// CHECK-DAG:         tensor.extract %[[PASSING]]
+// CHECK:           "tile.store"(%[[D]], %d_log_decay
+// CHECK-NOT:       tile.store
+// CHECK-LABEL: func.func

@@ -16,14 +16,13 @@ from linear_programs import Linear, error, inputs, recurrence
 _EVERYTHING = {"initial": True, "final": True, "factor": True, "interval": 16, "element": "f64", "score": "f64"}
 
 
-def check(program: Linear, batch: int, heads: dict[str, int], length: int, sub: int = 16, straight: bool = False, **more: Any) -> None:
+def check(program: Linear, batch: int, heads: dict[str, int], length: int, sub: int = 16, **more: Any) -> None:
     given = inputs(program, batch, heads, length, **more)
     wanted = recurrence(program, given)
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(program.text())
-        options = f"sub-chunk={sub} straight={str(straight).lower()}"
-        Pipeline.parse(f"attn-tile{{{options}}},canonicalize,cse", registry()).run(module)
+        Pipeline.parse(f"attn-tile{{sub-chunk={sub}}},canonicalize,cse", registry()).run(module)
         slots = program.v // (program.value_block or program.v)
         shapes = {name: value.shape for name, value in wanted.items()}
         if "products" in shapes and slots > 1 and program.channels == "none":
@@ -42,13 +41,6 @@ def check(program: Linear, batch: int, heads: dict[str, int], length: int, sub: 
 def test_one_decay_for_all_channels(direction: str, state: str, mods: bool) -> None:
     program = Linear(direction=direction, state=state, mods=mods, chunk=8, k=4, v=6, **_EVERYTHING)
     check(program, 2, {"q": 2, "k": 1, "v": 4, "decay": 4, "factor": 2}, 21)
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("value_block", [0, 2])
-def test_states_held_straight(direction: str, value_block: int) -> None:
-    program = Linear(direction=direction, state="vk", mods=True, chunk=8, k=4, v=6, value_block=value_block, **_EVERYTHING)
-    check(program, 2, {"q": 2, "k": 1, "v": 4, "decay": 4, "factor": 2}, 21, straight=True)
 
 
 @pytest.mark.parametrize(("direction", "channels"), list(itertools.product(("forward", "backward"), ("key", "value"))))

@@ -117,6 +117,8 @@ class Context:
     rules: dict[str, Rule] = field(default_factory=dict)
     upcoming: list[Upcoming] = field(default_factory=list)
     """What the next turn of the loop reads and writes; see `prefetch`."""
+    transposed: list[ir.Value] = field(default_factory=list)
+    """The tile of the current block that lies, with rows and columns exchanged, in the last buffer but one."""
 
     @property
     def row_type(self) -> ir.VectorType:
@@ -167,8 +169,10 @@ class Context:
 
     def lower_block(self, block: ir.Block) -> None:
         """Applies the rules to every op of a block but its terminator."""
+        self.transposed = []
         for view in list(block.operations)[:-1]:
             op = view.operation
             rule = self.rules.get(op.name, self.rules["scalar"])
             with op.location:
                 rule(self, op)
+        self.transposed = []

@@ -4,46 +4,14 @@ from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.maps import uses_column
-from attn_mlir.backends.cpu.lowering.row_products import turn
 from attn_mlir.backends.cpu.lowering.row_tiles import along, counted, get_tile, memory_of, tile_in, vector_of
 from attn_mlir.mlir import arith, ir, scf, vector
-from attn_mlir.passes.tiling.scalars import identity, known_index
+from attn_mlir.passes.tiling.scalars import identity
 
 
 def lower_map(context: Context, op: ir.Operation) -> None:
-    """`tile.map`; one that only exchanges rows and columns does so in squares."""
-    source = turned(op)
-    if source is None:
-        _Map(context, op).lower()
-        return
-    if stored_turned(context, op.results[0]):
-        return
-    target = tile_in(context, op.results[0].type, context.buffer(op))
-    turn(context, get_tile(context, source), target)
-    context.values[op.results[0]] = target
-
-
-def stored_turned(context: Context, tile: ir.Value) -> bool:
-    """Whether a tile is one of whole squares of scores that is another one turned, and goes to memory at once and as a whole."""
-    op = None if isinstance(tile.owner, ir.Block) else tile.owner.operation
-    if op is None or op.name != "tile.map" or turned(op) is None or [use.owner.operation.name for use in tile.uses] != ["tile.store"]:
-        return False
-    type_, store = ir.RankedTensorType(tile.type), next(iter(tile.uses)).owner.operation
-    element = ir.MemRefType(store.operands[1].type).element_type
-    squares = not any(size % context.lanes for size in type_.shape) and type_.element_type == element == context.score
-    next_op = list(op.block.operations)[list(op.block.operations).index(op.opview) + 1].operation if squares else None
-    return squares and next_op == store and known_index(store.operands[5]) == type_.shape[0]
-
-
-def turned(op: ir.Operation) -> ir.Value | None:
-    """The tile of which a map is the transposed one; None where it is anything else."""
-    block = op.regions[0].blocks[0]
-    inner, arguments = [view.operation for view in block.operations], list(block.arguments)
-    if len(arguments) != 2 or len(op.results) != 1 or [each.name for each in inner] != ["tensor.extract", "tile.yield"]:
-        return None
-    tile, *place = inner[0].operands
-    whole = ir.RankedTensorType(tile.type).shape[::-1] == ir.RankedTensorType(op.results[0].type).shape
-    return tile if whole and place == arguments[::-1] else None
+    """`tile.map`."""
+    _Map(context, op).lower()
 
 
 class _Map:

@@ -6,20 +6,41 @@ from dataclasses import dataclass
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, RowMajor
 from attn_mlir.backends.cpu.lowering.prefetch import ask, taken
-from attn_mlir.backends.cpu.lowering.row_tiles import counted, get_tile, padded, tile_in
+from attn_mlir.backends.cpu.lowering.row_tiles import counted, elements_of, get_tile, padded, tile_in
 from attn_mlir.backends.cpu.lowering.transpose import transpose
 from attn_mlir.mlir import arith, ir, scf, vector
 
 
 def lower_dot(context: Context, op: ir.Operation) -> None:
-    """`tile.dot`."""
+    """`tile.dot`; where that turns fewer numbers, a b^T is made as (b a^T)^T."""
     target = tile_in(context, op.results[0].type, context.buffer(op))
+    made = target
+    if exchanged := _is_exchanged(context, op):
+        made = RowMajor(context.buffers[-3], target.kept, target.columns, target.rows, padded(target.rows, context.lanes))
 
     def finish(row: ir.Value, column: ir.Value, total: ir.Value) -> None:
-        emit.store(total, target.at(row, column), alignment=_alignment(context, target))
+        emit.store(total, made.at(row, column), alignment=_alignment(context, made))
 
-    _multiply(context, op, target, finish)
+    _multiply(context, op, made, finish, exchanged)
+    if exchanged:
+        turn(context, made, target)
     context.values[op.results[0]] = target
+
+
+def _is_exchanged(context: Context, op: ir.Operation) -> bool:
+    """Whether less is turned where the factors of a product with a transposed one change places."""
+    if not _flag(op, "transpose_b") or _flag(op, "transpose_a"):
+        return False
+    a, b = (0 if value in context.transposed else _size(context, value) for value in op.operands)
+    return a + _size(context, op.results[0]) < b
+
+
+def _size(context: Context, tile: ir.Value) -> int:
+    return elements_of(tile.type, context.lanes, context.score)
+
+
+def _flag(op: ir.Operation, name: str) -> bool:
+    return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
 
 
 def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
@@ -62,12 +83,17 @@ class _Left:
         return lambda k: [emit.element_pointer(row, k, self.tile.kept) for row in rows]
 
 
-def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Callable[[ir.Value, ir.Value, ir.Value], None]) -> None:
-    """Calls `finish(row, first column, vector)` for all vectors of a b."""
-    a, b = (get_tile(context, value) for value in list(op.operands)[-2:])
-    left = _Left(a, "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value)
+def _multiply(
+    context: Context, op: ir.Operation, target: RowMajor, finish: Callable[[ir.Value, ir.Value, ir.Value], None], exchanged: bool = False
+) -> None:
+    """Calls `finish(row, first column, vector)` for all vectors of a b, or of b^T a^T where factors are `exchanged`."""
+    first, second = list(op.operands)[-2:]
+    if exchanged:
+        first, second = second, first
+    a = get_tile(context, first)
+    left = _Left(a, _flag(op, "transpose_a"))
     depth = a.rows if left.transposed else a.columns
-    right = _transposed(context, b) if ir.BoolAttr(op.attributes["transpose_b"]).value else b
+    right = _transposed(context, second) if _flag(op, "transpose_b") else get_tile(context, second)
     vectors = target.width // context.lanes
     rows, wide = block_sizes(target.rows, vectors, context.target.registers)
     down, across = -(-target.rows // rows), -(-vectors // wide)
@@ -141,10 +167,13 @@ def _blocks(size: int, step: int, body: Callable[[ir.Value, int], None]) -> None
         body(emit.index(whole), size - whole)
 
 
-def _transposed(context: Context, tile: RowMajor) -> RowMajor:
-    """The tile with rows and columns exchanged, in the last buffer but one."""
+def _transposed(context: Context, value: ir.Value) -> RowMajor:
+    """A tile with rows and columns exchanged, in the last buffer but one; it stays there for the next product with it."""
+    tile = get_tile(context, value)
     target = RowMajor(context.buffers[-2], tile.kept, tile.columns, tile.rows, padded(tile.rows, context.lanes))
-    turn(context, tile, target)
+    if value not in context.transposed:
+        turn(context, tile, target)
+        context.transposed = [value]
     return target
 
 

@@ -44,16 +44,6 @@ def _lower_if(context: Context, op: ir.Operation) -> None:
             scf.YieldOp([])
 
 
-def _lower_store(context: Context, op: ir.Operation) -> None:
-    """`tile.store`; a tile that is another one turned is turned on its way."""
-    if not row_maps.stored_turned(context, op.operands[0]):
-        row_tiles.lower_store(context, op)
-        return
-    source = row_maps.turned(op.operands[0].owner.operation)
-    assert source is not None
-    row_products.turn(context, get_tile(context, source), row_tiles.place_of(context, op))
-
-
 def _lower_scalar(context: Context, op: ir.Operation) -> None:
     """Scalar code outside of maps: numbers of tiles and of memory, arithmetic."""
     if op.name == "tensor.extract":
@@ -80,5 +70,5 @@ RULES: dict[str, Rule] = {
     "tile.fill": row_tiles.lower_fill,
     "tile.load": row_tiles.lower_load,
     "tile.map": row_maps.lower_map,
-    "tile.store": _lower_store,
+    "tile.store": row_tiles.lower_store,
 }

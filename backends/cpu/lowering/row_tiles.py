@@ -131,15 +131,6 @@ def lower_store(context: Context, op: ir.Operation) -> None:
     counted(context.scalar(count), 1, one)
 
 
-def place_of(context: Context, op: ir.Operation) -> RowMajor:
-    """The memory that a `tile.store` of scores writes, as a tile."""
-    tile, target, b, h, row, _ = op.operands
-    memory, type_ = memory_of(context, target), ir.RankedTensorType(tile.type)
-    address = _row(memory, *[context.scalar(value) for value in (b, h, row)])
-    rows, columns = type_.shape
-    return RowMajor(address, memory.element, rows, columns, columns, memory.strides[2])
-
-
 def _row(memory: Memory, b: ir.Value, h: ir.Value, row: ir.Value) -> ir.Value:
     offset = emit.integer(0)
     for position, stride in zip((b, h, row), memory.strides, strict=False):

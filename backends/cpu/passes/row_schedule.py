@@ -38,10 +38,12 @@ def schedule_rows(kernel: ir.Operation) -> bool:
         side = zeros_of(list(op.operands)[-2])
         if side is not None and not ("transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value):
             op.attributes["zeros"] = ir.StringAttr.get(side, op.context)
-    transposed = [op.operands[len(op.operands) - 1] for op in find_all(kernel, "tile.dot", *_ACCUMULATE) if _transposes(op)]
-    scratch = max((elements_of(tile.type, buffers.lanes, buffers.score) for tile in transposed), default=0)
+    transposing = [op for op in find_all(kernel, "tile.dot", *_ACCUMULATE) if _transposes(op)]
+    made = [op.results[0] for op in transposing if op.name == "tile.dot"]
+    turned = [value for op in transposing for value in list(op.operands)[-2:]]
+    scratch = [max((elements_of(tile.type, buffers.lanes, buffers.score) for tile in tiles), default=0) for tiles in (made, turned)]
     i64 = ir.IntegerType.get_signless(64, kernel.context)
-    sizes = [ir.IntegerAttr.get(i64, size) for size in [*buffers.sizes, scratch]]
+    sizes = [ir.IntegerAttr.get(i64, size) for size in [*buffers.sizes, *scratch]]
     kernel.attributes["tile.buffers"] = ir.ArrayAttr.get(sizes, kernel.context)
     kernel.attributes["tile.layout"] = ir.StringAttr.get("row_major", kernel.context)
     kernel.attributes["tile.target"] = ir.StringAttr.get("cpu", kernel.context)

@@ -201,13 +201,14 @@ def _crossing(sweep: Sweep, products: Array, states: Array) -> tuple[Array, Arra
             positions = slice(begin, min(begin + (sweep.interval or 1), at.end))
             x, g = products[at.batch, :, positions], sweep.g[at.batch, :, positions]
             rest = np.cumsum(x[:, ::-1], axis=1)[:, ::-1]
+            number = at.first_state + n
             if sweep.forward:
-                before = sweep.initial[at.number] if n == 0 else states[at.batch, :, at.first_state + n - 1]
-                kept[at.batch, :, at.first_state + n] = sweep.of_state(np.exp(g.sum(axis=1))) * before
+                kept[at.batch, :, number] = sweep.initial[at.number] if n == 0 else states[at.batch, :, number - 1]
                 found[at.batch, :, positions] = rest
                 continue
             leave = np.exp(g.sum(axis=1, keepdims=True) - np.cumsum(g, axis=1))
-            of_state = np.einsum("htk,hkv->htv", sweep.q[at.batch, :, positions], states[at.batch, :, at.first_state + n]) * leave
+            of_state = np.einsum("htk,hkv->htv", sweep.q[at.batch, :, positions], states[at.batch, :, number]) * leave
+            kept[at.batch, :, number] = sweep.of_state(np.exp(g.sum(axis=1))) * states[at.batch, :, number]
             beyond = of_state * sweep.factor[at.batch, :, positions] if sweep.factor is not None else of_state
             found[at.batch, :, positions] = beyond.sum(axis=1, keepdims=True) - rest
     return found, kept

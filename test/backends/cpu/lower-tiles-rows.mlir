@@ -33,28 +33,29 @@ func.func @in_place(%k: !t, %o: !t, %n: index) attributes {tile.kernel = {block_
 
 // -----
 
-// A map that only exchanges rows and columns is done in squares, in registers; what it reads may lie in memory, and what it makes goes
-// there at once if nothing else needs it.
+// Of a product with a large transposed tile the other factor and the result are turned; further products find the factor turned.
 
 !t = memref<?x?x?x64xf32, strided<[?, ?, ?, ?]>>
-!u = memref<?x?x?x32xf32, strided<[?, ?, ?, ?]>>
+!u = memref<?x?x?x128xf32, strided<[?, ?, ?, ?]>>
 
-// CHECK-LABEL: func.func @turned(
+// CHECK-LABEL: func.func @exchanged(
 // CHECK:         llvm.shufflevector
-// CHECK:         llvm.store %{{.*}} {alignment = 4 : i64} : vector<{{4|8|16}}xf32>
-// CHECK-NOT:     llvm.load
-// CHECK:         return
-func.func @turned(%k: !t, %o: !u) attributes {tile.kernel = {block_q = 32, block_kv = 64, grid = "chunks", score = f32}} {
+// CHECK:         vector.fma
+// CHECK:         llvm.shufflevector
+// CHECK:         llvm.store
+// CHECK:         scf.for
+// CHECK-NOT:     llvm.shufflevector
+// CHECK:         vector.fma
+func.func @exchanged(%k: !t, %o: !u) attributes {tile.kernel = {block_q = 32, block_kv = 64, grid = "chunks", score = f32}} {
   %b = "tile.program_id"() {axis = 2} : () -> index
   %c0 = arith.constant 0 : index
-  %c32 = arith.constant 32 : index
-  %c64 = arith.constant 64 : index
-  %x = "tile.load"(%k, %b, %b, %c0, %c32) : (!t, index, index, index, index) -> tensor<32x64xf32>
-  %y = "tile.map"(%c64, %c32) ({
-  ^bb0(%i: index, %j: index):
-    %e = tensor.extract %x[%j, %i] : tensor<32x64xf32>
-    "tile.yield"(%e) {operandSegmentSizes = array<i32: 1, 0>} : (f32) -> ()
-  }) {reductions = [], resultSegmentSizes = array<i32: 1, 0>} : (index, index) -> tensor<64x32xf32>
-  "tile.store"(%y, %o, %b, %b, %c0, %c64) : (tensor<64x32xf32>, !u, index, index, index, index) -> ()
+  %c16 = arith.constant 16 : index
+  %c128 = arith.constant 128 : index
+  %x = "tile.load"(%k, %b, %b, %c0, %c16) : (!t, index, index, index, index) -> tensor<16x64xf32>
+  %state = "tile.load"(%k, %b, %b, %c16, %c128) : (!t, index, index, index, index) -> tensor<128x64xf32>
+  %y = "tile.dot"(%x, %state) {transpose_b = true} : (tensor<16x64xf32>, tensor<128x64xf32>) -> tensor<16x128xf32>
+  %z = "tile.dot"(%x, %state) {transpose_b = true} : (tensor<16x64xf32>, tensor<128x64xf32>) -> tensor<16x128xf32>
+  "tile.store"(%y, %o, %b, %b, %c0, %c16) : (tensor<16x128xf32>, !u, index, index, index, index) -> ()
+  "tile.store"(%z, %o, %b, %b, %c16, %c16) : (tensor<16x128xf32>, !u, index, index, index, index) -> ()
   return
 }
