@@ -9,6 +9,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.chunk import PIECES, ChunkForm, derive_chunks
 from attn_mlir.passes.derivation.emit import Emitter
 from attn_mlir.passes.derivation.errors import DerivationError
+from attn_mlir.passes.linear_roles import leader_of
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
 # exp is 0 below, in f32 and f64; sums of such numbers stay finite, so that differences of them are no NaN.
@@ -20,7 +21,7 @@ class ChunkRewrite(Pass):
     """Replaces each `attn.linear_attention` by the `attn.chunk` derived from its recurrence.
 
     Chunks have `chunk` positions, or `channel-chunk` (0: as many) where channels have decays of their own; those of an interval where
-    products are `crossing`. Log decays are kept from
+    products are `crossing`; sweeps of one function that share their states have the same. Log decays are kept from
     falling to where exp gives 0, so that -inf is a decay like any other.
     """
 
@@ -33,16 +34,23 @@ class ChunkRewrite(Pass):
             found = self.chunk if self.chunk < 1 else self.channel_chunk
             module.location.emit_error(f"{self.name}: chunk must be positive, got {found}")
             return False
-        return all([self._rewrite(op) for op in find_all(module, "attn.linear_attention")])
+        found = find_all(module, "attn.linear_attention")
+        return all([self._rewrite(op, size) for op, size in zip(found, [self._size(op) for op in found], strict=True)])
 
-    def _rewrite(self, linear: ir.Operation) -> bool:
-        size = self.chunk if ir.StringAttr(linear.attributes["channels"]).value == "none" else self.channel_chunk or self.chunk
+    def _size(self, linear: ir.Operation) -> int:
+        """The positions of a chunk."""
+        leader, interval = leader_of(linear), interval_of(linear)
+        if leader is not None:
+            return self._size(leader)
+        if interval is not None and "crossing" in linear.attributes:
+            return interval
+        return self.chunk if ir.StringAttr(linear.attributes["channels"]).value == "none" else self.channel_chunk or self.chunk
+
+    def _rewrite(self, linear: ir.Operation, size: int) -> bool:
         interval = interval_of(linear)
-        if interval is not None:
-            size = interval if "crossing" in linear.attributes else size
-            if interval % size:
-                linear.location.emit_error(f"{self.name}: states every {interval} positions are not at the ends of chunks of {size}")
-                return False
+        if interval is not None and interval % size:
+            linear.location.emit_error(f"{self.name}: states every {interval} positions are not at the ends of chunks of {size}")
+            return False
         segment = segment_of(linear)
         if segment is not None and segment % size:
             linear.location.emit_error(f"{self.name}: segments of {segment} positions are not whole chunks of {size}")

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape, with_all_heads
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import alike, block_of, piece
 
 LINEAR = ("attn.linear_attention", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
+_SWEEPS = ("attn.linear_attention", "attn.chunk")
 
 
 def linear_roles(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[str]:
@@ -58,5 +60,39 @@ def sweep_of(op: ir.Operation) -> ir.Operation | None:
     if op.name != "attn.decay_gradient" or isinstance(op.opview.b.owner, ir.Block):
         return None
     sweep = op.opview.b.owner.operation
-    gradient = gradient_of(sweep) if sweep.name in ("attn.linear_attention", "attn.chunk") else None
+    gradient = gradient_of(sweep) if sweep.name in _SWEEPS else None
     return sweep if gradient is not None and gradient == op else None
+
+
+def leader_of(op: ir.Operation) -> ir.Operation | None:
+    """The sweep before `op` in its block that has the same states the other way round: that of v k^T is the transposed one of k v^T."""
+    if op.name not in _SWEEPS:
+        return None
+    found = [view.operation for view in op.block.operations if view.operation.name in _SWEEPS]
+    return next((first for first in found[: found.index(op)] if leader_of(first) is None and _have_same_states(first, op)), None)
+
+
+def follower_of(sweep: ir.Operation) -> ir.Operation | None:
+    """The first sweep of which this one is the leader."""
+    operations = [view.operation for view in sweep.block.operations if view.operation.name in _SWEEPS]
+    led = [(op, leader_of(op)) for op in operations[operations.index(sweep) + 1 :]]
+    return next((op for op, leader in led if leader is not None and leader == sweep), None)
+
+
+def _have_same_states(first: ir.Operation, op: ir.Operation) -> bool:
+    a, b = first.opview, op.opview
+    swapped = [(a.k, b.v), (a.v, b.k), (with_all_heads(first), with_all_heads(op))]
+    same = [(x, y) for name in ("decay", "initial_state", "offsets") for x, y in [(getattr(a, name), getattr(b, name))]]
+    if a.channels.value != "none" or b.channels.value != "none" or a.direction.value != b.direction.value or a.state.value == b.state.value:
+        return False
+    decays = [piece(sweep, "attn.decay") for sweep in (first, op)]
+    if any(piece(sweep, f"attn.{name}") is not None for sweep in (first, op) for name in ("query", "key", "value")):
+        return False
+    if (decays[0] is None) != (decays[1] is None):
+        return False
+    return (
+        all(alike(block_of(x), block_of(y)) for x, y in [decays] if x is not None and y is not None)
+        and segment_of(first) == segment_of(op)
+        and all(x == y for x, y in swapped)
+        and all((x is None) == (y is None) and (x is None or x == y) for x, y in same)
+    )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import func, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.linear_roles import LINEAR, linear_roles, sweep_of
+from attn_mlir.passes.linear_roles import LINEAR, leader_of, linear_roles, sweep_of
 from attn_mlir.passes.regions import clone_op, find_all, walk
 
 _MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot", *LINEAR)
@@ -22,13 +22,15 @@ class Outline(Pass):
     "states(N.d/I*R)" R rows for every I positions, those begun, too (with "+M", of all sequences between offsets M), and "segments(N.d/L)"
     the segments of L positions (behind "M.0*", those of every batch entry); "heads:N,M" is operand N with as many heads as operand M, and N
     itself where it has them already; what nothing uses is left out. A `crossing` gradient of log decays belongs to the backward sweep that
-    makes the last of what it adds up, and takes that sweep's products and states where they are made. A function that holds
+    makes the last of what it adds up, and takes that sweep's products and states where they are made; with
+    `share-states`, sweeps that have the same states, but for their order, as those for dk and dv, belong together. A function that holds
     one such op and returns just its results gets `roles` of its own and stays. A host may add two tensors; that stays behind
     its calls. With `keep-hosts=false` the calling functions go.
     """
 
     name = "attn-outline"
     keep_hosts: bool = True
+    share_states: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         for function in [op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == "func.func"]:
@@ -45,7 +47,7 @@ class Outline(Pass):
         return True
 
     def _run(self, function: ir.Operation) -> bool:
-        groups = _groups(function)
+        groups = _groups(function, self.share_states)
         if groups is None:
             return False
         last = list(function.regions[0].blocks[0].operations)[-1].operation
@@ -86,7 +88,7 @@ class _Waiting:
         return [consumer for consumer in self.consumers if _is_ready(consumer, self.maker, made)]
 
 
-def _groups(function: ir.Operation) -> list[list[ir.Operation]] | None:
+def _groups(function: ir.Operation, share_states: bool) -> list[list[ir.Operation]] | None:
     """The ops that belong together, in an order in which each group finds what it reads.
 
     A group is an op and those of its consumers that can run with it. A consumer that needs a result of a group that needs
@@ -94,7 +96,7 @@ def _groups(function: ir.Operation) -> list[list[ir.Operation]] | None:
     """
     waiting: list[_Waiting] = []
     for op in [view.operation for view in function.regions[0].blocks[0].operations]:
-        maker = _maker_of(op)
+        maker = _maker_of(op, share_states)
         if maker is not None:
             next(w for w in waiting if w.maker == maker).consumers.append(op)
         elif op.name in _MAKERS:
@@ -117,9 +119,11 @@ def _groups(function: ir.Operation) -> list[list[ir.Operation]] | None:
     return groups
 
 
-def _maker_of(op: ir.Operation) -> ir.Operation | None:
+def _maker_of(op: ir.Operation, share_states: bool) -> ir.Operation | None:
     """The op that a consumer belongs to."""
-    return op.operands[0].owner.operation if op.name in _CONSUMERS else sweep_of(op)
+    if op.name in _CONSUMERS:
+        return op.operands[0].owner.operation
+    return sweep_of(op) or (leader_of(op) if share_states else None)
 
 
 def _is_ready(op: ir.Operation, maker: ir.Operation | None, made: set[ir.Value]) -> bool:

@@ -41,6 +41,21 @@ def block_of(piece_: ir.Operation) -> ir.Block:
     return piece_.regions[0].blocks[0]
 
 
+def alike(a: ir.Block, b: ir.Block) -> bool:
+    """Whether two blocks of ops without regions compute the same from their arguments and from values outside."""
+    known = dict(zip(a.arguments, b.arguments, strict=False))
+    if [x.type for x in a.arguments] != [x.type for x in b.arguments] or len(list(a.operations)) != len(list(b.operations)):
+        return False
+    for x, y in zip([view.operation for view in a.operations], [view.operation for view in b.operations], strict=True):
+        kinds = [(op.name, [r.type for r in op.results], {name: op.attributes[name] for name in op.attributes}) for op in (x, y)]
+        if kinds[0] != kinds[1] or len(x.regions) or len(y.regions):
+            return False
+        if [known.get(value, value) for value in x.operands] != list(y.operands):
+            return False
+        known.update(zip(x.results, y.results, strict=True))
+    return True
+
+
 def scores_in(block: ir.Block) -> int:
     """How many numbers come before b, h and q_idx in a piece's arguments: the scores of an `attn.row` or `attn.step`."""
     arguments = list(block.arguments)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.linear_roles import gradient_of, sweep_of
+from attn_mlir.passes.linear_roles import follower_of, gradient_of, leader_of, sweep_of
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.tiling.chunk_block import Choices
 from attn_mlir.passes.tiling.chunks import build_chunks
@@ -32,7 +32,7 @@ class Tile(Pass):
       per block of `block_kv` of v's columns, head and batch, which sweeps over chunks of `block_q` positions ("chunks"; there are `blocks`
       blocks, and where `sequences` numbers the argument with the offsets of sequences, these are the batch; with `segment` = L it is the
       segments of L positions, segment i of N of batch entry b at b N + i). A backward sweep whose products and states a `crossing`
-      gradient of log decays takes stores that gradient in their place.
+      gradient of log decays takes stores that gradient in their place; one whose states another sweep has, too, stores that one's o.
     - `over`: the number of the argument whose batch, heads and rows make the grid. `score`: the type of sums.
     - `outputs`, for each output: "store", every element is written; "accumulate", [chunks or blocks, B, H, S, D] that starts as zeros;
       "scatter", [chunks, B, H, ...] that starts as zeros, whose first three dimensions are slots: a program adds in those of its
@@ -70,7 +70,7 @@ class Tile(Pass):
                 op.location.emit_error(f"{self.name}: '{name}' is not in {form} form; run {needed} first")
                 return False
         found: list[tuple[ir.Operation, ir.Operation]] = []
-        for op in [op for op in find_all(module, *_CLUSTERS) if sweep_of(op) is None]:
+        for op in [op for op in find_all(module, *_CLUSTERS) if sweep_of(op) is None and leader_of(op) is None]:
             function = op.parent
             if function is None or function.name != "func.func" or function.regions[0].blocks[0] != op.block:
                 op.location.emit_error(f"{self.name}: '{op.name}' must stand directly in a func.func")
@@ -133,9 +133,9 @@ class Tile(Pass):
 
     def _is_cluster(self, function: ir.Operation, op: ir.Operation) -> bool:
         """Whether the function returns what the op and its consumers make, from tensors that are its arguments."""
-        gradient = gradient_of(op) if op.name == "attn.chunk" else None
+        parts = [follower_of(op), gradient_of(op)] if op.name == "attn.chunk" else []
         consumers = [] if op.name in _SINGLE else [use.owner.operation for use in op.results[0].uses]
-        makers = consumers or ([op] if gradient is None else [op, gradient])
+        makers = consumers or [op, *(part for part in parts if part is not None)]
         for value in _returned(function):
             if isinstance(value.owner, ir.Block) or value.owner.operation not in makers:
                 op.location.emit_error(f"{self.name}: the function of '{op.name}' returns something else, too; run attn-outline first")

@@ -20,6 +20,9 @@ FEW_ROWS = (16, _BLOCK_KV)
 _CHUNK, _CHANNEL_CHUNK = 32, 16
 _LINEAR = "sub-chunk=4 prefix=f64 widen=true"
 
+OUTLINE = "attn-simplify,attn-outline{share-states=true}"
+"""The kernels of a derivative: sweeps of linear attention with the same states, for dk and dv, are one."""
+
 DECAYS = "crossing=true interval=64 channel-interval=32"
 """How gradients of the log decays of linear attention are summed up: over the positions of a chunk, without differences."""
 

@@ -81,7 +81,7 @@ class CpuProgram(HostProgram):
 
 def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> CpuProgram:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`. Every program is deterministic here."""
-    options = prepare_derivative(function, wrt, segment=segment, remainder=True, options=pipeline.DECAYS)
+    options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
     return compile_program(source, *options)
 
 

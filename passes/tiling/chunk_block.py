@@ -19,6 +19,7 @@ Keep = Callable[[ir.Value, ir.Value], None]
 Place = tuple[ir.Value, ir.Value, ir.Value, ir.Value]
 """Batch, head, first position and number of positions of a chunk."""
 Put = Callable[[ir.Value, Place], None]
+Beside = Callable[[Decays, ir.Value, ir.Value, ir.Value], None]
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,14 @@ class ChunkBlock:
         self._two_pieces = is_exact(op) and self.element != self.score
         self._crossing = "crossing" in op.attributes
 
-    def build(self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: Put | None, keep: Keep) -> ir.Value:
+    def build(
+        self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: Put | None, keep: Keep, beside: Beside | None = None
+    ) -> ir.Value:
         """Emits one chunk: stores its outputs, returns the state after it.
 
         `keep` gets the state that the boundary behind it has (of `crossing` sweeps always the one that the chunk reads), and the factors
-        with which the chunk carries its rows; then `products` gets the products.
+        with which the chunk carries its rows; then `products` gets the products, and `beside` what a sweep with the same states needs:
+        decays, state, k and v.
         """
         decays = Decays(self, chunk, strict=self._crossing and products is not None and self.channels != "none")
         wanted = o is not None or products is not None
@@ -132,10 +136,16 @@ class ChunkBlock:
             keep(state, carry)
         if q is not None:
             self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None)
+        if beside is not None:
+            beside(decays, state, k, v)
         following = self._advance(decays, carry, state, k, v)
         if self.forward and not self._crossing:
             keep(following, carry)
         return following
+
+    def put_rows(self, chunk: Chunk, parts: "Parts", o: ir.Value) -> None:
+        """Stores the chunk's rows of o."""
+        build.store(self._output(parts.decays, parts), o, self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
 
     def _outputs(self, parts: "Parts", chunk: Chunk, o: ir.Value | None, products: Put | None) -> None:
         place = (self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)

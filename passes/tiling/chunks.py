@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 from attn_mlir.dialects.attn.linear import segment_of, state_shape, with_all_heads
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
-from attn_mlir.passes.linear_roles import gradient_of
+from attn_mlir.passes.linear_roles import follower_of, gradient_of
 from attn_mlir.passes.regions import block_of, pieces
 from attn_mlir.passes.tiling.chunk_block import Choices, Chunk, ChunkBlock, Input, Inputs, Sequence
+from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_gradient import ChunkGradient
 from attn_mlir.passes.tiling.chunk_levels import Levels
+from attn_mlir.passes.tiling.chunk_products import Parts
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.views import columns, slot
@@ -26,24 +28,31 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
     if width % size:
         op.location.emit_error(f"attn-tile: blocks of {size} columns do not divide v's {width}")
         return False
-    gradient = gradient_of(op)
-    if gradient is not None and size != width:
-        op.location.emit_error("attn-tile: a sweep that adds up the gradient of the decays works on all columns of v")
+    gradient, beside = gradient_of(op), follower_of(op)
+    if (gradient is not None or beside is not None) and size != width:
+        op.location.emit_error("attn-tile: a sweep that adds up the gradient of the decays, or shares states, works on all columns of v")
         return False
-    blocks, names = width // size, ("o", *(name.value for name in view.outputs))
-    returned = [ir.OpResult(value) for value in _returned(function)]
-    made = [names[value.result_number] if value.owner == op.opview else "d_log_decay" for value in returned]
+    blocks, returned = width // size, [ir.OpResult(value) for value in _returned(function)]
+    made = [_result_name(op, value) for value in returned]
     kinds = [_kind(op, name, blocks) for name in made]
     outputs = [Output(value.owner.operation, kind, (), value.result_number) for kind, value in zip(kinds, returned, strict=True)]
     with op.location:
-        cluster = [op] if gradient is None else [op, gradient]
-        frame = Frame(function, cluster, outputs, names=(_names(op), made))
+        frame = Frame(function, [each for each in (op, gradient, beside) if each is not None], outputs, names=(_names(op), made))
         frame.describe(_attributes(op, size, blocks, _score_type(op)), outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
-            _Sweep(frame, op, size, choices, gradient).build(dict(zip(made, frame.outputs, strict=True)))
+            _Sweep(frame, op, size, choices).build(dict(zip(made, frame.outputs, strict=True)))
             func.ReturnOp([])
     return True
+
+
+def _result_name(op: ir.Operation, value: ir.OpResult) -> str:
+    """What a result of the sweep, or of what runs with it, is called."""
+    maker = value.owner.operation
+    if maker.name == "attn.decay_gradient":
+        return "d_log_decay"
+    name = ("o", *(each.value for each in maker.opview.outputs))[value.result_number]
+    return name if maker == op else f"{name}_beside"
 
 
 def _names(op: ir.Operation) -> dict[int, str]:
@@ -86,8 +95,8 @@ def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) ->
 class _Sweep:
     """One program's sweep over the chunks of its sequence."""
 
-    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, choices: Choices, gradient: ir.Operation | None) -> None:
-        self._gradient = gradient
+    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, choices: Choices) -> None:
+        self._gradient, self._beside = gradient_of(op), follower_of(op)
         self._frame, self._op, self._view = frame, op, op.opview
         self._chunk = self._view.chunk.value
         self._forward = self._view.direction.value == "forward"
@@ -113,7 +122,8 @@ class _Sweep:
             """The columns of a tensor of states that belong to this program."""
             return memory if memory is None or self._transposed else columns(memory, first_column, self._columns)
 
-        final, states = narrow(targets.get("final_state")), narrow(targets.get("states"))
+        finals = [narrow(targets[name]) for name in ("final_state", "final_state_beside") if name in targets]
+        states = narrow(targets.get("states"))
 
         sub = self._choices.sub
         levels = lambda block, decays: Levels(block, decays, sub)  # noqa: E731
@@ -124,18 +134,35 @@ class _Sweep:
                 seen = body.carried(carry, state) if "crossing" in self._op.attributes and not self._forward else state
                 self._keep(chunk, sequence, seen, states, (rows, state_row, height))
 
+        also = self._beside_of(inputs, sequence, levels)
+        of_beside = targets.get("o_beside")
+
         def step(chunk: Chunk, state: ir.Value) -> ir.Value:
+            def beside(decays: Decays, state: ir.Value, k: ir.Value, v: ir.Value) -> None:
+                if also is not None and of_beside is not None:
+                    q = also.load(also.inputs.q, chunk, "attn.query")
+                    also.put_rows(chunk, Parts(also, decays, state, q, v, k), of_beside)
+
             if self._gradient is not None:
                 view, row = self._gradient.opview, self._state_row(chunk, sequence, rows)
                 gradient = ChunkGradient(body, chunk, *(self._frame.get(x) for x in (view.a, view.s)), row, targets["d_log_decay"])
-                return body.build(chunk, state, o, gradient.store, gradient.keep)
+                return body.build(chunk, state, o, gradient.store, gradient.keep, beside)
             put = None if products is None else lambda made, place: build.store(made, products, *place)
-            return body.build(chunk, state, o, put, lambda kept, carry: keep(chunk, kept, carry))
+            return body.build(chunk, state, o, put, lambda kept, carry: keep(chunk, kept, carry), beside)
 
         initial = self._initial(narrow, at, (state_row, height), [self._columns if self._transposed else rows, state_columns])
         last = self._loop(sequence, initial, step)
-        if final is not None:
+        for final in finals:
             build.store(last, final, *at, state_row, height)
+
+    def _beside_of(self, inputs: Inputs, sequence: Sequence, levels: Callable[..., Levels]) -> ChunkBlock | None:
+        """The chunks of the sweep that shares this one's states."""
+        if self._beside is None:
+            return None
+        view = self._beside.opview
+        q = self._input(view.q, self._frame.get(view.q), sequence)
+        given = Inputs(q, inputs.v, inputs.k, inputs.decay, None, inputs.first_column, view.v.type.shape[3])
+        return ChunkBlock(self._frame, self._beside, given, sequence, self._choices, levels)
 
     def _sequence(self, number: ir.Value, head: ir.Value) -> Sequence:
         """Where this program's sequence, or its segment, lies in the tensors."""
@@ -164,20 +191,21 @@ class _Sweep:
         view, get = self._view, self._frame.get
         by_value = view.channels.value == "value"
         decay = None if view.decay is None else narrow(view.decay) if by_value else get(view.decay)
-        over = with_all_heads(self._op)
 
         def of_heads(operand: ir.Value | None, memory: ir.Value | None) -> Input | None:
-            if operand is None or memory is None:
-                return None
-            if operand == over:
-                return Input(memory, sequence.head)
-            heads = memref.DimOp(get(operand), constant_index(1)).result
-            return Input(memory, arith.DivSIOp(sequence.head, arith.DivSIOp(sequence.heads, heads).result).result)
+            return None if operand is None or memory is None else self._input(operand, memory, sequence)
 
         found = [of_heads(operand, memory) for operand, memory in ((view.q, get(view.q)), (view.k, get(view.k)), (view.v, narrow(view.v)))]
         q, k, v = (each for each in found if each is not None)
         factor = of_heads(view.factor, narrow(view.factor))
         return Inputs(q, k, v, of_heads(view.decay, decay), factor, first_column, self._columns)
+
+    def _input(self, operand: ir.Value, memory: ir.Value, sequence: Sequence) -> Input:
+        """An operand in memory, and the head that belongs to the program's."""
+        if operand == with_all_heads(self._op):
+            return Input(memory, sequence.head)
+        heads = memref.DimOp(self._frame.get(operand), constant_index(1)).result
+        return Input(memory, arith.DivSIOp(sequence.head, arith.DivSIOp(sequence.heads, heads).result).result)
 
     def _products(self, target: ir.Value | None, block: ir.Value, first_column: ir.Value) -> ir.Value | None:
         if target is None:
