@@ -44,7 +44,9 @@ class Tile(Pass):
     With `whole`, loops over blocks that the mask keeps run over whole blocks only, whose tiles have static types, and what is left has a
     loop of its own: for targets on which the number of positions in a block costs something. `prefix` is the element type of sums of log
     decays, f32 or f64. Where channels have decays of their own, pairs of positions of a chunk are one by one in blocks of `sub-chunk`, and
-    products of tiles beyond. With `widen`, products of linear attention multiply scores even where its inputs have 16 bits.
+    products of tiles beyond. With `widen`, products of linear attention multiply scores even where its inputs have 16 bits. With
+    `flushing`, products take numbers below 2^-14 in f16 as 0: then weights of a sweep with products of its output (not where channels have
+    decays), and what enters the state of a backward sweep, are two tiles, rounded and what that leaves out.
     """
 
     name = "attn-tile"
@@ -54,6 +56,7 @@ class Tile(Pass):
     prefix: str = "f32"
     sub_chunk: int = 16
     widen: bool = False
+    flushing: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
@@ -117,7 +120,7 @@ class Tile(Pass):
                 build_elements(function, op, makers, block_q)
             case "attn.chunk":
                 block_kv = self._blocks(function)[1] if "tile.blocks" in function.attributes else None
-                choices = Choices(self.prefix, self.sub_chunk, self.widen)
+                choices = Choices(self.prefix, self.sub_chunk, self.widen, self.flushing)
                 return build_chunks(function, op, block_kv, choices)
             case "attn.head_sum":
                 return build_head_sum(function, op, makers, block_q)

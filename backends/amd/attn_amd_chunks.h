@@ -161,9 +161,14 @@ ATTN_DEVICE void multiply(Array<typename Block<Size>::Floats, Count> &to, const 
   }
 }
 
-// What products leave of a number in f16, of which they take what is below 2^-14 as zero: 2^11 times as large, the smallest parts count, too.
+// What products leave of a number in f16, of which those of gfx90a take what is below 2^-14 as zero: 2^11 times as large, the smallest parts
+// count, too.
 ATTN_DEVICE unsigned short remainder_f16(float x) {
+#ifdef __gfx942__
+  const float taken = (float)(__half)x;
+#else
   const float taken = __builtin_fabsf((float)(__half)x) < 0x1p-14f ? 0.0f : (float)(__half)x;
+#endif
   return bits<unsigned short>((__half)((x - taken) * 2048.0f));
 }
 // `round_bf16` without comparisons; numbers that are none stay so, some with another sign.

@@ -160,9 +160,9 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
 
     `outputs` names the further results that are there, in this order: "final_state", [B, H, K, V], the state at the end: forward S_T,
     backward sum over s of exp(g_1 + ... + g_s) k_s v_s^T, and exp(g_1 + ... + g_T) initial_state; "products" (with `factor` x, [B, Hx,
-    T, V]), the sum over d of o[t, d] x[t, d], [B, H, T], before o is rounded, or elementwise o x, [B, H, T, V], where decays have
-    channels; "states", [B, H, N K, V], N = ceil(T / interval), in rows n K to (n + 1) K the state at the boundary after position
-    min((n + 1) interval, T): forward S of the positions up to it, backward that of those after it, both as seen from that boundary.
+    T, V]), the sum over d of o[t, d] x[t, d], [B, H, T], before o is rounded and without the term s = t, or elementwise o x, [B, H, T,
+    V], where decays have channels; "states", [B, H, N K, V], N = ceil(T / interval), in rows n K to (n + 1) K the state at the boundary
+    before position n interval: forward S of the positions up to it, backward that of those after it, both as seen from that boundary.
 
     The unit attribute `crossing` changes products and states to those of which `attn.decay_gradient` adds up how much passes from before
     a position to it or beyond, and takes no differences. A term of o_t x_t passes from its s to its t (backward from t to s). Products

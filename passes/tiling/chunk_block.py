@@ -10,7 +10,7 @@ from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.passes.tiling import chunk_crossing
 from attn_mlir.passes.tiling.chunk_decays import Decays
-from attn_mlir.passes.tiling.chunk_products import Parts, whole_products
+from attn_mlir.passes.tiling.chunk_products import Parts, whole_products, with_own_pairs
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.rounding import RoundingEmitter
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
@@ -20,6 +20,7 @@ Place = tuple[ir.Value, ir.Value, ir.Value, ir.Value]
 """Batch, head, first position and number of positions of a chunk."""
 Put = Callable[[ir.Value, Place], None]
 Beside = Callable[[Decays, ir.Value, ir.Value, ir.Value], None]
+Element = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,13 @@ class Choices:
 
     `prefix` is the element type of sums of log decays ("f64" keeps them exact enough for chunks whose decays add up to hundreds), `sub`
     how many positions have their pairs computed one by one where channels have decays of their own. `widen`: products multiply scores
-    even where inputs have 16 bits.
+    even where inputs have 16 bits. `flushing`: products take numbers below 2^-14 in f16 as 0.
     """
 
     prefix: str
     sub: int
     widen: bool
+    flushing: bool
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,11 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Chunk:
-    """`count` positions from `begin` on, which is `start` in its sequence of `length`."""
+    """`count` positions from `begin` on, which is `start` in its sequence."""
 
     begin: ir.Value
     start: ir.Value
     count: ir.Value
-    length: ir.Value
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,11 @@ class ChunkBlock:
         self.wide = ir.F64Type.get() if choices.prefix == "f64" else self.score
         self.element = self.score if choices.widen else view.q.type.element_type
         # What rounding of the state leaves in sums of products does not cancel where they are subtracted.
-        self._two_pieces = is_exact(op) and self.element != self.score
+        self.two_pieces = is_exact(op) and self.element != self.score
+        # Small weights of f16 would be gone where products flush them, and a state that all of the sequence's decays lie before.
+        flushed = choices.flushing and isinstance(self.element, ir.F16Type)
+        self._whole_weights = self.two_pieces and flushed
+        self._whole_state = self.two_pieces or (flushed and not self.forward)
         self._crossing = "crossing" in op.attributes
 
     def build(
@@ -123,23 +128,23 @@ class ChunkBlock:
     ) -> ir.Value:
         """Emits one chunk: stores its outputs, returns the state after it.
 
-        `keep` gets the state that the boundary behind it has (of `crossing` sweeps always the one that the chunk reads), and the factors
-        with which the chunk carries its rows; then `products` gets the products, and `beside` what a sweep with the same states needs:
-        decays, state, k and v.
+        `keep` gets the state at the boundary before the chunk's first position (of `crossing` sweeps always the one that the chunk reads),
+        and the factors with which the chunk carries its rows; then `products` gets the products, and `beside` what a sweep with the same
+        states needs: decays, state, k and v.
         """
-        decays = Decays(self, chunk, strict=self._crossing and products is not None and self.channels != "none")
+        decays = Decays(self, chunk, strict=products is not None and (not self._crossing or self.channels != "none"))
         wanted = o is not None or products is not None
         q = self.load(self.inputs.q, chunk, "attn.query") if wanted else None
         k, v = self.load(self.inputs.k, chunk, "attn.key"), self.load(self.inputs.v, chunk, "attn.value")
         carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
-        if not self.forward or self._crossing:
+        if self.forward or self._crossing:
             keep(state, carry)
         if q is not None:
             self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None)
         if beside is not None:
             beside(decays, state, k, v)
         following = self._advance(decays, carry, state, k, v)
-        if self.forward and not self._crossing:
+        if not self.forward and not self._crossing:
             keep(following, carry)
         return following
 
@@ -150,11 +155,14 @@ class ChunkBlock:
     def _outputs(self, parts: "Parts", chunk: Chunk, o: ir.Value | None, products: Put | None) -> None:
         place = (self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
         factor = None if products is None or self.inputs.factor is None else self.load(self.inputs.factor, chunk)
-        if factor is not None and self._crossing:
+        if factor is None:
+            whole, made = self._output(parts.decays, parts), None
+        elif self._crossing:
             whole, made = self._crossed(parts, factor)
         else:
-            whole = self._output(parts.decays, parts)
-            made = whole_products(parts, whole, factor) if factor is not None else None
+            others = self._output(parts.decays, parts)
+            made = whole_products(parts, others, factor)
+            whole = with_own_pairs(parts, others) if o is not None else others
         if made is not None and products is not None:
             products(made, place)
         if o is not None:
@@ -226,7 +234,10 @@ class ChunkBlock:
         q, k, v = parts.q, parts.k, parts.v
         if self.channels == "none":
             weights = decays.weighted(parts.scores())
-            return build.dot_accumulate(parts.of_state, decays.rows("attn.leave"), weights, v)
+            o, scale = parts.of_state, decays.rows("attn.leave")
+            for number, piece_ in enumerate(self.pieces([self.size, self.size], weights, self._whole_weights)):
+                o = build.dot_accumulate(o, scale if number == 0 else None, piece_, v)
+            return o
         if self.channels == "value":
             o = decays.scaled("attn.leave", parts.of_state, self.score)
             return self._by_channel(self, decays).by_value(o, parts.scores(), v)
@@ -243,7 +254,8 @@ class ChunkBlock:
     def _advance(self, decays: Decays, carry: ir.Value, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
         """The state after the chunk."""
         entering, other = (k, v) if self.channels == "key" else (v, k)
-        made = self.pieces(entering.type, decays.scaling("attn.enter", entering))
+        shape = list(ir.RankedTensorType(entering.type).shape)
+        made = self.pieces(shape, decays.scaling("attn.enter", entering), self._whole_state)
         for number, piece_ in enumerate(made):
             pair = (piece_, other) if (self.channels == "key") != self.transposed else (other, piece_)
             state = build.dot_accumulate(state, carry if number == 0 else None, *pair, transpose_a=True)
@@ -257,9 +269,8 @@ class ChunkBlock:
         made = [self.tile(type_.shape, self.element)]
         return self.map(made, lambda i, j: [cast_float(tensor.ExtractOp(tile, [i, j]).result, self.element)])[0]
 
-    def pieces(self, type_: ir.Type, element: Callable[[ir.Value, ir.Value], ir.Value]) -> list[ir.Value]:
-        """A tile of scores, element by element, in the type that products multiply: rounded, or as two tiles that sum up to it."""
-        tile = ir.RankedTensorType(type_)
+    def pieces(self, shape: list[int], element: Element, two: bool) -> list[ir.Value]:
+        """A tile of scores, element by element, in the type that products multiply: rounded, or as `two` tiles that sum up to it."""
 
         def rounded(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             return [cast_float(element(i, j), self.element)]
@@ -268,5 +279,5 @@ class ChunkBlock:
             x = element(i, j)
             return [cast_float(arith.SubFOp(x, cast_float(cast_float(x, self.element), self.score)).result, self.element)]
 
-        made = [self.tile(tile.shape, self.element)]
-        return [self.map(made, body)[0] for body in ((rounded, rest) if self._two_pieces else (rounded,))]
+        made = [self.tile(shape, self.element)]
+        return [self.map(made, body)[0] for body in ((rounded, rest) if two else (rounded,))]

@@ -99,17 +99,17 @@ class Decays:
         before = getattr(arith.CmpIPredicate, names[0 if self._block.forward else 1])
         return arith.AndIOp(arith.CmpIOp(before, i, j).result, self.exists(j)).result
 
-    def weighted(self, products: ir.Value) -> ir.Value:
-        """q k^T with its weights, 0 for absent pairs, in the inputs' element type."""
+    def weighted(self, products: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
+        """The elements of q k^T with its weights, 0 for absent pairs."""
         block = self._block
         zero = constant_float(block.score, 0.0)
 
-        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+        def element(i: ir.Value, j: ir.Value) -> ir.Value:
             weight = block.factor("attn.weight", [self._sum(i, None), self._sum(j, None)])
             x = arith.MulFOp(tensor.ExtractOp(products, [i, j]).result, weight).result
-            return [cast_float(arith.SelectOp(self.present(i, j), x, zero).result, block.element)]
+            return arith.SelectOp(self.present(i, j), x, zero).result
 
-        return block.map([block.tile([block.size, block.size], block.element)], body)[0]
+        return element
 
     def weight(self, t: ir.Value, s: ir.Value, d: ir.Value | None) -> ir.Value:
         """The factor of position s at position t (in channel d)."""

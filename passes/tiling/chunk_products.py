@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.tiling.scalars import cast_float, constant_index
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 if TYPE_CHECKING:
     from attn_mlir.passes.tiling.chunk_block import ChunkBlock
@@ -18,8 +18,11 @@ class Parts:
     def __init__(self, block: "ChunkBlock", decays: "Decays", state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value) -> None:
         self.block, self.decays, self.q, self.k, self.v = block, decays, q, k, v
         leaving = decays.scaled("attn.leave", q) if block.channels == "key" else q
-        held = [state] if block.element == block.score else block.pieces(state.type, lambda i, j: tensor.ExtractOp(state, [i, j]).result)
-        first, *rest = held
+        shape = list(ir.RankedTensorType(state.type).shape)
+        pieces = [state]
+        if block.element != block.score:
+            pieces = block.pieces(shape, lambda i, j: tensor.ExtractOp(state, [i, j]).result, block.two_pieces)
+        first, *rest = pieces
         self.of_state = build.dot(leaving, first, block.score, transpose_b=block.transposed)
         for piece in rest:
             self.of_state = build.dot_accumulate(self.of_state, None, leaving, piece, transpose_b=block.transposed)
@@ -49,6 +52,27 @@ def row_sums(block: "ChunkBlock", product: Product) -> ir.Value:
     """[C]: the sums over the program's columns of v."""
     extents = [constant_index(block.size), constant_index(block.inputs.columns)]
     return build.map_(extents, [], [block.tile([block.size])], ["sum"], lambda i, d: ([], [product.at(i, d)]))[1][0]
+
+
+def with_own_pairs(parts: Parts, others: ir.Value) -> ir.Value:
+    """The chunk's rows of o, of what all other positions add to them and what each adds to its own."""
+    block, scores, zero = parts.block, parts.scores(), constant_float(parts.block.score, 0.0)
+    size, nowhere = constant_index(block.size), constant_float(block.wide, 0.0)
+    weight = block.factor("attn.weight", [nowhere, nowhere])
+
+    def diagonal(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+        own = arith.CmpIOp(arith.CmpIPredicate.eq, i, j).result
+        score = arith.MulFOp(tensor.ExtractOp(scores, [i, j]).result, weight).result
+        return [], [arith.SelectOp(own, score, zero).result]
+
+    _, (own,) = build.map_([size, size], [], [block.tile([block.size])], ["sum"], diagonal)
+
+    def add(i: ir.Value, d: ir.Value) -> list[ir.Value]:
+        x = cast_float(tensor.ExtractOp(parts.v, [i, d]).result, block.score)
+        own_part = arith.MulFOp(tensor.ExtractOp(own, [i]).result, x).result
+        return [arith.AddFOp(tensor.ExtractOp(others, [i, d]).result, own_part).result]
+
+    return block.map([others.type], add)[0]
 
 
 def whole_products(parts: Parts, o: ir.Value, factor: ir.Value) -> ir.Value:

@@ -237,7 +237,7 @@ class _Sweep:
         def at(start: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             count = arith.MinSIOp(size, arith.SubIOp(length, start).result).result
             begin = start if self._whole else arith.AddIOp(sequence.begin, start).result
-            return [step(Chunk(begin, start, count, length), carried[0])]
+            return [step(Chunk(begin, start, count), carried[0])]
 
         if self._forward:
             return loop(zero, length, size, [initial], at)[0]
@@ -250,9 +250,9 @@ class _Sweep:
         return loop(zero, chunks, constant_index(1), [initial], backward)[0]
 
     def _keep(self, chunk: Chunk, sequence: Sequence, state: ir.Value, target: ir.Value, place: tuple[int, ir.Value, ir.Value]) -> None:
-        """Stores the state at the boundary behind the chunk, where an interval ends there."""
+        """Stores the state at a boundary of the chunk, where an interval begins with it."""
         rows, state_row, height = place
-        interval, size = ir.IntegerAttr(self._op.attributes["interval"]).value, constant_index(self._chunk)
+        interval = ir.IntegerAttr(self._op.attributes["interval"]).value
         step = constant_index(interval)
 
         def write() -> None:
@@ -262,10 +262,8 @@ class _Sweep:
         if interval == self._chunk:
             write()
             return
-        end = arith.AddIOp(chunk.start, size).result
-        inside = arith.CmpIOp(arith.CmpIPredicate.eq, arith.RemSIOp(end, step).result, constant_index(0)).result
-        last = arith.CmpIOp(arith.CmpIPredicate.sge, end, chunk.length).result
-        branch = scf.IfOp(arith.OrIOp(inside, last).result)
+        first = arith.CmpIOp(arith.CmpIPredicate.eq, arith.RemSIOp(chunk.start, step).result, constant_index(0)).result
+        branch = scf.IfOp(first)
         with ir.InsertionPoint(branch.then_block):
             write()
             scf.YieldOp([])

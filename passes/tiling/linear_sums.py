@@ -131,25 +131,27 @@ class _DecayGradient:
                 return [tensor.ExtractOp(x, [i, *d]).result for x in tiles]
             return [memref.LoadOp(x, [rows.b, rows.h, rows.position(i)]).result for x in (self._a, self._b)]
 
-        def difference(i: ir.Value, *d: ir.Value) -> ir.Value:
+        def less(i: ir.Value, *d: ir.Value) -> ir.Value:
             a, b = products(i, *d)
             exists = arith.CmpIOp(arith.CmpIPredicate.slt, i, rows.count).result
-            return arith.SelectOp(exists, arith.SubFOp(a, b).result, zero).result
+            return arith.SelectOp(exists, arith.SubFOp(b, a).result, zero).result
 
-        sums = None if self._crossing else build.cumsum(_map(shape, [tile], difference)[0], reverse=True)
-        ends = self._ends(work)
+        sums = None if self._crossing else build.cumsum(_map(shape, [tile], less)[0])
+        boundary = self._boundary(work)
 
         def total(i: ir.Value, *d: ir.Value) -> ir.Value:
-            end = tensor.ExtractOp(ends, list(d) or [constant_index(0)]).result
-            own = arith.AddFOp(*products(i, *d)).result if sums is None else tensor.ExtractOp(sums, [i, *d]).result
-            return arith.AddFOp(own, end).result
+            passing = tensor.ExtractOp(boundary, list(d) or [constant_index(0)]).result
+            if sums is None:
+                return arith.AddFOp(arith.AddFOp(*products(i, *d)).result, passing).result
+            before = arith.SubFOp(tensor.ExtractOp(sums, [i, *d]).result, less(i, *d)).result
+            return arith.AddFOp(before, passing).result
 
         (made,) = _map(shape, [tile], total)
         for target in targets:
             build.store(made, target, *rows.place())
 
-    def _ends(self, work: _Interval) -> ir.Value:
-        """What the interval's end adds: for every channel (or in all, [1]), the sum of s e over its row (over the states)."""
+    def _boundary(self, work: _Interval) -> ir.Value:
+        """What passes the interval's boundary: for every channel (or in all, [1]), the sum of s e over its row (over the states)."""
         height, width = self._view.rows.value, self._view.s.type.shape[3]
 
         def product(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:

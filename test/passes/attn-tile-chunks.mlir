@@ -1,7 +1,17 @@
 // RUN: attn-opt %s -p 'attn-tile,canonicalize,cse' --split-input-file | FileCheck %s
+// RUN: attn-opt %s -p 'attn-tile{flushing=true},canonicalize,cse' --split-input-file | FileCheck %s --check-prefix=FLUSHING
+
+// Where products flush small numbers of f16, what rounding leaves out of weights is a tile of its own.
+// FLUSHING:      %[[WEIGHTS:.*]] = "tile.map"(%c16, %c16)
+// FLUSHING:      %[[REST:.*]] = "tile.map"(%c16, %c16)
+// FLUSHING:        %[[ROUNDED:.*]] = arith.extf
+// FLUSHING:        arith.subf %{{.*}}, %[[ROUNDED]]
+// FLUSHING:      %[[O:.*]] = "tile.dot_rescale"(%{{.*}}, %{{.*}}, %[[WEIGHTS]], %[[V:[^)]*]])
+// FLUSHING:      "tile.dot_add"(%[[O]], %[[REST]], %[[V]])
 
 // A sweep in f16 in blocks of 4 of v's 8 columns: what goes into products is rounded, the state is not; sums over columns have a slot each.
-// Of such sums differences are taken: there the state, and what enters it, are two rounded pieces each.
+// Of such sums differences are taken: there the state, and what enters it, are two rounded pieces each, and pairs of a position with itself are
+// added to o behind the sums.
 
 // CHECK-LABEL: func.func @attention(
 // CHECK-SAME:    %[[Q:[^:]*]]: memref<?x?x?x16xf16, {{[^>]*>>}}, %[[K:[^:]*]]: memref<{{[^>]*>>}}, %[[V:[^:]*]]: memref<{{[^>]*>>}}, %[[DECAY:[^:]*]]: memref<?x?x?xf32
@@ -25,9 +35,20 @@
 // CHECK:           %[[OF_STATE:.*]] = "tile.dot_add"(%[[OF_HIGH]], %{{.*}}, %[[LOW]]) {transpose_b = false}
 // CHECK:           %[[PRODUCTS:.*]] = "tile.dot"{{.*}} {transpose_b = true}
 // CHECK:           %[[WEIGHTS:.*]] = "tile.map"(%c16, %c16)
-// CHECK:             arith.cmpi sge
-// CHECK:           %[[O:.*]] = "tile.dot_rescale"(%[[OF_STATE]], %{{.*}}, %[[WEIGHTS]], %[[OWN_V]])
+// CHECK:             arith.cmpi sgt
+// CHECK:           %[[OTHERS:.*]] = "tile.dot_rescale"(%[[OF_STATE]], %{{.*}}, %[[WEIGHTS]], %[[OWN_V]])
+// CHECK:           %[[SUMS:.*]] = "tile.map"(%c16, %c4)
+// CHECK:             tensor.extract %[[OTHERS]]
 // CHECK:           reductions = ["sum"]
+// CHECK:           %[[OWN:.*]] = "tile.map"(%c16, %c16)
+// CHECK:             arith.cmpi eq
+// CHECK:             tensor.extract %[[PRODUCTS]]
+// CHECK:           reductions = ["sum"]
+// CHECK:           %[[O:.*]] = "tile.map"(%c16, %c4)
+// CHECK-DAG:         tensor.extract %[[OTHERS]]
+// CHECK-DAG:         tensor.extract %[[OWN]]
+// CHECK-DAG:         tensor.extract %[[OWN_V]]
+// CHECK:           "tile.store"(%[[SUMS]]
 // CHECK:           "tile.store"(%[[O]]
 // CHECK:           %[[PART:.*]] = "tile.dot_rescale"(%[[STATE]], %{{.*}}) {transpose_a = true, transpose_b = false}
 // CHECK:           %[[NEXT:.*]] = "tile.dot_add"(%[[PART]], %{{.*}}) {transpose_a = true, transpose_b = false}
@@ -64,7 +85,7 @@ func.func @attention(%q: tensor<?x?x?x16xf16>, %k: tensor<?x?x?x16xf16>, %v: ten
 
 // -----
 
-// Backward over sequences of offsets, transposed states: chunks from the last on; the state before a chunk is kept where an interval ends.
+// Backward over sequences of offsets, transposed states: chunks from the last on; the state after a chunk is kept where an interval begins.
 
 // CHECK-LABEL: func.func @attention(
 // CHECK-SAME:    blocks = 1 : i64, {{.*}}outputs = ["store", "store", "store"], over = 2 : i64, score = f32, sequences = 4 : i64}
@@ -75,11 +96,11 @@ func.func @attention(%q: tensor<?x?x?x16xf16>, %k: tensor<?x?x?x16xf16>, %v: ten
 // CHECK:         %[[LAST:.*]] = scf.for %[[N:.*]] = %c0 to %[[CHUNKS]] step %c1 iter_args(%[[STATE:.*]] =
 // CHECK:           %[[BEFORE:.*]] = arith.subi %[[CHUNKS]], %c1
 // CHECK:           arith.subi %[[BEFORE]], %[[N]]
-// CHECK:           scf.if
-// CHECK:             "tile.store"(%[[STATE]]
 // CHECK:           "tile.dot"(%{{.*}}, %[[STATE]]) {transpose_b = true}
 // CHECK:           arith.cmpi sle
 // CHECK:           %[[NEXT:.*]] = "tile.dot_rescale"(%[[STATE]], {{.*}}transpose_a = true
+// CHECK:           scf.if
+// CHECK:             "tile.store"(%[[NEXT]]
 // CHECK:         "tile.store"(%[[LAST]]
 func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?xf32>, %offsets: tensor<?xi64>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>) {
   %r0, %r1, %r2 = "attn.chunk"(%q, %k, %v, %decay, %offsets) ({

@@ -20,7 +20,7 @@ func.func @head_sum(%x: !x, %like: tensor<?x?x?x4xf32>) -> !x {
 
 // -----
 
-// Gradients of decays: sums from the end of each interval on, and what is behind it.
+// Gradients of decays: what passes into each interval, and sums of what its positions before add and take.
 
 !a = tensor<?x?x?xf32>
 !s = tensor<?x?x?x8xf32>
@@ -29,13 +29,14 @@ func.func @head_sum(%x: !x, %like: tensor<?x?x?x4xf32>) -> !x {
 // CHECK-SAME:    block_q = 64 : i64, {{.*}}grid = "rows", outputs = ["store"], over = 0 : i64
 // CHECK:         %[[STEPS:.*]] = "tile.map"(%c64)
 // CHECK:           arith.subf
-// CHECK:         %[[SUMS:.*]] = "tile.cumsum"(%[[STEPS]]) {reverse = true}
+// CHECK:         %[[SUMS:.*]] = "tile.cumsum"(%[[STEPS]]) {reverse = false}
 // CHECK:         %[[ROWS:.*]] = "tile.map"(%c4, %c8)
 // CHECK:         reductions = ["sum"]
-// CHECK:         %[[END:.*]] = "tile.map"(%c1, %c4)
+// CHECK:         %[[PASSING:.*]] = "tile.map"(%c1, %c4)
 // CHECK:         "tile.map"(%c64)
-// CHECK-DAG:       tensor.extract %[[END]][%c0]
+// CHECK-DAG:       tensor.extract %[[PASSING]][%c0]
 // CHECK-DAG:       tensor.extract %[[SUMS]]
+// CHECK:           arith.subf
 func.func @decay_gradient(%a: !a, %b: !a, %s: !s, %e: !s) -> !a {
   %r = "attn.decay_gradient"(%a, %b, %s, %e) {interval = 64 : i64, rows = 4 : i64} : (!a, !a, !s, !s) -> !a
   return %r : !a
@@ -51,7 +52,7 @@ func.func @decay_gradient(%a: !a, %b: !a, %s: !s, %e: !s) -> !a {
 // CHECK-LABEL: func.func @sequences(
 // CHECK-SAME:    blocks = 1 : i64, {{.*}}grid = "chunks", outputs = ["store"], over = 0 : i64, score = f32, sequences = 4 : i64
 // CHECK:         scf.for
-// CHECK:           "tile.cumsum"{{.*}} {reverse = true} : (tensor<64x4xf32>)
+// CHECK:           "tile.cumsum"{{.*}} {reverse = false} : (tensor<64x4xf32>)
 // CHECK:           "tile.store"
 func.func @sequences(%a: !a, %b: !a, %s: !s, %e: !s, %offsets: tensor<?xi32>) -> !a {
   %r = "attn.decay_gradient"(%a, %b, %s, %e, %offsets) {interval = 64 : i64, rows = 4 : i64} : (!a, !a, !s, !s, tensor<?xi32>) -> !a

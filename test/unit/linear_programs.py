@@ -171,22 +171,23 @@ def recurrence(program: Linear, given: dict[str, Any]) -> dict[str, Any]:
             factor = factor[:, None, :] if program.channels == "value" else factor[:, :, None]
             at = t - begin
             if program.direction == "forward":
-                state = factor * state + k[b, :, t, :, None] * v[b, :, t, None, :]
-                if (at + 1) % interval == 0 or t == end - 1:
+                if at % interval == 0:
                     states[b, :, first + at // interval] = state
+                state = factor * state + k[b, :, t, :, None] * v[b, :, t, None, :]
                 o[b, :, t] = np.einsum("hk,hkv->hv", q[b, :, t], state)
             else:
-                if (at + 1) % interval == 0 or t == end - 1:
-                    states[b, :, first + at // interval] = state
                 state = state + k[b, :, t, :, None] * v[b, :, t, None, :]
                 o[b, :, t] = np.einsum("hk,hkv->hv", q[b, :, t], state)
                 state = factor * state
+                if at % interval == 0:
+                    states[b, :, first + at // interval] = state
         final[number] = state
     if program.state == "vk":
         final, states = np.swapaxes(final, -1, -2), np.swapaxes(states, -1, -2)
     made = {"o": o, "final_state": final, "states": states.reshape(batch, every, -1, states.shape[-1])}
     if "factor" in x:
-        products = o * np.repeat(x["factor"], every // x["factor"].shape[1], axis=1)
+        others = o - (q * k).sum(3, keepdims=True) * v
+        products = others * np.repeat(x["factor"], every // x["factor"].shape[1], axis=1)
         made["products"] = products.sum(-1) if program.channels == "none" else products
     return {name: made[name] for name in ("o", *program.outputs)}
 

@@ -68,7 +68,8 @@ def test_channels_of_values_decay_apart() -> None:
         wanted = np.einsum("htk,hsk,htsv,hsv->htv", heads(q)[b], heads(k)[b], w, heads(v)[b])
         wanted = wanted + since * (heads(q)[b] @ np.swapaxes(initial[b], 1, 2))
         np.testing.assert_allclose(o[b], wanted, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(products[b], wanted * heads(x)[b], rtol=1e-12, atol=1e-12)
+        others = wanted - (heads(q)[b] * heads(k)[b]).sum(axis=2, keepdims=True) * heads(v)[b]
+        np.testing.assert_allclose(products[b], others * heads(x)[b], rtol=1e-12, atol=1e-12)
 
 
 def test_a_backward_sweep_starts_from_the_far_end() -> None:
@@ -80,14 +81,15 @@ def test_a_backward_sweep_starts_from_the_far_end() -> None:
         turned = np.swapaxes(initial[b], 1, 2)
         wanted = (np.einsum("htk,hsk->hts", q[b], k[b]) * w) @ v[b] + after * (q[b] @ turned)
         np.testing.assert_allclose(o[b], wanted, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(products[b], (wanted * x[b]).sum(axis=2), rtol=1e-12, atol=1e-12)
+        others = wanted - (q[b] * k[b]).sum(axis=2, keepdims=True) * v[b]
+        np.testing.assert_allclose(products[b], (others * x[b]).sum(axis=2), rtol=1e-12, atol=1e-12)
         since = np.exp(np.cumsum(g[b], axis=1))
         state = np.einsum("hs,hsk,hsv->hkv", since, k[b], v[b]) + since[:, -1, None, None] * turned
         np.testing.assert_allclose(np.swapaxes(final[b], 1, 2), state, rtol=1e-12, atol=1e-12)
         later = np.exp(np.cumsum(g[b][:, 16:], axis=1))  # seen from the boundary after 16 positions
-        state = np.einsum("hs,hsk,hsv->hkv", later, k[b][:, 16:], v[b][:, 16:]) + later[:, -1, None, None] * turned
-        np.testing.assert_allclose(np.swapaxes(states[b].reshape(4, 2, 16, 8)[:, 0], 1, 2), state, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(states[b].reshape(4, 2, 16, 8)[:, 1], initial[b], rtol=0)
+        kept, state = states[b].reshape(4, 2, 16, 8), np.einsum("hs,hsk,hsv->hkv", later, k[b][:, 16:], v[b][:, 16:])
+        np.testing.assert_allclose(np.swapaxes(kept[:, 1], 1, 2), state + later[:, -1, None, None] * turned, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(kept[:, 0], final[b], rtol=0)
 
 
 def test_sequences_of_offsets_are_apart() -> None:

@@ -81,7 +81,7 @@ def test_states_before_or_after_a_chunk(direction: str) -> None:
     source = code_of(direction=direction, state="vk", **EVERYTHING).source
     loop = source[source.index("#pragma unroll 1") :]
     before = loop.index("make_float2(state[") < loop.index("wgmma_m64n64k16_rs_bf16_tb(state")
-    assert before == (direction == "backward")
+    assert before == (direction == "forward")
 
 
 def test_sweeps_with_products_take_states_in_two_pieces() -> None:

@@ -113,9 +113,8 @@ func.func @f(%a: {type_}, %b: {type_}, %s: tensor<?x?x?x3xf64>, %e: tensor<?x?x?
     for number, (begin, end) in enumerate(spans):
         first = 0 if offsets is None else begin // 8 + number
         for t in range(begin, end):
-            last = min(begin + ((t - begin) // 8 + 1) * 8, end)
-            row = (first + (t - begin) // 8) * 4
-            ends = (s * e)[:, :, row : row + 4].sum(-1)
-            wanted[:, :, t] = (a - b)[:, :, t:last].sum(2) + (ends if columns else ends.sum(-1))
+            start, row = begin + (t - begin) // 8 * 8, (first + (t - begin) // 8) * 4
+            passing = (s * e)[:, :, row : row + 4].sum(-1)
+            wanted[:, :, t] = (b - a)[:, :, start:t].sum(2) + (passing if columns else passing.sum(-1))
     given = [a, b, s, e, *([] if offsets is None else [np.array(offsets)])]
     assert error(kernel_of(text, given, wanted.shape), wanted) < 1e-13

@@ -63,6 +63,7 @@ class SweepLayout:
         memory.slot("kRows", stages * self.rows_bytes)
         if products:
             memory.slot("kSums", 4 * self.warpgroups * _ROW)
+            memory.slot("kOwn", _ROW)
 
     @staticmethod
     def row_factors(sweep: Sweep, rows: Rows) -> list[str]:

@@ -63,6 +63,8 @@ class RowsPrinter:
                         with core.unrolled("e", 2):
                             writer.line(f"pair[e] = {self._weight(rows, columns)};")
                         writer.line(f"packed[2 * d + h] = {self._pack}(pair[0], pair[1]);")
+                        if self._rows.own is not None:
+                            self._own(self._rows.own, rows, columns)
                 writer.line(
                     f"const int place = (16 * warp + lane / 8 % 2 * 8 + lane % 8) * 128 + (warpgroup * {share} + 8 * (c + lane / 16)) * 2;",
                     f"attn::store_matrices({layout.weights} + attn::swizzle_128(place), packed[0], packed[1], packed[2], packed[3]);",
@@ -87,11 +89,26 @@ class RowsPrinter:
                 core.writer.line(f"const float2 {found[name]} = attn::load_shared2(rows + {layout.rows[name]} + 4 * (from + 8 * (c + d)));")
         return found
 
+    def _own(self, element: ir.Value, rows: dict[str, str], columns: dict[str, str]) -> None:
+        """Puts elements of the diagonal into shared memory, where row and column are the same."""
+        core = self._core
+        with core.scope(f"if (warpgroup * {self._share} + 8 * (c + d) == 16 * warp + 8 * h && lane / 8 == lane % 4)"):
+            core.writer.line("const int e = lane / 4 % 2;")
+            self._bind(element.owner.operation.block, rows, columns, "(e ? scores[4 * (c + d) + 2 * h + 1] : scores[4 * (c + d) + 2 * h])")
+            core.writer.line(f"attn::store_shared(shared + kOwn + 4 * (row + 8 * h), {core.value(element)});")
+
     def _weight(self, rows: dict[str, str], columns: dict[str, str]) -> str:
         """An element of P before it is rounded."""
-        core, sweep = self._core, self._sweep
-        op = self._rows.weights
-        score = "scores[4 * (c + d) + 2 * h + e]"
+        core, op = self._core, self._rows.weights
+        if "sums" in rows:
+            bind_sums(core, self._sweep, op, [f"{rows['sums']}[h]", f"(e ? {columns['sums']}.y : {columns['sums']}.x)"])
+        self._bind(body(op), rows, columns, "scores[4 * (c + d) + 2 * h + e]")
+        (value,) = yielded(body(op))
+        return core.value(widened(value))
+
+    def _bind(self, block: ir.Block, rows: dict[str, str], columns: dict[str, str], score: str) -> None:
+        """Makes a map's arguments stand for a place, and elements of A in it for `score` with the factors of its row and column."""
+        core = self._core
         if "left" in rows:
             score += f" * {rows['left']}[h]"
         for value in self._rows.q.factors:
@@ -99,48 +116,47 @@ class RowsPrinter:
                 score += f" * {core.value(value)}"
         if "right" in columns:
             score += f" * (e ? {columns['right']}.y : {columns['right']}.x)"
-        at = ("(row + 8 * h)", "(from + 8 * (c + d) + e)")
-        for argument, text in zip(body(op).arguments, at, strict=True):
+        for argument, text in zip(block.arguments, ("(row + 8 * h)", "(from + 8 * (c + d) + e)"), strict=True):
             core.scalars.bind(argument, text)
-        if "sums" in rows:
-            bind_sums(core, sweep, op, [f"{rows['sums']}[h]", f"(e ? {columns['sums']}.y : {columns['sums']}.x)"])
-        for inner in operations(body(op)):
+        for inner in operations(block):
             if inner.name == "tensor.extract" and inner.operands[0] == self._rows.scores:
                 core.scalars.bind(inner.results[0], f"({score})")
-        (value,) = yielded(body(op))
-        return core.value(widened(value))
 
     def from_state(self) -> None:
         """o^T = S^T q^T, its columns scaled."""
         core, writer, layout = self._core, self._core.writer, self._layout
-        steps, product = self._sweep.keys // 16, core.instruction(CHUNK, "registers", self._sweep.element)
-        parts = ("held", "rest") if self._sweep.exact else ("held",)
-        held = min(steps, _HELD // len(parts) if steps <= _HELD else _HELD // 2 // len(parts))
         writer.line(f"float o[{CHUNK // 2}];")
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::k_major(at + {layout.tiles['q'].offset});")
-            with core.unrolled("first", steps, held):
-                writer.line(*(f"uint32_t {name}[{4 * held}];" for name in parts))
-                with writer.unrolled("n", 4 * held):
-                    pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
-                    writer.line(f"held[n] = {self._pack}({pair});")
-                    if self._sweep.exact:
-                        writer.line(f"rest[n] = {self._rest}(held[n], {pair});")
-                writer.line(*(f"attn::hold({name});" for name in parts), "attn::wgmma_begin();")
-                with writer.unrolled("k", held):
-                    writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
-                    for name in parts:
-                        operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
-                        more = "first + k > 0" if name == "held" else "1"
-                        writer.line(f"{product}(o, {operand}, attn::advance(right, offset), {more});")
-                writer.line(
-                    "attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", *(f"attn::hold({name});" for name in parts)
-                )
+            self._state_pieces(("held", "rest") if self._sweep.exact else ("held",))
         with writer.unrolled("c", CHUNK // 8):
             writer.line(
                 f"const float2 factor = attn::load_shared2(rows + {layout.rows['leave']} + 4 * (column + 8 * c));",
                 "o[4 * c] *= factor.x, o[4 * c + 1] *= factor.y, o[4 * c + 2] *= factor.x, o[4 * c + 3] *= factor.y;",
             )
+
+    def _state_pieces(self, pieces: tuple[str, ...]) -> None:
+        """Products with pieces of the state: rounded ("held"), and what that leaves out ("rest")."""
+        core, writer = self._core, self._core.writer
+        steps, product = self._sweep.keys // 16, core.instruction(CHUNK, "registers", self._sweep.element)
+        held = min(steps, _HELD // len(pieces) if steps <= _HELD else _HELD // 2 // len(pieces))
+        with core.unrolled("first", steps, held):
+            writer.line(*(f"uint32_t {name}[{4 * held}];" for name in pieces))
+            with writer.unrolled("n", 4 * held):
+                pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
+                rounded = f"{self._pack}({pair})"
+                if "held" in pieces:
+                    writer.line(f"held[n] = {rounded};")
+                if "rest" in pieces:
+                    writer.line(f"rest[n] = {self._rest}({'held[n]' if 'held' in pieces else rounded}, {pair});")
+            writer.line(*(f"attn::hold({name});" for name in pieces), "attn::wgmma_begin();")
+            with writer.unrolled("k", held):
+                writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
+                for number, name in enumerate(pieces):
+                    operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
+                    more = "1" if number else "first + k > 0"
+                    writer.line(f"{product}(o, {operand}, attn::advance(right, offset), {more});")
+            writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", *(f"attn::hold({name});" for name in pieces))
 
     def from_pairs(self) -> None:
         """Starts o^T += v^T P^T."""

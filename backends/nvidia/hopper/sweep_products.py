@@ -1,4 +1,4 @@
-"""Sums over columns of o times a factor (before o is rounded), for every position."""
+"""Sums over columns of o times a factor (before o is rounded), for every position; behind them o gets what positions give to themselves."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
@@ -15,7 +15,7 @@ class ProductSums:
         self._warps = 4 * layout.warpgroups
 
     def add(self, unpack: str) -> None:
-        """The warps' sums of this chunk."""
+        """The warps' sums of this chunk, then what is missing in o."""
         core, writer = self._core, self._core.writer
         if self._rows.products is None:
             return
@@ -32,10 +32,24 @@ class ProductSums:
                             f"o[4 * (c + d){f' + {at}' if at else ''}] * {name}.{part}" for at, name in ((e, "upper"), (e + 2, "lower"))
                         ]
                         writer.line(f"sums[2 * (c + d){' + 1' if e else ''}] = {' + '.join(terms)};")
+                self._add_own(unpack)
             writer.line("const float2 total = attn::sum_over_rows(sums);")
             place = "4 * (8 * (attn::place_of_sum() / 2) + column)"
             where = f"shared + kSums + (4 * warpgroup + warp) * {CHUNK * 4} + {place}"
             writer.line(f"attn::store_shared2({where}, total.x, total.y);")
+
+    def _add_own(self, unpack: str) -> None:
+        """What the positions give to their own rows, which the sums leave out."""
+        writer = self._core.writer
+        writer.line("uint32_t values[4];")
+        writer.line("attn::load_transposed(own + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), values);")
+        with writer.unrolled("d", 2):
+            writer.line(
+                "const float2 score = attn::load_shared2(shared + kOwn + 4 * (8 * (c + d) + column));",
+                f"const float2 upper = {unpack}(values[2 * d]), lower = {unpack}(values[2 * d + 1]);",
+                "o[4 * (c + d)] += score.x * upper.x, o[4 * (c + d) + 1] += score.y * upper.y;",
+                "o[4 * (c + d) + 2] += score.x * lower.x, o[4 * (c + d) + 3] += score.y * lower.y;",
+            )
 
     def flush(self) -> None:
         """Stores the sums, after all warpgroups have met and before one of them adds those of the next chunk."""

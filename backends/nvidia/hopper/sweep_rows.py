@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.gpu.structure import body, maker, yielded
+from attn_mlir.backends.gpu.structure import body, constant, maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, flag, input_of, is_copy, is_rest, made, need, rank, sources
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import arith, ir
 
 
 @dataclass(kw_only=True)
 class Rows:
     """Rows of o: `leave` scales what the state gives to them (a map of rank 1), `weights` makes P of `scores`, `store` puts them in memory.
 
-    `products` stores their sums with `factor`. `keys` and `values` are the tiles that they are made of, `from_state` the products with the
-    state: the first one, the last one that adds to it, and which factor is the state. `ops` is all that belongs to them alone.
+    `products` stores their sums with `factor`, without pairs of a position with itself, which are added behind: `own` is their factor of v.
+    `keys` and `values` are the tiles that they are made of, `from_state` the products with the state: the first one, the last one that adds
+    to it, and which factor is the state. `ops` is all that belongs to them alone.
     """
 
     q: Input
@@ -22,6 +23,7 @@ class Rows:
     leave: ir.Operation
     store: ir.Operation
     products: ir.Operation | None
+    own: ir.Value | None
     keys: ir.Value
     values: ir.Value
     transposed: bool
@@ -36,7 +38,9 @@ def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -
     if not outputs:
         return None
     need(len(outputs) == 1)
-    sums = made(outputs[0].operands[0], "tile.dot_rescale")
+    added = made(outputs[0].operands[0], "tile.dot_rescale", "tile.map")
+    own = _OwnPairs(added) if added.name == "tile.map" else None
+    sums = made(own.others, "tile.dot_rescale") if own is not None else added
     whole = made(sums.operands[0], "tile.dot", "tile.dot_add")
     first = whole if whole.name == "tile.dot" else made(whole.operands[0], "tile.dot")
     held, leave, weights = made(first.operands[1], "tile.map"), made(sums.operands[1], "tile.map"), made(sums.operands[2], "tile.map")
@@ -45,17 +49,42 @@ def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -
     (scores,) = sources(weights, 2)
     product = made(scores, "tile.dot")
     need(flag(product, "transpose_b") and product.operands[0] == first.operands[0])
-    factor, products = _products(stores, outputs[0])
-    ops = [whole, sums, first, held, weights, product, leave, outputs[0]]
+    factor, products = _products(stores, sums.results[0])
+    need((own is None) == (products is None) and (own is None or (own.scores, own.values) == (scores, sums.operands[3])))
+    ops = [whole, sums, first, held, weights, product, leave, outputs[0], *([] if own is None else own.ops)]
     ops += [op for op in (maker(product.operands[0]), products) if op is not None]
     ops += [] if products is None else [made(products.operands[0], "tile.map")]
     return Rows(
         q=input_of(product.operands[0]), factor=factor, scores=scores, weights=weights, leave=leave, store=outputs[0], products=products,
-        keys=product.operands[1], values=sums.operands[3], transposed=flag(first, "transpose_b"), from_state=(first, whole, 1), ops=ops,
+        own=None if own is None else own.score,
+        keys=product.operands[1], values=sums.operands[3], transposed=flag(first, "transpose_b"), from_state=(first, whole, 1),
+        ops=ops,
     )  # fmt: skip
 
 
-def _products(stores: list[ir.Operation], output: ir.Operation) -> tuple[Input | None, ir.Operation | None]:
+class _OwnPairs:
+    """A map that adds what every position gives to its own row: the diagonal of `scores`, for every row its sum, times rows of `values`."""
+
+    def __init__(self, op: ir.Operation) -> None:
+        i, d = body(op).arguments
+        (value,) = yielded(body(op))
+        other, own = made(value, "arith.addf").operands
+        factor, column = made(own, "arith.mulf").operands
+        whole, row = made(other, "tensor.extract"), made(factor, "tensor.extract")
+        element = made(made(column, "arith.extf").operands[0], "tensor.extract")
+        need(list(whole.operands)[1:] == [i, d] and list(element.operands)[1:] == [i, d] and list(row.operands)[1:] == [i])
+        diagonal = made(row.operands[0], "tile.map")
+        self.others, self.values, self.ops = whole.operands[0], element.operands[0], [op, diagonal]
+        at, (chosen,) = body(diagonal).arguments, yielded(body(diagonal))
+        same, score, nothing = made(chosen, "arith.select").operands
+        compared, reads = made(same, "arith.cmpi"), [inner for inner in operations(body(diagonal)) if inner.name == "tensor.extract"]
+        equal = ir.IntegerAttr(compared.attributes["predicate"]).value == arith.CmpIPredicate.eq
+        need(equal and len(reads) == 1 and [*compared.operands] == [*at] == list(reads[0].operands)[1:] and constant(nothing) == 0.0)
+        need([ir.StringAttr(each).value for each in ir.ArrayAttr(diagonal.attributes["reductions"])] == ["sum"])
+        self.scores, self.score = reads[0].operands[0], score
+
+
+def _products(stores: list[ir.Operation], o: ir.Value) -> tuple[Input | None, ir.Operation | None]:
     """The sums over columns of o times a factor: the factor's tile and the store."""
     rows = [op for op in stores if rank(op.operands[0]) == 1]
     need(len(rows) <= 1)
@@ -70,7 +99,7 @@ def _products(stores: list[ir.Operation], output: ir.Operation) -> tuple[Input |
         side = side if side.name == "tensor.extract" else made(side.operands[0], "tensor.extract")
         need(list(side.operands)[1:] == list(body(op).arguments))
         sides.append(side.operands[0])
-    others = [side for side in sides if side != output.operands[0]]
+    others = [side for side in sides if side != o]
     need(len(others) == 1)
     return input_of(others[0]), rows[0]
 

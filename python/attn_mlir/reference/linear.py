@@ -168,6 +168,7 @@ def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> l
     whole = "offsets" not in named_operands(op, list(op.operands))
     count = 0 if interval is None else -(-length // interval) if whole else length // interval + len(sweep.sequences)
     states = np.full((batch, heads, count, sweep.k.shape[3], columns), np.nan)  # Between sequences some rows hold no state.
+    ends = states.copy()
     for sequence in sweep.sequences:
         final[sequence.number] = sweep.initial[sequence.number]
         for step in steps(sweep, sequence):
@@ -177,13 +178,17 @@ def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> l
             final[sequence.number] = step.state
             if interval is not None and step.boundary is not None:
                 place = step.boundary - sequence.begin
-                if place % interval == 0 or step.boundary == sequence.end:
-                    states[sequence.batch, :, sequence.first_state + -(-place // interval) - 1] = step.state
+                if place % interval == 0 and step.boundary < sequence.end:
+                    states[sequence.batch, :, sequence.first_state + place // interval] = step.state
+                if place > 0 and (place % interval == 0 or step.boundary == sequence.end):
+                    ends[sequence.batch, :, sequence.first_state + -(-place // interval) - 1] = step.state
     found = {"final_state": _turned(op, final)}
     if sweep.factor is not None:
-        products = o * sweep.factor
+        here = sweep.run("attn.weight", [np.zeros(1), np.zeros(1)]) if piece(op, "attn.weight") is not None else 1.0
+        own = np.einsum("bhtk,bhtk->bht", sweep.q, sweep.k)[..., None] * sweep.v * here
+        products = (o - own) * sweep.factor
         if "crossing" in op.attributes:
-            products, states = _crossing(sweep, products, states)
+            products, states = _crossing(sweep, products, states if sweep.forward else ends)
         found["products"] = products.sum(axis=3) if sweep.channels == "none" else products
     turned = _turned(op, states)
     found["states"] = turned.reshape(batch, heads, count * turned.shape[3], turned.shape[4])
@@ -191,7 +196,8 @@ def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> l
 
 
 def _crossing(sweep: Sweep, products: Array, states: Array) -> tuple[Array, Array]:
-    """The `crossing` products, [B, H, T, V], and states, [B, H, N, K, V], from those without.
+    """The `crossing` products, [B, H, T, V], and states, [B, H, N, K, V], from those without and the states before each interval (backward:
+    behind it).
 
     Forward, pairs of positions of an interval are all there that end at t or behind it; backward, those that begin there are taken off.
     """
@@ -203,7 +209,6 @@ def _crossing(sweep: Sweep, products: Array, states: Array) -> tuple[Array, Arra
             rest = np.cumsum(x[:, ::-1], axis=1)[:, ::-1]
             number = at.first_state + n
             if sweep.forward:
-                kept[at.batch, :, number] = sweep.initial[at.number] if n == 0 else states[at.batch, :, number - 1]
                 found[at.batch, :, positions] = rest
                 continue
             leave = np.exp(g.sum(axis=1, keepdims=True) - np.cumsum(g, axis=1))
@@ -217,33 +222,27 @@ def _crossing(sweep: Sweep, products: Array, states: Array) -> tuple[Array, Arra
 def _recurrence(sweep: Sweep, at: Part) -> Iterator[_Step]:
     q, k, v, g = (x[at.batch] for x in (sweep.q, sweep.k, sweep.v, sweep.g))
     state = sweep.initial[at.number]
+    yield _Step(None, state, at.begin if sweep.forward else at.end)
     for t in range(at.begin, at.end) if sweep.forward else reversed(range(at.begin, at.end)):
         factor = sweep.of_state(np.exp(g[:, t]))
         if sweep.forward:
             state = factor * state
-        else:
-            yield _Step(None, state, t + 1)
         state = state + k[:, t, :, None] * v[:, t, None, :]
         o = np.einsum("hk,hkv->hv", q[:, t], state)[:, None]
         if not sweep.forward:
             state = factor * state
-        yield _Step((slice(t, t + 1), o), state)
-        if sweep.forward:
-            yield _Step(None, state, t + 1)
+        yield _Step((slice(t, t + 1), o), state, t + 1 if sweep.forward else t)
 
 
 def _chunks(sweep: Sweep, at: Part) -> Iterator[_Step]:
     size = ir.IntegerAttr(sweep.op.attributes["chunk"]).value
     state = sweep.initial[at.number]
     begins = range(at.begin, at.end, size)
+    yield _Step(None, state, at.begin if sweep.forward else at.end)
     for begin in begins if sweep.forward else reversed(begins):
         end = min(begin + size, at.end)
-        if not sweep.forward:
-            yield _Step(None, state, end)
         o, state = _one_chunk(sweep, at.batch, slice(begin, end), state)
-        yield _Step((slice(begin, end), o), state)
-        if sweep.forward:
-            yield _Step(None, state, end)
+        yield _Step((slice(begin, end), o), state, end if sweep.forward else begin)
 
 
 def _one_chunk(sweep: Sweep, batch: int, positions: slice, state: Array) -> tuple[Array, Array]:
@@ -284,10 +283,10 @@ def decay_gradient(op: ir.Operation, args: Sequence[Array]) -> Array:
     boundary = (s * e).sum(axis=3).reshape(batch, heads, -1, rows)
     boundary = boundary.sum(axis=3) if a.ndim == 3 else boundary
     crossing = "crossing" in op.attributes
-    found, change = np.zeros_like(a), a + b if crossing else a - b
+    found, change = np.zeros_like(a), a + b if crossing else b - a
     for at in _sequences(op, batch, length, offsets[0] if offsets else None):
         for n, begin in enumerate(range(at.begin, at.end, interval)):
             part = change[at.batch, :, begin : min(begin + interval, at.end)]
-            sums = part if crossing else np.cumsum(part[:, ::-1], axis=1)[:, ::-1]
+            sums = part if crossing else np.cumsum(part, axis=1) - part
             found[at.batch, :, begin : begin + part.shape[1]] = sums + boundary[at.batch, :, at.first_state + n][:, None]
     return found
