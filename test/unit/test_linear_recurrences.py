@@ -162,7 +162,7 @@ def test_sequences_in_one() -> None:
         (
             lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], initial_states=x["A"]),
             ArgumentError,
-            "initial_states must be a tensor of shape [sequences, 4, 8,",
+            "initial_states must be a tensor of shape [2, 4, 8, 16], got shape [4]",
         ),
         (
             lambda x: gla(x["q"], x["k"], x["v"], x["q"][..., :3].expand(-1, -1, 4, -1)),
@@ -180,11 +180,49 @@ def test_sequences_in_one() -> None:
         (lambda x: lightning(x["q"], x["k"], x["v"], 4, 4), ArgumentError, "layer_idx must be 0 to num_layers - 1, got 4 of 4 layers"),
         (lambda x: lightning(x["q"], x["k"], x["v"], slopes=x["g"]), ArgumentError, "slopes must be a tensor of shape [4]"),
         (lambda x: retention_linear(x["q"], x["k"], x["g"]), ArgumentError, "v must have 4 dimensions"),
+        (lambda x: lightning(x["q"], x["k"], x["v"], 0.5), ArgumentError, "layer_idx must be 0 to num_layers - 1, got 0.5 of 1 layers"),  # type: ignore[arg-type]
+        (lambda x: simple_gla(x["q"], x["k"], x["v"], g_gamma=x["gamma"].long()), ArgumentError, "g_gamma has dtype torch.int64"),
+        (lambda x: gla(x["q"], x["k"], x["v"], x["gk"], output_final_state="no"), ArgumentError, "must be True or False, got 'no'"),  # type: ignore[arg-type]
     ],
 )
 def test_mistakes(call: Callable[[Tensors], Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=re.escape(text)):
         call(tensors())
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"dt_limit": (0.1,)}, "dt_limit must be (low, high) with 0 <= low <= high, where high may be inf, got (0.1,)"),
+        ({"dt_limit": (1.0, 0.1)}, "dt_limit must be (low, high)"),
+        ({"dt_limit": (-1.0, 0.1)}, "dt_limit must be (low, high)"),
+        ({"dt_limit": (torch.nan, 1.0)}, "dt_limit must be (low, high)"),
+        ({"dt_limit": 0.1}, "dt_limit must be (low, high)"),
+        ({"chunk_size": torch.ones(H)}, "chunk_size must be a positive number or None, got shape [4]"),
+        ({"dt_softplus": "no"}, "dt_softplus must be True or False, got 'no'"),
+        ({"D": torch.ones(H).bool()}, "D has dtype torch.bool: use float32"),
+        ({"A": torch.ones(H).cfloat()}, "A has dtype torch.complex64: use float32"),
+        ({"dt_bias": torch.ones(H, device="meta")}, "dt_bias is on meta, but other inputs are on cpu"),
+        ({"B": torch.ones(B, T, 2, K).double()}, "B has dtype torch.float64 but x has torch.float32"),
+        ({"C": torch.ones(B, T, 3, K)}, "C must be a tensor of shape [2, 75, G, 16], with G dividing the 4 heads of x, got shape"),
+        ({"C": torch.ones(B, T, 2, K + 1)}, "C must be a tensor of shape [2, 75, G, 16], with G dividing"),
+        ({"initial_states": torch.ones(B + 1, H, V, K)}, "initial_states must be a tensor of shape [2, 4, 8, 16], got shape [3, 4, 8, 16]"),
+    ],
+)
+def test_mistakes_in_mamba2(given: dict[str, Any], text: str) -> None:
+    x = tensors()
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        mamba2(**{"x": x["v"], **{name: x[name] for name in ("dt", "A", "B", "C")}, **given})
+
+
+def test_steps_of_mamba2_are_not_negative() -> None:
+    """Without softplus, too: the usual dt_limit is (0, inf)."""
+    x = tensors()
+    x["dt"].requires_grad_()
+    y = mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"])
+    assert error(y, mamba2(x["v"], x["dt"].clamp(min=0.0), x["A"], x["B"], x["C"])) == 0.0
+    (gradient,) = torch.autograd.grad(y.sum(), x["dt"])
+    assert ((gradient == 0.0) == (x["dt"] < 0.0)).all()
 
 
 def test_names_of_the_package() -> None:

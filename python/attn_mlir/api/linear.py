@@ -8,7 +8,7 @@ import torch
 
 from attn_mlir.api.execute import execute, stage_of, stages_of
 from attn_mlir.api.inputs import LAYOUTS, device_type, scale_form
-from attn_mlir.api.linear_inputs import LinearCall, check_linear, check_segment
+from attn_mlir.api.linear_inputs import LinearCall, check_flags, check_linear, check_segment
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
@@ -51,6 +51,7 @@ class LinearAttention:
     ) -> None:
         if not isinstance(layout, str) or layout not in LAYOUTS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
+        check_flags(output_final_state=output_final_state, tune=tune)
         self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod)
         self._options = (scale, bool(output_final_state), layout, device_type(device), check_segment(segment_size))
         self._device = self._options[3] or "cpu"
@@ -121,6 +122,7 @@ def linear_attention(
     twice, for its final state and from the state before it (state passing in parallel). None: where sizes and device ask for it; 0: never.
     """
     mods = (q_mod, k_mod, v_mod, decay_mod)
+    check_flags(output_final_state=output_final_state)
     if torch.compiler.is_dynamo_compiling():
         name = None if device is None else str(device)
         return _in_graph((q, k, v, decay, initial_state, cu_seqlens), mods, scale, bool(output_final_state), layout, name, segment_size)

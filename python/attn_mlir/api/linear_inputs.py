@@ -60,6 +60,13 @@ def check_segment(size: Any) -> int | None:
     return size
 
 
+def check_flags(**flags: Any) -> None:
+    """Checks what is True or False (or None, which is False), by name: a string that says no is true, too."""
+    for name, value in flags.items():
+        if value is not None and not isinstance(value, bool):
+            raise ArgumentError(f"{name} must be True or False, got {value!r}")
+
+
 def _check_like(name: str, tensor: torch.Tensor, q: torch.Tensor) -> None:
     if tensor.dtype != q.dtype:
         raise ArgumentError(f"{name} has dtype {tensor.dtype} but q has {q.dtype}: cast one of them, e.g. {name}.to(q.dtype)")

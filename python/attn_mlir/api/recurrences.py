@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from attn_mlir.api.linear import linear_attention
+from attn_mlir.api.linear_inputs import check_flags
+from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, score_of, sizes_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
 
@@ -35,19 +37,21 @@ def mamba2(
     """Mamba-2's SSD, as `mamba_chunk_scan_combined`: S_t = exp(dt_t A) S_(t-1) + dt_t x_t B_t^T, y_t = S_t C_t + D x_t, times silu(z_t).
 
     x is [B, T, H, P], dt [B, T, H], A [H] (negative), B and C [B, T, G, N] with G dividing H, D [H] or [H, P], z like x, dt_bias [H].
-    dt becomes dt + dt_bias, then softplus of it with dt_softplus, then it is clamped to dt_limit. States are [B, H, P, N], with
+    dt becomes dt + dt_bias, then softplus of it with dt_softplus, then it is clamped to dt_limit (low, high). States are [B, H, P, N], with
     cu_seqlens [sequences, H, P, N]. Returns y, like x, or (y, final_states). `chunk_size` has no effect: the compiler chooses chunks.
     """
     if seq_idx is not None:
         raise UnsupportedError("seq_idx is not there: pass cu_seqlens, where each sequence begins, which also keeps their states apart")
-    _check_mamba2(x, dt, A, B, C, D, z, dt_bias, initial_states)
-    step = dt.to(_score(x))
+    check_mamba2(x, dt, A, B, C, chunk_size, D, z, dt_bias, initial_states, cu_seqlens)
+    check_flags(dt_softplus=dt_softplus, return_final_states=return_final_states)
+    low, high = check_limit(dt_limit)
+    step = dt.to(score_of(x))
     if dt_bias is not None:
         step = step + dt_bias.to(step.dtype)
     if dt_softplus:
         step = functional.softplus(step)
-    if tuple(dt_limit) != (0.0, math.inf):
-        step = step.clamp(*dt_limit)
+    if (low, high) != (0.0, math.inf) or not dt_softplus:  # softplus is within the usual limits
+        step = step.clamp(low, high)
     rate = A.to(step.dtype)
 
     def decay_mod(g: Any, b: Any, h: Any, t: Any) -> Any:
@@ -86,13 +90,13 @@ def simple_gla(
     q and k are [B, T, H, K], v is [B, T, H, V], states are [B, H, K, V], with cu_seqlens [sequences, H, K, V]. scale None is 1/sqrt(K).
     Returns (o, final_state); the final state is None without output_final_state.
     """
-    sizes = _sizes(v)
+    sizes = sizes_of(v)
     if g is not None:
-        _check("g", g, sizes[:3])
+        check("g", g, v, sizes[:3])
     if g_gamma is not None:
-        _check("g_gamma", g_gamma, sizes[2:3])
+        check("g_gamma", g_gamma, v, sizes[2:3])
     if g is not None and g_gamma is not None:
-        rate = g_gamma.to(_score(v))
+        rate = g_gamma.to(score_of(v))
 
         def add(x: Any, b: Any, h: Any, t: Any) -> Any:
             return x + rate[h]
@@ -133,12 +137,13 @@ def lightning(
 
     `slopes`, [H], gives others. See `simple_gla`.
     """
-    heads = _sizes(v)[2]
-    if not 0 <= layer_idx < num_layers:
-        raise ArgumentError(f"layer_idx must be 0 to num_layers - 1, got {layer_idx} of {num_layers} layers")
+    heads = sizes_of(v)[2]
+    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (layer_idx, num_layers))
+    if not whole or not 0 <= layer_idx < num_layers:
+        raise ArgumentError(f"layer_idx must be 0 to num_layers - 1, got {layer_idx!r} of {num_layers!r} layers")
     if slopes is None:
         slopes = 8.0 / max(heads, 1) * (1.0 - layer_idx / num_layers) * _numbers(v)
-    _check("slopes", slopes, (heads,))
+    check("slopes", slopes, v, (heads,))
     return _pair(q, k, v, -slopes, scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
@@ -155,8 +160,8 @@ def gla(
 ) -> tuple[Tensor, Tensor | None]:
     """Gated linear attention, as `chunk_gla`: one log decay for each key channel, g [B, T, H, K]. See `simple_gla`."""
     if not isinstance(g, Tensor) or g.dim() != 4:
-        raise ArgumentError(f"g must be a tensor of shape [B, T, H, K], got {_described(g)}; simple_gla takes one for each head and step")
-    _check("g", g, (*_sizes(v)[:3], _sizes(k, "k")[3]))
+        raise ArgumentError(f"g must be a tensor of shape [B, T, H, K], got {described(g)}; simple_gla takes one for each head and step")
+    check("g", g, v, (*sizes_of(v)[:3], sizes_of(k, "k")[3]))
     return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size)
 
 
@@ -180,50 +185,6 @@ def _pair(
     return made if output_final_state else (made, None)
 
 
-def _sizes(x: Any, name: str = "v") -> tuple[int, ...]:
-    """The sizes of an input, [B, T, H, D]."""
-    if not isinstance(x, Tensor) or x.dim() != 4:
-        raise ArgumentError(f"{name} must have 4 dimensions, [batch, position, head, dim], got {_described(x)}")
-    return tuple(x.shape)
-
-
 def _numbers(v: Tensor) -> Tensor:
     """0, 1, ... as floats, one for each head of v, [B, T, H, V]."""
-    return torch.arange(_sizes(v)[2], dtype=_score(v), device=v.device)
-
-
-def _score(x: Any) -> torch.dtype:
-    """The dtype of decays and states for inputs such as x."""
-    return torch.float64 if isinstance(x, Tensor) and x.dtype == torch.float64 else torch.float32
-
-
-def _check_mamba2(x: Any, dt: Any, A: Any, B: Any, C: Any, D: Any, z: Any, dt_bias: Any, initial_states: Any) -> None:
-    """Checks what `linear_attention` does not see under its own name."""
-    if not isinstance(x, Tensor) or x.dim() != 4:
-        raise ArgumentError(f"x must be a tensor [B, T, H, P], got {_described(x)}")
-    sizes = tuple(x.shape)
-    for name, value in (("B", B), ("C", C)):
-        if not isinstance(value, Tensor) or value.dim() != 4 or tuple(value.shape[:2]) != sizes[:2]:
-            raise ArgumentError(f"{name} must be a tensor of shape [{sizes[0]}, {sizes[1]}, G, N], got {_described(value)}")
-    state = (sizes[2], sizes[3], B.shape[3])
-    if initial_states is not None and (not isinstance(initial_states, Tensor) or tuple(initial_states.shape[1:]) != state):
-        wanted = f"[sequences, {', '.join(map(str, state))}]"
-        raise ArgumentError(f"initial_states must be a tensor of shape {wanted}, got {_described(initial_states)}")
-    _check("dt", dt, sizes[:3])
-    _check("A", A, sizes[2:3])
-    if D is not None:
-        _check("D", D, sizes[2:3], sizes[2:])
-    if z is not None:
-        _check("z", z, sizes)
-    if dt_bias is not None:
-        _check("dt_bias", dt_bias, sizes[2:3])
-
-
-def _check(name: str, value: Any, *wanted: tuple[int, ...]) -> None:
-    """Checks that a tensor has one of some shapes."""
-    if not isinstance(value, Tensor) or tuple(value.shape) not in wanted:
-        raise ArgumentError(f"{name} must be a tensor of shape {' or '.join(str(list(w)) for w in wanted)}, got {_described(value)}")
-
-
-def _described(value: Any) -> str:
-    return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    return torch.arange(sizes_of(v)[2], dtype=score_of(v), device=v.device)

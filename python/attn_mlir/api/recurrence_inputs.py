@@ -1,0 +1,77 @@
+"""Checks what ready-made linear attentions are given, under their own argument names. Tensors are [B, T, H, D]."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_mlir.errors import ArgumentError
+
+
+def sizes_of(x: Any, name: str = "v") -> tuple[int, ...]:
+    """The sizes of an input, [B, T, H, D]."""
+    if not isinstance(x, Tensor) or x.dim() != 4:
+        raise ArgumentError(f"{name} must have 4 dimensions, [batch, position, head, dim], got {described(x)}")
+    return tuple(x.shape)
+
+
+def score_of(x: Any) -> torch.dtype:
+    """The dtype of decays and states for inputs such as x."""
+    return torch.float64 if isinstance(x, Tensor) and x.dtype == torch.float64 else torch.float32
+
+
+def check(name: str, value: Any, like: Tensor, *wanted: tuple[int, ...]) -> None:
+    """Checks that a tensor has one of some shapes, floating elements, and the device of `like`."""
+    if not isinstance(value, Tensor) or tuple(value.shape) not in wanted:
+        raise ArgumentError(f"{name} must be a tensor of shape {' or '.join(str(list(w)) for w in wanted)}, got {described(value)}")
+    if not value.is_floating_point():
+        raise ArgumentError(f"{name} has dtype {value.dtype}: use float32")
+    if value.device != like.device:
+        raise ArgumentError(f"{name} is on {value.device}, but other inputs are on {like.device}: move it with {name}.to(...)")
+
+
+def check_limit(limit: Any) -> tuple[float, float]:
+    """The pair `dt_limit`."""
+    pair = list(limit) if isinstance(limit, (tuple, list)) else []
+    numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in pair)
+    if len(pair) != 2 or not numbers or not 0 <= pair[0] <= pair[1]:
+        raise ArgumentError(f"dt_limit must be (low, high) with 0 <= low <= high, where high may be {math.inf}, got {limit!r}")
+    return pair[0], pair[1]
+
+
+def check_mamba2(
+    x: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: Any, D: Any, z: Any, dt_bias: Any, initial_states: Any, cu_seqlens: Any
+) -> None:
+    """Checks the inputs of `mamba2`."""
+    if not isinstance(x, Tensor) or x.dim() != 4:
+        raise ArgumentError(f"x must be a tensor [B, T, H, P], got {described(x)}")
+    sizes = tuple(x.shape)
+    for name, value in (("B", B), ("C", C)):
+        if not isinstance(value, Tensor) or value.dim() != 4 or tuple(value.shape[:2]) != sizes[:2]:
+            raise ArgumentError(f"{name} must be a tensor of shape [{sizes[0]}, {sizes[1]}, G, N], got {described(value)}")
+        if value.dtype != x.dtype:
+            raise ArgumentError(f"{name} has dtype {value.dtype} but x has {x.dtype}: cast one of them, e.g. {name}.to(x.dtype)")
+        if value.shape[3] != B.shape[3] or (sizes[2] % value.shape[2] if value.shape[2] else sizes[2]):
+            groups = f"[{sizes[0]}, {sizes[1]}, G, {B.shape[3]}], with G dividing the {sizes[2]} heads of x"
+            raise ArgumentError(f"{name} must be a tensor of shape {groups}, got {described(value)}")
+    if chunk_size is not None and (not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size < 1):
+        raise ArgumentError(f"chunk_size must be a positive number or None, got {described(chunk_size)}; it has no effect")
+    check("dt", dt, x, sizes[:3])
+    check("A", A, x, sizes[2:3])
+    if initial_states is not None:
+        sequences = cu_seqlens.shape[0] - 1 if isinstance(cu_seqlens, Tensor) and cu_seqlens.dim() == 1 else sizes[0]
+        check("initial_states", initial_states, x, (sequences, sizes[2], sizes[3], B.shape[3]))
+    if D is not None:
+        check("D", D, x, sizes[2:3], sizes[2:])
+    if z is not None:
+        check("z", z, x, sizes)
+    if dt_bias is not None:
+        check("dt_bias", dt_bias, x, sizes[2:3])
+
+
+def described(value: Any) -> str:
+    """What an argument is, for an error."""
+    if isinstance(value, Tensor):
+        return f"shape {list(value.shape)}"
+    return f"{type(value).__name__} {value}" if isinstance(value, (int, float)) else type(value).__name__
