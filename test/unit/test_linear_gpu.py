@@ -82,11 +82,13 @@ def test_ready_made(case: str, t: int) -> None:
     assert max(found.values()) < BOUND, found
 
 
-@pytest.mark.parametrize("gate", [-0.01, -1.0, -5.0])
+@pytest.mark.parametrize(("low", "high"), [(-0.011, -0.009), (-1.1, -0.9), (-3.3, -2.7), (-6.6, -5.4), (-11.0, -9.0), (-10.0, 0.0)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["g", "gk"])
-def test_strong_decays(name: str, gate: float) -> None:
-    x = inputs(300)
-    x[name] = gate * (0.9 + 0.2 * torch.rand_like(x[name]))
+def test_strong_decays(name: str, dtype: torch.dtype, low: float, high: float) -> None:
+    """The decays' own gradient is as precise as the others, also where it is exp(-10) of them."""
+    x = inputs(300, dtype)
+    x[name] = low + (high - low) * torch.rand_like(x[name])
     function = simple_gla if name == "g" else gla
 
     def run(x: dict[str, torch.Tensor]) -> Any:

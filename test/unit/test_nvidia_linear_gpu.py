@@ -138,9 +138,10 @@ def test_lengths(length: int, dtype: torch.dtype) -> None:
 
 
 @GPU
-@pytest.mark.parametrize("gate", [1e-3, 1.0, 10.0])
-def test_decays(gate: float) -> None:
-    compare(Shape(1, 300), BRAIN, gate, state=True)
+@pytest.mark.parametrize(("gate", "length"), [(1e-3, 300), (1.0, 300), (10.0, 1100)])
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
+def test_decays(gate: float, length: int, dtype: torch.dtype) -> None:
+    compare(Shape(1, length), dtype, gate, state=True)
 
 
 @GPU

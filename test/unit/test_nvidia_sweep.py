@@ -91,6 +91,21 @@ def test_sweeps_with_products_take_states_in_two_pieces() -> None:
     assert (exact.threads, plain.threads) == (384, 288)
 
 
+def test_what_rounding_to_f16_leaves_out_is_multiplied_apart() -> None:
+    """2^11 times as large as it is, and before the rest; then what it adds to is scaled back."""
+    source = code_of(v=128, factor=True, element="f16").source
+    for target, small, large in (("o", "rest", "held"), ("state", "remaining", "entering")):
+        places = [source.index(f"({target}, {piece}[") for piece in (small, large)]
+        assert places[0] < source.index(f"{target}[c] *= (1.0f / 2048.0f);") < places[1]
+
+
+def test_own_pairs_are_added_behind_the_products() -> None:
+    source = code_of(v=128, factor=True).source
+    assert source.index("sums[2 * (c + d)] =") < source.index("attn::load_shared2(shared + kOwn") < source.index("store_transposed(own")
+    assert "((row + 8 * h) > (from + 8 * (c + d) + e))" in source
+    assert "kOwn" not in code_of(v=128).source
+
+
 def test_sums_of_blocks_of_columns_have_slots() -> None:
     assert re.search(r"\w+\[block \* \w+_s0 \+ batch \* \w+_s1 .*\] = sum;", code_of(v=128, value_block=64, factor=True).source)
 

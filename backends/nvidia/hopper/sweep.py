@@ -25,6 +25,8 @@ _RESERVED = 1024
 """Bytes of shared memory of each block of threads that the chip keeps for itself."""
 _OTHERS, _OTHERS_ALONE = 104, 56
 """Registers of a warpgroup's thread beside the state, with rows of o and without."""
+_LIFTED = 64
+"""As many more where the state is scaled between products."""
 _CONSUMER, _PRODUCER = 240, 24
 """Registers of a thread of either role where three warpgroups share them unevenly; each is launched with 168."""
 
@@ -60,7 +62,7 @@ def _fits(sweep: Sweep, fields: Fields, target: NvidiaTarget) -> bool:
         return False
     room = (target.shared_bytes + _RESERVED) // residents - _RESERVED
     registers = target.registers // (residents * code.threads) // 8 * 8
-    others = _OTHERS if sweep.rows else _OTHERS_ALONE
+    others = (_OTHERS if sweep.rows else _OTHERS_ALONE) + (_LIFTED if sweep.lifted else 0)
     return code.shared_bytes <= room and (residents == 1 or registers >= sweep.keys // 2 + others)
 
 

@@ -4,7 +4,7 @@ from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.sweep_layout import ALL, PANEL_BYTES, SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_mods import TileMods
-from attn_mlir.backends.nvidia.hopper.sweep_output import RESTS, RowsPrinter
+from attn_mlir.backends.nvidia.hopper.sweep_output import LIFT, LOWER, RESTS, RowsPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, Sweep
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 
@@ -76,7 +76,7 @@ class ChunkPrinter:
                 core.scalars.bind(argument, "0")
             factor = core.value(yielded(body(sweep.carry))[0])
             with writer.unrolled("c", sweep.keys // 2):
-                writer.line(f"state[c] *= {factor};")
+                writer.line(f"state[c] *= {factor}{f' * {LIFT}' if sweep.lifted else ''};")
 
     def _entering(self) -> None:
         """(v enter)^T as operand in registers."""
@@ -103,16 +103,27 @@ class ChunkPrinter:
         self._hold_entering()
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::mn_major(at + {layout.tiles['k'].offset}, {PANEL_BYTES});")
-            writer.line("attn::wgmma_begin();")
-            with writer.unrolled("k", CHUNK // 16):
-                for name in self._entered:
-                    operand = ", ".join(f"{name}[k][{n}]" for n in range(4))
-                    writer.line(f"{product}(state, {operand}, attn::advance(right, k * 2048), 1);")
-            writer.line("attn::wgmma_commit();")
+            if sweep.lifted:
+                self._multiply(product, ("remaining",))
+                writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
+                with writer.unrolled("c", sweep.keys // 2):
+                    writer.line(f"state[c] *= {LOWER};")
+                writer.line("attn::hold(state);")
+            self._multiply(product, self._entered[:1] if sweep.lifted else self._entered)
         if self._rows is not None:
             self._rows.leave()
         writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
         self._hold_entering()
+
+    def _multiply(self, product: str, pieces: tuple[str, ...]) -> None:
+        """Starts products of these pieces with k, which are added to the state."""
+        writer = self._core.writer
+        writer.line("attn::wgmma_begin();")
+        with writer.unrolled("k", CHUNK // 16):
+            for name in pieces:
+                operand = ", ".join(f"{name}[k][{n}]" for n in range(4))
+                writer.line(f"{product}(state, {operand}, attn::advance(right, k * 2048), 1);")
+        writer.line("attn::wgmma_commit();")
 
     def _hold_entering(self) -> None:
         writer = self._core.writer

@@ -17,6 +17,8 @@ from attn_mlir.mlir import ir
 
 RESTS = {"f16": "pack_rest_f16", "bf16": "pack_rest_bf16"}
 """Functions of the header for what rounding leaves out."""
+LIFT, LOWER = "2048.0f", "(1.0f / 2048.0f)"
+"""In f16 these are kept 2^11 times as large as they are: what is below 2^-24 would be 0."""
 _HELD = 8
 """Steps along K whose part of the state is rounded at a time (4 registers each)."""
 
@@ -128,15 +130,21 @@ class RowsPrinter:
         writer.line(f"float o[{CHUNK // 2}];")
         with core.scope(""):
             writer.line(f"const uint64_t right = attn::k_major(at + {layout.tiles['q'].offset});")
-            self._state_pieces(("held", "rest") if self._sweep.exact else ("held",))
+            if self._sweep.lifted:
+                self._state_pieces(("rest",), False)
+                with writer.unrolled("c", CHUNK // 2):
+                    writer.line(f"o[c] *= {LOWER};")
+                self._state_pieces(("held",), True)
+            else:
+                self._state_pieces(("held", "rest") if self._sweep.exact else ("held",), False)
         with writer.unrolled("c", CHUNK // 8):
             writer.line(
                 f"const float2 factor = attn::load_shared2(rows + {layout.rows['leave']} + 4 * (column + 8 * c));",
                 "o[4 * c] *= factor.x, o[4 * c + 1] *= factor.y, o[4 * c + 2] *= factor.x, o[4 * c + 3] *= factor.y;",
             )
 
-    def _state_pieces(self, pieces: tuple[str, ...]) -> None:
-        """Products with pieces of the state: rounded ("held"), and what that leaves out ("rest")."""
+    def _state_pieces(self, pieces: tuple[str, ...], started: bool) -> None:
+        """Products with pieces of the state, added to o if it is `started`: rounded ("held"), and what that leaves out ("rest")."""
         core, writer = self._core, self._core.writer
         steps, product = self._sweep.keys // 16, core.instruction(CHUNK, "registers", self._sweep.element)
         held = min(steps, _HELD // len(pieces) if steps <= _HELD else _HELD // 2 // len(pieces))
@@ -154,7 +162,7 @@ class RowsPrinter:
                 writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
                 for number, name in enumerate(pieces):
                     operand = ", ".join(f"{name}[4 * k + {n}]" for n in range(4))
-                    more = "1" if number else "first + k > 0"
+                    more = "1" if number or started else "first + k > 0"
                     writer.line(f"{product}(o, {operand}, attn::advance(right, offset), {more});")
             writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", *(f"attn::hold({name});" for name in pieces))
 

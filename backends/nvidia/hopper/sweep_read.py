@@ -83,6 +83,11 @@ class Sweep:
         return str(ir.RankedTensorType(self.k.load.results[0].type).element_type)
 
     @property
+    def lifted(self) -> bool:
+        """Whether what rounding leaves out is multiplied apart, kept larger than it is."""
+        return self.exact and self.element == "f16"
+
+    @property
     def inputs(self) -> dict[str, Input]:
         """The tiles of a stage by name."""
         before = {"q": self.rows.q} if self.rows else {}
