@@ -16,6 +16,9 @@ from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.views import columns, slot
 
+_EXACT = 16
+"""Pairs in blocks of so many positions are one by one, at least, where what products of tiles round would spoil a difference."""
+
 
 def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None, choices: Choices) -> bool:
     """Inserts the kernel of an `attn.chunk` before the function; False after an error.
@@ -105,6 +108,11 @@ class _Sweep:
         self._choices, self._segment = choices, segment_of(op)
         self._whole = self._view.offsets is None and self._segment is None
 
+    def _sub(self) -> int:
+        """Positions of the blocks whose pairs are one by one: more where rounded products are added up for gradients of decays."""
+        narrow = self._op.operands[0].type.element_type.width == 16 and not self._choices.widen  # pyright: ignore
+        return max(self._choices.sub, _EXACT) if narrow and self._view.factor is not None else self._choices.sub
+
     def build(self, targets: Mapping[str, ir.Value]) -> None:
         """Emits the program; `targets` are the outputs' memrefs by name."""
         block, head, number = (build.program_id(axis) for axis in range(3))
@@ -125,7 +133,7 @@ class _Sweep:
         finals = [narrow(targets[name]) for name in ("final_state", "final_state_beside") if name in targets]
         states = narrow(targets.get("states"))
 
-        sub = self._choices.sub
+        sub = self._sub()
         levels = lambda block, decays: Levels(block, decays, sub)  # noqa: E731
         body = ChunkBlock(self._frame, self._op, inputs, sequence, self._choices, levels)
 

@@ -1,6 +1,7 @@
 """Sweeps of linear attention for NVIDIA GPUs, through TileLang: every form is printed, one is compiled; the grid of a launch."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.launch import Launcher
+from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
@@ -60,6 +62,27 @@ def test_decays_of_channels_print(direction: str, channels: str) -> None:
         text = program_of(kernel).text
     compile(text, "sweep", "exec")
     assert 'prefix = T.alloc_shared((32, 64), "float32")' in text
+
+
+def test_tiles_that_are_multiplied_once_share_memory() -> None:
+    """Pairs of channels' decays are products of one level after the other, and only one level's factors are in shared memory."""
+    with sweep(Linear(chunk=32, channels="key", k=128, v=64, element="bf16")) as kernel:
+        made = program_of(kernel)
+    scaled = re.findall(r"(\w+) = T.alloc_shared\(\(32, 128\), \"bfloat16\"\)", made.text)
+    assert made.text.count("transpose_B=True") == 3 and len(scaled) < 6
+    first, second = re.findall(r"T.gemm\((\w+), (\w+), \w+, transpose_B=True", made.text)[:2]
+    assert first == second
+    assert 2 * (made.shared_bytes + 1024) <= TARGETS["sm_90a"].shared_bytes + 1024
+
+
+def test_sweeps_with_products_have_more_pairs_one_by_one() -> None:
+    """What products of tiles round would spoil gradients of decays, which are small differences."""
+    with sweep(Linear(chunk=32, channels="key", k=128, v=128, element="bf16")) as kernel:
+        text = program_of(kernel).text
+    assert "for kv in T.serial(4):" in text and "with T.Kernel(1, v_size1, v_size0, threads=256)" in text
+    with sweep(Linear(chunk=32, channels="value", state="vk", factor=True, interval=64, k=128, v=128, element="bf16")) as kernel:
+        text = program_of(kernel).text
+    assert "for kv in T.serial(16):" in text and "with T.Kernel(2, v_size1, v_size0, threads=128)" in text
 
 
 def test_two_programs_on_a_multiprocessor_come_before_loading_ahead() -> None:

@@ -104,6 +104,25 @@ class Context:
             copy = self.copies[value] = self.tiles.new(f"{tile.name}_shared", "shared", tile.shape, tile.dtype)
             self.line(f"T.copy({tile.name}, {copy.name})")
 
+    def release(self, op: ir.Operation) -> None:
+        """After an op is printed: what a map of the same block made for it alone needs no shared memory any more."""
+        for value in dict.fromkeys(op.operands):
+            maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
+            if maker is None or maker.name != "tile.map" or maker.block != op.block:
+                continue
+            if any(use.owner.operation != op for use in value.uses) or self.shared(value).scope != "shared":
+                continue
+            places = self.copies if value in self.copies else self.where
+            tile = places.pop(value)
+            if tile not in self.where.values() and tile not in self.copies.values():
+                self.tiles.release(tile)
+
+    def meet(self) -> None:
+        """Before shared memory is written: threads meet where others may still read it. Otherwise TileLang has them meet at every write."""
+        if self.tiles.still_read:
+            self.line("T.sync_threads()")
+            self.tiles.still_read = False
+
     def rows_apart(self, rows: int) -> bool:
         """Whether every warp has rows of a product of its own."""
         return rows % (self.threads // 2) == 0

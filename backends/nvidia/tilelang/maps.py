@@ -85,12 +85,14 @@ class Map:
         sums = [self._contribution(value, kind, targets, loop) for _, value, kind in self._rows]
         made = [tile for tile in sums if tile not in self._known()]
         if targets or made:
+            context.meet()
             self._fill(loop, targets, sums, staged)
         self._reduce(sums)
         for (result, _), target in zip(self._tiles, targets, strict=True):
             context.where[result] = target
             if target.scope == "fragment" and in_shared(context, result):
                 copy = context.tiles.new(f"{hint_of(result)}_shared", "shared", target.shape, target.dtype)
+                context.meet()
                 context.line(f"T.copy({target.name}, {copy.name})")
                 context.copies[result] = copy
             context.scatter(result)
@@ -104,6 +106,7 @@ class Map:
             return False
         old = context.tile(source)
         tile = context.tiles.new(hint_of(result), "shared", old.shape, memory_type(ir.RankedTensorType(result.type).element_type))
+        context.meet()
         context.line(f"T.copy({old.name}, {tile.name})")
         context.where[result] = tile
         return True

@@ -43,6 +43,8 @@ def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> 
     """`threads` and `stages` of a sweep: a warpgroup for every 64 rows of a chunk and every 128 x 128 elements of the state.
 
     Two programs on a multiprocessor hide more than the next chunk loaded ahead does; where they find place with both, they have both.
+    Where channels have decays, maps read the tiles of q and k at other rows than their own: with tiles in stages, whose numbers are
+    variables, TileLang would have all threads meet twice for each of their steps.
     """
     facts = ir.DictAttr(kernel.attributes["tile.kernel"])
     rows = ir.IntegerAttr(facts["block_q"]).value
@@ -59,7 +61,8 @@ def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> 
     if not fitting:
         return None
     together = [stages for stages, needed in fitting.items() if 2 * needed <= target.shared_bytes]
-    return {"threads": threads, "stages": max(together or fitting)}
+    channels = any(ir.RankedTensorType(op.results[0].type).rank == 2 for op in find_all(kernel, "tile.cumsum"))
+    return {"threads": threads, "stages": min(fitting) if channels else max(together or fitting)}
 
 
 def narrow(op: ir.Operation) -> bool:

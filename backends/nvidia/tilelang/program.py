@@ -155,6 +155,8 @@ class _Printer:
         context = self._context
         if op.name in _RULES and not (op.name == "tile.load" and context.sweeps):
             _RULES[op.name](context, op)
+            if context.sweeps and op.name.startswith("tile.dot"):
+                context.release(op)
             return
         match op.name:
             case "tile.map":

@@ -81,6 +81,9 @@ class Tiles:
         self.lines: list[str] = []
         self._open: list[list[tuple[_Key, Tile]]] = [[]]
         self._free: dict[_Key, list[Tile]] = {}
+        self._released: set[str] = set()
+        self.still_read = False
+        """Whether a tile was handed out that was released: threads may still read what it held before."""
         self.shared_bytes = 0
         """Shared memory of all tiles."""
 
@@ -104,6 +107,8 @@ class Tiles:
     def _take(self, key: _Key) -> Tile:
         tile = self._free[key].pop(0)
         self._open[-1].append((key, tile))
+        self.still_read |= tile.name in self._released
+        self._released.discard(tile.name)
         return tile
 
     def enter(self) -> None:
@@ -114,3 +119,12 @@ class Tiles:
         """Closes it: nothing reads its tiles any more."""
         for key, tile in self._open.pop():
             self._free.setdefault(key, []).append(tile)
+
+    def release(self, tile: Tile) -> None:
+        """Gives back a tile of the block that is open, which nothing reads any more."""
+        for entry in self._open[-1]:
+            if entry[1] == tile:
+                self._open[-1].remove(entry)
+                self._free.setdefault(entry[0], []).append(tile)
+                self._released.add(tile.name)
+                return

@@ -29,7 +29,12 @@ _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 def untuned(facts: SweepFacts) -> Fields:
-    """The blocks that are used without tuning."""
+    """The blocks that are used without tuning.
+
+    Where channels of k have decays, the programs of a head would all compute its weights: one works on 128 columns of v.
+    """
+    if facts.channels and not (facts.factor or facts.segment) and facts.keys == 128 and facts.values % 128 == 0:
+        return {"block_q": facts.chunk, "block_kv": 128, "threads": 256}
     return {"block_q": facts.chunk, "block_kv": _state_columns(facts)}
 
 
