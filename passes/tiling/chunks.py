@@ -153,7 +153,7 @@ class _Sweep:
 
             if self._gradient is not None:
                 view, row = self._gradient.opview, self._state_row(chunk, sequence, rows)
-                gradient = ChunkGradient(body, chunk, *(self._frame.get(x) for x in (view.a, view.s)), row, targets["d_log_decay"])
+                gradient = ChunkGradient(body, chunk, self._frame.get(view.a), self._frame.get(view.s), row, targets["d_log_decay"])
                 return body.build(chunk, state, o, gradient.store, gradient.keep, beside)
             put = None if products is None else lambda made, place: build.store(made, products, *place)
             return body.build(chunk, state, o, put, lambda kept, carry: keep(chunk, kept, carry), beside)
