@@ -1,5 +1,6 @@
 """Turns linear attention into its chunked form: `attn.linear_attention` becomes `attn.chunk`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
@@ -10,6 +11,7 @@ from attn_mlir.passes.derivation.chunk import PIECES, ChunkForm, derive_chunks
 from attn_mlir.passes.derivation.emit import Emitter
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.linear_roles import leader_of
+from attn_mlir.passes.linear_scale import SCALED, read_scale, scale_of
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
 # exp is 0 below, in f32 and f64; sums of such numbers stay finite, so that differences of them are no NaN.
@@ -21,8 +23,8 @@ class ChunkRewrite(Pass):
     """Replaces each `attn.linear_attention` by the `attn.chunk` derived from its recurrence.
 
     Chunks have `chunk` positions, or `channel-chunk` (0: as many) where channels have decays of their own; those of an interval where
-    products are `crossing`; sweeps of one function that share their states have the same. Log decays are kept from
-    falling to where exp gives 0, so that -inf is a decay like any other.
+    products are `crossing`; sweeps of one function that share their states have the same. Log decays are kept from falling to where exp
+    gives 0, so that -inf is a decay like any other. An `attn.query` or `attn.key` that only scales becomes a part of the factors.
     """
 
     name = "attn-chunk-rewrite"
@@ -67,10 +69,12 @@ class ChunkRewrite(Pass):
             chunk = ir.Operation.create("attn.chunk", results=types, operands=operands, attributes=attributes, regions=1)
         score = score_type(linear)
         with linear.location, ir.InsertionPoint(chunk.regions[0].blocks.append()):
+            scales = {mod: scale for mod in SCALED if (scale := scale_of(linear, mod)) is not None}
             for kept in [view.operation for view in block_of(linear).operations]:
-                clone_op(kept, {})
+                if kept.name not in scales:
+                    clone_op(kept, {})
             _bound_decay(chunk, score)
-            _write(form, score)
+            _write(form, score, scales)
         for old, new in zip(list(linear.results), list(chunk.results), strict=True):
             old.replace_all_uses_with(new)
         linear.erase()
@@ -101,12 +105,16 @@ def _bound_decay(chunk: ir.Operation, score: ir.Type) -> None:
         last.operands[0] = arith.maximumf(last.operands[0], lowest)
 
 
-def _write(form: ChunkForm, score: ir.Type) -> None:
-    """The four pieces, at the insertion point."""
+def _write(form: ChunkForm, score: ir.Type, scales: Mapping[str, ir.Value]) -> None:
+    """The four pieces, at the insertion point, with the `scales` of mods that they take over."""
     for name, arguments in PIECES.items():
 
         def body(*values: ir.Value, name: str = name) -> list[ir.Value]:
             known = dict(zip(form.leaves(name), values, strict=True))
-            return [Emitter(score, known, names={form.factors[name]: name}).emit(form.factors[name])]
+            factor = Emitter(score, known, names={form.factors[name]: name}).emit(form.factors[name])
+            for mod, scale in scales.items():
+                if name in SCALED[mod]:
+                    factor = arith.mulf(factor, read_scale(scale))
+            return [factor]
 
         build.piece(name, [(argument, score) for argument in arguments], body)

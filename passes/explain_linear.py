@@ -12,6 +12,7 @@ from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
 from attn_mlir.passes.differentiation.model import ROW, Program
 from attn_mlir.passes.differentiation.read import PieceReader
+from attn_mlir.passes.linear_scale import scale_of
 from attn_mlir.passes.regions import block_of, piece
 
 _MODS = {"attn.query": "q", "attn.key": "k", "attn.value": "v", "attn.decay": "g"}
@@ -54,13 +55,15 @@ def explain_recurrence(op: ir.Operation) -> Iterator[str]:
         return
     if not set(_outputs(op)) - {"final_state"}:
         yield ""
-        yield from _backward(forward, _choice(op, "channels"))
+        yield from _backward(forward, _choice(op, "channels"), scale_of(op, "attn.query") is not None)
 
 
-def _backward(forward: bool, channels: str) -> Iterator[str]:
+def _backward(forward: bool, channels: str, scaled: bool) -> Iterator[str]:
     other = "earlier" if forward else "later"
     yield "backward"
     yield f"  dq: the same sweep with do, v, k in place of q, k, v; towards {other} positions dk: with v, do, q; dv: with k, q, do"
+    if scaled:
+        yield "  the scale of q is a factor of all three: of the pairs, and of what enters the state or, for dq, leaves it"
     change = "q_r . dq_r - k_r . dk_r" if forward else "k_r . dk_r - q_r . dq_r"
     yield f"  d(g_j): sum over r >= j of {change}, and what passes j with states"
     yield "  saved by the forward pass: nothing"

@@ -11,6 +11,7 @@ from attn_mlir.passes.differentiation.functions import zero_capture
 from attn_mlir.passes.differentiation.host import Expressions, Host
 from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED, LinearModel
 from attn_mlir.passes.differentiation.propagate import adjoints
+from attn_mlir.passes.linear_scale import scaling
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
 
@@ -83,6 +84,8 @@ class Backward:
         if of_decay and self.of.crossing:
             op.attributes["crossing"] = ir.UnitAttr.get()
         with ir.InsertionPoint(block):
+            if self.of.scale is not None:
+                scaling(made.scaled, self.of.scale, host.score, host.mapping)
             host.clone_piece("attn.decay")
         return op
 

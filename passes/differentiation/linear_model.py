@@ -11,6 +11,7 @@ from attn_mlir.passes.differentiation.host import Primal
 from attn_mlir.passes.differentiation.model import Program
 from attn_mlir.passes.differentiation.mods import Mods
 from attn_mlir.passes.differentiation.read import read_element
+from attn_mlir.passes.linear_scale import scale_of
 from attn_mlir.passes.regions import piece
 
 OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
@@ -30,12 +31,14 @@ class Sweep:
     swapped: bool
     """Whether its keys and values are values and keys of the primal."""
     initial: str
+    scaled: str
+    """The mod that a scale of q becomes: states that q goes into take it along, the gradient of the last state does not have it."""
 
 
 GRADIENTS = {
-    "q": Sweep(("do", "v", "k"), 0, True, True, "initial_state"),
-    "k": Sweep(("v", "do", "q"), 1, False, True, "d_final_state"),
-    "v": Sweep(("k", "q", "do"), 2, False, False, "d_final_state"),
+    "q": Sweep(("do", "v", "k"), 0, True, True, "initial_state", "attn.query"),
+    "k": Sweep(("v", "do", "q"), 1, False, True, "d_final_state", "attn.key"),
+    "v": Sweep(("k", "q", "do"), 2, False, False, "d_final_state", "attn.key"),
 }
 
 
@@ -75,7 +78,16 @@ class LinearModel:
 
     @cached_property
     def mods(self) -> Mods:
-        return Mods.read(self.program, self.primal.attention)
+        """The changes of q, k and v that are applied before; a scale of q is not one of them."""
+        found = Mods.read(self.program, self.primal.attention)
+        if self.scale is not None:
+            del found.of["q"]
+        return found
+
+    @cached_property
+    def scale(self) -> ir.Value | None:
+        """The number that q is multiplied by: the sweeps do so, too, and need no tensor of such products."""
+        return scale_of(self.primal.attention, "attn.query")
 
     @cached_property
     def decay(self) -> tuple[Node, Node] | None:

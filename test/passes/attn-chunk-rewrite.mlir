@@ -1,11 +1,11 @@
 // RUN: attn-opt %s -p 'attn-chunk-rewrite{chunk=32}' | FileCheck %s
 
-// Towards later positions: a chunk's state is that of its beginning, where nothing has decayed yet.
+// Towards later positions: a chunk's state is that of its beginning, where nothing has decayed yet. The scale of q becomes a factor of what
+// makes o.
 // CHECK-LABEL: func.func @forward(
 // CHECK-SAME:    %[[Q:.*]]: tensor<?x?x?x16xf32>, %[[K:.*]]: tensor<?x?x?x16xf32>, %[[V:.*]]: tensor<?x?x?x8xf32>, %[[G:.*]]: tensor<?x?x?xf32>, %[[STATE:.*]]: tensor<?x?x16x8xf32>)
 // CHECK:       "attn.chunk"(%[[Q]], %[[K]], %[[V]], %[[G]], %[[STATE]])
-// CHECK:         "attn.query"
-// CHECK:         "attn.decay"() ({
+// CHECK-NEXT:    "attn.decay"() ({
 // CHECK-NEXT:    ^bb0(%[[LOG_DECAY:.*]]: f32, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index):
 // CHECK-NEXT:      %[[LOWEST:.*]] = arith.constant -1.040000e+02
 // CHECK-NEXT:      %[[BOUNDED:.*]] = arith.maximumf %[[LOG_DECAY]], %[[LOWEST]]
@@ -20,11 +20,15 @@
 // CHECK-NEXT:      math.exp %[[AFTER]]
 // CHECK:         "attn.leave"() ({
 // CHECK-NEXT:    ^bb0(%[[PREFIX:.*]]: f32, %{{.*}}: f32):
-// CHECK-NEXT:      math.exp %[[PREFIX]]
+// CHECK-NEXT:      %[[LEAVE:.*]] = math.exp %[[PREFIX]]
+// CHECK-NEXT:      %[[SCALE:.*]] = arith.constant 2.500000e-01
+// CHECK-NEXT:      arith.mulf %[[LEAVE]], %[[SCALE]]
 // CHECK:         "attn.weight"() ({
 // CHECK-NEXT:    ^bb0(%[[OF_T:.*]]: f32, %[[OF_S:.*]]: f32):
 // CHECK-NEXT:      %[[BETWEEN:.*]] = arith.subf %[[OF_T]], %[[OF_S]]
-// CHECK-NEXT:      math.exp %[[BETWEEN]]
+// CHECK-NEXT:      %[[WEIGHT:.*]] = math.exp %[[BETWEEN]]
+// CHECK-NEXT:      %[[SCALE:.*]] = arith.constant 2.500000e-01
+// CHECK-NEXT:      arith.mulf %[[WEIGHT]], %[[SCALE]]
 // CHECK:       chunk = 32 : i64, direction = "forward", heads = 2 : i64
 // CHECK-SAME:  outputs = ["final_state"]
 func.func @forward(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?xf32>, %initial_state: tensor<?x?x16x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x16x8xf32>) {
@@ -76,6 +80,34 @@ func.func @backward(%q: tensor<?x?x?x16xf64>, %k: tensor<?x?x?x16xf64>, %v: tens
 func.func @no_decay(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {
   %o = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>}
+    : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
+  return %o : tensor<?x?x?x8xf32>
+}
+
+// A scale of k, here a scalar argument, goes into the state; what is more than a scale stays a change of q.
+// CHECK-LABEL: func.func @scales(
+// CHECK-SAME:    %[[SCALE:[a-z0-9]+]]: f32)
+// CHECK-NOT:     "attn.key"
+// CHECK:         "attn.query"
+// CHECK:         "attn.enter"
+// CHECK:           arith.mulf %{{.*}}, %[[SCALE]]
+// CHECK:         "attn.leave"
+// CHECK-NOT:       arith.mulf
+// CHECK:         "attn.weight"
+// CHECK:           arith.mulf %{{.*}}, %[[SCALE]]
+func.func @scales(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %scale: f32) -> tensor<?x?x?x8xf32> {
+  %o = "attn.linear_attention"(%q, %k, %v) ({
+    "attn.query"() ({
+    ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
+      %y = arith.mulf %x, %x : f32
+      "attn.yield"(%y) : (f32) -> ()
+    }) : () -> ()
+    "attn.key"() ({
+    ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
+      %y = arith.mulf %scale, %x : f32
+      "attn.yield"(%y) : (f32) -> ()
+    }) : () -> ()
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>}
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
   return %o : tensor<?x?x?x8xf32>

@@ -5,6 +5,17 @@
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=g only=true interval=32 channel-interval=16 crossing=true},attn-chunk-rewrite' | FileCheck %s --check-prefix=CROSSING
 // RUN: attn-opt %inputs/linear/half.mlir -p 'attn-differentiate' | FileCheck %s --check-prefix=HALF
 
+// RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=SCALE
+
+// A scale of q is a factor of all gradients: no tensor is scaled. The gradient of the last state, which dk and dv begin with, lacks it.
+// SCALE-NOT:     attn.elements
+// SCALE:         "attn.linear_attention"(%do, %v, %k, {{.*}}, %q) ({
+// SCALE-NEXT:      "attn.query"
+// SCALE:         "attn.linear_attention"(%v, %do, %q, {{.*}}, %d_final_state, %k) ({
+// SCALE-NEXT:      "attn.key"
+// SCALE:         "attn.linear_attention"(%k, %q, %do, {{.*}}, %d_final_state) ({
+// SCALE-NEXT:      "attn.key"
+// SCALE-NOT:     attn.elements
 // HALF-COUNT-2: interval = 512 : i64
 // HALF:         "attn.decay_gradient"({{.*}}) {interval = 512 : i64, rows = 64 : i64}
 // Without differences: all three know it, and chunks are intervals.

@@ -29,8 +29,14 @@
 // EARLIER-NEXT:   weight = exp(prefix_s - prefix_t)
 // EARLIER-NOT:  backward
 
+// RUN: attn-opt %inputs/linear/simple-gla.mlir --attn-explain | FileCheck %s --check-prefix=SCALE
+
+// SCALE:        dq: the same sweep with do, v, k in place of q, k, v; towards earlier positions
+// SCALE-NEXT:   the scale of q is a factor of all three: of the pairs, and of what enters the state or, for dq, leaves it
+
 // CHUNK:      @attention: attn.chunk
-// CHUNK-NEXT:   q = q * 0.25
 // CHUNK-NEXT:   g = max(g, -104)
-// CHUNK:        weight = exp(prefix_t - prefix_s)
+// CHUNK:        enter = exp(total - prefix)
+// CHUNK-NEXT:   leave = exp(prefix) * 0.25
+// CHUNK-NEXT:   weight = exp(prefix_t - prefix_s) * 0.25
 // CHUNK:        cost: 16 x 8 numbers of state per head; in chunks of 32, 1536 + 512 flops per position and head

@@ -30,7 +30,7 @@
 // CHECK:           attn::wave_cumsum<64, false>
 // CHECK:           attn::of_lane({{\w+}}[0], 63)
 
-// The scale, on the way to shared memory.
+// The mod of q, on the way to shared memory.
 // CHECK:           * 0.125f
 
 // q S; q k^T; the weights of pairs; what the chunk's own positions add to the decayed q S; the next state.
@@ -50,7 +50,9 @@ func.func @attention(%q: !t, %k: !t, %v: !t, %decay: tensor<?x?x?xf32>, %initial
     "attn.query"() ({
     ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
       %scale = arith.constant 0.125 : f32
-      %y = arith.mulf %x, %scale : f32
+      %scaled = arith.mulf %x, %scale : f32
+      %highest = arith.constant 8.0 : f32
+      %y = arith.minimumf %scaled, %highest : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state"],
