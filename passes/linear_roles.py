@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape, with_all_heads
 from attn_mlir.mlir import ir
+from attn_mlir.passes.linear_scale import scale_of
 from attn_mlir.passes.regions import alike, block_of, piece
 
 LINEAR = ("attn.linear_attention", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
@@ -85,14 +86,18 @@ def _have_same_states(first: ir.Operation, op: ir.Operation) -> bool:
     same = [(x, y) for name in ("decay", "initial_state", "offsets") for x, y in [(getattr(a, name), getattr(b, name))]]
     if a.channels.value != "none" or b.channels.value != "none" or a.direction.value != b.direction.value or a.state.value == b.state.value:
         return False
-    decays = [piece(sweep, "attn.decay") for sweep in (first, op)]
-    if any(piece(sweep, f"attn.{name}") is not None for sweep in (first, op) for name in ("query", "key", "value")):
+    if any(piece(sweep, name) is not None for sweep in (first, op) for name in ("attn.query", "attn.value")):
         return False
-    if (decays[0] is None) != (decays[1] is None):
+    if any(piece(sweep, "attn.key") is not None and scale_of(sweep, "attn.key") is None for sweep in (first, op)):
         return False
     return (
-        all(alike(block_of(x), block_of(y)) for x, y in [decays] if x is not None and y is not None)
+        all(_same_piece(first, op, name) for name in ("attn.decay", "attn.key", "attn.enter"))
         and segment_of(first) == segment_of(op)
         and all(x == y for x, y in swapped)
         and all((x is None) == (y is None) and (x is None or x == y) for x, y in same)
     )
+
+
+def _same_piece(first: ir.Operation, op: ir.Operation, name: str) -> bool:
+    x, y = piece(first, name), piece(op, name)
+    return x is y is None or (x is not None and y is not None and alike(block_of(x), block_of(y)))
