@@ -3,16 +3,16 @@
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32},attn-tile,canonicalize,cse' | FileCheck %s --check-prefix=TILE
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true crossing=true interval=64},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32}' | FileCheck %s --check-prefix=CHUNKS
 
-// CHECK:       func.func private @attention_bwd_2_linear_attention(
+// CHECK:       func.func private @attention_bwd_1_linear_attention(
 // CHECK:         %[[DK:.*]] = "attn.linear_attention"
 // CHECK:         direction = "backward"{{.*}} state = "vk"
 // CHECK:         %[[DV:.*]] = "attn.linear_attention"
 // CHECK:         direction = "backward"{{.*}} state = "kv"
 // CHECK:         return %[[DK]], %[[DV]]
 // CHECK-LABEL: func.func @attention_bwd(
-// CHECK:         call @attention_bwd_2_linear_attention({{.*}}) {roles = ["shape:3.0,3.1,3.2", "shape:3.0,3.1,3.2"]}
+// CHECK:         call @attention_bwd_1_linear_attention({{.*}}) {roles = ["shape:4.0,4.1,4.2", "shape:4.0,4.1,4.2"]}
 
-// TILE-LABEL:  func.func @attention_bwd_2_linear_attention(
+// TILE-LABEL:  func.func @attention_bwd_1_linear_attention(
 // TILE:          scf.for {{.*}} iter_args(%[[STATE:.*]] = %{{.*}}) -> (tensor<16x8xf32>)
 // TILE:            %[[DK_OF_STATE:.*]] = "tile.dot"(%{{.*}}, %[[STATE]]) {transpose_b = true}
 // TILE:            %[[DK:.*]] = "tile.dot_rescale"(%[[DK_OF_STATE]], %[[LEAVE:.*]], %{{.*}}, %{{.*}})
@@ -24,6 +24,6 @@
 // TILE-NEXT:       scf.yield %[[NEXT]]
 
 // Both have the chunks of the sweep that adds up the gradient of the decays.
-// CHUNKS-LABEL: func.func private @attention_bwd_2_linear_attention(
+// CHUNKS-LABEL: func.func private @attention_bwd_1_linear_attention(
 // CHUNKS:         chunk = 64 : i64, crossing, direction = "backward"
 // CHUNKS:         chunk = 64 : i64, direction = "backward"
