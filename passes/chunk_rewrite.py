@@ -114,7 +114,8 @@ def _write(form: ChunkForm, score: ir.Type, scales: Mapping[str, ir.Value]) -> N
             factor = Emitter(score, known, names={form.factors[name]: name}).emit(form.factors[name])
             for mod, scale in scales.items():
                 if name in SCALED[mod]:
-                    factor = arith.mulf(factor, read_scale(scale))
+                    with ir.Location.name(name, ir.Location.current):
+                        factor = arith.mulf(factor, read_scale(scale))
             return [factor]
 
         build.piece(name, [(argument, score) for argument in arguments], body)

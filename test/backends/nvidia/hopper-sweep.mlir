@@ -17,7 +17,8 @@
 // CHECK-NEXT:   attn::tma_load(at + 0, &q_map_64x64, full, 0, position, {{.*}}, batch);
 // CHECK:        const float [[G:.*]] = ((2 * lane + 1) < {{.*}}) ? max_nan({{.*}}, -104.0f) : 0.0f;
 // CHECK:        attn::sum_of_lanes_before(
-// CHECK:        attn::store_shared2({{.*}}leave * 0.125f, leave_2 * 0.125f);
+// CHECK:        const float leave_2 = leave * 0.125f;
+// CHECK:        attn::store_shared2({{.*}}, leave_2, leave_4);
 // CHECK:        attn::warp_sync();
 // CHECK-NEXT:   attn::warp_arrive(full, lane == 0);
 
@@ -28,7 +29,8 @@
 // CHECK:        attn::wgmma_m64n64k16_ss_f16(scores,
 // CHECK:        const bool [[PRESENT:.*]] = ((row + 8 * h) >= (from + 8 * (c + d) + e)) &
 // CHECK:        exp2f(
-// CHECK:        (scores[4 * (c + d) + 2 * h + e] * 0.125f) * weight
+// CHECK:        const float weight_2 = weight * 0.125f;
+// CHECK:        (scores[4 * (c + d) + 2 * h + e]) * weight_2
 // CHECK:        attn::store_matrices(shared + kWeights
 // CHECK:        attn::fence_proxy_async();
 // CHECK:        if (number > 0) attn::warp_arrive(shared + kFree + 8 * ((number - 1) % 2), threadIdx.x == 0);
