@@ -44,15 +44,15 @@ class CpuKernel:
 
     Grouped heads with a single query, as in decoding, have a second kernel whose rows are the heads of a group
     (`attn-pack-heads`). It is compiled at the first call with grouped heads, so that no later length compiles anything. Few queries have
-    one with smaller blocks, compiled at the first call with them.
+    one with smaller blocks, compiled at the first call with them, and a single one of heads that are not grouped has its own.
     """
 
     def __init__(self, source: str, worker: Worker, signature: Signature) -> None:
         self._source = source
         self._worker = worker
         self._signature = signature
-        self._small: dict[bool, tuple[Worker, Signature]] = {}
-        """Kernels for few rows: heads of a group where true, else queries."""
+        self._small: dict[tuple[bool, tuple[int, int]], tuple[Worker, Signature]] = {}
+        """Kernels for few rows: whether these are heads of a group, not queries, and the sizes of blocks."""
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Kernel.run`."""
@@ -73,22 +73,23 @@ class CpuKernel:
             return results
         targets = results
         grouped = heads != k.shape[1]
-        decoder = self._of_few_rows(True) if grouped else None
+        decoder = self._of_few_rows(True, pipeline.FEW_ROWS) if grouped else None
         if decoder is not None and q_len == 1:
             group = heads // k.shape[1]
             q, targets = _group_heads(q, group), [_group_heads(target, group) for target in targets]
             worker, signature = decoder
         elif q_len <= pipeline.FEW_ROWS[0]:
-            worker, signature = self._of_few_rows(False)
+            worker, signature = self._of_few_rows(False, pipeline.ONE_ROW if q_len == 1 else pipeline.FEW_ROWS)
         launch(worker, (q, k, v), captures, signature.scalars, targets, signature.block_q)
         return results
 
-    def _of_few_rows(self, packed: bool) -> tuple[Worker, Signature]:
-        if packed not in self._small:
+    def _of_few_rows(self, packed: bool, blocks: tuple[int, int]) -> tuple[Worker, Signature]:
+        key = packed, blocks
+        if key not in self._small:
             with LOCK:
-                if packed not in self._small:
-                    self._small[packed] = _compile(self._source, few=True, pack_heads=packed)
-        return self._small[packed]
+                if key not in self._small:
+                    self._small[key] = _compile(self._source, blocks, packed)
+        return self._small[key]
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""
@@ -108,10 +109,10 @@ def compile_module(source: str) -> CpuKernel:
     return kernel
 
 
-def _compile(source: str, few: bool = False, pack_heads: bool = False) -> tuple[Worker, Signature]:
+def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) -> tuple[Worker, Signature]:
+    """`blocks` are other block sizes than usual."""
     _COMPILED["count"] += 1
     first = f"attn-pack-heads,{pipeline.ONLINE}" if pack_heads else pipeline.ONLINE
-    blocks = pipeline.FEW_ROWS if few else ()
     key = disk_cache.key_of(source, first, str(blocks), pipeline.TILES, pipeline.LLVM, host().name, disk_cache.version("cpu"))
     found = disk_cache.load(key, SUFFIX)
     with ir.Context() as context:

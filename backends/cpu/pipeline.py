@@ -15,6 +15,9 @@ _BLOCK_Q, _BLOCK_KV = 32, 64
 FEW_ROWS = (16, _BLOCK_KV)
 """Block sizes for so few query rows that they fill no more than one vector."""
 
+ONE_ROW = (1, _BLOCK_KV)
+"""Those for a single one: vectors lie along the head dimension."""
+
 # Chunks of linear attention: what a position costs beside the state grows with them, how often the state is read and written falls.
 # Where channels have decays of their own, products of a chunk cost exponentials, too.
 _CHUNK, _CHANNEL_CHUNK = 32, 16

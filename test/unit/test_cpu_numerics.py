@@ -65,7 +65,8 @@ def test_length_does_not_recompile():
     from attn_mlir.backends.cpu.driver import compile_count
 
     attention = attn_mlir.Attention(mask_mod=masks.sliding_window(9))
-    attention(*tensors(1, 2, 2, 5, 5, 24, 24, torch.float32))  # compiles a kernel for few queries, and one for more
+    for queries in (5, 1):  # compiles a kernel for few queries, one for a single one, and one for more
+        attention(*tensors(1, 2, 2, queries, 5, 24, 24, torch.float32))
     before = compile_count()
     for shape in ((3, 4, 4, 33, 70), (1, 1, 1, 200, 1), (2, 3, 3, 64, 64), (1, 5, 5, 1, 9)):
         attention(*tensors(*shape, 24, 24, torch.float32))

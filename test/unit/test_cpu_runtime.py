@@ -146,15 +146,17 @@ def test_code_for_other_machines(monkeypatch, vector_bytes, registers, features)
 
 
 def test_few_queries_have_smaller_blocks():
-    """A kernel of their own, compiled when there are such queries; the values are those of more."""
+    """A kernel of their own, and a single one another, compiled when there are such queries; the values are those of more."""
     kernel = compiled(SOFTMAX)
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 40, 64)
     whole = kernel.run(q, k, v, [])[0]
     assert not kernel._small
-    part = kernel.run(q[:, :, :16], k[:, :, :16], v[:, :, :16], [])[0]
-    assert (part - whole[:, :, :16]).abs().max() < 1e-6
-    assert kernel._small[False][1].block_q == 16 < kernel._signature.block_q
+    for count in (16, 1):
+        part = kernel.run(q[:, :, :count], k[:, :, :count], v[:, :, :count], [])[0]
+        assert (part - whole[:, :, :count]).abs().max() < 1e-6
+    assert [signature.block_q for _, signature in kernel._small.values()] == [16, 1]
+    assert kernel._signature.block_q > 16
 
 
 @pytest.mark.parametrize("rows", [1, 5, 17, 48])

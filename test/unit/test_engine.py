@@ -237,6 +237,7 @@ def test_names_of_sizes_need_no_new_kernel_for_new_sizes() -> None:
     shape = meta_tensor("B", "H", "S", 16, dtype=torch.float32)
     mod = AttentionEngine((shape, shape, shape), CustomIO({}), score_mod=scaled, mask_mod=causal, online_func=attn_mlir.OnlineSoftmax())
     mod(*eh.inputs(sq=3, d=16))
+    mod(*eh.inputs(sq=1, d=16))
     count = compile_count()
     for b, h, s in ((1, 2, 77), (3, 1, 128), (2, 5, 1)):
         qkv = eh.inputs(b=b, h=h, sq=s, d=16)

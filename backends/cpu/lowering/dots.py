@@ -1,6 +1,6 @@
 """Rules for matrix products: outer products of broadcast elements with vectors of query rows."""
 
-from attn_mlir.backends.cpu.lowering import emit, pairs
+from attn_mlir.backends.cpu.lowering import emit, pairs, single_row
 from attn_mlir.backends.cpu.lowering.blocks import blocked, overlapping
 from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, RowTile
 from attn_mlir.mlir import ir, scf, vector
@@ -22,6 +22,10 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
     depth = ir.RankedTensorType(op.operands[0].type).shape[1]
     target = LaneTile(context.buffer(op))
     count = context.values[_extent_of(op.operands[1])]
+    context.values[op.results[0]] = target
+    if context.lanes == 1:
+        single_row.scores(context, left, right, target, depth, _value(count))
+        return
     rows = context.target.rows_per_step(context.lanes, context.score_bytes)
 
     def block(first: ir.Value, rows: int) -> None:
@@ -43,7 +47,6 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
             context.store_column(total, target, emit.add(first, emit.index(r)))
 
     overlapping(_value(count), rows, block)
-    context.values[op.results[0]] = target
 
 
 def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
@@ -61,6 +64,10 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
     rows = context.target.rows_per_step(context.lanes, context.score_bytes)
     if not isinstance(accumulator, LaneTile):
         raise TypeError("products accumulate into query rows")
+    context.values[op.results[0]] = accumulator
+    if context.lanes == 1:
+        single_row.accumulate(context, left, right, accumulator, scale, columns, count)
+        return
 
     def block(first: ir.Value, rows: int) -> None:
         positions = [emit.add(first, emit.index(r)) for r in range(rows)]
@@ -82,7 +89,6 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
             context.store_column(pairs.add_scaled(old, scale, total), accumulator, position)
 
     blocked(emit.index(0), emit.index(columns), rows, block)
-    context.values[op.results[0]] = accumulator
 
 
 def _extent_of(tile: ir.Value) -> ir.Value:
