@@ -48,6 +48,7 @@ class Tile(Pass):
     `widen`, products of linear attention multiply scores even where its inputs have 16 bits. With `flushing`, products take numbers below
     2^-14 in f16 as 0: then weights of a sweep with products of its output (not where channels have decays), and what enters the state of a
     backward sweep, are two tiles, rounded and what that leaves out.
+    With `slots`, programs of "elements" scatter to slots, as those of "pairs" do, not one after the other.
     """
 
     name = "attn-tile"
@@ -58,6 +59,7 @@ class Tile(Pass):
     sub_chunk: int = 16
     widen: bool = False
     flushing: bool = False
+    slots: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
@@ -118,7 +120,7 @@ class Tile(Pass):
             case "attn.pairs":
                 build_pairs(function, op, makers, block_q, block_kv, self.whole)
             case "attn.elements":
-                build_elements(function, op, makers, block_q)
+                build_elements(function, op, makers, block_q, self.slots)
             case "attn.chunk":
                 block_kv = self._blocks(function)[1] if "tile.blocks" in function.attributes else None
                 choices = Choices(self.prefix, self.sub_chunk, self.widen, self.flushing)

@@ -9,6 +9,7 @@ from attn_mlir.mlir import arith, func, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, pieces
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+from attn_mlir.passes.tiling.scatter import disjoint
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,19 @@ def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir
             func.ReturnOp([])
 
 
-def build_elements(function: ir.Operation, elements: ir.Operation, makers: Sequence[ir.Operation], rows: int) -> None:
-    """Inserts the kernel of an `attn.elements` and its consumers before the function. `makers` make the function's results."""
+def build_elements(function: ir.Operation, elements: ir.Operation, makers: Sequence[ir.Operation], rows: int, slots: bool) -> None:
+    """Inserts the kernel of an `attn.elements` and its consumers before the function. `makers` make the function's results.
+
+    With `slots`, programs scatter to slots of their own; else one after the other.
+    """
     cluster = [elements, *[use.owner.operation for use in elements.results[0].uses]]
-    outputs = [Output(op, "scatter", (False, False, False)) if op.name == "attn.scatter" else Output(op, "store") for op in makers]
+
+    def output(op: ir.Operation) -> Output:
+        if op.name != "attn.scatter":
+            return Output(op, "store")
+        return Output(op, "scatter", disjoint(op, 2) if slots else (False, False, False))
+
+    outputs = [output(op) for op in makers]
     scattered = any(op.name == "attn.scatter" for op in makers)
     element = block_of(pieces(elements, "attn.element")[0])
     weights = list(list(element.operations)[-1].operation.operands)
@@ -78,11 +88,11 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
         frame = Frame(function, cluster, outputs)
         attributes = {"grid": "elements", "block_q": rows, "block_kv": 1, "over": argument_number(elements.operands[0])}
         score = next((weight.type for weight in weights), ir.F32Type.get())
-        frame.describe({**attributes, "score": ir.TypeAttr.get(score), "serial": ir.BoolAttr.get(scattered)}, outputs)
+        frame.describe({**attributes, "score": ir.TypeAttr.get(score), "serial": ir.BoolAttr.get(scattered and not slots)}, outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             like = frame.get(elements.operands[0])
-            work = _Elements(frame, element, rows_of(like, rows), like, rows)
+            work = _Elements(frame, element, rows_of(like, rows), like, rows, slots)
             for op, target in zip(makers, frame.outputs, strict=True):
                 if op.name == "attn.scatter":
                     work.scatter(op, target)
@@ -94,8 +104,8 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
 class _Elements:
     """The elements of one program's rows; each output computes the weight it needs."""
 
-    def __init__(self, frame: Frame, element: ir.Block, rows: Rows, like: ir.Value, size: int) -> None:
-        self._frame, self._element, self._rows, self._size = frame, element, rows, size
+    def __init__(self, frame: Frame, element: ir.Block, rows: Rows, like: ir.Value, size: int, slots: bool) -> None:
+        self._frame, self._element, self._rows, self._size, self._slots = frame, element, rows, size, slots
         type_ = ir.MemRefType(like.type)
         self._columns = [memref.DimOp(like, constant_index(3)).result] if type_.rank == 4 else []
 
@@ -128,8 +138,8 @@ class _Elements:
             positions = self._positions(indices)
             i1 = ir.IntegerType.get_signless(1)
             always = arith.ConstantOp(i1, ir.IntegerAttr.get(i1, 1)).result
-            slots = [constant_index(0), self._rows.h, self._rows.b]
+            chunk = build.program_id(0) if self._slots else constant_index(0)
             own = self._frame.scalars().inline(region, positions)
-            return self._weight(op, positions), always, [slots[0], slots[2], slots[1], *own]
+            return self._weight(op, positions), always, [chunk, self._rows.b, self._rows.h, *own]
 
         build.scatter_add(target, [self._rows.count, *self._columns], body)

@@ -22,7 +22,7 @@ _KINDS = {"attn.query_sum": "accumulate", "attn.key_sum": "store", "attn.scatter
 def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], keys: int, queries: int, whole: bool) -> None:
     """Inserts the kernel before the function. `makers` are the ops that make the function's results; for `whole` see `attn-tile`."""
     cluster = [pairs, *[use.owner.operation for use in pairs.results[0].uses]]
-    outputs = [Output(op, _KINDS[op.name], disjoint(op) if op.name == "attn.scatter" else ()) for op in makers]
+    outputs = [Output(op, _KINDS[op.name], disjoint(op, 3) if op.name == "attn.scatter" else ()) for op in makers]
     query, key = pieces(pairs, "attn.product")[0].operands
     with pairs.location:
         frame = Frame(function, cluster, outputs, ["chunk"])

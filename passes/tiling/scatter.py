@@ -17,12 +17,15 @@ def depends_on(block: ir.Block, position: int, outputs: list[int] | None = None)
     return any(yielded[n] in values for n in (range(len(yielded)) if outputs is None else outputs))
 
 
-def disjoint(scatter: ir.Operation) -> tuple[bool, bool, bool]:
-    """Whether pairs of different chunks of keys, heads and batches never meet: some index is the key, the head or the batch itself."""
+def disjoint(scatter: ir.Operation, chunked: int) -> tuple[bool, bool, bool]:
+    """Whether programs of different chunks, heads and batches never meet: some index is that one of the region's arguments itself.
+
+    Chunks are of argument number `chunked`: keys of pairs (3), rows of elements (2).
+    """
     block = block_of(scatter)
     pool = Pool()
-    variables = [pool.leaf("var", name, 0) for name in ("b", "h", "q_idx", "kv_idx")]
+    variables = [pool.leaf("var", f"index_{n}", 0) for n in range(len(block.arguments))]
     reader = Reader(pool, dict(zip(block.arguments, variables, strict=True)))
     indices = [reader.read(value) for value in list(block.operations)[-1].operation.operands]
-    batch, head, _, key = (any(index is variable for index in indices) for variable in variables)
-    return key, head, batch
+    batch, head, chunk = (any(index is variables[n] for index in indices) for n in (0, 1, chunked))
+    return chunk, head, batch

@@ -1,4 +1,5 @@
 // RUN: attn-opt %s -p 'attn-tile{block-q=16},canonicalize,cse' --split-input-file | FileCheck %s
+// RUN: attn-opt %s -p 'attn-tile{block-q=16 slots=true},canonicalize,cse' --split-input-file | FileCheck %s --check-prefix SLOTS
 
 // Elements: blocks of rows; collected weights are stored, scattered ones added, by one program after the other.
 
@@ -16,7 +17,14 @@
 // CHECK-NEXT:      memref.load %[[X]][%{{.*}}, %{{.*}}, %[[AT]], %[[D]]]
 // CHECK:         "tile.store"(%[[TILE]], %[[OUT]], %{{.*}}, %{{.*}}, %[[BEGIN]], %[[COUNT:[^)]*]])
 // CHECK:         "tile.scatter_add"(%[[SUM]], %[[COUNT]], %c8) ({
-// CHECK:           "tile.scatter_yield"
+// CHECK:           "tile.scatter_yield"(%{{.*}}, %true, %c0, %
+
+// With `slots`, every block of rows adds in slots of its own; programs meet unless an index of the read keeps them apart.
+// SLOTS-LABEL: func.func @elements(
+// SLOTS-SAME:    disjoint = {{\[}}[], [false, false, false]], grid = "elements"
+// SLOTS-SAME:    serial = false
+// SLOTS:         %[[BLOCK:.*]] = "tile.program_id"() {axis = 0 : i64}
+// SLOTS:         "tile.scatter_yield"(%{{.*}}, %true, %[[BLOCK]], %
 func.func @elements(%table: tensor<?xf32>, %x: !t) -> (!t, tensor<?xf32>) {
   %w = "attn.elements"(%x) ({
     "attn.element"() ({
