@@ -284,6 +284,28 @@ def test_gradients_of_decays_of_channels() -> None:
 
 
 @needs_host_clang
+@pytest.mark.parametrize(("columns", "middle"), [(16, 72), (256, 20)])
+def test_gradients_of_decays_of_channels_with_sequences(columns: int, middle: int) -> None:
+    """A long sequence, an empty one and a short one: what makes the decays' gradient is a loop, whose large tiles are never whole.
+
+    It adds up rows of states too: so many that a lane has one, or four.
+    """
+    torch.manual_seed(0)
+    length, bounds = middle + 6, [0, middle, middle, middle + 6]
+    x = [torch.randn(1, 1, length, n).div(scale).half() for n, scale in ((columns, columns**0.5), (columns, 1), (16, 1))]
+    x += [-torch.rand(1, 1, length, columns)]
+    mine, exact = [y.clone().requires_grad_() for y in x], [y.double().requires_grad_() for y in x]
+    q, k, v, decay = mine
+    o = linear_attention(q, k, v, decay, cu_seqlens=torch.tensor(bounds), device=EMULATED, scale=1.0)
+    want = reference(*exact, cu_seqlens=bounds)[0]
+    grad = torch.randn(o.shape).half()
+    got = [o.detach(), *torch.autograd.grad(o, mine, grad)]
+    wanted = [want.detach(), *torch.autograd.grad(want, exact, grad.double())]
+    for name, found, right in zip(("o", "q", "k", "v", "decay"), got, wanted, strict=True):
+        assert error(found.double().numpy(), right.numpy()) < 0.004, name
+
+
+@needs_host_clang
 @pytest.mark.parametrize(("gate", "element"), [(-0.01, "bf16"), (-1.0, "bf16"), (-10.0, "bf16"), (-6.0, "f16"), (-10.0, "f16")])
 @pytest.mark.parametrize("shape", [(100,), (100, 32)])
 def test_gradients_of_strong_decays(shape: tuple[int, ...], element: str, gate: float) -> None:

@@ -14,12 +14,15 @@ def only_sums(op: ir.Operation, block: ir.Block) -> bool:
 
 
 def loaded_ahead(block: ir.Block) -> list[ir.Operation]:
-    """Loads, and maps of what is in global memory, that depend on nothing a turn of the loop computes: they are made one turn ahead."""
+    """Loads, and maps of what is in global memory, that depend on nothing a turn of the loop computes: they are made one turn ahead.
+
+    Not sums along rows: their parts lie in shared memory, not in registers that could wait for their turn.
+    """
     found: list[ir.Operation] = []
     for op in operations(block):
         if op.name == "tile.load":
             values = list(op.operands)
-        elif op.name == "tile.map" and not any(inner.name == "tensor.extract" for inner in walk(op)):
+        elif op.name == "tile.map" and not _adds_up(op) and not any(inner.name == "tensor.extract" for inner in walk(op)):
             values = [v for inner in [op, *walk(op)] for v in inner.operands]
         else:
             continue
@@ -34,6 +37,10 @@ def _is_computed(value: ir.Value, block: ir.Block) -> bool:
     if op is None or op.block != block:
         return op is None and is_tile(value)
     return is_tile(value) or any(_is_computed(operand, block) for operand in op.operands)
+
+
+def _adds_up(op: ir.Operation) -> bool:
+    return len(ir.ArrayAttr(op.attributes["reductions"])) > 0
 
 
 def _varies(op: ir.Operation) -> bool:

@@ -106,7 +106,7 @@ class Sweep:
         step = core.value(op.operands[2])
         index = core.names.fresh("at")
         sums = self._sums_first(op, index)
-        ahead = [] if sums else loaded_ahead(inner)
+        ahead = [] if sums else [other for other in loaded_ahead(inner) if not self.streams.takes(other)]
         nexts = [self._next(other) for other in ahead]
         fetch = core.names.fresh("fetch")
         if ahead:
