@@ -21,16 +21,22 @@ MAX_STATE = 512
 """Columns of q, k and v in linear attention, whose states programs may share."""
 
 
-def check_types(module: ir.Module, vendor: str) -> None:
-    """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes; `vendor` is "NVIDIA" or "AMD"."""
+def check_types(module: ir.Module, vendor: str, recurrent: Sequence[str] = ELEMENTS) -> None:
+    """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes.
+
+    `vendor` is "NVIDIA" or "AMD", `recurrent` the element types of its linear attention.
+    """
     inputs = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value).inputs
     q, v = ir.RankedTensorType(inputs[0]), ir.RankedTensorType(inputs[2])
-    if str(q.element_type) not in ELEMENTS:
+    linear = bool(find_all(module.operation, "attn.linear_attention"))
+    taken = recurrent if linear else ELEMENTS
+    if str(q.element_type) not in taken:
+        kinds, casts = ("16-bit and f32", ".float() or .bfloat16()") if "f32" in taken else ("16-bit", ".half() or .bfloat16()")
         raise UnsupportedError(
-            f"kernels for {vendor} GPUs take 16-bit inputs, but q, k and v are {q.element_type}: cast them with .half() or .bfloat16() "
+            f"kernels for {vendor} GPUs take {kinds} inputs, but q, k and v are {q.element_type}: cast them with {casts} "
             "(scores and sums are float32 all the same), or compute on the CPU"
         )
-    most = MAX_STATE if find_all(module.operation, "attn.linear_attention") else MAX_COLUMNS
+    most = MAX_STATE if linear else MAX_COLUMNS
     for name, columns in (("q", q.shape[3]), ("v", v.shape[3])):
         if columns > most:
             raise UnsupportedError(
