@@ -1,4 +1,4 @@
-"""Numbers as attributes of ops."""
+"""Numbers and flags as attributes of ops."""
 
 from attn_mlir.mlir import ir
 
@@ -6,3 +6,8 @@ from attn_mlir.mlir import ir
 def i64(value: int) -> ir.IntegerAttr:
     """An i64 attribute; needs an active context."""
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def flag(op: ir.Operation, name: str) -> bool:
+    """A boolean attribute, false where there is none."""
+    return name in op.attributes and ir.BoolAttr(op.attributes[name]).value

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape, with_all_heads
 from attn_mlir.mlir import ir
 from attn_mlir.passes.linear_scale import scale_of
-from attn_mlir.passes.regions import alike, block_of, piece
+from attn_mlir.passes.regions import alike, block_of, maker, piece
 
 LINEAR = ("attn.linear_attention", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
 _SWEEPS = ("attn.linear_attention", "attn.chunk")
@@ -58,10 +58,8 @@ def gradient_of(sweep: ir.Operation) -> ir.Operation | None:
 
 def sweep_of(op: ir.Operation) -> ir.Operation | None:
     """The backward sweep that stores this gradient of log decays; None where it is anything else."""
-    if op.name != "attn.decay_gradient" or isinstance(op.opview.b.owner, ir.Block):
-        return None
-    sweep = op.opview.b.owner.operation
-    gradient = gradient_of(sweep) if sweep.name in _SWEEPS else None
+    sweep = maker(op.opview.b, *_SWEEPS) if op.name == "attn.decay_gradient" else None
+    gradient = gradient_of(sweep) if sweep is not None else None
     return sweep if gradient is not None and gradient == op else None
 
 
@@ -83,7 +81,7 @@ def follower_of(sweep: ir.Operation) -> ir.Operation | None:
 def _have_same_states(first: ir.Operation, op: ir.Operation) -> bool:
     a, b = first.opview, op.opview
     swapped = [(a.k, b.v), (a.v, b.k), (with_all_heads(first), with_all_heads(op))]
-    same = [(x, y) for name in ("decay", "initial_state", "offsets") for x, y in [(getattr(a, name), getattr(b, name))]]
+    same = [(getattr(a, name), getattr(b, name)) for name in ("decay", "initial_state", "offsets")]
     if a.channels.value != "none" or b.channels.value != "none" or a.direction.value != b.direction.value or a.state.value == b.state.value:
         return False
     if any(piece(sweep, name) is not None for sweep in (first, op) for name in ("attn.query", "attn.value")):

@@ -25,6 +25,11 @@ def maker(value: ir.Value, *names: str) -> ir.Operation | None:
     return op if op is not None and (not names or op.name in names) else None
 
 
+def is_constant(value: ir.Value) -> bool:
+    """Whether an `arith.constant` makes it."""
+    return maker(value, "arith.constant") is not None
+
+
 def pieces(attention: ir.Operation, name: str) -> list[ir.Operation]:
     """The pieces of an `attn.attention` or `attn.online` called `name`, e.g. "attn.step", in order."""
     return [op.operation for op in attention.regions[0].blocks[0].operations if op.operation.name == name]

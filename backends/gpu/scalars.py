@@ -20,6 +20,7 @@ from attn_mlir.backends.gpu.scalar_printer import Printer, float_literal, is_wra
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import is_constant
 
 __all__ = ["Names", "Scalars", "dependence", "float_literal", "frontier"]
 
@@ -111,7 +112,7 @@ class Scalars:
         Raises UnsupportedError for ops that cannot be printed.
         """
         text = self._operand(value)
-        if re.fullmatch(r"\w+", text) or _is_constant(value):
+        if re.fullmatch(r"\w+", text) or is_constant(value):
             return text
         return self._declare(value, text)
 
@@ -135,7 +136,7 @@ class Scalars:
         is_read = op.name in ("memref.load", "tensor.extract")
         named = re.fullmatch(r"[A-Za-z_]\w*", text) is not None and not is_read
         small = len(text) <= _INLINE and _used_once(value) and _own_name(op) is None and op.name != "memref.load"
-        if named or small or _is_constant(value):
+        if named or small or is_constant(value):
             self._known[value] = text
             return text
         return self._declare(value, text)
@@ -178,12 +179,8 @@ def frontier(block: ir.Block, depends: dict[ir.Value, frozenset[int]], arguments
         op = view.operation
         inside = bool(op.results) and all(depends[result] <= arguments for result in op.results)
         if not inside:
-            found += [v for v in op.operands if depends.get(v) == arguments and not isinstance(v.owner, ir.Block) and not _is_constant(v)]
+            found += [v for v in op.operands if depends.get(v) == arguments and not isinstance(v.owner, ir.Block) and not is_constant(v)]
     return list(dict.fromkeys(found))
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"
 
 
 def _used_once(value: ir.Value) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from attn_mlir.dialects.attn.linear import segment_of, state_shape, with_all_heads
+from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape, with_all_heads
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.linear_roles import follower_of, gradient_of
@@ -105,7 +105,7 @@ class _Sweep:
         self._forward = self._view.direction.value == "forward"
         self._columns, self._blocks = block_kv, self._view.v.type.shape[3] // block_kv
         self._transposed = self._view.state.value == "vk"
-        self._choices, self._segment = choices, segment_of(op)
+        self._choices, self._segment, self._interval = choices, segment_of(op), interval_of(op) or self._chunk
         self._whole = self._view.offsets is None and self._segment is None
 
     def _sub(self) -> int:
@@ -260,14 +260,13 @@ class _Sweep:
     def _keep(self, chunk: Chunk, sequence: Sequence, state: ir.Value, target: ir.Value, place: tuple[int, ir.Value, ir.Value]) -> None:
         """Stores the state at a boundary of the chunk, where an interval begins with it."""
         rows, state_row, height = place
-        interval = ir.IntegerAttr(self._op.attributes["interval"]).value
-        step = constant_index(interval)
+        step = constant_index(self._interval)
 
         def write() -> None:
             row = arith.AddIOp(self._state_row(chunk, sequence, rows), state_row).result
             build.store(state, target, sequence.batch, sequence.head, row, height)
 
-        if interval == self._chunk:
+        if self._interval == self._chunk:
             write()
             return
         first = arith.CmpIOp(arith.CmpIPredicate.eq, arith.RemSIOp(chunk.start, step).result, constant_index(0)).result
@@ -278,7 +277,7 @@ class _Sweep:
 
     def _state_row(self, chunk: Chunk, sequence: Sequence, rows: int) -> ir.Value:
         """Where states of so many rows have that of the chunk's interval."""
-        step = constant_index(ir.IntegerAttr(self._op.attributes["interval"]).value)
+        step = constant_index(self._interval)
         number = arith.DivSIOp(chunk.start if self._segment is None else chunk.begin, step).result
         if self._view.offsets is not None:
             before = arith.AddIOp(arith.DivSIOp(sequence.begin, step).result, sequence.state).result

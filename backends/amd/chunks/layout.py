@@ -1,6 +1,7 @@
 """What is decided about the tiles of a sweep before it is printed: which are results of products, and which way lanes look at them."""
 
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, maker, operations, yielded
+from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
@@ -105,8 +106,7 @@ def wants(tile: ir.Value) -> set[str]:
 
 def transposes(op: ir.Operation) -> tuple[bool, bool]:
     """Whether a product transposes its first, and its second factor."""
-    flags = [ir.BoolAttr(op.attributes[name]).value if name in op.attributes else False for name in ("transpose_a", "transpose_b")]
-    return flags[0], flags[1]
+    return flag(op, "transpose_a"), flag(op, "transpose_b")
 
 
 def remainders(kernel: ir.Operation) -> set[ir.Value]:

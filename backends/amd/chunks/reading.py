@@ -7,7 +7,7 @@ from attn_mlir.backends.amd.chunks.tiles import Grid, Held, Partial, Vector
 from attn_mlir.backends.gpu.structure import body, constant, is_row, operations
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import walk
+from attn_mlir.passes.regions import is_constant, walk
 
 
 class Reading:
@@ -61,7 +61,7 @@ class Reading:
                     continue
                 tile = copies.vector(value)
                 own = layout is None and indices == list(block.arguments)
-                if isinstance(tile, Vector) and not own and not _is_number(indices[0]):
+                if isinstance(tile, Vector) and not own and not is_constant(indices[0]):
                     copies.vector_copy(value)
                 continue
             tile = core.tiles[value]
@@ -84,7 +84,3 @@ def are_neighbours(layout: Held) -> bool:
     """Whether the threads of a row are a power of two of neighbouring lanes."""
     count = layout.padded // layout.width
     return not layout.patches and count in (4, 8, 16, 32, 64)
-
-
-def _is_number(value: ir.Value) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"

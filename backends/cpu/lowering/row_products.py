@@ -8,6 +8,7 @@ from attn_mlir.backends.cpu.lowering.context import Context, RowMajor
 from attn_mlir.backends.cpu.lowering.prefetch import ask, taken
 from attn_mlir.backends.cpu.lowering.row_tiles import counted, elements_of, get_tile, padded, tile_in
 from attn_mlir.backends.cpu.lowering.transpose import transpose
+from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import arith, ir, scf, vector
 
 
@@ -29,7 +30,7 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
 
 def _is_exchanged(context: Context, op: ir.Operation) -> bool:
     """Whether less is turned where the factors of a product with a transposed one change places."""
-    if not _flag(op, "transpose_b") or _flag(op, "transpose_a"):
+    if not flag(op, "transpose_b") or flag(op, "transpose_a"):
         return False
     a, b = (0 if value in context.transposed else _size(context, value) for value in op.operands)
     return a + _size(context, op.results[0]) < b
@@ -37,10 +38,6 @@ def _is_exchanged(context: Context, op: ir.Operation) -> bool:
 
 def _size(context: Context, tile: ir.Value) -> int:
     return elements_of(tile.type, context.lanes, context.score)
-
-
-def _flag(op: ir.Operation, name: str) -> bool:
-    return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
 
 
 def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
@@ -91,9 +88,9 @@ def _multiply(
     if exchanged:
         first, second = second, first
     a = get_tile(context, first)
-    left = _Left(a, _flag(op, "transpose_a"))
+    left = _Left(a, flag(op, "transpose_a"))
     depth = a.rows if left.transposed else a.columns
-    right = _transposed(context, second) if _flag(op, "transpose_b") else get_tile(context, second)
+    right = _transposed(context, second) if flag(op, "transpose_b") else get_tile(context, second)
     vectors = target.width // context.lanes
     rows, wide = block_sizes(target.rows, vectors, context.target.registers)
     down, across = -(-target.rows // rows), -(-vectors // wide)

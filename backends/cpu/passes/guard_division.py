@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import walk
+from attn_mlir.passes.regions import is_constant, walk
 
 _DIVISIONS = ("arith.divsi", "arith.floordivsi", "arith.ceildivsi", "arith.remsi")
 _LEAST = -(2**63)
@@ -20,7 +20,7 @@ class GuardDivision(Pass):
     name = "cpu-guard-division"
 
     def run(self, module: ir.Operation) -> bool:
-        for op in [op for op in walk(module) if op.name in _DIVISIONS and not _is_constant(op.operands[1])]:
+        for op in [op for op in walk(module) if op.name in _DIVISIONS and not is_constant(op.operands[1])]:
             with op.location, ir.InsertionPoint(op):
                 op.operands[1] = _safe(op.operands[0], op.operands[1])
         return True
@@ -40,7 +40,3 @@ def _constant(type_: ir.Type, number: int) -> ir.Value:
         return arith.constant(type_, number)
     element = ir.IntegerAttr.get(type_.element_type, number)
     return arith.constant(type_, ir.DenseElementsAttr.get_splat(type_, element))
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"

@@ -11,6 +11,7 @@ from attn_mlir.backends.cpu.lowering.kernel import score_type
 from attn_mlir.backends.cpu.lowering.row_tiles import elements_of
 from attn_mlir.backends.cpu.passes.triangles import zeros_of
 from attn_mlir.backends.cpu.target import host
+from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
@@ -36,9 +37,9 @@ def schedule_rows(kernel: ir.Operation) -> bool:
         return False
     for op in find_all(kernel, "tile.dot", *_ACCUMULATE):
         side = zeros_of(list(op.operands)[-2])
-        if side is not None and not ("transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value):
+        if side is not None and not flag(op, "transpose_a"):
             op.attributes["zeros"] = ir.StringAttr.get(side, op.context)
-    transposing = [op for op in find_all(kernel, "tile.dot", *_ACCUMULATE) if _transposes(op)]
+    transposing = [op for op in find_all(kernel, "tile.dot", *_ACCUMULATE) if flag(op, "transpose_b")]
     made = [op.results[0] for op in transposing if op.name == "tile.dot"]
     turned = [value for op in transposing for value in list(op.operands)[-2:]]
     scratch = [max((elements_of(tile.type, buffers.lanes, buffers.score) for tile in tiles), default=0) for tiles in (made, turned)]
@@ -48,10 +49,6 @@ def schedule_rows(kernel: ir.Operation) -> bool:
     kernel.attributes["tile.layout"] = ir.StringAttr.get("row_major", kernel.context)
     kernel.attributes["tile.target"] = ir.StringAttr.get("cpu", kernel.context)
     return True
-
-
-def _transposes(op: ir.Operation) -> bool:
-    return ir.BoolAttr(op.attributes["transpose_b"]).value
 
 
 @dataclass

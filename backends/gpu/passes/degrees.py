@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from attn_mlir.mlir import ir
+from attn_mlir.passes.simplification.folding import number
 
 
 class Mismatch(Exception):
@@ -123,9 +124,9 @@ class Degrees:
                 return Degree(degrees[0].old, degrees[0].new)
             case "math.log" if not degrees[0].log:
                 return Degree(degrees[0].old, degrees[0].new, True)
-            case "arith.cmpf" if not any(degree.log for degree in degrees) and _number(op.operands[1]) == 0.0:
+            case "arith.cmpf" if not any(degree.log for degree in degrees) and number(op.operands[1]) == 0.0:
                 return _PLAIN
-            case "arith.cmpf" if _number(op.operands[1]) == _LOWEST:
+            case "arith.cmpf" if number(op.operands[1]) == _LOWEST:
                 return _PLAIN  # asks whether there was a key at all
             case "arith.select" if degrees[0].plain:
                 return self._choice(op, degrees)
@@ -135,15 +136,15 @@ class Degrees:
         a, b = degrees
         if (a.log or a.plain) and (b.log or b.plain):
             return Degree(a.old + sign * b.old, a.new + sign * b.new, True)
-        if a == b or _number(op.operands[1]) == 0.0:
+        if a == b or number(op.operands[1]) == 0.0:
             return a
         raise Mismatch
 
     def _choice(self, op: ir.Operation, degrees: list[Degree]) -> Degree:
         _, a, b = degrees
         for one, other, value in ((a, b, op.operands[2]), (b, a, op.operands[1])):
-            number = _number(value)
-            if one == other or (number is not None and (math.isinf(number) if one.log else number == 0.0)):
+            known = number(value)
+            if one == other or (known is not None and (math.isinf(known) if one.log else known == 0.0)):
                 return one
         raise Mismatch
 
@@ -152,10 +153,3 @@ def _product(a: Degree, b: Degree) -> Degree:
     if a.log or b.log:
         raise Mismatch
     return Degree(a.old + b.old, a.new + b.new)
-
-
-def _number(value: ir.Value) -> float | None:
-    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "arith.constant":
-        return None
-    attribute = value.owner.operation.attributes["value"]
-    return ir.FloatAttr(attribute).value if isinstance(attribute, ir.FloatAttr) else None

@@ -49,7 +49,7 @@ def _merge_one(map_: ir.Operation) -> bool:
 
 def _added(value: ir.Value) -> ir.Operation | None:
     """The element of a tile that is a term of this sum, with sign +, and is used nowhere else."""
-    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    op = maker(value)
     if op is None or _only_user(value) is None:
         return None
     if op.name == "tensor.extract":

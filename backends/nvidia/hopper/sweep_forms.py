@@ -48,11 +48,6 @@ def made(value: ir.Value, *names: str) -> ir.Operation:
     return op
 
 
-def flag(op: ir.Operation, name: str) -> bool:
-    """A boolean attribute, false where there is none."""
-    return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
-
-
 def rank(value: ir.Value) -> int:
     """Of a tile."""
     return ir.RankedTensorType(value.type).rank

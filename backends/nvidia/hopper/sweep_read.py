@@ -6,7 +6,6 @@ from attn_mlir.backends.gpu.structure import body, constant, maker, operations, 
 from attn_mlir.backends.nvidia.hopper.sweep_forms import (
     Input,
     OtherKernelError,
-    flag,
     input_of,
     made,
     need,
@@ -15,6 +14,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_forms import (
     view_of,
 )
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows, read_rows, rests, scales_rows
+from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
 CHUNK = 64

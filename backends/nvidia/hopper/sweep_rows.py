@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.structure import body, constant, maker, operations, yielded
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, flag, input_of, is_copy, is_rest, made, need, rank, sources
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, input_of, is_copy, is_rest, made, need, rank, sources
+from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import arith, ir
 
 

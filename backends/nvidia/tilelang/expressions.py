@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.tilelang.names import Names, hint, role
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import is_constant
 
 Read = Callable[[ir.Operation, list[str]], str]
 
@@ -69,11 +70,6 @@ def number(value: float, type_: ir.Type) -> str:
         text = f'T.infinity("{dtype}")'
         return f"(-{text})" if value < 0 else text
     return repr(value) if dtype == "float32" else f"T.{dtype}({value!r})"
-
-
-def is_constant(value: ir.Value) -> bool:
-    """Whether an `arith.constant` makes it."""
-    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"
 
 
 class Expressions:

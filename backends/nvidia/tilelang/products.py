@@ -4,6 +4,7 @@ from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import VECTOR, alignment, memory_type
 from attn_mlir.backends.nvidia.tilelang.tiles import InMemory, Tile, bound, exact, padded
+from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -88,13 +89,12 @@ def _policy(context: Context, rows: int) -> str:
 
 def turns(op: ir.Operation) -> bool:
     """Whether a product transposes its first factor."""
-    return "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value
+    return flag(op, "transpose_a")
 
 
 def _turned(op: ir.Operation) -> str:
     """Which factors of a product are transposed."""
-    flags = [name for name in ("transpose_a", "transpose_b") if name in op.attributes and ir.BoolAttr(op.attributes[name]).value]
-    return "".join(f"transpose_{flag[-1].upper()}=True, " for flag in flags)
+    return "".join(f"transpose_{name[-1].upper()}=True, " for name in ("transpose_a", "transpose_b") if flag(op, name))
 
 
 def print_dot(context: Context, op: ir.Operation) -> None:

@@ -100,12 +100,22 @@ def problem_of(q: Any, k: Any, v: Any, layout: str) -> Problem:
     for name, tensor in named.items():
         check_tensor(name, tensor, layout)
     for name in ("k", "v"):
-        tensor = named[name]
-        if tensor.dtype != q.dtype:
-            raise ArgumentError(f"{name} has dtype {tensor.dtype} but q has {q.dtype}: cast one of them, e.g. {name}.to(q.dtype)")
-        if tensor.device != q.device:
-            raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
+        check_dtype(name, named[name], q)
+        check_device(name, named[name], q)
     return _check_sizes(named, layout)
+
+
+def check_dtype(name: str, tensor: torch.Tensor, like: torch.Tensor, whose: str = "q") -> None:
+    """Checks that a tensor has the dtype of another one, called `whose`. Raises ArgumentError."""
+    if tensor.dtype != like.dtype:
+        differ = f"{name} has dtype {tensor.dtype} but {whose} has {like.dtype}"
+        raise ArgumentError(f"{differ}: cast one of them, e.g. {name}.to({whose}.dtype)")
+
+
+def check_device(name: str, tensor: torch.Tensor, q: torch.Tensor) -> None:
+    """Checks that a tensor is where q is. Raises ArgumentError."""
+    if tensor.device != q.device:
+        raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
 
 
 def check_tensor(name: str, tensor: Any, layout: str) -> None:

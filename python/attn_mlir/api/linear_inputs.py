@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.inputs import ELEMENTS, LAYOUTS, MAX_HEAD_DIM, Problem, check_tensor
+from attn_mlir.api.inputs import ELEMENTS, LAYOUTS, MAX_HEAD_DIM, Problem, check_device, check_dtype, check_tensor
 from attn_mlir.backends.segments import UNIT
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
@@ -40,7 +40,8 @@ def check_linear(q: Any, k: Any, v: Any, decay: Any, initial_state: Any, cu_seql
         if isinstance(tensor, torch.Tensor) and tensor.is_nested:
             raise ArgumentError(f"{name} is a nested tensor: put all sequences into one, [1, H, T, D], and pass cu_seqlens")
         check_tensor(name, tensor, layout)
-        _check_like(name, tensor, q)
+        check_dtype(name, tensor, q)
+        check_device(name, tensor, q)
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     sizes = _sizes(q, k, v)
@@ -65,13 +66,6 @@ def check_flags(**flags: Any) -> None:
     for name, value in flags.items():
         if value is not None and not isinstance(value, bool):
             raise ArgumentError(f"{name} must be True or False, got {value!r}")
-
-
-def _check_like(name: str, tensor: torch.Tensor, q: torch.Tensor) -> None:
-    if tensor.dtype != q.dtype:
-        raise ArgumentError(f"{name} has dtype {tensor.dtype} but q has {q.dtype}: cast one of them, e.g. {name}.to(q.dtype)")
-    if tensor.device != q.device:
-        raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
 
 
 def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
@@ -99,8 +93,7 @@ def _check_further(name: str, tensor: Any, q: torch.Tensor) -> None:
         raise ArgumentError(f"{name} must be a torch.Tensor or None, got {type(tensor).__name__}{advice}")
     if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided:
         raise ArgumentError(f"{name} must be a plain strided tensor, got layout {tensor.layout}")
-    if tensor.device != q.device:
-        raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
+    check_device(name, tensor, q)
     if name != "cu_seqlens" and not tensor.is_floating_point():
         raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32")
 

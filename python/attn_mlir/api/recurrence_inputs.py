@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_mlir.api.inputs import check_dtype
 from attn_mlir.errors import ArgumentError
 
 
@@ -50,8 +51,7 @@ def check_mamba2(
     for name, value in (("B", B), ("C", C)):
         if not isinstance(value, Tensor) or value.dim() != 4 or tuple(value.shape[:2]) != sizes[:2]:
             raise ArgumentError(f"{name} must be a tensor of shape [{sizes[0]}, {sizes[1]}, G, N], got {described(value)}")
-        if value.dtype != x.dtype:
-            raise ArgumentError(f"{name} has dtype {value.dtype} but x has {x.dtype}: cast one of them, e.g. {name}.to(x.dtype)")
+        check_dtype(name, value, x, "x")
         if value.shape[3] != B.shape[3] or (sizes[2] % value.shape[2] if value.shape[2] else sizes[2]):
             groups = f"[{sizes[0]}, {sizes[1]}, G, {B.shape[3]}], with G dividing the {sizes[2]} heads of x"
             raise ArgumentError(f"{name} must be a tensor of shape {groups}, got {described(value)}")
