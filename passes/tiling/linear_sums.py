@@ -131,10 +131,13 @@ class _DecayGradient:
                 return [tensor.ExtractOp(x, [i, *d]).result for x in tiles]
             return [memref.LoadOp(x, [rows.b, rows.h, rows.position(i)]).result for x in (self._a, self._b)]
 
+        last = arith.SubIOp(rows.count, constant_index(1)).result
+
         def less(i: ir.Value, *d: ir.Value) -> ir.Value:
+            """What position i takes from those after it: 0 of the last one, where it may be much larger than the sum before it."""
             a, b = products(i, *d)
-            exists = arith.CmpIOp(arith.CmpIPredicate.slt, i, rows.count).result
-            return arith.SelectOp(exists, arith.SubFOp(b, a).result, zero).result
+            counts = arith.CmpIOp(arith.CmpIPredicate.slt, i, last).result
+            return arith.SelectOp(counts, arith.SubFOp(b, a).result, zero).result
 
         sums = None if self._crossing else build.cumsum(_map(shape, [tile], less)[0])
         boundary = self._boundary(work)
