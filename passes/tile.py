@@ -43,11 +43,12 @@ class Tile(Pass):
     v's columns a program works on; without it, all of them); `tile.choices`, a dictionary for the target's schedule, stays on the kernel.
     With `whole`, loops over blocks that the mask keeps run over whole blocks only, whose tiles have static types, and what is left has a
     loop of its own: for targets on which the number of positions in a block costs something. `prefix` is the element type of sums of log
-    decays, f32 or f64. Where channels have decays of their own, pairs of positions of a chunk are one by one in blocks of `sub-chunk` (of
-    at least 16 in sweeps that round to 16 bits and make products, whose differences are gradients), and products of tiles beyond. With
-    `widen`, products of linear attention multiply scores even where its inputs have 16 bits. With `flushing`, products take numbers below
-    2^-14 in f16 as 0: then weights of a sweep with products of its output (not where channels have decays), and what enters the state of a
-    backward sweep, are two tiles, rounded and what that leaves out.
+    decays: f32, f64, or "wider" in chunks, f64 where inputs are no narrower than f32 and f32 where they are. Where channels have decays of
+    their own, pairs of positions of a chunk are one by one in blocks of `sub-chunk` (of at least 16 in sweeps that round to 16 bits and
+    make products, whose differences are gradients), and products of tiles beyond. With `widen`, products of linear attention multiply
+    scores even where its inputs have 16 bits. With `flushing`, products take numbers below 2^-14 in f16 as 0: then weights of a sweep with
+    products of its output (not where channels have decays), and what enters the state of a backward sweep, are two tiles, rounded and what
+    that leaves out.
     With `slots`, programs of "elements" scatter to slots, as those of "pairs" do, not one after the other.
     """
 
@@ -65,8 +66,8 @@ class Tile(Pass):
         if self.block_q < 1 or self.block_kv < 1:
             module.location.emit_error(f"{self.name}: block sizes must be positive, got {self.block_q} and {self.block_kv}")
             return False
-        if self.prefix not in ("f32", "f64"):
-            module.location.emit_error(f"{self.name}: takes `prefix` as f32 or f64, got '{self.prefix}'")
+        if self.prefix not in ("f32", "f64", "wider"):
+            module.location.emit_error(f"{self.name}: takes `prefix` as f32, f64 or wider, got '{self.prefix}'")
             return False
         if self.sub_chunk < 1 or self.sub_chunk & (self.sub_chunk - 1):
             module.location.emit_error(f"{self.name}: `sub-chunk` must be a power of two, got {self.sub_chunk}")

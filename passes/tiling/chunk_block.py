@@ -27,9 +27,10 @@ Element = Callable[[ir.Value, ir.Value], ir.Value]
 class Choices:
     """How chunks are computed.
 
-    `prefix` is the element type of sums of log decays ("f64" keeps them exact enough for chunks whose decays add up to hundreds), `sub`
-    how many positions have their pairs computed one by one where channels have decays of their own. `widen`: products multiply scores
-    even where inputs have 16 bits. `flushing`: products take numbers below 2^-14 in f16 as 0.
+    `prefix` is the element type of sums of log decays ("f64" keeps them exact enough for chunks whose decays add up to hundreds; "wider"
+    is f64 but for 16-bit inputs, which need no more than f32), `sub` how many positions have their pairs computed one by one where
+    channels have decays of their own. `widen`: products multiply scores even where inputs have 16 bits. `flushing`: products take numbers
+    below 2^-14 in f16 as 0.
     """
 
     prefix: str
@@ -113,7 +114,8 @@ class ChunkBlock:
         self.transposed = view.state.value == "vk"
         self.keys = view.k.type.shape[3]
         self.score = block_of(self._piece("attn.carry")).arguments[0].type
-        self.wide = ir.F64Type.get() if choices.prefix == "f64" else self.score
+        narrow = view.q.type.element_type.width == 16
+        self.wide = ir.F64Type.get() if choices.prefix == "f64" or (choices.prefix == "wider" and not narrow) else self.score
         self.element = self.score if choices.widen else view.q.type.element_type
         # What rounding of the state leaves in sums of products does not cancel where they are subtracted.
         self.two_pieces = is_exact(op) and self.element != self.score
