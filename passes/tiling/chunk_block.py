@@ -13,7 +13,7 @@ from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_products import Parts, whole_products, with_own_pairs
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.rounding import RoundingEmitter
-from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
 Keep = Callable[[ir.Value, ir.Value], None]
 Place = tuple[ir.Value, ir.Value, ir.Value, ir.Value]
@@ -90,6 +90,10 @@ class ByChannel(Protocol):
 
     def by_value(self, o: ir.Value, products: ir.Value, v: ir.Value) -> ir.Value:
         """o plus what is added, for decays of the columns of v; `products` is q k^T."""
+        ...
+
+    def by_value_apart(self, products: ir.Value, v: ir.Value) -> dict[int, ir.Value]:
+        """What is added by others, by the highest bit in which the positions of a pair differ."""
         ...
 
 
@@ -176,10 +180,9 @@ class ChunkBlock:
             products = chunk_crossing.of_heads(parts, factor)
             return self._output(parts.decays, parts), products
         from_state = parts.decays.scaled("attn.leave", parts.of_state, self.score)
-        nothing = build.fill(constant_float(self.score, 0.0), ir.RankedTensorType(from_state.type).shape, 0)
-        own = self._by_channel(self, parts.decays).by_value(nothing, parts.scores(), parts.v)
-        products = chunk_crossing.of_channels(parts, from_state, own, factor)
-        return chunk_crossing.whole(parts, from_state, own), products
+        apart = self._by_channel(self, parts.decays).by_value_apart(parts.scores(), parts.v)
+        products = chunk_crossing.of_channels(parts, from_state, apart, factor)
+        return chunk_crossing.whole(parts, from_state, apart), products
 
     def _piece(self, name: str) -> ir.Operation:
         found = piece(self.op, name)

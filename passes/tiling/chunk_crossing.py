@@ -4,14 +4,15 @@ What passes from before position t to it or beyond has four parts, by where it c
 What comes from before the chunk and goes to its position u is summed up over u >= t by the forward sweep, which reads the state before the
 chunk; what goes from its position r to beyond is summed up over r < t by the backward one; what comes from before and goes beyond is made
 of both states. Pairs within the chunk are summed up over u >= t > r by the forward sweep. For decays of channels, whose pairs no tile
-holds, that is a difference of what the two sweeps have: of all pairs with u >= t, and of those with r >= t.
+holds, each sweep does it where t lies on its side of the boundary between the two blocks of positions that a pair connects.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
+from attn_mlir.passes.tiling.block_sums import BlockSums, Element
 from attn_mlir.passes.tiling.chunk_products import Parts, Product, row_sums
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
@@ -54,27 +55,36 @@ def of_heads(parts: Parts, factor: ir.Value) -> ir.Value:
     return block.map([own.type], both)[0]
 
 
-def of_channels(parts: Parts, from_state: ir.Value, own: ir.Value, factor: ir.Value) -> ir.Value:
-    """[C, V]: those of a chunk whose value channels have decays; `own` is what pairs of different positions of it add to its output."""
+def of_channels(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value], factor: ir.Value) -> ir.Value:
+    """[C, V]: those of a chunk whose value channels have decays; `apart` is what pairs of neighbouring blocks add, by their size.
+
+    A pair passes the positions of the later block up to its own, which the forward sweep adds up, and those of the earlier one behind its
+    own, which the backward one does.
+    """
     block = parts.block
-    products = [Product(o, factor, block.score) for o in (from_state, own)]
-    state, pairs = (block.map([own.type], lambda i, d, x=x: [_present(parts, i, x.at(i, d))])[0] for x in products)
-    if block.forward:
-        return _from(_combined(parts, state, pairs, arith.AddFOp))
-    return _combined(parts, _before(parts, state), _from(pairs), arith.SubFOp)
+
+    def times_factor(o: ir.Value) -> Element:
+        return lambda i, d: _present(parts, i, Product(o, factor, block.score).at(i, d))
+
+    (state,) = block.map([from_state.type], lambda i, d: [times_factor(from_state)(i, d)])
+    passing = _from(state) if block.forward else _before(parts, state)
+    sums = BlockSums(block, ir.RankedTensorType(state.type).shape[1])
+    pairs = sums.of({h: times_factor(tile) for h, tile in apart.items()}, block.size, 0 if block.forward else 1)
+    return block.map([state.type], lambda i, d: [arith.AddFOp(tensor.ExtractOp(passing, [i, d]).result, pairs(i, d)).result])[0]
 
 
-def whole(parts: Parts, from_state: ir.Value, own: ir.Value) -> ir.Value:
+def whole(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value]) -> ir.Value:
     """[C, V]: the output of a chunk whose value channels have decays, with what every position adds to its own."""
     block, decays = parts.block, parts.decays
 
     def add(i: ir.Value, d: ir.Value) -> list[ir.Value]:
         score = arith.MulFOp(tensor.ExtractOp(parts.scores(), [i, i]).result, decays.weight(i, i, d)).result
         value = arith.MulFOp(score, cast_float(tensor.ExtractOp(parts.v, [i, d]).result, block.score)).result
-        others = arith.AddFOp(tensor.ExtractOp(from_state, [i, d]).result, tensor.ExtractOp(own, [i, d]).result).result
-        return [arith.AddFOp(others, value).result]
+        for tile in (*apart.values(), from_state):
+            value = arith.AddFOp(tensor.ExtractOp(tile, [i, d]).result, value).result
+        return [value]
 
-    return block.map([own.type], add)[0]
+    return block.map([from_state.type], add)[0]
 
 
 def _present(parts: Parts, i: ir.Value, value: ir.Value) -> ir.Value:

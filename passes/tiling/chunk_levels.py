@@ -5,6 +5,7 @@ bit h of their numbers lie in neighbouring blocks of h positions: r is the last 
 product of tiles. Pairs within `sub` positions are computed one by one.
 """
 
+import functools
 from collections.abc import Callable
 
 from attn_mlir.dialects.tile import build
@@ -52,25 +53,43 @@ class Levels:
 
     def by_value(self, o: ir.Value, products: ir.Value, v: ir.Value) -> ir.Value:
         """o plus what is added, for decays of the columns of v; `products` is q k^T."""
-        block, decays = self._block, self._decays
-        forward = block.forward
+        block = self._block
         for h in self._levels:
-            of_v = self._scaled(v, lambda s, d, h=h: decays.weight(self._pivot(s, h, later=not forward), s, d))
+            part = self._far_by_value(h, products, v)
 
-            def far(i: ir.Value, j: ir.Value, h: int = h) -> list[ir.Value]:
-                level = arith.AndIOp(decays.present(i, j), self._differ_in(i, j, h)).result
-                return [cast_float(arith.SelectOp(level, tensor.ExtractOp(products, [i, j]).result, self._zero).result, block.element)]
-
-            (own,) = block.map([block.tile([self._size, self._size], block.element)], far)
-            part = build.dot(own, of_v, block.score, transpose_b=False)
-
-            def add(i: ir.Value, d: ir.Value, o: ir.Value = o, part: ir.Value = part, h: int = h) -> list[ir.Value]:
-                weight = decays.weight(i, self._pivot(i, h, later=forward), d)
-                x = arith.MulFOp(tensor.ExtractOp(part, [i, d]).result, weight).result
+            def add(i: ir.Value, d: ir.Value, o: ir.Value = o, part: Element = part) -> list[ir.Value]:
+                x = part(i, d)
                 return [arith.AddFOp(tensor.ExtractOp(o, [i, d]).result, x).result]
 
             (o,) = block.map([o.type], add)
         return self._near_by_value(o, products, v)
+
+    def by_value_apart(self, products: ir.Value, v: ir.Value) -> dict[int, ir.Value]:
+        """What is added, [C, V], by the highest bit h in which the positions of a pair differ: blocks of h that are neighbours."""
+        tile = self._block.tile(ir.RankedTensorType(v.type).shape)
+        near = [1 << n for n in range((self._sub - 1).bit_length())]
+        parts: dict[int, Element] = {h: lambda i, d, h=h: self._neighbours_by_value(h, products, v, (i, d)) for h in near}
+        parts |= {h: self._far_by_value(h, products, v) for h in self._levels}
+        return {h: self._block.map([tile], lambda i, d, part=part: [part(i, d)])[0] for h, part in parts.items()}
+
+    def _far_by_value(self, h: int, products: ir.Value, v: ir.Value) -> Element:
+        """What pairs that differ in h add."""
+        block, decays = self._block, self._decays
+        forward = block.forward
+        of_v = self._scaled(v, lambda s, d: decays.weight(self._pivot(s, h, later=not forward), s, d))
+
+        def far(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            level = arith.AndIOp(decays.present(i, j), self._differ_in(i, j, h)).result
+            return [cast_float(arith.SelectOp(level, tensor.ExtractOp(products, [i, j]).result, self._zero).result, block.element)]
+
+        (own,) = block.map([block.tile([self._size, self._size], block.element)], far)
+        part = build.dot(own, of_v, block.score, transpose_b=False)
+
+        def element(i: ir.Value, d: ir.Value) -> ir.Value:
+            weight = decays.weight(i, self._pivot(i, h, later=forward), d)
+            return arith.MulFOp(tensor.ExtractOp(part, [i, d]).result, weight).result
+
+        return element
 
     def _near_by_key(self, q: ir.Value, k: ir.Value) -> ir.Value:
         """The weights of pairs within `sub` positions; 0 elsewhere."""
@@ -98,19 +117,35 @@ class Levels:
         return loop(constant_index(0), constant_index(self._sub), constant_index(1), [initial], step)[0]
 
     def _near_by_value(self, o: ir.Value, products: ir.Value, v: ir.Value) -> ir.Value:
-        block, decays = self._block, self._decays
+        block = self._block
 
         def step(n: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             def body(i: ir.Value, d: ir.Value) -> list[ir.Value]:
-                s = self._partner(i, n)
-                value = cast_float(tensor.ExtractOp(v, [s, d]).result, block.score)
-                x = arith.MulFOp(tensor.ExtractOp(products, [i, s]).result, decays.weight(i, s, d)).result
-                x = arith.SelectOp(decays.present(i, s), arith.MulFOp(x, value).result, self._zero).result
+                x = self._pair(products, v, self._partner(i, n), (i, d))
                 return [arith.AddFOp(tensor.ExtractOp(carried[0], [i, d]).result, x).result]
 
             return block.map([o.type], body)
 
         return loop(constant_index(0), constant_index(self._sub), constant_index(1), [o], step)[0]
+
+    def _neighbours_by_value(self, h: int, products: ir.Value, v: ir.Value, at: tuple[ir.Value, ir.Value]) -> ir.Value:
+        """What the other positions of a block of 2 h that lie in the other half of it add to one of them."""
+        (i, _), size, last = at, constant_index(h), constant_index(self._size - 1)
+        first = arith.MulIOp(arith.XOrIOp(arith.DivUIOp(i, size).result, constant_index(1)).result, size).result
+        parts: list[ir.Value] = []
+        for n in range(h):
+            s = arith.AddIOp(first, constant_index(n)).result
+            within = arith.CmpIOp(arith.CmpIPredicate.ule, s, last).result
+            x = self._pair(products, v, arith.MinUIOp(s, last).result, at)
+            parts.append(arith.SelectOp(within, x, self._zero).result)
+        return functools.reduce(lambda x, y: arith.AddFOp(x, y).result, parts)
+
+    def _pair(self, products: ir.Value, v: ir.Value, s: ir.Value, at: tuple[ir.Value, ir.Value]) -> ir.Value:
+        """What position s adds to another one's column."""
+        (i, d), block, decays = at, self._block, self._decays
+        value = cast_float(tensor.ExtractOp(v, [s, d]).result, block.score)
+        x = arith.MulFOp(tensor.ExtractOp(products, [i, s]).result, decays.weight(i, s, d)).result
+        return arith.SelectOp(decays.present(i, s), arith.MulFOp(x, value).result, self._zero).result
 
     def _scaled(self, tile: ir.Value, weight: Element) -> ir.Value:
         """A tile times `weight(row, column)`, in the inputs' element type."""

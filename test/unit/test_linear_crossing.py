@@ -14,14 +14,14 @@ from attn_mlir.reference.tiles import run_kernel
 from attn_mlir.registry import registry
 from linear_programs import Linear, error, recurrence
 
-HEADS, KEYS, VALUES, INTERVAL = 2, 4, 6, 8
+HEADS, KEYS, VALUES, SMALLEST = 2, 4, 6, 8
 Arrays = dict[str, Any]
 
 
 def program(direction: str, channels: str, chunk: int, offsets: bool) -> tuple[Linear, str]:
-    """A sweep that makes dq (forward) or dk: values take the place of keys, keys that of values."""
+    """A sweep that makes dq (forward) or dk: values take the place of keys, keys that of values. Intervals are chunks, or `SMALLEST`."""
     more = {"direction": direction, "channels": channels, "offsets": offsets, "k": VALUES, "v": KEYS, "chunk": chunk}
-    found = Linear(state="vk", initial=True, factor=True, interval=INTERVAL, element="f64", score="f64", **more)
+    found = Linear(state="vk", initial=True, factor=True, interval=chunk or SMALLEST, element="f64", score="f64", **more)
     return found, found.text().replace("interval = ", "crossing, interval = ")
 
 
@@ -58,10 +58,10 @@ def gradient(x: Arrays, spans: list[tuple[int, int]]) -> np.ndarray:
 
 @pytest.mark.parametrize("offsets", [None, [0, 3, 3, 20, 27]])
 @pytest.mark.parametrize("channels", ["none", "value"])
-@pytest.mark.parametrize(("chunk", "tiles"), [(0, False), (INTERVAL, False), (INTERVAL, True)])
+@pytest.mark.parametrize(("chunk", "tiles"), [(0, False), (8, False), (8, True), (12, True), (32, True)])
 def test_both_sweeps_add_up(chunk: int, tiles: bool, channels: str, offsets: list[int] | None) -> None:
     rng = np.random.default_rng(0)
-    bounds = offsets or [0, 27]
+    bounds, interval = offsets or [0, 27], chunk or SMALLEST
     spans = list(itertools.pairwise(bounds))
     shapes = {"q": (27, KEYS), "k": (27, KEYS), "v": (27, VALUES), "do": (27, VALUES)}
     x: Arrays = {name: rng.normal(size=(1, HEADS, *shape)) for name, shape in shapes.items()}
@@ -79,8 +79,8 @@ def test_both_sweeps_add_up(chunk: int, tiles: bool, channels: str, offsets: lis
     passing = (made[0]["states"] * made[1]["states"]).sum(axis=3).reshape(1, HEADS, -1, KEYS)
     found = made[0]["products"] + made[1]["products"]
     for n, (begin, end) in enumerate(spans):
-        first = 0 if offsets is None else begin // INTERVAL + n
+        first = 0 if offsets is None else begin // interval + n
         for t in range(begin, end):
-            whole = passing[:, :, first + (t - begin) // INTERVAL]
+            whole = passing[:, :, first + (t - begin) // interval]
             found[:, :, t] += whole if channels == "value" else whole.sum(axis=2)
     assert error(found, gradient(x, spans)) < 1e-12
