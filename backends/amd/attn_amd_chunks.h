@@ -2,7 +2,7 @@
 //
 // A block of threads is four waves. Tiles are results of matrix products in registers ("blocks" of 32 x 32 or 16 x 16 elements, shared out
 // to the waves), or pieces of loaded tiles in registers of the threads; what a product takes lies in shared memory, as rows of swizzled
-// chunks (see `eight_at`): those of the tile, or of its transpose.
+// chunks of 16 bytes (see `chunk_in`): those of the tile, or of its transpose. Elements have 16 bits, or are f32.
 #pragma once
 
 namespace attn {
@@ -11,6 +11,8 @@ typedef unsigned short Halves4 __attribute__((ext_vector_type(4)));
 typedef unsigned short Halves8 __attribute__((ext_vector_type(8)));
 typedef unsigned short Halves16 __attribute__((ext_vector_type(16)));
 typedef float Float8 __attribute__((ext_vector_type(8)));
+typedef double Double4 __attribute__((ext_vector_type(4)));
+typedef double Double8 __attribute__((ext_vector_type(8)));
 
 // Registers that can be copied as a whole.
 template <typename T, int Count> struct Array {
@@ -27,8 +29,8 @@ template <int Chunks> ATTN_DEVICE int place_of(int row, int chunk) {
   static_assert(Chunks % 2 == 0);
   return chunk ^ ((row >> 2 ^ row >> 4) & 1);
 }
-// Eight neighbouring elements of a row, from a multiple of eight on.
-template <int Chunks> ATTN_DEVICE unsigned char *eight_at(unsigned char *tile, int row, int chunk) {
+// Eight neighbouring 16-bit elements of a row, from a multiple of eight on, or four of f32.
+template <int Chunks> ATTN_DEVICE unsigned char *chunk_in(unsigned char *tile, int row, int chunk) {
   return tile + row * (16 * Chunks) + (place_of<Chunks>(row, chunk) << 4);
 }
 
@@ -58,9 +60,20 @@ ATTN_DEVICE void wave_barrier() {
 }
 // The value of one lane, the same number in all.
 ATTN_DEVICE float of_lane(float x, int lane) { return bits<float>(__builtin_amdgcn_readlane(bits<int>(x), lane)); }
+ATTN_DEVICE double of_lane(double x, int lane) {
+  const Bits2 words = bits<Bits2>(x);
+  const unsigned low = __builtin_amdgcn_readlane((int)words.x, lane), high = __builtin_amdgcn_readlane((int)words.y, lane);
+  return bits<double>(Bits2{low, high});
+}
 
 template <int Control> ATTN_DEVICE float with_neighbour(float x) {
   return x + bits<float>(__builtin_amdgcn_mov_dpp(bits<int>(x), Control, 15, 15, true));
+}
+template <int Control> ATTN_DEVICE double with_neighbour(double x) {
+  const Bits2 words = bits<Bits2>(x);
+  const unsigned low = __builtin_amdgcn_mov_dpp((int)words.x, Control, 15, 15, true);
+  const unsigned high = __builtin_amdgcn_mov_dpp((int)words.y, Control, 15, 15, true);
+  return x + bits<double>(Bits2{low, high});
 }
 // The sum over Count neighbouring lanes, in all of them.
 template <int Count> ATTN_DEVICE float sum_of_neighbours(float x) {
@@ -74,7 +87,7 @@ template <int Count> ATTN_DEVICE float sum_of_neighbours(float x) {
 }
 
 // Sums of lanes 0 to `lane` (or, reversed, `lane` to Count - 1).
-template <int Count, bool Reverse> ATTN_DEVICE float wave_cumsum(float x) {
+template <int Count, bool Reverse, typename T> ATTN_DEVICE T wave_cumsum(T x) {
   const int lane = thread() & 63;
   if constexpr (Reverse && Count < 64) x = lane < Count ? x : 0.0f;
   constexpr int kShift = Reverse ? 0x100 : 0x110;  // from later lanes, or earlier ones, of the same sixteen; zero where there is none
@@ -83,7 +96,7 @@ template <int Count, bool Reverse> ATTN_DEVICE float wave_cumsum(float x) {
   x = with_neighbour<kShift + 4>(x);
   x = with_neighbour<kShift + 8>(x);
   constexpr int kEnd = (Count + 15) / 16 * 16;
-  float before = 0.0f, sum = 0.0f;
+  T before = 0.0f, sum = 0.0f;
 #pragma unroll
   for (int row = 1; row < (Count + 15) / 16; ++row) {
     before += of_lane(x, Reverse ? kEnd - 16 * row : 16 * row - 1);
@@ -93,13 +106,13 @@ template <int Count, bool Reverse> ATTN_DEVICE float wave_cumsum(float x) {
 }
 
 // The same of Count rows in several registers of a lane.
-template <int Parts, int Count, bool Reverse> ATTN_DEVICE Array<float, Parts> wave_cumsum(const Array<float, Parts> &x) {
-  Array<float, Parts> sums;
-  float before = 0.0f;
+template <int Parts, int Count, bool Reverse, typename T> ATTN_DEVICE Array<T, Parts> wave_cumsum(const Array<T, Parts> &x) {
+  Array<T, Parts> sums;
+  T before = 0.0f;
 #pragma unroll
   for (int m = 0; m < Parts; ++m) {
     const int n = Reverse ? Parts - 1 - m : m;
-    const float mine = (thread() & 63) + 64 * n < Count ? x[n] : 0.0f;
+    const T mine = (thread() & 63) + 64 * n < Count ? x[n] : 0.0f;
     sums[n] = wave_cumsum<64, Reverse>(mine) + before;
     before = of_lane(sums[n], Reverse ? 0 : 63);
   }
@@ -110,18 +123,32 @@ template <int Parts, int Count, bool Reverse> ATTN_DEVICE Array<float, Parts> wa
 
 template <typename T> constexpr bool kIsHalf = false;
 template <> constexpr bool kIsHalf<__half> = true;
+template <typename T> constexpr bool kIsFloat = false;
+template <> constexpr bool kIsFloat<float> = true;
 
+// Of f32 an instruction takes one term of a lane: its four, one after another, are the terms of four instructions.
 template <typename T> ATTN_DEVICE void multiply_block(Float16x &to, Bits4 a, Bits4 b) {
-  if constexpr (kIsHalf<T>) multiply_f16(to, a, b);
-  else multiply_bf16(to, a, b);
+  if constexpr (kIsFloat<T>) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to = __builtin_amdgcn_mfma_f32_32x32x2f32(bits<Float4>(a)[i], bits<Float4>(b)[i], to, 0, 0, 0);
+  } else if constexpr (kIsHalf<T>) {
+    multiply_f16(to, a, b);
+  } else {
+    multiply_bf16(to, a, b);
+  }
 }
 template <typename T> ATTN_DEVICE void multiply_quarter(Float4 &to, Bits2 a, Bits2 b) {
   if constexpr (kIsHalf<T>) to = __builtin_amdgcn_mfma_f32_16x16x16f16(bits<Half4>(a), bits<Half4>(b), to, 0, 0, 0);
   else to = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(bits<Short4>(a), bits<Short4>(b), to, 0, 0, 0);
 }
 template <typename T> ATTN_DEVICE void multiply_block(Float4 &to, Bits4 a, Bits4 b) {
-  multiply_quarter<T>(to, a.xy, b.xy);
-  multiply_quarter<T>(to, a.zw, b.zw);
+  if constexpr (kIsFloat<T>) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to = __builtin_amdgcn_mfma_f32_16x16x4f32(bits<Float4>(a)[i], bits<Float4>(b)[i], to, 0, 0, 0);
+  } else {
+    multiply_quarter<T>(to, a.xy, b.xy);
+    multiply_quarter<T>(to, a.zw, b.zw);
+  }
 }
 
 // to += a b^T, where the rows of `a` belong to the lanes, and those of `b` to the elements of a lane. `a` and `b` lie in shared memory, with
@@ -130,29 +157,29 @@ template <typename T> ATTN_DEVICE void multiply_block(Float4 &to, Bits4 a, Bits4
 template <typename T, int Size, int Terms, int A, int B, int StrideA, int StrideB, int Chunks, int Count>
 ATTN_DEVICE void multiply(Array<typename Block<Size>::Floats, Count> &to, const unsigned char *a, int a_row, const unsigned char *b, int b_row) {
   const int own = Block<Size>::own(), lane = thread() & 63;
-  if constexpr (Size == 16 && Terms == 16) {
+  if constexpr (Size == 16 && Terms == 16 && !kIsFloat<T>) {
     Bits2 x[A], y[B];
 #pragma unroll
     for (int m = 0; m < A; ++m)
-      x[m] = *(const Bits2 *)(eight_at<Chunks>((unsigned char *)a, a_row + Size * m + own, lane >> 5) + (lane & 16) / 2);
+      x[m] = *(const Bits2 *)(chunk_in<Chunks>((unsigned char *)a, a_row + Size * m + own, lane >> 5) + (lane & 16) / 2);
 #pragma unroll
     for (int n = 0; n < B; ++n)
-      y[n] = *(const Bits2 *)(eight_at<Chunks>((unsigned char *)b, b_row + Size * n + own, lane >> 5) + (lane & 16) / 2);
+      y[n] = *(const Bits2 *)(chunk_in<Chunks>((unsigned char *)b, b_row + Size * n + own, lane >> 5) + (lane & 16) / 2);
 #pragma unroll
     for (int m = 0; m < A; ++m)
 #pragma unroll
       for (int n = 0; n < B; ++n) multiply_quarter<T>(to[m * StrideA + n * StrideB], y[n], x[m]);
   } else {
-    constexpr int kTogether = 8 * (64 / Size);  // terms
+    constexpr int kOfChunk = kIsFloat<T> ? 4 : 8, kTogether = kOfChunk * (64 / Size);  // terms
     static_assert(Terms % kTogether == 0);
 #pragma unroll
     for (int t = 0; t < Terms; t += kTogether) {
-      const int chunk = t / 8 + lane / Size;
+      const int chunk = t / kOfChunk + lane / Size;
       Bits4 x[A], y[B];
 #pragma unroll
-      for (int m = 0; m < A; ++m) x[m] = *(const Bits4 *)eight_at<Chunks>((unsigned char *)a, a_row + Size * m + own, chunk);
+      for (int m = 0; m < A; ++m) x[m] = *(const Bits4 *)chunk_in<Chunks>((unsigned char *)a, a_row + Size * m + own, chunk);
 #pragma unroll
-      for (int n = 0; n < B; ++n) y[n] = *(const Bits4 *)eight_at<Chunks>((unsigned char *)b, b_row + Size * n + own, chunk);
+      for (int n = 0; n < B; ++n) y[n] = *(const Bits4 *)chunk_in<Chunks>((unsigned char *)b, b_row + Size * n + own, chunk);
 #pragma unroll
       for (int m = 0; m < A; ++m)
 #pragma unroll
@@ -180,26 +207,58 @@ ATTN_DEVICE unsigned short near_bf16(float x) {
 
 // An element of a tile.
 template <int Chunks> ATTN_DEVICE unsigned short half_at(const unsigned char *tile, int row, int column) {
-  return *(const unsigned short *)(eight_at<Chunks>((unsigned char *)tile, row, column >> 3) + 2 * (column & 7));
+  return *(const unsigned short *)(chunk_in<Chunks>((unsigned char *)tile, row, column >> 3) + 2 * (column & 7));
+}
+template <int Chunks> ATTN_DEVICE float float_at(const unsigned char *tile, int row, int column) {
+  return *(const float *)(chunk_in<Chunks>((unsigned char *)tile, row, column >> 2) + 4 * (column & 3));
 }
 // Neighbouring elements of a row, from a multiple of as many on.
 template <int Chunks> ATTN_DEVICE void keep_single(unsigned char *tile, int row, int column, unsigned short x) {
-  *(unsigned short *)(eight_at<Chunks>(tile, row, column >> 3) + 2 * (column & 7)) = x;
+  *(unsigned short *)(chunk_in<Chunks>(tile, row, column >> 3) + 2 * (column & 7)) = x;
 }
 template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row, int column, Halves4 x) {
-  *(Halves4 *)(eight_at<Chunks>(tile, row, column >> 3) + 2 * (column & 4)) = x;
+  *(Halves4 *)(chunk_in<Chunks>(tile, row, column >> 3) + 2 * (column & 4)) = x;
 }
 template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row, int column, Halves8 x) {
-  *(Halves8 *)eight_at<Chunks>(tile, row, column >> 3) = x;
+  *(Halves8 *)chunk_in<Chunks>(tile, row, column >> 3) = x;
 }
 template <int Chunks> ATTN_DEVICE void keep_halves(unsigned char *tile, int row, int column, Halves16 x) {
   keep_halves<Chunks>(tile, row, column, (Halves8)x.lo);
   keep_halves<Chunks>(tile, row, column + 8, (Halves8)x.hi);
 }
+template <int Chunks> ATTN_DEVICE void keep_single(unsigned char *tile, int row, int column, float x) {
+  *(float *)(chunk_in<Chunks>(tile, row, column >> 2) + 4 * (column & 3)) = x;
+}
+template <int Chunks, typename Vector> ATTN_DEVICE void keep_floats(unsigned char *tile, int row, int column, Vector x) {
+#pragma unroll
+  for (int e = 0; e < (int)sizeof(Vector) / 4; e += 4)
+    *(Float4 *)chunk_in<Chunks>(tile, row, (column + e) >> 2) = Float4{x[e], x[e + 1], x[e + 2], x[e + 3]};
+}
 // Eight rows of four columns, as four rows of the transpose.
+template <int Chunks> ATTN_DEVICE void keep_patch(unsigned char *tile, int row, int column, const Float4 *x) {
+#pragma unroll
+  for (int c = 0; c < 4; ++c)
+    keep_floats<Chunks>(tile, column + c, row, Float8{x[0][c], x[1][c], x[2][c], x[3][c], x[4][c], x[5][c], x[6][c], x[7][c]});
+}
 template <int Chunks> ATTN_DEVICE void keep_patch(unsigned char *tile, int row, int column, const Halves4 *x) {
 #pragma unroll
-  for (int c = 0; c < 4; ++c) *(Bits4 *)eight_at<Chunks>(tile, column + c, row >> 3) = column_of(x, c);
+  for (int c = 0; c < 4; ++c) *(Bits4 *)chunk_in<Chunks>(tile, column + c, row >> 3) = column_of(x, c);
+}
+
+// ---- global memory
+
+// Four, or eight, elements of f32 of a row; see `load_eight`.
+template <int Align, int Columns, int Padded> ATTN_DEVICE Float4 load_floats_4(Rows rows, int row, int column) {
+  if constexpr (Align >= 4) return bits<Float4>(load_16(rows, Columns == Padded || column < Columns ? 4 * (row + column) : kOutside));
+  Float4 x;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = bits<float>(load_4(rows, column + i < Columns ? 4 * (row + column + i) : kOutside));
+  return x;
+}
+template <int Align, int Columns, int Padded> ATTN_DEVICE Float8 load_floats_8(Rows rows, int row, int column) {
+  const Float4 low = load_floats_4<Align, Columns, Padded>(rows, row, column);
+  const Float4 high = load_floats_4<Align, Columns, Padded>(rows, row, column + 4);
+  return Float8{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
 // ---- results

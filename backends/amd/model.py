@@ -16,8 +16,8 @@ _LIMIT = 4_000_000
 ASSUMPTIONS = (
     "waves issue in order; in 4 clocks a SIMD issues one vector or matrix instruction, one for LDS, one for memory and scalar ones, "
     "each from another wave",
-    "a matrix instruction holds the matrix unit for 64 clocks (32x32x8) or 32 (16x16x16); exp, log, rcp, rsq and sqrt take 16 clocks, "
-    "other vector instructions 4, packed f32 ones too",
+    "a matrix instruction holds the matrix unit for 64 clocks (32x32x8, 32x32x2 of f32) or 32 (16x16x16, 16x16x4 of f32); exp, log, rcp, "
+    "rsq and sqrt take 16 clocks, other vector instructions 4, packed f32 ones too",
     f"LDS gives 128 bytes a clock to all waves of a compute unit, {_LDS_LATENCY * QUAD} clocks later, slowed down by conflicts of banks",
     f"memory answers after {_MEMORY_LATENCY * QUAD} clocks, whatever else goes on; caches, HBM, clocks, instruction fetch are left out",
     "which lanes of a 16-byte LDS read are served together is documented for gfx942, and taken to hold for gfx90a",
@@ -47,7 +47,7 @@ def family(opcode: str) -> str:
 
 def matrix_quads(opcode: str) -> int:
     """How long it holds the matrix unit."""
-    return 16 if "32x32x8" in opcode else 8
+    return 16 if "32x32x" in opcode else 8
 
 
 def issue_clocks(opcode: str) -> int:

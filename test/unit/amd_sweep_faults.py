@@ -9,7 +9,7 @@ FAULTS = (
     Fault("rows of an operand not permuted", r"return permuted_row\(thread\(\) & 31\);", "return thread() & 31;"),
     Fault("operands of a product change places", r"(multiply_block<T>\(to[^;]*), y\[n\], x\[m\]\)", r"\1, x[m], y[n])"),
     Fault("half of the terms of a product left out", r"t \+= kTogether", "t += 2 * kTogether"),
-    Fault("chunks of the transpose written without the swizzle", r"eight_at<Chunks>\(tile, column \+ c, row >> 3\)",
+    Fault("chunks of the transpose written without the swizzle", r"chunk_in<Chunks>\(tile, column \+ c, row >> 3\)",
           "(tile + (column + c) * (16 * Chunks) + (row >> 3 << 4))"),
     Fault("a position does not add to its own output", r"\(i >= j\)", "(i > j)"),
     Fault("positions past the end enter the state", r"\(?i < n_\d+\)? \? ", "true ? "),

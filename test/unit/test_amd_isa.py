@@ -11,7 +11,7 @@ from amd_forward import OUTPUTS, SOURCE, arguments, expected, forward_code, inpu
 from amd_tools import needs_objdump
 from attn_mlir.backends.amd import driver
 from attn_mlir.backends.amd.compile import compile_code
-from attn_mlir.backends.amd.isa import InterpreterError, Machine, lanes, masks, matrix, memory, pairs, scalar, shared, vector
+from attn_mlir.backends.amd.isa import InterpreterError, Machine, doubles, lanes, masks, matrix, memory, pairs, scalar, shared, vector
 from attn_mlir.backends.amd.isa.code_object import CodeObject
 from attn_mlir.backends.amd.isa.disassembly import parse
 from attn_mlir.backends.amd.isa.shared import cycles
@@ -35,7 +35,7 @@ def wave(number: int = 0) -> Wave:
 def execute(text: str, at: Wave) -> Wave:
     """One instruction."""
     instruction = parse(text)
-    step = next(filter(None, (family.step(instruction) for family in (scalar, masks, vector, lanes, pairs, memory, shared))), None)
+    step = next(filter(None, (family.step(instruction) for family in (scalar, masks, vector, lanes, pairs, doubles, memory, shared))), None)
     step = step or matrix.step(instruction, True)
     assert step is not None, text
     with np.errstate(all="ignore"):
@@ -127,9 +127,46 @@ def test_the_layout_of_products() -> None:
     torch.testing.assert_close(made.permute(0, 2, 1, 3).reshape(32, 32), a.float() @ b.float().T, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("opcode", "rows", "terms"), [("v_mfma_f32_32x32x2f32", 32, 2), ("v_mfma_f32_16x16x4f32", 16, 4)])
+def test_the_layout_of_products_of_f32(opcode: str, rows: int, terms: int) -> None:
+    """Lane l holds one term of row l % rows: number l / rows; nothing is rounded to 16 bits, and C is added."""
+    count = rows * rows // 64
+    a, b = torch.randn(2, rows, terms, generator=torch.Generator().manual_seed(0))
+    at = wave()
+    for register, tensor in ((10, a), (11, b)):
+        at.v[register] = tensor.T.contiguous().numpy().reshape(64).view(np.uint32)
+    at.v[16 : 16 + count] = np.float32(0.5).view(np.uint32)
+    execute(f"{opcode} v[16:{15 + count}], v10, v11, v[16:{15 + count}]", at)
+    made = torch.from_numpy(at.v[16 : 16 + count].view(np.float32).copy())
+    made = made.view(4, 4, 2, 32).permute(0, 2, 1, 3) if rows == 32 else made.view(4, 4, 16).transpose(0, 1)
+    torch.testing.assert_close(made.reshape(rows, rows), a @ b.T + 0.5, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("v_add_f64 v[0:1], v[4:5], -v[6:7]", LANE / 3 - (LANE + 1) * 1e-9),
+        ("v_add_f64 v[0:1], |v[4:5]|, -0.5", LANE / 3 - 0.5),
+        ("v_cvt_f64_f32_e32 v[0:1], v2", LANE + 0.5),
+    ],
+)
+def test_doubles(text: str, wanted: np.ndarray) -> None:
+    at = wave()
+    for register, x in ((4, LANE / 3), (6, (LANE + 1) * 1e-9)):
+        at.v[register : register + 2] = x.astype(np.float64).view(np.uint32).reshape(64, 2).T
+    execute(text, at)
+    made = at.v[0:2].T.copy().view(np.float64)[:, 0]
+    assert np.array_equal(made, wanted)
+    assert np.array_equal(execute("v_cvt_f32_f64_e32 v0, v[0:1]", at).v[0].view(np.float32), wanted.astype(np.float32))
+
+
 def test_unknown_instructions() -> None:
     with pytest.raises(InterpreterError, match="does not know 'v_mfma_f32_4x4x4f16"):
         execute("v_mfma_f32_4x4x4f16 v[0:3], v[4:5], v[4:5], 0", wave())
+    with pytest.raises(InterpreterError, match="does not know 'v_mfma_f32_32x32x8f32"):
+        execute("v_mfma_f32_32x32x8f32 v[16:31], v4, v5, 0", wave())
+    with pytest.raises(InterpreterError, match="does not know 'v_add_f64"):
+        execute("v_add_f64 v[0:1], v[4:5], 0x40590000", wave())
     with pytest.raises(InterpreterError, match="does not know"):
         execute("v_add_f32_e64 v0, v1, v1 mul:2", wave())
     with pytest.raises(InterpreterError, match="does not know"):

@@ -7,54 +7,26 @@ import numpy as np
 import pytest
 import torch
 
+from amd_linear import DTYPES, EMULATED, GROUPED, check, codes
 from amd_tools import needs_clang, needs_host_clang, needs_objdump
 from attn_mlir import linear_attention
-from attn_mlir.backends.amd import driver, pipeline, translate
+from attn_mlir.backends.amd import driver, translate
 from attn_mlir.backends.amd.compile import compile_all
 from attn_mlir.backends.amd.target import TARGETS
-from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import load_all
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
-from linear_programs import Linear, error, inputs, recurrence
+from linear_programs import Linear, error, inputs
 from linear_reference import reference
 
-EMULATED = "hip-emulated"
-GROUPED = {"q": 1, "k": 1, "v": 2, "decay": 2}
-DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 INPUTS = Path(__file__).parent.parent / "Inputs" / "linear"
 
 
 def half(**fields: Any) -> Linear:
     """A linear attention of f16 with 32 columns."""
     return Linear(**{"k": 32, "v": 32, "chunk": 0, "element": "f16", **fields})
-
-
-def check(
-    program: Linear,
-    length: int,
-    heads: dict[str, int] | None = None,
-    device: str = EMULATED,
-    bar: float = 0.004,
-    segment: int = 0,
-    **more: Any,
-) -> dict[str, torch.Tensor]:
-    """Compares all results with the recurrence on the inputs as they are rounded. `segment`: positions that are swept at a time."""
-    kinds: dict[str, str] = dict.fromkeys(("q", "k", "v", "factor"), program.element)
-    given = inputs(program, 1, heads or GROUPED, length, **more)
-    tensors = {n: torch.tensor(x) if n == "offsets" else torch.tensor(x).to(DTYPES[kinds.get(n, "f32")]) for n, x in given.items()}
-    exact = {n: x.numpy() if n == "offsets" else x.double().numpy() for n, x in tensors.items()}
-    name, prepare = prepare_derivative("", (), pipeline.OUTLINE, segment)
-    got = driver.compile_program(program.text(), name, prepare, device=device).run(list(tensors.values()))
-    wanted = recurrence(program, exact)
-    for (name, want), result in zip(wanted.items(), got, strict=True):
-        found = result.double().numpy()
-        found = np.where(want == 0, 0, found) if program.offsets and name == "states" else found  # rows of no sequence are not written
-        assert error(found, want) < bar, (name, error(found, want))
-    return dict(zip(wanted, got, strict=True))
 
 
 @needs_host_clang
@@ -194,15 +166,6 @@ def test_gradients_of_mamba() -> None:
         assert error(found.double().numpy(), want.numpy()) < 0.004, name
 
 
-def codes(program: Linear, arch: str) -> list[Any]:
-    with ir.Context() as context:
-        load_all(context)
-        module = ir.Module.parse(program.text())
-        for function in find_all(module.operation, "func.func"):
-            function.attributes[attributes.CHOICES] = attributes.write({"arch": arch})
-        return translate.codes_of(module)
-
-
 @needs_clang
 @pytest.mark.parametrize("arch", TARGETS)
 def test_no_spills_and_little_shared_memory(arch: str) -> None:
@@ -215,8 +178,8 @@ def test_no_spills_and_little_shared_memory(arch: str) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(Exception, match="16-bit inputs"):
-        driver.compile_derivative(half(element="f32").text(), "", (), False, EMULATED)
+    with pytest.raises(UnsupportedError, match="take 16-bit and f32 inputs, but q, k and v are f64"):
+        driver.compile_derivative(half(element="f64", score="f64").text(), "", (), False, EMULATED)
 
 
 def test_gradients_of_decays_and_sums_of_heads_are_kernels_of_the_same_kind() -> None:

@@ -16,7 +16,8 @@ from attn_mlir.passes.regions import find_all
 def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | str]) -> Fields | None:
     """The schedule of a kernel with the grid "chunks", or of one with loops or running sums that has no products; None for others.
 
-    `waves` per SIMD that registers are limited for; `reuse`: more barriers, so that more tiles have the same place in shared memory.
+    `waves` per SIMD that registers are limited for; `reuse`: more barriers, so that more tiles have the same place in shared memory (2:
+    even more, where nothing fits otherwise).
 
     Raises UnsupportedError where such a kernel cannot be made.
     """
@@ -24,11 +25,15 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     if grid != "chunks" and (grid != "rows" or not _adds_rows(kernel)):
         return None
     needed = 0
+    # Tiles of f32 fill the registers of a wave that is alone on its SIMD.
+    wide = any(isinstance(ir.RankedTensorType(op.operands[-1].type).element_type, ir.F32Type) for op in find_all(kernel, *DOTS))
     made: list[Fields] = []
-    for reuse in (0, 1):
+    for reuse in (0, 1, 2):
+        if made and reuse == 2:
+            break
         fields: Fields = {"waves": 1, "reuse": reuse}
         needed = Kernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
-        if 2 * needed <= target.lds_bytes:
+        if 2 * needed <= target.lds_bytes and not wide:
             made.insert(0, {**fields, "waves": 2})
             break
         if needed <= target.lds_bytes:

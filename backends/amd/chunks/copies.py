@@ -2,7 +2,21 @@
 
 from attn_mlir.backends.amd.chunks.core import Core
 from attn_mlir.backends.amd.chunks.memory import Buffer
-from attn_mlir.backends.amd.chunks.tiles import THREADS, WAVES, Fragment, Grid, Held, Partial, Uniform, Vector, Wide
+from attn_mlir.backends.amd.chunks.tiles import (
+    FACTORS,
+    FLOATS,
+    SIZES,
+    THREADS,
+    WAVES,
+    Fragment,
+    Grid,
+    Held,
+    Partial,
+    Uniform,
+    Vector,
+    Wide,
+    chunks_of,
+)
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -37,57 +51,63 @@ class Copies:
         if isinstance(tile, Uniform):
             return
         if (tile.name, "vector") not in core.copies:
-            stride = core.vector_stride(tile)
-            buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_at"), 4 * stride * WAVES, own=True)
+            stride, kind = core.vector_stride(tile), FLOATS[tile.element]
+            buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_at"), SIZES[tile.element] * stride * WAVES, own=True)
             core.copies[tile.name, "vector"] = buffer
             core.memory.write(buffer)
             with core.turns("n", -(-stride // 64)) as n:
                 row = "lane" if n == "0" else "lane + 64 * n"
                 guard = f"if ({row} < {stride}) " if stride % 64 else ""
-                core.writer.line(f"{guard}((float *)({buffer.at}))[wave * {stride} + {row}] = {tile.name}[{n if tile.parts > 1 else 0}];")
+                core.writer.line(f"{guard}(({kind} *)({buffer.at}))[wave * {stride} + {row}] = {tile.name}[{n if tile.parts > 1 else 0}];")
         core.memory.read(core.copies[tile.name, "vector"])
 
+    def readable(self, value: ir.Value) -> Buffer:
+        """Makes all elements of a tile readable."""
+        form = self.core.readable_form(value)
+        return self.floats(value) if form == "floats" else self.factor(value, form)
+
     def floats(self, value: ir.Value) -> Buffer:
-        """Makes all elements of a tile of f32 readable."""
+        """Makes all elements of a tile of f32 or f64 readable, row after row."""
         core, tile = self.core, self.core.tiles[value]
         if not isinstance(tile, (Fragment, Held, Wide)):
             raise UnsupportedError(f"amd: {value} is no tile of two dimensions")
         if (tile.name, "floats") not in core.copies:
             stride = core.float_stride(tile)
-            buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_at"), 4 * stride * core.padded(tile.rows))
+            kind, size = FLOATS[tile.element], SIZES[tile.element] * stride * core.padded(tile.rows)
+            buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_at"), size)
             core.copies[tile.name, "floats"] = buffer
             core.memory.write(buffer)
             with self.elements(tile, guard=True) as (row, column, element):
-                core.writer.line(f"((float *)({buffer.at}))[({row}) * {stride} + {column}] = {tile.name}{element};")
+                core.writer.line(f"(({kind} *)({buffer.at}))[({row}) * {stride} + {column}] = {tile.name}{element};")
         core.memory.read(core.copies[tile.name, "floats"])
         return core.copies[tile.name, "floats"]
 
-    def halves(self, value: ir.Value, form: str) -> Buffer:
-        """Makes the rows or the columns of a tile of 16-bit elements readable in chunks of eight."""
+    def factor(self, value: ir.Value, form: str) -> Buffer:
+        """Makes the rows or the columns of a tile that products multiply readable in chunks."""
         buffer = self.written(value, form)
         self.core.memory.read(buffer)
         return buffer
 
     def written(self, value: ir.Value, form: str) -> Buffer:
-        """Writes the rows or the columns of a tile of 16-bit elements, if they are not there yet."""
+        """Writes the rows or the columns of a tile that products multiply, if they are not there yet."""
         core, tile = self.core, self.core.tiles[value]
-        if not isinstance(tile, (Fragment, Held)) or tile.element == "f32":
-            raise UnsupportedError(f"amd: products take tiles of 16-bit elements, not {value}")
+        if not isinstance(tile, (Fragment, Held)) or tile.element not in FACTORS:
+            raise UnsupportedError(f"amd: products take tiles of {', '.join(FACTORS)}, not {value}")
         if (tile.name, form) in core.copies:
             return core.copies[tile.name, form]
         rows, columns = core.padded(tile.rows), core.padded(tile.columns)
         rows, columns = (rows, columns) if form == "rows" else (columns, rows)
-        buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_{form}"), 2 * rows * columns)
+        buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_{form}"), SIZES[tile.element] * rows * columns)
         core.copies[tile.name, form] = buffer
         core.memory.write(buffer)
         if isinstance(tile, Held):
-            self._held(tile, form, buffer, columns // 8)
+            self._held(tile, form, buffer, chunks_of(columns, tile.element))
         else:
-            self._fragment(tile, form, buffer, columns // 8)
+            self._fragment(tile, form, buffer, chunks_of(columns, tile.element))
         return buffer
 
     def _held(self, tile: Held, form: str, buffer: Buffer, chunks: int) -> None:
-        core, writer = self.core, self.core.writer
+        core, writer, keep = self.core, self.core.writer, _keeper(tile)
         if form == "columns" and not tile.patches:
             raise UnsupportedError(f"amd: {tile.name} is not in patches, but its columns are needed; this is a bug of the code generator")
         with core.turns("t", tile.turns) as t:
@@ -96,10 +116,10 @@ class Copies:
             inside = f"if (column < {core.padded(tile.columns)})" if tile.padded > core.padded(tile.columns) else None
             with core.scope(self._exists(tile) or None), core.scope(inside):
                 if not tile.patches:
-                    writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, row, column, {tile.name}[{t}]);")
+                    writer.line(f"{keep}<{chunks}>({buffer.at}, row, column, {tile.name}[{t}]);")
                 elif form == "rows":
                     with core.unrolled("e", 8):
-                        writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, row + e, column, {tile.name}[{patch_row(t)}]);")
+                        writer.line(f"{keep}<{chunks}>({buffer.at}, row + e, column, {tile.name}[{patch_row(t)}]);")
                 else:
                     at = "0" if t == "0" else f"8 * {t}"
                     writer.line(f"attn::keep_patch<{chunks}>({buffer.at}, row, column, &{tile.name}[{at}]);")
@@ -110,7 +130,7 @@ class Copies:
         with self.blocks(grid) as (row, column, n):
             if along:
                 place = (column, row) if grid.by_columns else (row, column)
-                writer.line(f"attn::keep_halves<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[{n}]);")
+                writer.line(f"{_keeper(tile)}<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[{n}]);")
             else:
                 with core.unrolled("r", grid.length):
                     place = (f"{row} + r", column) if grid.by_columns else (row, f"{column} + r")
@@ -195,6 +215,11 @@ class _Elements:
     def __exit__(self, *_: object) -> None:
         for scope in reversed(self.scopes):
             scope.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+def _keeper(tile: Fragment | Held) -> str:
+    """C++: what writes neighbouring elements of a row."""
+    return "attn::keep_floats" if tile.element == "f32" else "attn::keep_halves"
 
 
 def patch_row(turn: str) -> str:

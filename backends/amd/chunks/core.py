@@ -4,9 +4,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from attn_mlir.backends.amd.chunks.layout import Layout, remainders
+from attn_mlir.backends.amd.chunks.layout import Layout, remainders, wants
 from attn_mlir.backends.amd.chunks.memory import Buffer, Memory
-from attn_mlir.backends.amd.chunks.tiles import HALVES, Fragment, Grid, Held, Partial, Tile, Uniform, Vector, Wide, round_up
+from attn_mlir.backends.amd.chunks.tiles import (
+    FACTORS,
+    FLOATS,
+    HALVES,
+    SIZES,
+    Fragment,
+    Grid,
+    Held,
+    Partial,
+    Tile,
+    Uniform,
+    Vector,
+    Wide,
+    chunks_of,
+    round_up,
+)
 from attn_mlir.backends.gpu.core import PrinterCore
 from attn_mlir.backends.gpu.structure import constant, maker
 from attn_mlir.errors import UnsupportedError
@@ -44,7 +59,7 @@ class Core(PrinterCore[Tile]):
 
     emitter = "amd"
 
-    def __init__(self, kernel: ir.Operation, chunk: int, reuse: bool) -> None:
+    def __init__(self, kernel: ir.Operation, chunk: int, reuse: int) -> None:
         super().__init__(kernel, chunk, _TAKEN)
         self.chunk = chunk
         self.layout = Layout(kernel)
@@ -71,8 +86,8 @@ class Core(PrinterCore[Tile]):
 
     @property
     def size(self) -> int:
-        """Rows and columns of the blocks that matrix instructions make."""
-        return 32 if self.chunk % 32 == 0 else 16
+        """Rows and columns of the blocks that matrix instructions make: small ones where a chunk's pairs would be a single large one."""
+        return 32 if self.chunk % 32 == 0 and self.chunk > 32 else 16
 
     def padded(self, extent: int) -> int:
         """An extent of a tile in blocks of matrix products, or of its copy in shared memory."""
@@ -130,12 +145,12 @@ class Core(PrinterCore[Tile]):
         return self.item(op.operands[0], indices)
 
     def align(self, value: ir.Value) -> int:
-        """Of how many elements rows of a tensor start at multiples. The driver sees to it."""
-        view = self.view(value)
-        columns = (ir.MemRefType(value.type).shape[-1], ir.MemRefType(view.argument.type).shape[-1])
-        align = next(size for size in (8, 4, 2, 1) if all(c % size == 0 for c in columns))
+        """Of how many elements rows of a tensor start at multiples, up to 16 bytes. The driver sees to it."""
+        view, type_ = self.view(value), ir.MemRefType(value.type)
+        columns, most = (type_.shape[-1], ir.MemRefType(view.argument.type).shape[-1]), 16 // SIZES[str(type_.element_type)]
+        align = next(size for size in (8, 4, 2, 1) if size <= most and all(c % size == 0 for c in columns))
         number = self.arguments.number(view.argument)
-        self.aligned[number] = min(align, self.aligned.get(number, 8))
+        self.aligned[number] = min(align, self.aligned.get(number, most))
         return align
 
     def _other(self, op: ir.Operation, operands: list[str]) -> str:
@@ -162,12 +177,12 @@ class Core(PrinterCore[Tile]):
             own = self.place is not None and self.own(op) == [0, 1] and tuple(indices) == self.place.indices
             if own and self.place is not None and self.place.layout is not None and layout_of(tile) == self.place.layout:
                 return self.narrowed(f"{tile.name}{self.place.element}", kind)
-            if tile.element == "f32":
-                buffer = self.copies[tile.name, "floats"]
-                return f"((const float *)({buffer.at}))[{indices[0]} * {self.float_stride(tile)} + {indices[1]}]"
-            buffer = self.copies[tile.name, "rows"]
-            chunks = self.padded(tile.columns) // 8
-            return f"attn::bits<{HALVES[kind]}>(attn::half_at<{chunks}>({buffer.at}, {indices[0]}, {indices[1]}))"
+            form = self.readable_form(op.operands[0])
+            buffer = self.copies[tile.name, form]
+            if form == "floats":
+                return f"((const {FLOATS[kind]} *)({buffer.at}))[{indices[0]} * {self.float_stride(tile)} + {indices[1]}]"
+            place = f"<{chunks_of(self.padded(tile.columns), kind)}>({buffer.at}, {indices[0]}, {indices[1]})"
+            return f"attn::float_at{place}" if kind == "f32" else f"attn::bits<{FACTORS[kind]}>(attn::half_at{place})"
         raise UnsupportedError(f"amd: the kernel reads {op.operands[0]}, which has no place ({op.location})")
 
     def _of_vector(self, op: ir.Operation, tile: Vector, index: str) -> str:
@@ -177,18 +192,23 @@ class Core(PrinterCore[Tile]):
         number = constant(op.operands[1])
         if number is not None:
             return f"attn::of_lane({tile.name}[{int(number) // 64}], {int(number) % 64})"
-        return f"((const float *)({self.copies[tile.name, 'vector'].at}))[wave * {self.vector_stride(tile)} + {index}]"
+        return f"((const {FLOATS[tile.element]} *)({self.copies[tile.name, 'vector'].at}))[wave * {self.vector_stride(tile)} + {index}]"
+
+    def readable_form(self, value: ir.Value) -> str:
+        """The form in which the elements of a tile of two dimensions are read at any place: one that products take, where it is needed."""
+        element = str(ir.RankedTensorType(value.type).element_type)
+        return "rows" if element in HALVES or (element in FACTORS and "rows" in wants(value)) else "floats"
 
     def narrowed(self, text: str, kind: str) -> str:
         """An element in registers as a C++ value of its type."""
         return f"attn::bits<{HALVES[kind]}>((unsigned short){text})" if kind in HALVES else text
 
     def float_stride(self, tile: Fragment | Held | Wide) -> int:
-        """Floats from row to row of a copy in shared memory."""
+        """Elements from row to row of a copy in shared memory."""
         return round_up(tile.columns, 32)
 
     def vector_stride(self, tile: Vector | Partial) -> int:
-        """Floats from wave to wave of a copy in shared memory: with padding, as blocks of products read it."""
+        """Elements from wave to wave of a copy in shared memory: with padding, as blocks of products read it."""
         return max(self.padded(tile.length), 32)
 
 

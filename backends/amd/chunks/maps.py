@@ -5,7 +5,7 @@ from dataclasses import replace
 from attn_mlir.backends.amd.chunks.copies import Copies, lane_row, patch_row
 from attn_mlir.backends.amd.chunks.core import Core, Place, layout_of
 from attn_mlir.backends.amd.chunks.reading import Reading, are_neighbours, groups_of
-from attn_mlir.backends.amd.chunks.tiles import HALVES, THREADS, Fragment, Grid, Held, Partial, Uniform, Vector
+from attn_mlir.backends.amd.chunks.tiles import FLOATS, HALVES, THREADS, Fragment, Grid, Held, Partial, Uniform, Vector
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
 from attn_mlir.errors import UnsupportedError
@@ -35,7 +35,7 @@ class Maps:
         core, type_ = self.core, ir.RankedTensorType(result.type)
         name = core.names.fresh(hint(widened(value), hint(result, "x")))
         if is_row(result.type):
-            return Vector(name, type_.shape[0])
+            return Vector(name, type_.shape[0], str(type_.element_type))
         element = str(type_.element_type)
         rows, columns = type_.shape
         if result in core.layout.fragments:
@@ -64,7 +64,8 @@ class Maps:
                 return
             tiles = []
             for value, result in varying:
-                tile = Vector(names[result], length) if result in names else self.target(op, result, value)
+                kind = str(ir.RankedTensorType(result.type).element_type)
+                tile = Vector(names[result], length, kind) if result in names else self.target(op, result, value)
                 if result not in names:
                     self.declare(tile)
                 core.tiles[result] = tile
@@ -209,7 +210,7 @@ class Maps:
                 text = f"attn::bits<unsigned short>({core.value(value)})"
             else:
                 text = core.value(value)
-            zero = "0.0f" if tile.element == "f32" else "(unsigned short)0"
+            zero = "(unsigned short)0" if tile.element in HALVES else "0.0f"
             core.writer.line(f"{tile.name}{place.element} = {f'inside ? {text} : {zero}' if inside else text};")
         for value, name in zip(values[len(tiles) :], sums, strict=True):
             text = core.value(value)
@@ -223,9 +224,9 @@ class Maps:
 def registers(tile: Fragment | Held | Vector) -> str:
     """The C++ type of a tile's registers."""
     if isinstance(tile, Vector):
-        return f"attn::Array<float, {tile.parts}>"
+        return f"attn::Array<{FLOATS[tile.element]}, {tile.parts}>"
     if isinstance(tile, Fragment):
         kind = "Floats" if tile.element == "f32" else "Halves"
         return f"attn::Array<attn::Block<{tile.grid.size}>::{kind}, {tile.grid.parts}>"
-    kind = "Float" if tile.element == "f32" else "Halves"
+    kind = {"f32": "Float", "f64": "Double"}.get(tile.element, "Halves")
     return f"attn::Array<attn::{kind}{tile.width}, {tile.turns * (8 if tile.patches else 1)}>"

@@ -45,8 +45,11 @@ class _Loop:
 class Memory:
     """Prints barriers where an access needs one. Epochs are counted by barriers: what has no epoch in common may share memory."""
 
-    def __init__(self, writer: Writer, reuse: bool) -> None:
-        """`reuse`: a barrier is put before a buffer is written where another one was read, so that both may share memory."""
+    def __init__(self, writer: Writer, reuse: int) -> None:
+        """`reuse`: a barrier is put before a buffer is written where another one was read, so that both may share memory.
+
+        1: not before one of which each wave has a part of its own; 2: before all.
+        """
         self._writer, self._reuse = writer, reuse
         self._epoch = 0
         self._since = _Since()
@@ -54,7 +57,7 @@ class Memory:
 
     def buffer(self, name: str, size: int, own: bool = False) -> Buffer:
         """A new one."""
-        if self._reuse and self._since.read and not own:
+        if self._since.read and self._reuse > own:
             self.barrier()
         made = Buffer(name, round_up(size, 16), self._epoch, self._epoch, own)
         self.buffers.append(made)

@@ -4,7 +4,7 @@ from attn_mlir.backends.amd.chunks.copies import Copies
 from attn_mlir.backends.amd.chunks.core import Core
 from attn_mlir.backends.amd.chunks.layout import transposes
 from attn_mlir.backends.amd.chunks.maps import registers
-from attn_mlir.backends.amd.chunks.tiles import HALVES, Fragment, Uniform
+from attn_mlir.backends.amd.chunks.tiles import FACTORS, Fragment, Uniform, chunks_of
 from attn_mlir.backends.gpu.structure import hint, operations
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -21,15 +21,15 @@ class Products:
         core, result = self.core, op.results[0]
         a, b = list(op.operands)[-2:]
         element = str(ir.RankedTensorType(a.type).element_type)
-        if element not in HALVES:
-            raise UnsupportedError(f"amd: matrix products take f16 or bf16, not {element}: cast q, k and v to one of them, or use the CPU")
+        if element not in FACTORS:
+            raise UnsupportedError(f"amd: matrix products take {', '.join(FACTORS)}, not {element}: cast q, k and v, or use the CPU")
         forms = ["rows" if flag != (number == 0) else "columns" for number, flag in enumerate(transposes(op))]
         scale = self.copies.vector(op.operands[1]) if op.name == "tile.dot_rescale" else None
         for value, form in zip((a, b), forms, strict=True):
             self.copies.written(value, form)
         left = right = ""
         for _ in range(2):
-            left, right = (self.copies.halves(value, form).at for value, form in zip((a, b), forms, strict=True))
+            left, right = (self.copies.factor(value, form).at for value, form in zip((a, b), forms, strict=True))
             if scale is not None:
                 self.copies.vector_copy(op.operands[1])
         tile = self._accumulator(op, "o" if op.name != "tile.dot" else "product")
@@ -41,7 +41,7 @@ class Products:
         if grid.by_columns:
             factors.reverse()
         (x, x_row, x_blocks, x_stride), (y, y_row, y_blocks, y_stride) = factors
-        sizes = [HALVES[element], grid.size, depth, x_blocks, y_blocks, x_stride, y_stride, depth // 8]
+        sizes = [FACTORS[element], grid.size, depth, x_blocks, y_blocks, x_stride, y_stride, chunks_of(depth, element)]
         lifted = any(value in core.lifted for value in (a, b))
         if lifted:
             core.writer.line("// One factor is kept 2^11 times as large as it is.")
@@ -50,6 +50,8 @@ class Products:
             core.writer.line(f"attn::multiply<{', '.join(map(str, sizes))}>({tile.name}, {x}, {x_row}, {y}, {y_row});")
         if lifted:
             self._multiply(tile, "(1.0f / 2048.0f)")
+        for form in ("rows", "columns", "floats"):
+            core.copies.pop((tile.name, form), None)  # of what was there before
         core.tiles[result] = tile
 
     def _accumulator(self, op: ir.Operation, name: str) -> Fragment:

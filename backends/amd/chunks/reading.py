@@ -64,13 +64,9 @@ class Reading:
                 if isinstance(tile, Vector) and not own and not is_constant(indices[0]):
                     copies.vector_copy(value)
                 continue
-            tile = core.tiles[value]
-            if layout is not None and indices == list(block.arguments) and layout_of(tile) == layout:
+            if layout is not None and indices == list(block.arguments) and layout_of(core.tiles[value]) == layout:
                 continue
-            if tile.element == "f32":  # type: ignore[union-attr]
-                copies.floats(value)
-            else:
-                copies.halves(value, "rows")
+            copies.readable(value)
 
 
 def groups_of(layout: Grid | Held) -> int:

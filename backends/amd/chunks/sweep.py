@@ -78,8 +78,7 @@ class Sweep:
         """Sees to it that a single element can be read."""
         value = op.operands[0]
         if not is_row(value.type):
-            tile = self.core.tiles[value]
-            self.copies.floats(value) if tile.element == "f32" else self.copies.halves(value, "rows")  # type: ignore[union-attr]
+            self.copies.readable(value)
         elif isinstance(self.copies.vector(value), Vector) and constant(op.operands[1]) is None:
             self.copies.vector_copy(value)
 
@@ -189,7 +188,7 @@ class Sweep:
             raise UnsupportedError(f"amd: a loop over chunks carries {start}, which is no tile")
         tile = self.copies.vector(start) if is_row(start.type) else core.tiles[start]
         if isinstance(tile, Uniform):
-            made = Vector(core.names.fresh("carried"), tile.length)
+            made = Vector(core.names.fresh("carried"), tile.length, str(ir.RankedTensorType(start.type).element_type))
             core.writer.line(f"{registers(made)} {made.name};")
             with core.unrolled("n", made.parts):
                 core.writer.line(f"{made.name}[n] = {tile.name};")

@@ -12,6 +12,16 @@ THREADS = 64 * WAVES
 STEP = 32
 """Columns of tiles, and rows that are not positions of a chunk, are padded to multiples of this."""
 HALVES = {"f16": "__half", "bf16": "__hip_bfloat16"}
+FLOATS = {"f32": "float", "f64": "double"}
+"""f64 only where log decays are summed up."""
+FACTORS = {**HALVES, "f32": "float"}
+"""What products multiply."""
+SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+
+
+def chunks_of(columns: int, element: str) -> int:
+    """How many chunks of 16 bytes a row has, of a copy that products take."""
+    return columns * SIZES[element] // 16
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -139,13 +149,12 @@ class Held:
 
 @dataclass(frozen=True)
 class Wide:
-    """A tile of f32 in shared memory only: running sums along columns."""
+    """A tile of f32 or f64 in shared memory only: running sums along columns."""
 
     name: str
     rows: int
     columns: int
-
-    element = "f32"
+    element: str
 
 
 @dataclass(frozen=True)
@@ -154,6 +163,7 @@ class Vector:
 
     name: str
     length: int
+    element: str = "f32"
 
     @property
     def parts(self) -> int:

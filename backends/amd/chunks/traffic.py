@@ -4,7 +4,7 @@ from attn_mlir.backends.amd.chunks.copies import Copies, patch_row
 from attn_mlir.backends.amd.chunks.core import Core
 from attn_mlir.backends.amd.chunks.layout import held_wants
 from attn_mlir.backends.amd.chunks.maps import registers
-from attn_mlir.backends.amd.chunks.tiles import HALVES, Fragment, Held, Uniform
+from attn_mlir.backends.amd.chunks.tiles import HALVES, SIZES, Fragment, Held, Uniform
 from attn_mlir.backends.gpu.structure import is_row
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -34,19 +34,18 @@ class Traffic:
         core, source = self.core, op.operands[0]
         places = [core.value(value) for value in list(op.operands)[1:3]]
         first, count = (core.value(value) for value in list(op.operands)[3:])
-        if isinstance(tile, Held) and tile.element in HALVES:
+        if isinstance(tile, Held):
             self._pieces(source, [*places, first], count, tile)
             return
         core.align(source)
         with self.copies.elements(tile, guard=False) as (row, column, element):
-            width = tile.padded if isinstance(tile, Held) else tile.grid.columns
+            width = tile.grid.columns
             last = str(int(count) - 1) if count.isdigit() else f"(int){count} - 1"
             at = self.row(first, row if last == str(tile.rows - 1) else f"min({row}, {last})")
             text = core.item(source, [*places, at, column if width == tile.columns else f"min({column}, {tile.columns - 1})"])
             if tile.element in HALVES:
                 text = f"attn::bits<unsigned short>({text})"
-            padded = tile.padded_rows if isinstance(tile, Held) else tile.grid.rows
-            tests = [f"{row} < {tile.rows}"] * (padded > tile.rows) + [f"{column} < {tile.columns}"] * (width > tile.columns)
+            tests = [f"{row} < {tile.rows}"] * (tile.grid.rows > tile.rows) + [f"{column} < {tile.columns}"] * (width > tile.columns)
             zero = "0.0f" if tile.element == "f32" else "(unsigned short)0"
             condition = " && ".join(tests)
             core.writer.line(f"{tile.name}{element} = {f'{condition} ? {text} : {zero}' if tests else text};")
@@ -69,13 +68,14 @@ class Traffic:
                 row = "row + e" if tile.patches else "row"
                 at = f"min({row}, rows - 1) * stride"
                 if tile.padded_rows > tile.rows:
-                    at = f"{row} < {tile.rows} ? {at} : attn::kOutside / 4"
-                if tile.patches:
-                    with core.unrolled("e", 8):
-                        load = f"attn::load_four{template}(from, {at}, column)"
-                        writer.line(f"{tile.name}[{patch_row(t)}] = attn::bits<attn::Halves4>({load});")
+                    at = f"{row} < {tile.rows} ? {at} : attn::kOutside / {2 * SIZES[tile.element]}"
+                if tile.element in HALVES:
+                    name = "four" if tile.patches else "eight"
+                    load = f"attn::bits<attn::Halves{tile.width}>(attn::load_{name}{template}(from, {at}, column))"
                 else:
-                    writer.line(f"{tile.name}[{t}] = attn::bits<attn::Halves8>(attn::load_eight{template}(from, {at}, column));")
+                    load = f"attn::load_floats_{tile.width}{template}(from, {at}, column)"
+                with core.unrolled("e", 8) if tile.patches else core.scope(None):
+                    writer.line(f"{tile.name}[{patch_row(t) if tile.patches else t}] = {load};")
 
     def declare(self, tile: Fragment | Held) -> None:
         """Declares a tile's registers."""

@@ -39,6 +39,8 @@ ATTN_MFMA(32x32x8f16, attn_emulated_half4, attn_emulated_float16, ATTN_MFMA_32_F
 ATTN_MFMA(32x32x8bf16_1k, attn_emulated_short4, attn_emulated_float16, ATTN_MFMA_32_BF16)
 ATTN_MFMA(16x16x16f16, attn_emulated_half4, attn_emulated_float4, ATTN_MFMA_16_F16)
 ATTN_MFMA(16x16x16bf16_1k, attn_emulated_short4, attn_emulated_float4, ATTN_MFMA_16_BF16)
+ATTN_MFMA(32x32x2f32, float, attn_emulated_float16, ATTN_MFMA_32_F32)
+ATTN_MFMA(16x16x4f32, float, attn_emulated_float4, ATTN_MFMA_16_F32)
 #undef ATTN_MFMA
 
 template <typename Result, typename Value>

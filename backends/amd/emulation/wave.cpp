@@ -11,9 +11,12 @@ namespace {
 // MI200 takes and gives subnormal numbers of matrix products as zero.
 float flushed(float x, float smallest) { return flush_subnormals && std::fabs(x) < smallest ? 0.0f : x; }
 
-template <bool BF16>
+enum Element { F16, BF16, F32 };
+
+template <Element KIND>
 float input(const void *elements, int i) {
-  if (BF16) {
+  if (KIND == F32) return flushed(((const float *)elements)[i], 0x1p-126f);
+  if (KIND == BF16) {
     uint32_t bits = (uint32_t)((const uint16_t *)elements)[i] << 16;
     float x;
     memcpy(&x, &bits, 4);
@@ -22,16 +25,16 @@ float input(const void *elements, int i) {
   return flushed((float)((const _Float16 *)elements)[i], 0x1p-14f);
 }
 
-// D = A B + C with tiles of N rows and columns. Lane l holds row (or column) l % N of A (of B) at 4 places from 4 (l / N) along the
-// summed dimension; of C and D it holds column l % N, rows in groups of 4.
-template <int N, bool BF16>
+// D = A B + C with tiles of N rows and columns. Lane l holds row (or column) l % N of A (of B) at P places from P (l / N) along the
+// summed dimension, four or (f32) one; of C and D it holds column l % N, rows in groups of 4.
+template <int N, Element KIND>
 void multiply(AttnWaveOp *const *ops) {
-  constexpr int K = 4 * (ATTN_LANES / N), REGISTERS = N * N / ATTN_LANES;
+  constexpr int P = KIND == F32 ? 1 : 4, K = P * (ATTN_LANES / N), REGISTERS = N * N / ATTN_LANES;
   static float a[N][K], b[K][N];
   for (int lane = 0; lane < ATTN_LANES; ++lane)
-    for (int i = 0; i < 4; ++i) {
-      a[lane % N][4 * (lane / N) + i] = input<BF16>(ops[lane]->a, i);
-      b[4 * (lane / N) + i][lane % N] = input<BF16>(ops[lane]->b, i);
+    for (int i = 0; i < P; ++i) {
+      a[lane % N][P * (lane / N) + i] = input<KIND>(ops[lane]->a, i);
+      b[P * (lane / N) + i][lane % N] = input<KIND>(ops[lane]->b, i);
     }
   static float product[N][N];
   for (int row = 0; row < N; ++row) {
@@ -99,10 +102,12 @@ std::string ballot(AttnWaveOp *const *ops) {
 
 std::string execute(AttnWaveOp *const *ops) {
   switch (ops[0]->kind) {
-    case ATTN_MFMA_32_F16: return multiply<32, false>(ops), "";
-    case ATTN_MFMA_32_BF16: return multiply<32, true>(ops), "";
-    case ATTN_MFMA_16_F16: return multiply<16, false>(ops), "";
-    case ATTN_MFMA_16_BF16: return multiply<16, true>(ops), "";
+    case ATTN_MFMA_32_F16: return multiply<32, F16>(ops), "";
+    case ATTN_MFMA_32_BF16: return multiply<32, BF16>(ops), "";
+    case ATTN_MFMA_16_F16: return multiply<16, F16>(ops), "";
+    case ATTN_MFMA_16_BF16: return multiply<16, BF16>(ops), "";
+    case ATTN_MFMA_32_F32: return multiply<32, F32>(ops), "";
+    case ATTN_MFMA_16_F32: return multiply<16, F32>(ops), "";
     case ATTN_BPERMUTE: return exchange(ops, addressed);
     case ATTN_PERMUTE: return permute(ops);
     case ATTN_READ_LANE: return exchange(ops, numbered);

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.backends.amd.isa import lanes, masks, matrix, memory, pairs, scalar, shared, vector
+from attn_mlir.backends.amd.isa import doubles, lanes, masks, matrix, memory, pairs, scalar, shared, vector
 from attn_mlir.backends.amd.isa.code_object import CodeObject
 from attn_mlir.backends.amd.isa.disassembly import Instruction, disassemble
 from attn_mlir.backends.amd.isa.operands import unknown
@@ -138,7 +138,7 @@ class Machine:
             raise InterpreterError(f"there is no instruction at {address:#x}")
         if instruction.opcode in ("s_barrier", "s_endpgm"):
             return instruction, None
-        for family in (scalar, masks, vector, lanes, pairs, memory, shared):
+        for family in (scalar, masks, vector, lanes, pairs, doubles, memory, shared):
             step = family.step(instruction)
             if step is not None:
                 return instruction, step

@@ -1,4 +1,4 @@
-"""Matrix products (MFMA) of f16 and bf16 into f32."""
+"""Matrix products (MFMA) of f16, bf16 and f32 into f32."""
 
 import re
 from typing import Any
@@ -11,7 +11,8 @@ from attn_mlir.backends.amd.isa.operands import constant, only, register_of, unk
 from attn_mlir.backends.amd.isa.state import LANES, InterpreterError, Wave
 from attn_mlir.backends.amd.isa.vector import Step
 
-_SHAPES = {(32, 8): 1, (16, 16): 1}
+_SHAPES = {"f16": ((32, 8), (16, 16)), "bf16": ((32, 8), (16, 16)), "f32": ((32, 2), (16, 4))}
+"""Rows and columns of the result, and terms that are added up."""
 _LANE = np.arange(LANES)
 
 
@@ -19,8 +20,8 @@ def step(instruction: Instruction, flush: bool) -> Step | None:
     """What the instruction does, or None where it is none; with `flush`, subnormal numbers count as zero."""
     if not instruction.opcode.startswith("v_mfma"):
         return None
-    found = re.fullmatch(r"v_mfma_f32_(\d+)x\d+x(\d+)_?(f16|bf16)(?:_1k)?", instruction.opcode)
-    if found is None or (int(found.group(1)), int(found.group(2))) not in _SHAPES:
+    found = re.fullmatch(r"v_mfma_f32_(\d+)x\d+x(\d+)_?(f16|bf16|f32)(?:_1k)?", instruction.opcode)
+    if found is None or (int(found.group(1)), int(found.group(2))) not in _SHAPES[found.group(3)]:
         raise unknown(instruction)
     only(instruction)
     rows, kind = int(found.group(1)), found.group(3)
@@ -28,7 +29,7 @@ def step(instruction: Instruction, flush: bool) -> Step | None:
     added = vector_register(instruction.operands[3])
     if added is None and constant(instruction.operands[3]) != 0:
         raise unknown(instruction)
-    count = rows * rows // LANES
+    count, words = rows * rows // LANES, 1 if kind == "f32" else 2
     # Lane l holds column l % rows of the result, and of its rows register r the one in row[r, l].
     register = np.arange(count)[:, None]
     row = 8 * (register // 4) + 4 * (_LANE // 32) + register % 4 if rows == 32 else 4 * (_LANE // 16) + register
@@ -37,7 +38,7 @@ def step(instruction: Instruction, flush: bool) -> Step | None:
     def run(wave: Wave) -> None:
         if not wave.full:
             raise InterpreterError("a matrix product with inactive lanes")
-        product = _operand(wave.v[a : a + 2], kind, rows, flush) @ _operand(wave.v[b : b + 2], kind, rows, flush).T
+        product = _operand(wave.v[a : a + words], kind, rows, flush) @ _operand(wave.v[b : b + words], kind, rows, flush).T
         result = product[row, column]
         if added is not None:
             result = result + wave.v[added : added + count].view(F32)
@@ -47,12 +48,15 @@ def step(instruction: Instruction, flush: bool) -> Step | None:
 
 
 def _operand(words: Any, kind: str, rows: int, flush: bool) -> Any:
-    """[rows, summed] of the two words of each lane: row l % rows, four places from 4 (l / rows)."""
-    halves = np.ascontiguousarray(words.T)
-    numbers = halves.view(F16).astype(F32) if kind == "f16" else (halves.view(U16).astype(U32) << U32(16)).view(F32)
+    """[rows, summed] of the words of each lane: row l % rows, p places from p (l / rows); p is 4, or 1 of f32."""
+    mine = np.ascontiguousarray(words.T)
+    if kind == "f32":
+        numbers = mine.view(F32)
+    else:
+        numbers = mine.view(F16).astype(F32) if kind == "f16" else (mine.view(U16).astype(U32) << U32(16)).view(F32)
     if flush:
         numbers = _flushed(numbers, 2.0**-14 if kind == "f16" else 2.0**-126)
-    return numbers.reshape(LANES // rows, rows, 4).transpose(1, 0, 2).reshape(rows, -1)
+    return numbers.reshape(LANES // rows, rows, -1).transpose(1, 0, 2).reshape(rows, -1)
 
 
 def _flushed(x: Any, smallest: float) -> Any:

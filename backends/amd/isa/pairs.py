@@ -25,7 +25,8 @@ def pair_of(instruction: Instruction, operand: int) -> Callable[[Wave], Any]:
     return lambda wave: np.asarray(low(wave), U64) | np.asarray(high(wave), U64) << U64(32)
 
 
-def _write_pair(register: int, wave: Wave, value: Any) -> None:
+def write_pair(register: int, wave: Wave, value: Any) -> None:
+    """Writes 64 bits into two registers."""
     wave.write(register, (value & U64(0xFFFFFFFF)).astype(U32))
     wave.write(register + 1, (value >> U64(32)).astype(U32))
 
@@ -34,7 +35,7 @@ def _shift(function: Callable[[Any, Any], Any]) -> Callable[[Instruction], Step]
     def make(instruction: Instruction) -> Step:
         only(instruction)
         register, by, pair = register_of(instruction, 0), source(instruction, 1), pair_of(instruction, 2)
-        return lambda wave: _write_pair(register, wave, function(pair(wave), np.asarray(by(wave) & U32(63), U64)))
+        return lambda wave: write_pair(register, wave, function(pair(wave), np.asarray(by(wave) & U32(63), U64)))
 
     return make
 
@@ -43,14 +44,14 @@ def _multiply_add(instruction: Instruction) -> Step:
     only(instruction)
     register, third = register_of(instruction, 0), pair_of(instruction, 4)
     a, b = source(instruction, 2), source(instruction, 3)
-    return lambda wave: _write_pair(register, wave, np.broadcast_to(np.asarray(a(wave), U64) * b(wave) + third(wave), LANES))
+    return lambda wave: write_pair(register, wave, np.broadcast_to(np.asarray(a(wave), U64) * b(wave) + third(wave), LANES))
 
 
 def _shift_add(instruction: Instruction) -> Step:
     only(instruction)
     register, by = register_of(instruction, 0), source(instruction, 2)
     a, b = pair_of(instruction, 1), pair_of(instruction, 3)
-    return lambda wave: _write_pair(register, wave, np.broadcast_to((a(wave) << np.asarray(by(wave) & U32(7), U64)) + b(wave), LANES))
+    return lambda wave: write_pair(register, wave, np.broadcast_to((a(wave) << np.asarray(by(wave) & U32(7), U64)) + b(wave), LANES))
 
 
 def _packed(function: Callable[..., Any], count: int) -> Callable[[Instruction], Step]:
@@ -96,7 +97,7 @@ def _move_pair(instruction: Instruction) -> Step:
 def _move_64(instruction: Instruction) -> Step:
     only(instruction)
     register, pair = register_of(instruction, 0), pair_of(instruction, 1)
-    return lambda wave: _write_pair(register, wave, np.broadcast_to(pair(wave), LANES))
+    return lambda wave: write_pair(register, wave, np.broadcast_to(pair(wave), LANES))
 
 
 def _half_of(word: Any, high: int) -> Any:

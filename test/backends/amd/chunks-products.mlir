@@ -10,7 +10,7 @@
 // States at the beginnings of intervals, in a branch that all threads take together.
 // CHECK:       for (int at = begin;
 // CHECK:         if ({{.*}}) {
-// CHECK:           attn::store_floats<8, 64>((float *)(states +
+// CHECK:           attn::store_floats<4, 64>((float *)(states +
 
 // What is left of the state after it was rounded is kept larger than it is, and the products with it are scaled back.
 // CHECK:         [[REST:\w+]][0][r] = attn::remainder_f16([[X:\w+]]);
