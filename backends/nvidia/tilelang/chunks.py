@@ -151,6 +151,7 @@ def print_state(context: Context, op: ir.Operation) -> None:
     column = "j" if type_.shape[1] == columns else f"T.min(j, {type_.shape[1] - 1})"
     context.line(f"for i, j in T.Parallel({rows}, {columns}):")
     context.line(f"{tile.at('i', 'j')} = {context.memory.element(source, [context.text(b), context.text(h), place, column])}", 1)
+    context.scatter(op.results[0])
 
 
 def print_cumsum(context: Context, op: ir.Operation) -> None:

@@ -38,6 +38,7 @@ class Context:
         self.multiplies = bool(find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate"))
         self._sums = not self.multiplies and bool(find_all(kernel, "tile.cumsum"))
         self.sweeps = grid_kind(kernel) == "chunks"
+        self.pieces = of_pieces(kernel)
         self.chunk = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value
         self._loaded: list[list[ir.Operation]] = [[]]
         # Products with transposed tiles share columns between groups of warps.
@@ -110,12 +111,22 @@ class Context:
             maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
             if maker is None or maker.name != "tile.map" or maker.block != op.block:
                 continue
-            if any(use.owner.operation != op for use in value.uses) or self.shared(value).scope != "shared":
+            if self.shared(value).scope != "shared" or not self._is_last(value, op):
                 continue
             places = self.copies if value in self.copies else self.where
             tile = places.pop(value)
             if tile not in self.where.values() and tile not in self.copies.values():
                 self.tiles.release(tile)
+
+    def _is_last(self, value: ir.Value, op: ir.Operation) -> bool:
+        """Whether an op is the last of its block, which made a tile, that needs it."""
+        users = [use.owner.operation for use in value.uses]
+        if all(user == op for user in users):
+            return True
+        if any(user.block != op.block for user in users):
+            return False
+        following = [view.operation for view in op.block.operations]
+        return all(following.index(user) <= following.index(op) for user in users)
 
     def meet(self) -> None:
         """Before shared memory is written: threads meet where others may still read it. Otherwise TileLang has them meet at every write."""
@@ -135,6 +146,12 @@ class Context:
 def _reads_across(op: ir.Operation) -> bool:
     """Whether an op reads an element of a tile at another place than its map's own."""
     return op.name == "tensor.extract" and list(op.operands)[1:] != list(op.block.arguments)[: len(list(op.operands)) - 1]
+
+
+def of_pieces(kernel: ir.Operation) -> bool:
+    """Whether a kernel is a sweep over f32 inputs, whose products multiply pieces of its tiles."""
+    first = ir.MemRefType(kernel.regions[0].blocks[0].arguments[0].type)
+    return grid_kind(kernel) == "chunks" and isinstance(first.element_type, ir.F32Type) and bool(find_all(kernel, "tile.dot"))
 
 
 def constant(value: ir.Value) -> int | None:

@@ -16,7 +16,7 @@ from attn_mlir.passes.regions import is_constant
 
 Read = Callable[[ir.Operation, list[str]], str]
 
-FLOATS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
+FLOATS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 _BINARY = {
     "arith.addf": "+", "arith.subf": "-", "arith.mulf": "*", "arith.divf": "/",
     "arith.addi": "+", "arith.subi": "-", "arith.muli": "*", "arith.floordivsi": "//",

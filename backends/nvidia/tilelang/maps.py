@@ -29,7 +29,7 @@ def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
 
 def in_registers(context: Context, value: ir.Value) -> bool:
     """Whether some product can take a tile out of registers: the first factor of a sum whose rows are apart."""
-    if context.sweeps and not context.rows_apart(context.shape(ir.RankedTensorType(value.type).shape)[0]):
+    if context.pieces or (context.sweeps and not context.rows_apart(context.shape(ir.RankedTensorType(value.type).shape)[0])):
         return False
     return any(op.name in ("tile.dot_add", "tile.dot_rescale") and factor == "a" and not turns(op) for op, factor in dot_uses(value))
 

@@ -83,6 +83,8 @@ class Memory:
 
     def _tensor(self, argument: ir.Value, position: int, name: str, names: Names) -> list[tuple[str, Parameter, str]]:
         type_ = ir.MemRefType(argument.type)
+        if isinstance(type_.element_type, ir.F64Type):
+            raise UnsupportedError("tilelang: no tensors of f64; use f16, bf16, f32, bool or integers, or the CPU for f64")
         dtype, aligned = memory_type(type_.element_type), alignment(type_)
         pointer = names.new(f"{name}_ptr")
         # The parameter of the CUDA function has the name of the tensor.

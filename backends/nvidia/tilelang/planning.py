@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.tilelang.context import of_pieces
 from attn_mlir.backends.nvidia.tilelang.maps import DOTS
 from attn_mlir.backends.nvidia.tilelang.program import print_program
 from attn_mlir.errors import UnsupportedError
@@ -48,14 +49,19 @@ def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> 
     """
     facts = ir.DictAttr(kernel.attributes["tile.kernel"])
     rows = ir.IntegerAttr(facts["block_q"]).value
-    sums = [ir.RankedTensorType(op.results[0].type).shape for op in find_all(kernel, "tile.dot_rescale")]
-    held = max((height * width for height, width in sums), default=0)
+    sums = [op.results[0] for op in find_all(kernel, "tile.dot_rescale")]
+    held = max((height * width for height, width in map(_shape, sums)), default=0)
+    if of_pieces(kernel):  # a product of the state's size is added to it
+        carried = [value for op in find_all(kernel, "scf.for") for value in op.results if len(_shape(value)) == 2]
+        held = 2 * max((height * width for height, width in map(_shape, carried)), default=0)
     if rows < 32:
         return None  # four warps cannot share products of fewer rows and columns
     threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, held // _HELD, 128), _MOST_THREADS)
     fitting: dict[int, int] = {}
     for stages in [int(choices["stages"])] if "stages" in choices else [2, 1]:
-        needed = print_program(kernel, threads, stages).shared_bytes + _OWN_BYTES
+        tiles = print_program(kernel, threads, stages).shared_bytes
+        # Tiles that share memory leave gaps between them.
+        needed = tiles + (tiles // 10 if of_pieces(kernel) else 0) + _OWN_BYTES
         if needed <= target.shared_bytes:
             fitting[stages] = needed
     if not fitting:
@@ -63,6 +69,10 @@ def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> 
     together = [stages for stages, needed in fitting.items() if 2 * needed <= target.shared_bytes]
     channels = any(ir.RankedTensorType(op.results[0].type).rank == 2 for op in find_all(kernel, "tile.cumsum"))
     return {"threads": threads, "stages": min(fitting) if channels else max(together or fitting)}
+
+
+def _shape(value: ir.Value) -> list[int]:
+    return ir.RankedTensorType(value.type).shape
 
 
 def narrow(op: ir.Operation) -> bool:

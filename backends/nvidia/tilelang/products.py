@@ -119,7 +119,7 @@ def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
         context.line(f"for i, j in T.Parallel({rows}, {columns}):")
         context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {context.tile(scale[0]).at('i')}", 1)
     turned = _turned(op)
-    left = (context.shared(a) if turns(op) or not context.rows_apart(total.shape[0]) else context.tile(a)).whole()
+    left = (context.shared(a) if turns(op) or context.pieces or not context.rows_apart(total.shape[0]) else context.tile(a)).whole()
     right = context.shared(b).whole()
     context.line(f"T.gemm({left}, {right}, {total.name}, {turned}{_policy(context, total.shape[0])})")
     context.scatter(op.results[0])

@@ -10,6 +10,7 @@ from attn_mlir.backends.nvidia.tilelang.elements import print_scatter, print_sto
 from attn_mlir.backends.nvidia.tilelang.expressions import ACCURATE
 from attn_mlir.backends.nvidia.tilelang.maps import Map, put_off
 from attn_mlir.backends.nvidia.tilelang.structure import print_for, print_if
+from attn_mlir.backends.nvidia.tilelang.tiles import most_at_once
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -45,13 +46,15 @@ PASSES = {{
     "tl.disable_tma_lower": True,
     "tl.disable_warp_specialized": True,
     "tl.disable_safe_memory_legalize": True,
-}}
+{more}}}
 
 
 @T.prim_func
 def {name}(
 '''
 
+_MERGED = '    "tl.enable_aggressive_shared_memory_merge": True,\n'
+"""Tiles share memory where one is not needed any more when another one is made."""
 _BLOCKS = {"pairs": "keys", "chunks": "columns of the state"}
 
 _TAIL = '''
@@ -82,7 +85,7 @@ class Program:
     parameters: dict[str, Parameter]
     threads: int
     shared_bytes: int
-    """Of all its tiles; TileLang may find that less is needed."""
+    """Of all its tiles, or of those that are needed at one time where others share their memory; TileLang may find that less is needed."""
     accurate: bool
     """Whether it calls functions whose fast approximations are too coarse."""
 
@@ -107,8 +110,10 @@ def print_program(kernel: ir.Operation, threads: int, stages: int = 1, determini
     ]
     title = f"{name}: one program for each block of {_BLOCKS.get(grid, 'rows')}, head and batch."
     parameters = [f"{INDENT}{declared}," for declared in memory.signature()]
-    text = _HEAD.format(title=title, name=name) + "\n".join([*parameters, "):", *body]) + "\n" + _TAIL.format(name=name)
-    return Program(name, text, memory.parameters, threads, context.tiles.shared_bytes, bool(find_all(kernel, *ACCURATE)))
+    head = _HEAD.format(title=title, name=name, more=_MERGED if context.pieces else "")
+    text = head + "\n".join([*parameters, "):", *body]) + "\n" + _TAIL.format(name=name)
+    shared = most_at_once(context.tiles.shared, context.lines) if context.pieces else context.tiles.shared_bytes
+    return Program(name, text, memory.parameters, threads, shared, bool(find_all(kernel, *ACCURATE)))
 
 
 class _Printer:

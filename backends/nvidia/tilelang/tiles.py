@@ -1,14 +1,16 @@
 """Where the tiles of a kernel live in a TileLang program: in shared memory, or in fragments, which threads hold in registers."""
 
+import itertools
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attn_mlir.backends.nvidia.tilelang.names import Names
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "int64": 8, "bool": 1, "int8": 1, "int16": 2}
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1, "int8": 1, "int16": 2}
 _STEP = 16
 """What rows and columns of tiles are padded to: matrix instructions take 16 at a time."""
 
@@ -84,8 +86,8 @@ class Tiles:
         self._released: set[str] = set()
         self.still_read = False
         """Whether a tile was handed out that was released: threads may still read what it held before."""
-        self.shared_bytes = 0
-        """Shared memory of all tiles."""
+        self.shared: dict[str, int] = {}
+        """Bytes of shared memory of each tile."""
 
     def new(self, wanted: str, scope: str, shape: Sequence[int], dtype: str) -> Tile:
         """A tile for the block that is open."""
@@ -101,8 +103,14 @@ class Tiles:
         sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
         self.lines.append(f'{tile.name} = T.alloc_{scope}(({sizes}), "{dtype}")')
         self._open[-1].append((key, tile))
-        self.shared_bytes += math.prod(shape) * _BYTES[dtype] if scope == "shared" else 0
+        if scope == "shared":
+            self.shared[tile.name] = math.prod(shape) * _BYTES[dtype]
         return tile
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of all tiles."""
+        return sum(self.shared.values())
 
     def _take(self, key: _Key) -> Tile:
         tile = self._free[key].pop(0)
@@ -128,3 +136,34 @@ class Tiles:
                 self._free.setdefault(entry[0], []).append(tile)
                 self._released.add(tile.name)
                 return
+
+
+def most_at_once(sizes: Mapping[str, int], lines: Sequence[str]) -> int:
+    """The most bytes that tiles of these sizes need at one time, each from the first to the last line that names it.
+
+    A tile that is named in a loop and before it is needed in all of the loop.
+    """
+    at: dict[str, list[int]] = {name: [] for name in sizes}
+    for number, line in enumerate(lines):
+        for name in dict.fromkeys(re.findall(r"\w+", line)):
+            if name in at:
+                at[name].append(number)
+    depths = [len(line) - len(line.lstrip()) for line in lines]
+    changes = [0] * (len(lines) + 1)
+    for name, found in at.items():
+        if found:
+            first, last = found[0], _end(lines, depths, found[0], found[-1])
+            changes[first] += sizes[name]
+            changes[last + 1] -= sizes[name]
+    return max(itertools.accumulate(changes))
+
+
+def _end(lines: Sequence[str], depths: Sequence[int], first: int, last: int) -> int:
+    """The last line of the outermost loop that holds line `last` but not line `first`; `last` where there is none."""
+    end = last
+    for begin in range(first + 1, last + 1):
+        if "T.serial(" in lines[begin] and depths[begin] < depths[last]:
+            after = next((n for n in range(begin + 1, len(lines)) if depths[n] <= depths[begin]), len(lines))
+            if after > last:
+                return max(end, after - 1)
+    return end

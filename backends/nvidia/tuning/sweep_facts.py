@@ -19,7 +19,8 @@ class SweepFacts:
     `keys` and `values`: rows and columns of the state. `chunk`: positions of a chunk without tuning; `whole`: chunks must divide it, so
     that states and segments are at their ends (0: any will do). `segment`: positions of a segment, 0: sequences are whole. `channels`:
     each has decays of its own. `plain`: one decay for all channels, of a size that the emitter "hopper" knows.
-    `factor`: o is multiplied with a further tensor. `exact`: states are rounded to two pieces of 16 bits.
+    `factor`: o is multiplied with a further tensor. `exact`: states are rounded to two pieces of 16 bits. `single`: inputs are f32, and
+    products have three pieces of each factor.
     """
 
     keys: int
@@ -31,6 +32,7 @@ class SweepFacts:
     plain: bool
     factor: bool
     exact: bool
+    single: bool = False
 
 
 def sweep_facts(op: ir.Operation) -> SweepFacts:
@@ -43,4 +45,4 @@ def sweep_facts(op: ir.Operation) -> SweepFacts:
     plain = one and narrow and keys in _KEYS and values % PANEL == 0
     factor = view.factor is not None
     exact = narrow and is_exact(op)
-    return SweepFacts(keys, values, view.chunk.value, math.gcd(interval, segment), segment, not one, plain, factor, exact)
+    return SweepFacts(keys, values, view.chunk.value, math.gcd(interval, segment), segment, not one, plain, factor, exact, not narrow)

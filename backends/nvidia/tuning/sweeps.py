@@ -21,6 +21,8 @@ _BLOCK = 16
 _RESERVED = 1024
 """Bytes of shared memory of each block of threads that the chip keeps for itself."""
 _MOST_PROGRAMS = 3
+_LIMITS = (104 << 10, 200 << 10)
+"""Bytes of tiles with which two programs find place on a multiprocessor, and one."""
 _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
     "hopper": {"residents": (1, 2, 3), "stages": (2, 3)},
     "tilelang": {"threads": (128, 256), "stages": (1, 2)},
@@ -33,6 +35,8 @@ def untuned(facts: SweepFacts) -> Fields:
 
     Where channels of k have decays, the programs of a head would all compute its weights: one works on 128 columns of v.
     """
+    if facts.single:
+        return _of_pieces(facts)
     if facts.channels and not (facts.factor or facts.segment) and facts.keys == 128 and facts.values % 128 == 0:
         return {"block_q": facts.chunk, "block_kv": 128, "threads": 256}
     return {"block_q": facts.chunk, "block_kv": _state_columns(facts)}
@@ -45,6 +49,21 @@ def _state_columns(facts: SweepFacts) -> int:
     # Two pieces of a larger state do not fit into shared memory.
     most = 64 if facts.keys <= 256 or not (facts.exact or facts.channels) else 32
     return next((size for size in (64, 48, 32, 16) if size <= most and facts.values % size == 0), facts.values)
+
+
+def _of_pieces(facts: SweepFacts) -> Fields:
+    """The largest blocks whose pieces leave room for two programs on a multiprocessor, or at least for one."""
+    columns = [size for size in range(64, 7, -8) if facts.values % size == 0] or [facts.values]
+    blocks = [(chunk, size) for chunk in dict.fromkeys((facts.chunk, 32)) for size in columns]
+    fitting = (block for limit in _LIMITS for block in blocks if _shared_pieces(facts, *block) <= limit)
+    chunk, size = next(fitting, blocks[-1])
+    return {"block_q": chunk, "block_kv": size}
+
+
+def _shared_pieces(facts: SweepFacts, chunk: int, columns: int) -> int:
+    """Bytes of the pieces of q (or of the state's rows), and of k or the state, whichever has more; sums of channels' decays and k."""
+    keys, columns = (-(-size // step) * step for size in (facts.keys, columns) for step in (64 if size > 32 else 32,))
+    return 6 * keys * (chunk + max(chunk, columns)) + (12 * chunk * keys if facts.channels else 0)
 
 
 def emitter_of(facts: SweepFacts, choices: Fields, target: NvidiaTarget) -> str:
@@ -98,6 +117,8 @@ def sweep_cost(facts: SweepFacts, choices: Fields, target: NvidiaTarget, work: W
 
 def _shared(facts: SweepFacts, emitter: str, chunk: int, columns: int, stages: int) -> int:
     """Bytes of shared memory: tiles of q, k, v and the factor in every stage, weights, sums of decays; states where they are operands."""
+    if facts.single:
+        return _shared_pieces(facts, chunk, columns)
     loaded = 2 * chunk * (2 * facts.keys + columns * (1 + facts.factor))
     small = 5 * 4 * chunk * stages
     if emitter == "hopper":

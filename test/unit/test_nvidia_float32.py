@@ -1,0 +1,83 @@
+"""Sweeps over f32 inputs for NVIDIA GPUs: products of pieces of bf16, run by the evaluator, against the recurrence; their kernels."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.reference.tiles import run_kernel
+from attn_mlir.registry import registry
+from linear_programs import Linear, error, inputs, recurrence
+
+_BOUND = 2e-7
+"""rms(error) / rms(reference): factors and sums are rounded to f32, products of pieces leave out 2^-24 of them."""
+_WHOLE = {"initial": True, "final": True, "factor": True, "interval": 64}
+
+
+def swept(program: Linear, given: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the kernel stores, where only what is cast to a narrower type is rounded."""
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(program.text())
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        outputs = {name: np.full(value.shape, np.nan) for name, value in wanted.items()}
+        run_kernel(module.body.operations[0].operation, [*given.values(), *outputs.values()], rounding=True)
+    return outputs
+
+
+def rounded(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same numbers as f32 has them."""
+    return {name: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x for name, x in given.items()}
+
+
+def check(program: Linear, gate: float, length: int = 100) -> None:
+    given = rounded(inputs(program, 1, {"q": 1, "k": 1, "v": 2, "decay": 2}, length, gate=gate))
+    wanted = recurrence(program, given)
+    found = swept(program, given, wanted)
+    assert {name: error(found[name], value) for name, value in wanted.items() if not error(found[name], value) < _BOUND} == {}
+
+
+@pytest.mark.parametrize("gate", [0.01, 10.0])
+@pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))
+def test_products_of_pieces(direction: str, state: str, gate: float) -> None:
+    check(Linear(direction=direction, state=state, chunk=64, k=16, v=8, **_WHOLE), gate)
+
+
+@pytest.mark.parametrize("gate", [0.01, 10.0])
+@pytest.mark.parametrize(("direction", "channels"), list(itertools.product(("forward", "backward"), ("key", "value"))))
+def test_decays_of_channels(direction: str, channels: str, gate: float) -> None:
+    state = "kv" if channels == "key" else "vk"
+    check(Linear(direction=direction, channels=channels, state=state, chunk=32, k=16, v=8, **_WHOLE), gate, 70)
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    """An infinite element has a piece that is NaN: never a finite result."""
+    program = Linear(chunk=64, k=16, v=8, initial=True)
+    given = rounded(inputs(program, 1, {"q": 1, "k": 1, "v": 1, "decay": 1}, 90))
+    for at, value in enumerate((np.inf, -np.inf, np.nan)):
+        given["v"][0, 0, 20, at] = value
+    with np.errstate(all="ignore"):
+        (o,) = swept(program, given, {"o": np.zeros((1, 1, 90, 8))}).values()
+    assert np.isfinite(o[0, 0, :, 3:]).all()
+    assert not np.isfinite(o[0, 0, 20:, :3]).any()
+
+
+@pytest.mark.parametrize("keys", [16, 64, 96, 128, 256, 512])
+@pytest.mark.parametrize("values", [16, 48, 128, 200, 512])
+def test_every_size_has_a_schedule(keys: int, values: int) -> None:
+    """Sweeps of all forms; of channels' decays up to 256 rows of the state."""
+    forms: list[dict[str, Any]] = [{}, {"state": "vk", "factor": True, "interval": 256}]
+    forms += [{"channels": "key"}] if keys <= 256 else []
+    for form in forms:
+        with ir.Context() as context:
+            load_all(context)
+            module = ir.Module.parse(Linear(chunk=32 if "channels" in form else 64, k=keys, v=values, **form).text())
+            Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+            fields = attributes.read(module.body.operations[0].operation, attributes.SCHEDULE)
+        assert (fields["emitter"], fields["arch"]) == ("tilelang", "sm_90a")
