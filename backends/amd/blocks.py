@@ -15,8 +15,8 @@ class Facts:
 
     `grid`: "rows", "pairs", "elements" or "chunks"; `columns`: the larger one of the columns of q and v (of sweeps over chunks: of q);
     `products` of queries and keys that a pair needs; `terms`: tensors that are summed over keys; `plain`: the row function needs few
-    registers (none or one maximum and one sum). Of sweeps: `values` are the columns of v, `channels` tells whether they have own decays,
-    `wide` whether q, k and v are f32.
+    registers (none or one maximum and one sum). Of sweeps: `values` are the columns of v, `channels` tells which ones have decays of
+    their own ("none", "key", "value"), `wide` whether q, k and v are f32.
     """
 
     grid: str
@@ -25,7 +25,7 @@ class Facts:
     terms: int = 1
     plain: bool = True
     values: int = 0
-    channels: bool = False
+    channels: str = "none"
     wide: bool = False
 
 
@@ -39,7 +39,7 @@ def facts_of(function: ir.Operation) -> Facts | None:
         return Facts("pairs", _columns([products[0].operands[0], products[-1].operands[0]]), len(products))
     for chunk in find_all(function, "attn.chunk"):
         keys, values = (ir.RankedTensorType(chunk.operands[number].type).shape[3] for number in (1, 2))
-        channels = ir.StringAttr(chunk.attributes["channels"]).value != "none"
+        channels = ir.StringAttr(chunk.attributes["channels"]).value
         wide = isinstance(ir.RankedTensorType(chunk.operands[0].type).element_type, ir.F32Type)
         return Facts("chunks", keys, values=values, channels=channels, wide=wide)
     return Facts("elements") if find_all(function, "attn.elements", "attn.row_dot", "attn.head_sum") else None
@@ -50,8 +50,8 @@ def default_blocks(facts: Facts) -> tuple[int, int]:
     if facts.grid == "chunks":
         # Tiles of so many columns have the same size.
         columns = facts.columns * 2 if facts.wide else facts.columns
-        chunk = 16 if facts.channels or columns > 256 else 32 if columns > 128 else 64
-        widest = 64 if columns <= 256 else 32 if columns <= 512 else 16
+        chunk = 16 if facts.channels != "none" or columns > 256 else 32 if columns > 128 else 64
+        widest = 64 if columns <= 256 else 32 if columns <= 512 and facts.channels != "key" else 16
         return chunk, next((size for size in (widest, 32, 16) if facts.values % size == 0), facts.values)
     if facts.grid == "rows":
         if facts.products > 1 or facts.terms > 1:

@@ -113,6 +113,7 @@ def test_large_keys_and_values() -> None:
     """States of 256 rows and more have smaller chunks and blocks of columns, so that shared memory is enough."""
     check(half(k=256, v=32, final=True), 40, {"q": 1, "k": 1, "v": 1, "decay": 1})
     check(half(k=512, v=32, final=True), 20, {"q": 1, "k": 1, "v": 1, "decay": 1})
+    check(half(k=512, v=16, channels="key"), 20, {"q": 1, "k": 1, "v": 1, "decay": 1})
 
 
 @needs_host_clang

@@ -17,7 +17,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     """The schedule of a kernel with the grid "chunks", or of one with loops or running sums that has no products; None for others.
 
     `waves` per SIMD that registers are limited for; `reuse`: more barriers, so that more tiles have the same place in shared memory (2:
-    even more, where nothing fits otherwise).
+    even more, where nothing fits otherwise); `split`: factors of large products come there in so many parts.
 
     Raises UnsupportedError where such a kernel cannot be made.
     """
@@ -28,10 +28,11 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     # Tiles of f32 fill the registers of a wave that is alone on its SIMD.
     wide = any(isinstance(ir.RankedTensorType(op.operands[-1].type).element_type, ir.F32Type) for op in find_all(kernel, *DOTS))
     made: list[Fields] = []
-    for reuse in (0, 1, 2):
-        if made and reuse == 2:
+    tries: list[Fields] = [{"reuse": 0}, {"reuse": 1}, {"reuse": 2}, {"reuse": 2, "split": 2}]
+    for number, tried in enumerate(tries):
+        if made and number > 1:
             break
-        fields: Fields = {"waves": 1, "reuse": reuse}
+        fields: Fields = {"waves": 1, **tried}
         needed = Kernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
         if 2 * needed <= target.lds_bytes and not wide:
             made.insert(0, {**fields, "waves": 2})

@@ -12,6 +12,7 @@ from attn_mlir.backends.amd.chunks.tiles import (
     Grid,
     Held,
     Partial,
+    Terms,
     Uniform,
     Vector,
     Wide,
@@ -82,52 +83,59 @@ class Copies:
         core.memory.read(core.copies[tile.name, "floats"])
         return core.copies[tile.name, "floats"]
 
-    def factor(self, value: ir.Value, form: str) -> Buffer:
-        """Makes the rows or the columns of a tile that products multiply readable in chunks."""
-        buffer = self.written(value, form)
+    def factor(self, value: ir.Value, form: str, terms: Terms | None = None) -> Buffer:
+        """Makes the rows or the columns of a tile that products multiply readable in chunks; `terms`: only a part of each."""
+        buffer = self.written(value, form, terms)
         self.core.memory.read(buffer)
         return buffer
 
-    def written(self, value: ir.Value, form: str) -> Buffer:
-        """Writes the rows or the columns of a tile that products multiply, if they are not there yet."""
+    def written(self, value: ir.Value, form: str, terms: Terms | None = None) -> Buffer:
+        """Writes the rows or the columns of a tile that products multiply, or a part of each, if they are not there yet."""
         core, tile = self.core, self.core.tiles[value]
         if not isinstance(tile, (Fragment, Held)) or tile.element not in FACTORS:
             raise UnsupportedError(f"amd: products take tiles of {', '.join(FACTORS)}, not {value}")
-        if (tile.name, form) in core.copies:
-            return core.copies[tile.name, form]
         rows, columns = core.padded(tile.rows), core.padded(tile.columns)
         rows, columns = (rows, columns) if form == "rows" else (columns, rows)
-        buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_{form}"), SIZES[tile.element] * rows * columns)
-        core.copies[tile.name, form] = buffer
+        terms = terms or Terms(0, columns)
+        key = tile.name, form if terms.count == columns else f"{form} from {terms.begin}"
+        if key in core.copies:
+            return core.copies[key]
+        buffer = core.memory.buffer(core.names.fresh(f"{tile.name}_{form}"), SIZES[tile.element] * rows * terms.count)
+        core.copies[key] = buffer
         core.memory.write(buffer)
+        part = Terms(terms.begin, terms.count, terms.count < columns)
         if isinstance(tile, Held):
-            self._held(tile, form, buffer, chunks_of(columns, tile.element))
+            self._held(tile, form, buffer, part)
         else:
-            self._fragment(tile, form, buffer, chunks_of(columns, tile.element))
+            self._fragment(tile, form, buffer, part)
         return buffer
 
-    def _held(self, tile: Held, form: str, buffer: Buffer, chunks: int) -> None:
+    def _held(self, tile: Held, form: str, buffer: Buffer, terms: Terms) -> None:
         core, writer, keep = self.core, self.core.writer, _keeper(tile)
+        chunks = chunks_of(terms.count, tile.element)
+        row, column = ("row", terms.of("column")) if form == "rows" else (terms.of("row"), "column")
         if form == "columns" and not tile.patches:
             raise UnsupportedError(f"amd: {tile.name} is not in patches, but its columns are needed; this is a bug of the code generator")
         with core.turns("t", tile.turns) as t:
             self.piece(tile, guard=True)
             # Registers may have more columns than the copy: theirs are zeros that would lie in the next rows.
             inside = f"if (column < {core.padded(tile.columns)})" if tile.padded > core.padded(tile.columns) else None
-            with core.scope(self._exists(tile) or None), core.scope(inside):
+            own = terms.condition("column" if form == "rows" else "row")
+            with core.scope(self._exists(tile) or None), core.scope(inside), core.scope(own):
                 if not tile.patches:
-                    writer.line(f"{keep}<{chunks}>({buffer.at}, row, column, {tile.name}[{t}]);")
+                    writer.line(f"{keep}<{chunks}>({buffer.at}, {row}, {column}, {tile.name}[{t}]);")
                 elif form == "rows":
                     with core.unrolled("e", 8):
-                        writer.line(f"{keep}<{chunks}>({buffer.at}, row + e, column, {tile.name}[{patch_row(t)}]);")
+                        writer.line(f"{keep}<{chunks}>({buffer.at}, {row} + e, {column}, {tile.name}[{patch_row(t)}]);")
                 else:
                     at = "0" if t == "0" else f"8 * {t}"
-                    writer.line(f"attn::keep_patch<{chunks}>({buffer.at}, row, column, &{tile.name}[{at}]);")
+                    writer.line(f"attn::keep_patch<{chunks}>({buffer.at}, {row}, {column}, &{tile.name}[{at}]);")
 
-    def _fragment(self, tile: Fragment, form: str, buffer: Buffer, chunks: int) -> None:
+    def _fragment(self, tile: Fragment, form: str, buffer: Buffer, terms: Terms) -> None:
         core, writer, grid = self.core, self.core.writer, tile.grid
-        along = (form == "columns") == grid.by_columns
-        with self.blocks(grid) as (row, column, n):
+        along, chunks = (form == "columns") == grid.by_columns, chunks_of(terms.count, tile.element)
+        with self.blocks(grid) as (row, column, n), core.scope(terms.condition(column if form == "rows" else row)):
+            row, column = (row, terms.of(column)) if form == "rows" else (terms.of(row), column)
             if along:
                 place = (column, row) if grid.by_columns else (row, column)
                 writer.line(f"{_keeper(tile)}<{chunks}>({buffer.at}, {place[0]}, {place[1]}, {tile.name}[{n}]);")

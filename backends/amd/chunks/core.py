@@ -59,9 +59,10 @@ class Core(PrinterCore[Tile]):
 
     emitter = "amd"
 
-    def __init__(self, kernel: ir.Operation, chunk: int, reuse: int) -> None:
+    def __init__(self, kernel: ir.Operation, chunk: int, reuse: int, split: int) -> None:
+        """`reuse`: see `Memory`; `split`: in how many parts the factors of large products come to shared memory."""
         super().__init__(kernel, chunk, _TAKEN)
-        self.chunk = chunk
+        self.chunk, self.split = chunk, split
         self.layout = Layout(kernel)
         self.lifted = remainders(kernel)
         """Factors of products that are kept 2^11 times as large as they are."""

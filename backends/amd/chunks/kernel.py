@@ -16,7 +16,7 @@ class Kernel:
     def __init__(self, kernel: ir.Operation, schedule: Fields) -> None:
         sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
         self.kernel, self.schedule = kernel, schedule
-        self.core = Core(kernel, ir.IntegerAttr(sizes["block_q"]).value, int(schedule["reuse"]))
+        self.core = Core(kernel, ir.IntegerAttr(sizes["block_q"]).value, int(schedule["reuse"]), int(schedule.get("split", 1)))
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""

@@ -4,10 +4,13 @@ from attn_mlir.backends.amd.chunks.copies import Copies
 from attn_mlir.backends.amd.chunks.core import Core
 from attn_mlir.backends.amd.chunks.layout import transposes
 from attn_mlir.backends.amd.chunks.maps import registers
-from attn_mlir.backends.amd.chunks.tiles import FACTORS, Fragment, Uniform, chunks_of
+from attn_mlir.backends.amd.chunks.tiles import FACTORS, Fragment, Terms, Uniform, chunks_of
 from attn_mlir.backends.gpu.structure import hint, operations
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+
+_MANY = 256
+"""Terms of a product that may be taken in parts."""
 
 
 class Products:
@@ -25,34 +28,52 @@ class Products:
             raise UnsupportedError(f"amd: matrix products take {', '.join(FACTORS)}, not {element}: cast q, k and v, or use the CPU")
         forms = ["rows" if flag != (number == 0) else "columns" for number, flag in enumerate(transposes(op))]
         scale = self.copies.vector(op.operands[1]) if op.name == "tile.dot_rescale" else None
-        for value, form in zip((a, b), forms, strict=True):
-            self.copies.written(value, form)
-        left = right = ""
-        for _ in range(2):
-            left, right = (self.copies.factor(value, form).at for value, form in zip((a, b), forms, strict=True))
-            if scale is not None:
-                self.copies.vector_copy(op.operands[1])
+        factors = list(zip((a, b), forms, strict=True))
+        first, *others = self._parts(core.padded(ir.RankedTensorType(a.type).shape[0 if transposes(op)[0] else 1]))
+        places = self._places(factors, first)
+        if scale is not None:
+            self.copies.vector_copy(op.operands[1])
+            places = self._places(factors, first)
+            self.copies.vector_copy(op.operands[1])
         tile = self._accumulator(op, "o" if op.name != "tile.dot" else "product")
         if scale is not None:
             self._rescale(tile, scale.name if isinstance(scale, Uniform) else core.copies[scale.name, "vector"].at, scale)
-        grid = tile.grid
-        depth = core.padded(ir.RankedTensorType(a.type).shape[0 if transposes(op)[0] else 1])
-        factors = [(left, grid.wave_row(), grid.high, grid.wide), (right, grid.wave_column(), grid.wide, 1)]
-        if grid.by_columns:
-            factors.reverse()
-        (x, x_row, x_blocks, x_stride), (y, y_row, y_blocks, y_stride) = factors
-        sizes = [FACTORS[element], grid.size, depth, x_blocks, y_blocks, x_stride, y_stride, chunks_of(depth, element)]
         lifted = any(value in core.lifted for value in (a, b))
         if lifted:
             core.writer.line("// One factor is kept 2^11 times as large as it is.")
             self._multiply(tile, "2048.0f")
-        with core.scope(None if grid.all_waves else f"if (wave < {grid.down * grid.across})"):
-            core.writer.line(f"attn::multiply<{', '.join(map(str, sizes))}>({tile.name}, {x}, {x_row}, {y}, {y_row});")
+        self._add(tile, places, element, first.count)
+        for terms in others:
+            self._add(tile, self._places(factors, terms), element, terms.count)
         if lifted:
             self._multiply(tile, "(1.0f / 2048.0f)")
-        for form in ("rows", "columns", "floats"):
-            core.copies.pop((tile.name, form), None)  # of what was there before
+        for key in [key for key in core.copies if key[0] == tile.name]:
+            del core.copies[key]  # of what was there before
         core.tiles[result] = tile
+
+    def _parts(self, depth: int) -> list[Terms]:
+        """The terms of a product of so many that are in shared memory at a time: all, or of the largest products some."""
+        count = depth // self.core.split if depth >= _MANY else depth
+        return [Terms(begin, count) for begin in range(0, depth, count)]
+
+    def _places(self, factors: list[tuple[ir.Value, str]], terms: Terms) -> list[str]:
+        """C++: where two factors can be read. Both are announced twice, for a barrier for one may follow the other."""
+        for value, form in factors:
+            self.copies.written(value, form, terms)
+        for value, form in factors:
+            self.copies.factor(value, form, terms)
+        return [self.copies.factor(value, form, terms).at for value, form in factors]
+
+    def _add(self, tile: Fragment, places: list[str], element: str, terms: int) -> None:
+        """Adds a product of so many terms, whose factors lie at `places`."""
+        core, grid = self.core, tile.grid
+        factors = [(places[0], grid.wave_row(), grid.high, grid.wide), (places[1], grid.wave_column(), grid.wide, 1)]
+        if grid.by_columns:
+            factors.reverse()
+        (x, x_row, x_blocks, x_stride), (y, y_row, y_blocks, y_stride) = factors
+        sizes = [FACTORS[element], grid.size, terms, x_blocks, y_blocks, x_stride, y_stride, chunks_of(terms, element)]
+        with core.scope(None if grid.all_waves else f"if (wave < {grid.down * grid.across})"):
+            core.writer.line(f"attn::multiply<{', '.join(map(str, sizes))}>({tile.name}, {x}, {x_row}, {y}, {y_row});")
 
     def _accumulator(self, op: ir.Operation, name: str) -> Fragment:
         """Where the sums are: those that are added to, in their place, if nothing reads them afterwards."""

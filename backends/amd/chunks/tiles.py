@@ -148,6 +148,24 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """The terms of a product, which lie along the rows of the copies of its factors: `count` from number `begin` on."""
+
+    begin: int
+    count: int
+    partial: bool = False
+    """Whether there are others."""
+
+    def of(self, index: str) -> str:
+        """C++: the number of a row or column of the tile among these."""
+        return f"{index} - {self.begin}" if self.begin else index
+
+    def condition(self, index: str) -> str | None:
+        """C++: the head of a scope for those only."""
+        return f"if ({index} >= {self.begin} && {index} < {self.begin + self.count})" if self.partial else None
+
+
+@dataclass(frozen=True)
 class Wide:
     """A tile of f32 or f64 in shared memory only: running sums along columns."""
 
