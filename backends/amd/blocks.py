@@ -7,6 +7,8 @@ from attn_mlir.passes.regions import find_all, pieces
 
 ROWS = 128
 """Rows of a program: 32 for each of its four waves."""
+_FEWEST = 8
+"""Columns of values that are worth a program."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,14 @@ def facts_of(function: ir.Operation) -> Facts | None:
 def default_blocks(facts: Facts) -> tuple[int, int]:
     """Query rows and keys of a block ("rows"), or keys and query rows ("pairs"), or positions of a chunk and columns of v ("chunks")."""
     if facts.grid == "chunks":
-        # Tiles of so many columns have the same size.
-        columns = facts.columns * 2 if facts.wide else facts.columns
-        chunk = 16 if facts.channels != "none" or columns > 256 else 32 if columns > 128 else 64
-        widest = 64 if columns <= 256 else 32 if columns <= 512 and facts.channels != "key" else 16
-        return chunk, next((size for size in (widest, 32, 16) if facts.values % size == 0), facts.values)
+        many = facts.columns > 256
+        chunk = 16 if facts.channels != "none" or many else 32 if facts.columns > (64 if facts.wide else 128) else 64
+        most = {"none": 512, "key": 128 if facts.wide else 256, "value": 256 if facts.wide else 512}[facts.channels]
+        widest = 16 if facts.columns > most else 32 if many else 64
+        sizes = [size for size in (widest, 32, 16) if facts.values % size == 0]
+        if facts.values > widest and (facts.wide or many):  # all columns at a time are too many for shared memory
+            sizes += [size for size in range(widest, _FEWEST - 1, -1) if facts.values % size == 0]
+        return chunk, next(iter(sizes), facts.values)
     if facts.grid == "rows":
         if facts.products > 1 or facts.terms > 1:
             return ROWS, 64 if facts.columns <= 64 else 32

@@ -28,7 +28,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     # Tiles of f32 fill the registers of a wave that is alone on its SIMD.
     wide = any(isinstance(ir.RankedTensorType(op.operands[-1].type).element_type, ir.F32Type) for op in find_all(kernel, *DOTS))
     made: list[Fields] = []
-    tries: list[Fields] = [{"reuse": 0}, {"reuse": 1}, {"reuse": 2}, {"reuse": 2, "split": 2}]
+    tries: list[Fields] = [{"reuse": 0}, {"reuse": 1}, {"reuse": 2}, {"reuse": 2, "split": 2}, {"reuse": 2, "split": 4}]
     for number, tried in enumerate(tries):
         if made and number > 1:
             break

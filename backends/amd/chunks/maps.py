@@ -116,7 +116,7 @@ class Maps:
         """Makes room for the parts of a map's sums along rows, in so many slots; returns the floats of one."""
         core, layout = self.core, self.reading.layout(op)
         names = [core.names.fresh("row_sum") for _ in ir.ArrayAttr(op.attributes["reductions"])]
-        size = groups_of(layout) * self._stride(self.reading.extents(op)[0])
+        size = self.room(op)
         buffers = {name: core.memory.buffer(core.names.fresh(f"{name}_parts"), 4 * slots * size) for name in names}
         self.reading.prepare(op, layout)
         for name, buffer in buffers.items():
@@ -124,6 +124,10 @@ class Maps:
             core.memory.write(buffer)
         self.reserved[op] = names
         return size
+
+    def room(self, op: ir.Operation) -> int:
+        """Floats that the parts of a map's sum along rows take in shared memory."""
+        return groups_of(self.reading.layout(op)) * self._stride(self.reading.extents(op)[0])
 
     def _fragments(self, op: ir.Operation, grid: Grid, tiles: list[Fragment | Held], sums: dict[str, str]) -> None:
         core, block = self.core, body(op)

@@ -4,12 +4,12 @@ from attn_mlir.backends.amd.chunks.copies import Copies
 from attn_mlir.backends.amd.chunks.core import Core
 from attn_mlir.backends.amd.chunks.layout import transposes
 from attn_mlir.backends.amd.chunks.maps import registers
-from attn_mlir.backends.amd.chunks.tiles import FACTORS, Fragment, Terms, Uniform, chunks_of
+from attn_mlir.backends.amd.chunks.tiles import FACTORS, STEP, Fragment, Terms, Uniform, chunks_of, round_up
 from attn_mlir.backends.gpu.structure import hint, operations
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_MANY = 256
+_MANY = 128
 """Terms of a product that may be taken in parts."""
 
 
@@ -53,8 +53,8 @@ class Products:
 
     def _parts(self, depth: int) -> list[Terms]:
         """The terms of a product of so many that are in shared memory at a time: all, or of the largest products some."""
-        count = depth // self.core.split if depth >= _MANY else depth
-        return [Terms(begin, count) for begin in range(0, depth, count)]
+        count = round_up(-(-depth // self.core.split), STEP) if depth >= _MANY else depth
+        return [Terms(begin, min(count, depth - begin)) for begin in range(0, depth, count)]
 
     def _places(self, factors: list[tuple[ir.Value, str]], terms: Terms) -> list[str]:
         """C++: where two factors can be read. Both are announced twice, for a barrier for one may follow the other."""

@@ -16,6 +16,8 @@ from attn_mlir.mlir import ir
 
 _MOST_TURNS = 64
 """Of a loop whose sums along rows are all made before it."""
+_MOST_SUMS = 8192
+"""Floats that such sums may take in shared memory."""
 
 
 class Sweep:
@@ -141,6 +143,8 @@ class Sweep:
         bounds = [constant(value) for value in list(op.operands)[:3]]
         found = [other for other in operations(inner) if only_sums(other, inner)]
         if bounds[0] != 0 or bounds[2] != 1 or bounds[1] is None or bounds[1] > _MOST_TURNS or not found:
+            return []
+        if sum(self.maps.room(other) for other in found) * int(bounds[1]) > _MOST_SUMS:
             return []
         sizes = {other: self.maps.reserve(other, int(bounds[1])) for other in found}
         for other in found:
