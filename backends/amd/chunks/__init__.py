@@ -12,6 +12,9 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
+_USUAL = 4
+"""Products of a sweep: with the state, of the pairs, with their weights, and of what enters the state."""
+
 
 def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | str]) -> Fields | None:
     """The schedule of a kernel with the grid "chunks", or of one with loops or running sums that has no products; None for others.
@@ -25,8 +28,10 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     if grid != "chunks" and (grid != "rows" or not _adds_rows(kernel)):
         return None
     needed = 0
-    # Tiles of f32 fill the registers of a wave that is alone on its SIMD.
-    wide = any(isinstance(ir.RankedTensorType(op.operands[-1].type).element_type, ir.F32Type) for op in find_all(kernel, *DOTS))
+    # Tiles of f32, and of sweeps with more than the usual products, need all registers of a SIMD.
+    products = find_all(kernel, *DOTS)
+    wide = any(isinstance(ir.RankedTensorType(op.operands[-1].type).element_type, ir.F32Type) for op in products)
+    alone = wide or len(products) > _USUAL
     made: list[Fields] = []
     tries: list[Fields] = [{"reuse": 0}, {"reuse": 1}, {"reuse": 2}, {"reuse": 2, "split": 2}, {"reuse": 2, "split": 4}]
     for number, tried in enumerate(tries):
@@ -34,7 +39,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
             break
         fields: Fields = {"waves": 1, **tried}
         needed = Kernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
-        if 2 * needed <= target.lds_bytes and not wide:
+        if 2 * needed <= target.lds_bytes and not alone:
             made.insert(0, {**fields, "waves": 2})
             break
         if needed <= target.lds_bytes:

@@ -206,7 +206,8 @@ class Core(PrinterCore[Tile]):
 
     def float_stride(self, tile: Fragment | Held | Wide) -> int:
         """Elements from row to row of a copy in shared memory."""
-        return round_up(tile.columns, 32)
+        # Rows of few columns are read by lanes of different rows: then they begin in different banks.
+        return round_up(tile.columns, 32) + (16 // SIZES[tile.element] if tile.columns <= 64 else 0)
 
     def vector_stride(self, tile: Vector | Partial) -> int:
         """Elements from wave to wave of a copy in shared memory: with padding, as blocks of products read it."""
