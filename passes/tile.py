@@ -7,6 +7,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.linear_roles import follower_of, gradient_of, leader_of, sweep_of
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.tiling.chunk_block import Choices
+from attn_mlir.passes.tiling.chunk_channels import AT_ONCE, fits_at_once
 from attn_mlir.passes.tiling.chunks import build_chunks
 from attn_mlir.passes.tiling.elements import build_elements, build_row_dot
 from attn_mlir.passes.tiling.frame import argument_number
@@ -49,6 +50,7 @@ class Tile(Pass):
     scores even where its inputs have 16 bits. With `flushing`, products take numbers below 2^-14 in f16 as 0: then weights of a sweep with
     products of its output (not where channels have decays), and what enters the state of a backward sweep, are two tiles, rounded and what
     that leaves out.
+    With the function attribute `tile.decay_channels`, what decays of key channels make of a chunk is one op of that name.
     With `slots`, programs of "elements" scatter to slots, as those of "pairs" do, not one after the other.
     """
 
@@ -124,7 +126,11 @@ class Tile(Pass):
                 build_elements(function, op, makers, block_q, self.slots)
             case "attn.chunk":
                 block_kv = self._blocks(function)[1] if "tile.blocks" in function.attributes else None
-                choices = Choices(self.prefix, self.sub_chunk, self.widen, self.flushing)
+                at_once = AT_ONCE in function.attributes
+                if at_once and not fits_at_once(op):
+                    op.location.emit_error(f"{self.name}: '{AT_ONCE}' holds for exponentials of key channels' decays, without products")
+                    return False
+                choices = Choices(self.prefix, self.sub_chunk, self.widen, self.flushing, at_once)
                 return build_chunks(function, op, block_kv, choices)
             case "attn.head_sum":
                 return build_head_sum(function, op, makers, block_q)

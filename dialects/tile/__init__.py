@@ -2,12 +2,14 @@
 
 from attn_mlir.dialects.tile.accumulate import AccumulateOp, ScatterAddOp, ScatterYieldOp
 from attn_mlir.dialects.tile.compute import CumsumOp, DotAddOp, DotOp, DotRescaleOp, FillOp, MapOp, YieldOp
+from attn_mlir.dialects.tile.decays import DecayChannelsOp
 from attn_mlir.dialects.tile.dialect import Tile
 from attn_mlir.dialects.tile.memory import LoadOp, ProgramIdOp, StoreOp
 
 __all__ = [
     "AccumulateOp",
     "CumsumOp",
+    "DecayChannelsOp",
     "DotAddOp",
     "DotOp",
     "DotRescaleOp",

@@ -56,6 +56,16 @@ def cumsum(tile: ir.Value, reverse: bool = False) -> ir.Value:
     return ir.Operation.create("tile.cumsum", results=[tile.type], operands=[tile], attributes={"reverse": ir.BoolAttr.get(reverse)}).result
 
 
+def decay_channels(q: ir.Value, k: ir.Value, decays: ir.Value, count: ir.Value, reverse: bool) -> tuple[ir.Value, ...]:
+    """`tile.decay_channels`: what leaves, what enters, pairs, and what carries the state."""
+    of_q, of_decays = ir.RankedTensorType(q.type), ir.RankedTensorType(decays.type)
+    size, keys = of_q.shape
+    pairs, carry = ir.RankedTensorType.get([size, size], of_q.element_type), ir.RankedTensorType.get([keys], of_decays.element_type)
+    results, attributes = [q.type, q.type, pairs, carry], {"reverse": ir.BoolAttr.get(reverse)}
+    op = ir.Operation.create("tile.decay_channels", results=results, operands=[q, k, decays, count], attributes=attributes)
+    return tuple(op.results)
+
+
 def map_(
     extents: Sequence[ir.Value], tiles: Sequence[ir.Type], rows: Sequence[ir.Type], reductions: Sequence[str], body: MapBody
 ) -> tuple[list[ir.Value], list[ir.Value]]:

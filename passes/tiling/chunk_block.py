@@ -9,6 +9,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.passes.tiling import chunk_crossing
+from attn_mlir.passes.tiling.chunk_channels import build_at_once
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_products import Parts, whole_products, with_own_pairs
 from attn_mlir.passes.tiling.frame import Frame
@@ -30,13 +31,14 @@ class Choices:
     `prefix` is the element type of sums of log decays ("f64" keeps them exact enough for chunks whose decays add up to hundreds; "wider"
     is f64 but for 16-bit inputs, which need no more than f32), `sub` how many positions have their pairs computed one by one where
     channels have decays of their own. `widen`: products multiply scores even where inputs have 16 bits. `flushing`: products take numbers
-    below 2^-14 in f16 as 0.
+    below 2^-14 in f16 as 0. `at_once`: what decays of key channels make of a chunk is one op (`chunk_channels`).
     """
 
     prefix: str
     sub: int
     widen: bool
     flushing: bool
+    at_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class ChunkBlock:
         self._whole_weights = self.two_pieces and flushed
         self._whole_state = self.two_pieces or (flushed and not self.forward)
         self._crossing = "crossing" in op.attributes
+        self._at_once = choices.at_once
 
     def build(
         self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: Put | None, keep: Keep, beside: Beside | None = None
@@ -138,6 +141,8 @@ class ChunkBlock:
         and the factors with which the chunk carries its rows; then `products` gets the products, and `beside` what a sweep with the same
         states needs: decays, state, k and v.
         """
+        if self._at_once:
+            return build_at_once(self, chunk, state, o, keep)
         decays = Decays(self, chunk, strict=products is not None and (not self._crossing or self.channels != "none"))
         wanted = o is not None or products is not None
         q = self.load(self.inputs.q, chunk, "attn.query") if wanted else None

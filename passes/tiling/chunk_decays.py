@@ -13,15 +13,17 @@ if TYPE_CHECKING:
 
 
 class Decays:
-    """The sums of one chunk. With `strict`, a position is not present to itself."""
+    """The sums of one chunk, or where they are not `summed`, its `steps` alone. With `strict`, a position is not present to itself."""
 
-    def __init__(self, block: "ChunkBlock", chunk: "Chunk", strict: bool = False) -> None:
+    def __init__(self, block: "ChunkBlock", chunk: "Chunk", strict: bool = False, summed: bool = True) -> None:
         self._block, self._chunk, self._strict = block, chunk, strict
         decay, mod = block.inputs.decay, piece(block.op, "attn.decay")
+        self.steps: ir.Value | None = None
         self._prefix: ir.Value | None = None
         self._width = {"none": None, "key": block.keys, "value": block.inputs.columns}[block.channels]
         if decay is not None or mod is not None:
-            self._prefix = build.cumsum(self._steps(decay, mod))
+            self.steps = self._steps(decay, mod)
+            self._prefix = build.cumsum(self.steps) if summed else None
         self._all = self._sum(constant_index(block.size - 1), None) if self._width is None else None
 
     def _steps(self, decay: "Input | None", mod: ir.Operation | None) -> ir.Value:

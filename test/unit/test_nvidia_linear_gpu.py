@@ -169,10 +169,73 @@ def test_groups_of_heads(heads: int, key_heads: int) -> None:
 
 
 @GPU
-@pytest.mark.parametrize("gate", [0.01, 2.0])
-@pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=str)
-def test_decays_of_channels(gate: float, dtype: torch.dtype) -> None:
-    compare(Shape(1, 150), dtype, gate, channels=True)
+@pytest.mark.parametrize(
+    ("shape", "dtype", "gate", "state"),
+    [
+        (Shape(1, 150), BRAIN, 0.01, False),
+        (Shape(1, 150), BRAIN, 2.0, True),
+        (Shape(2, 200, 4, 2, 128, 128), HALF, 0.1, True),
+        (Shape(1, 333, 4, 4, 128, 64), BRAIN, 1.0, False),
+        (Shape(1, 65, 2, 1, 64, 192), HALF, 0.1, True),
+        (Shape(1, 100, 2, 2, 96, 64), BRAIN, 0.1, False),
+        (Shape(1, 150), SINGLE, 0.01, False),
+        (Shape(1, 150), SINGLE, 2.0, False),
+    ],
+    ids=str,
+)
+def test_decays_of_channels(shape: Shape, dtype: torch.dtype, gate: float, state: bool) -> None:
+    compare(shape, dtype, gate, channels=True, state=state)
+
+
+@GPU
+def test_decays_of_channels_as_numbers_of_heads_and_in_16_bits() -> None:
+    """[H, K], the same at every position, or rounded as q is."""
+    leaves = leaves_of(Shape(1, 200, 4, 4, 128, 128), HALF, 0.1, channels=True)
+    q, k, v = (leaves[name].transpose(1, 2) for name in "qkv")
+    rates = leaves["g"][0, 0].contiguous()
+    every = rates[None, :, None].expand(1, 4, 200, 128).contiguous()
+    wanted = linear_attention(q, k, v, every)
+    assert error(linear_attention(q, k, v, rates), wanted.double()) < 1e-3
+    half = every.to(BRAIN)
+    assert error(linear_attention(q, k, v, half), linear_attention(q, k, v, half.float()).double()) < 1e-6
+
+
+@GPU
+def test_mods_with_decays_of_channels() -> None:
+    leaves = leaves_of(Shape(1, 200, 4, 4, 128, 128), BRAIN, 0.1, channels=True)
+    q, k, v, g = (leaves[name].transpose(1, 2) for name in "qkvg")
+    rates = torch.rand(4, device="cuda")
+    found = linear_attention(
+        q, k, v, g, q_mod=lambda x, b, h, t: x * rates[h], k_mod=lambda x: torch.relu(x), decay_mod=lambda g, b, h, t, d: g * rates[h]
+    )
+    exact, by_head = {name: x.double() for name, x in leaves.items()}, rates.double()[None, None, :, None]
+    wanted, _ = formula(exact["q"] * by_head, exact["k"].relu(), exact["v"], exact["g"] * by_head, 1.0)
+    assert error(found, wanted.transpose(1, 2)) < _BOUND
+
+
+@GPU
+@pytest.mark.parametrize("value_dim", [64, 128])
+def test_sequences_side_by_side_with_decays_of_channels(value_dim: int) -> None:
+    """One of them has nothing but NaNs: results and gradients of the others are what they are alone."""
+    ends, spoilt = [0, 64, 101, 101, 165, 400], 3
+    leaves = leaves_of(Shape(1, ends[-1], 2, 2, 128, value_dim), BRAIN, 0.1, channels=True)
+    weights, offsets = torch.randn_like(leaves["v"]), torch.tensor(ends, device="cuda")
+
+    def results(given: dict[str, torch.Tensor], do: torch.Tensor, **options: Any) -> list[torch.Tensor]:
+        here = {name: x.clone().requires_grad_() for name, x in given.items()}
+        o = gla(**here, **options)[0]
+        return [o, *torch.autograd.grad(o, list(here.values()), do)]
+
+    shown = {name: x.clone() for name, x in leaves.items()}
+    for x in shown.values():
+        x[:, ends[spoilt] : ends[spoilt + 1]] = torch.nan
+    found = results(shown, weights, cu_seqlens=offsets)
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        if number == spoilt or begin == end:
+            continue
+        alone = results({name: x[:, begin:end] for name, x in leaves.items()}, weights[:, begin:end])
+        for x, y in zip(found, alone, strict=True):
+            assert error(x[:, begin:end], y.double()) < _BOUND
 
 
 @GPU

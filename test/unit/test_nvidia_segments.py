@@ -81,9 +81,11 @@ def test_a_thread_keeps_its_part_of_the_state_between_segments() -> None:
     assert turn.index("load_pack") < turn.index("store_pack") < turn.index("state.x[e] =")
 
 
-def test_decays_of_channels_are_left_to_others() -> None:
+def test_decays_of_channels() -> None:
+    """What segments add to the state is left to others."""
     with kernels(channels="key", k=64, v=64) as found:
-        assert set(emitters(found).values()) <= {"tilelang", "simt"}
+        made = emitters(found)
+    assert (made["linear_attention"], made["linear_attention+"]) == ("tilelang", "hopper")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on the PATH")

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia.hopper.channel_read import read_channels
+from attn_mlir.backends.nvidia.hopper.channel_sweep import emit_channels, plan_channels
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
@@ -24,7 +26,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         case "pairs":
             return plan_pairs(kernel, target, choices)
         case "chunks":
-            return plan_sweep(kernel, target, choices)
+            return plan_sweep(kernel, target, choices) or plan_channels(kernel, target, choices)
     return None
 
 
@@ -37,6 +39,7 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
         case "pairs":
             return emit_pairs(kernel, target, schedule)
         case "chunks":
-            return emit_sweep(kernel, schedule)
+            sweep = read_channels(kernel)
+            return emit_sweep(kernel, schedule) if sweep is None else emit_channels(sweep)
         case grid:
             raise UnsupportedError(f"hopper: no kernels over {grid}; use the emitter 'tilelang'")

@@ -4,6 +4,7 @@ from importlib.resources import files
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout
+from attn_mlir.mlir import ir
 
 
 def header(*more: str) -> str:
@@ -32,3 +33,25 @@ def function_source(core: Core, layout: Layout, threads: int) -> str:
         "  __syncthreads();",
     ]
     return "\n".join([header(), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
+
+
+def kernel_source(core: Core, memory: Layout, bounds: tuple[int, int], helpers: str) -> str:
+    """The whole CUDA file of a kernel that knows its program (`block`, `head`, `batch`); `bounds`: threads, and blocks of them on a
+    multiprocessor; `helpers`: the header.
+    """
+    name = ir.StringAttr(core.kernel.attributes["sym_name"]).value
+    declared = [f"    {text}," for text in core.arguments.declarations()]
+    declared[-1] = declared[-1][:-1] + ") {"
+    lines = [
+        f'extern "C" __global__ void __launch_bounds__({bounds[0]}, {bounds[1]}) {name}(',
+        *declared,
+        *[f"  {text}" for text in memory.declarations()],
+        "  extern __shared__ __align__(1024) unsigned char memory[];",
+        "  const uint32_t shared = attn::shared_address(memory);",
+        "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, warpgroup = attn::warpgroup_index();",
+        "  if (threadIdx.x == 0) {",
+        *[f"    {text}" for text in memory.initialisation()],
+        "  }",
+        "  __syncthreads();",
+    ]
+    return "\n".join([helpers, core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])

@@ -11,11 +11,12 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout
-from attn_mlir.backends.nvidia.hopper.source import header
+from attn_mlir.backends.nvidia.hopper.source import header, kernel_source
 from attn_mlir.backends.nvidia.hopper.sweep_chunk import ChunkPrinter
+from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL, bind_position
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_producer import SweepProducer
-from attn_mlir.backends.nvidia.hopper.sweep_read import PANEL, Sweep, read_sweep
+from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep, read_sweep
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -94,7 +95,7 @@ class SweepKernel:
         return KernelCode(
             name=name,
             entry=name,
-            source=_source(core, layout, name, (threads, int(self.schedule["residents"]))),
+            source=kernel_source(core, layout.memory, (threads, int(self.schedule["residents"])), header("attn_sweep.cuh")),
             parameters=core.arguments.parameters(),
             threads=threads,
             shared_bytes=layout.memory.bytes(),
@@ -127,36 +128,17 @@ class SweepKernel:
         with core.scope(head):
             core.writer.line("const int lane = threadIdx.x % 32;")
             with core.scope("for (int number = 0; number < chunks; ++number)"):
-                layout.bind_position(core, self.sweep, "number")
+                bind_position(core, self.sweep, "number")
                 SweepProducer(core, self.sweep, layout).chunk()
 
     def _consume(self, core: Core, layout: SweepLayout) -> None:
-        states = StatePrinter(core, self.sweep, layout)
+        states = StatePrinter(core, self.sweep)
         chunk = ChunkPrinter(core, self.sweep, layout, states)
         chunk.declare()
         states.declare()
         core.writer.line("#pragma unroll 1")
         with core.scope("for (int number = 0; number < chunks; ++number)"):
-            layout.bind_position(core, self.sweep, "number")
+            bind_position(core, self.sweep, "number")
             chunk.print()
         chunk.finish()
         states.final()
-
-
-def _source(core: Core, layout: SweepLayout, name: str, bounds: tuple[int, int]) -> str:
-    """The whole CUDA file; `bounds`: threads, and blocks of them on a multiprocessor."""
-    declared = [f"    {text}," for text in core.arguments.declarations()]
-    declared[-1] = declared[-1][:-1] + ") {"
-    lines = [
-        f'extern "C" __global__ void __launch_bounds__({bounds[0]}, {bounds[1]}) {name}(',
-        *declared,
-        *[f"  {text}" for text in layout.memory.declarations()],
-        "  extern __shared__ __align__(1024) unsigned char memory[];",
-        "  const uint32_t shared = attn::shared_address(memory);",
-        "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, warpgroup = attn::warpgroup_index();",
-        "  if (threadIdx.x == 0) {",
-        *[f"    {text}" for text in layout.memory.initialisation()],
-        "  }",
-        "  __syncthreads();",
-    ]
-    return "\n".join([header("attn_sweep.cuh"), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])

@@ -2,10 +2,12 @@
 
 from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_layout import ALL, PANEL_BYTES, SweepLayout
+from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_mods import TileMods
 from attn_mlir.backends.nvidia.hopper.sweep_output import LIFT, LOWER, RESTS, RowsPrinter
-from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_products import ProductSums
+from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 
 
@@ -16,6 +18,8 @@ class ChunkPrinter:
         self._core, self._sweep, self._layout, self._states = core, sweep, layout, states
         self._mods = TileMods(core, sweep, layout)
         self._rows = None if sweep.rows is None else RowsPrinter(core, sweep, sweep.rows, layout)
+        rows = sweep.rows
+        self._sums = ProductSums(core, rows, layout) if rows is not None and rows.products is not None else None
         self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
         self._rest = f"attn::{RESTS[sweep.element]}"
         self._entered = ("entering", "remaining") if sweep.exact else ("entering",)
@@ -111,7 +115,7 @@ class ChunkPrinter:
                 writer.line("attn::hold(state);")
             self._multiply(product, self._entered[:1] if sweep.lifted else self._entered)
         if self._rows is not None:
-            self._rows.leave()
+            self._rows.leave(self._sums)
         writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
         self._hold_entering()
 

@@ -3,20 +3,14 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.gpu.structure import body
-from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_forms import Input
-from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, PANEL, Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
 from attn_mlir.backends.nvidia.hopper.tiles import tile_bytes
-from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.mlir import ir
 
-PANEL_BYTES = CHUNK * ROW_BYTES
-"""Bytes of a panel."""
-ALL = 1
-"""Named barrier of all warpgroups; 2 and 3 are those of one."""
 _ROW = CHUNK * 4
 
 
@@ -71,14 +65,6 @@ class SweepLayout:
         left = any(varies(value) for value in rows.q.factors)
         right = bool(sweep.k.factors or sweep.v.factors)
         return ["left"] * left + ["right"] * right
-
-    @staticmethod
-    def bind_position(core: Core, sweep: Sweep, number: str) -> None:
-        """Declares the position of the loop over chunks in the chunk of that number."""
-        begin, _, step = (core.value(value) for value in list(sweep.loop.operands)[:3])
-        name = core.names.fresh("position")
-        core.writer.line(f"const int {name} = {begin} + {number} * {step};")
-        core.scalars.bind(next(iter(body(sweep.loop).arguments)), name)
 
     def addresses(self) -> list[str]:
         """Declarations of the addresses of a stage's tiles and rows."""

@@ -2,8 +2,9 @@
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_layout import ALL, PANEL_BYTES, SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, PANEL, Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
+from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.mlir import ir
 
 

@@ -6,12 +6,13 @@ the shared memory of v.
 """
 
 from attn_mlir.backends.gpu.structure import body, operations, widened, yielded
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_layout import ALL, PANEL_BYTES, SweepLayout, varies
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout, varies
+from attn_mlir.backends.nvidia.hopper.sweep_leave import LeavingPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_producer import bind_sums
-from attn_mlir.backends.nvidia.hopper.sweep_products import ProductSums
-from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, PANEL, Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
 from attn_mlir.mlir import ir
 
@@ -23,14 +24,13 @@ _HELD = 8
 """Steps along K whose part of the state is rounded at a time (4 registers each)."""
 
 
-class RowsPrinter:
+class RowsPrinter(LeavingPrinter):
     """Prints the rows of o of a chunk."""
 
     def __init__(self, core: Core, sweep: Sweep, rows: Rows, layout: SweepLayout) -> None:
+        super().__init__(core, sweep, rows.store, layout.weights, layout.consumers)
         self._core, self._sweep, self._rows, self._layout = core, sweep, rows, layout
-        self._sums = ProductSums(core, rows, layout)
         self._share = CHUNK // layout.warpgroups
-        self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
         self._rest = f"attn::{RESTS[sweep.element]}"
 
     def declare(self) -> None:
@@ -165,50 +165,3 @@ class RowsPrinter:
                     more = "1" if number or started else "first + k > 0"
                     writer.line(f"{product}(o, {operand}, attn::advance(right, offset), {more});")
             writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", *(f"attn::hold({name});" for name in pieces))
-
-    def from_pairs(self) -> None:
-        """Starts o^T += v^T P^T."""
-        core, writer, layout = self._core, self._core.writer, self._layout
-        product = core.instruction(CHUNK, "shared", self._sweep.element, transpose_a=True)
-        writer.line("attn::hold(o);")
-        with core.scope(""):
-            writer.line(f"const uint64_t left = attn::mn_major(own, {PANEL_BYTES}), right = attn::k_major({layout.weights});")
-            writer.line("attn::wgmma_begin();")
-            with writer.unrolled("k", CHUNK // 16):
-                writer.line(f"{product}(o, attn::advance(left, k * 2048), attn::advance(right, k * 32), 1);")
-            writer.line("attn::wgmma_commit();")
-
-    def leave(self) -> None:
-        """o^T to the memory of v, and from there to o; rows past the end stay behind."""
-        core, writer, store = self._core, self._core.writer, self._rows.store
-        self._sums.add(self._unpack)
-        together = "attn::named_sync(2 + warpgroup, 128);"
-        writer.line(together if self._rows.products is None else f"attn::named_sync({ALL}, {self._layout.consumers});")
-        with writer.block("#pragma unroll\n  for (int c = 0; c < 8; c += 2)".replace("\n  ", f"\n{writer.indent}")):
-            words = [f"{self._pack}(o[4 * c + {n}], o[4 * c + {n + 1}])" for n in (0, 2, 4, 6)]
-            writer.line("attn::store_transposed(own + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column),")
-            writer.line(*(f"                       {word}{',' if n < 3 else ');'}" for n, word in enumerate(words)))
-        writer.line("attn::fence_proxy_async();", together)
-        self._sums.flush()
-        view = view_of(store.operands[1])
-        batch, head, first = (core.value(value) for value in list(store.operands)[2:5])
-        column = f"{core.value(view.column)} + " if view.column is not None else ""
-        descriptor = core.arguments.descriptor(view.argument, PANEL, CHUNK)
-        place = f"{column}warpgroup * {PANEL}"
-        whole = self._store_tail(view.argument, [batch, head, first], place) if self._sweep.packed else ""
-        with writer.block(f"{whole}if (leader)"):
-            writer.line(f"attn::tma_store({descriptor}, own, {place}, {first}, {head}, {batch});", "attn::bulk_commit();")
-
-    def _store_tail(self, argument: ir.Value, place: list[str], column: str) -> str:
-        """Where the box of the copy engine would reach into the next sequence, the threads store rows, 16 bytes each. "else "."""
-        core, writer = self._core, self._core.writer
-        batch, head, first = place
-        count, columns = core.value(self._sweep.count), CHUNK * 8
-        with core.scope(f"if ({count} < {CHUNK})"):
-            with core.scope(f"for (int place = threadIdx.x % 128; place < {columns}; place += 128)"):
-                writer.line("const int i = place / 8, j = place % 8 * 8;")
-                places = zip((batch, head, f"({first} + i)", f"({column} + j)"), range(4), strict=True)
-                offset = " + ".join(f"{index} * {core.arguments.stride(argument, dim)}" for index, dim in places)
-                row = "attn::load_shared_int4(own + attn::swizzle_128(i * 128 + j * 2))"
-                writer.line(f"if (i < {count}) *reinterpret_cast<int4 *>(&rows_of_o[{offset}]) = {row};")
-        return "else "

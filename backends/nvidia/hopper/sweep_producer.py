@@ -2,8 +2,9 @@
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_layout import PANEL_BYTES, SweepLayout, varies
-from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK, PANEL, Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout, varies
+from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.mlir import ir
 
 

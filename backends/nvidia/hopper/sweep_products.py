@@ -2,8 +2,8 @@
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_layout import PANEL_BYTES, SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_read import CHUNK
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
 
 
@@ -17,8 +17,6 @@ class ProductSums:
     def add(self, unpack: str) -> None:
         """The warps' sums of this chunk, then what is missing in o."""
         core, writer = self._core, self._core.writer
-        if self._rows.products is None:
-            return
         with core.scope(""):
             writer.line(f"const uint32_t other = at + {self._layout.tiles['factor'].offset} + warpgroup * {PANEL_BYTES};")
             writer.line(f"float sums[{CHUNK // 4}];")

@@ -13,37 +13,24 @@ from attn_mlir.backends.nvidia.hopper.sweep_forms import (
     sources,
     view_of,
 )
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, VALUES, Frame, final_of, initial_of, is_packed, states_of
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows, read_rows, rests, scales_rows
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
-CHUNK = 64
-"""Positions of a chunk."""
-PANEL = 64
-"""Columns of a panel of shared memory, and columns of v that a warpgroup works on."""
 KEYS = (64, 128, 256)
 """Columns of q and k."""
-VALUES = (64, 128)
-"""Columns of v of one program."""
 
 
 @dataclass(kw_only=True)
-class Sweep:
-    """One kernel. `loop` carries `state`; `steps`, `enter` and `carry` are maps of rank 1.
+class Sweep(Frame):
+    """One kernel with the same decays for all channels; `steps`, `enter` and `carry` are maps of rank 1.
 
     `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `enter` scales rows of v on their
     way into the state, `carry` the state. `rows`: what it gives for positions, None where only the state is of use. `exact`: products with
-    the state take what rounding leaves out of it, and of rows of v on their way into it, too. `packed`: tiles of a chunk may reach into
-    another sequence. `transposed`: states in memory have a row for each column of v. The stores are None where there is no such result.
+    the state take what rounding leaves out of it, and of rows of v on their way into it, too.
     """
 
-    kernel: ir.Operation
-    loop: ir.Operation
-    state: ir.Value
-    following: ir.Value
-    initial: ir.Operation | None
-    k: Input
-    v: Input
     rows: Rows | None
     steps: ir.Operation | None
     prefix: ir.Value | None
@@ -51,36 +38,6 @@ class Sweep:
     enter: ir.Operation
     carry: ir.Operation
     exact: bool
-    packed: bool
-    transposed: bool
-    states: ir.Operation | None
-    branch: ir.Operation | None
-    final: ir.Operation | None
-
-    @property
-    def begin(self) -> ir.Value:
-        """The position of the chunk's first row."""
-        return self.k.load.operands[3]
-
-    @property
-    def count(self) -> ir.Value:
-        """How many rows of the chunk exist."""
-        return self.k.load.operands[4]
-
-    @property
-    def keys(self) -> int:
-        """Columns of q and k."""
-        return self.k.columns
-
-    @property
-    def values(self) -> int:
-        """Columns of v that a program works on."""
-        return self.v.columns
-
-    @property
-    def element(self) -> str:
-        """ "f16" or "bf16"."""
-        return str(ir.RankedTensorType(self.k.load.results[0].type).element_type)
 
     @property
     def lifted(self) -> bool:
@@ -119,14 +76,12 @@ def _read(kernel: ir.Operation) -> Sweep:
     left_out = rests(*([rows.from_state] if rows else []), (following, last, 0 if transposed else 1))
     carry = made(following.operands[1], "tile.map")
     prefix, steps, total = _decays([*([rows.leave, rows.weights] if rows else []), enter, carry], loop)
-    states, branch = _states(inner, state, last.results[0])
-    finals = [op for op in operations(body(kernel)) if op.name == "tile.store"]
-    need(len(finals) <= 1 and all(op.operands[0] == loop.results[0] for op in finals))
+    states, branch = states_of(inner, state, last.results[0])
     sweep = Sweep(
-        kernel=kernel, loop=loop, state=state, following=last.results[0], initial=_initial(list(loop.operands)[3]), k=input_of(keys),
+        kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(keys),
         v=input_of(values), rows=rows, steps=steps, prefix=prefix, total=total, enter=enter, carry=carry, exact=bool(left_out),
-        packed="sequences" in ir.DictAttr(kernel.attributes["tile.kernel"]), transposed=transposed, states=states, branch=branch,
-        final=finals[0] if finals else None,
+        packed=is_packed(kernel), transposed=transposed, states=states, branch=branch,
+        final=final_of(operations(body(kernel)), loop),
     )  # fmt: skip
     used = [*left_out, last, following, maker(entering), enter, carry, steps, branch if branch is not None else states]
     used += [maker(value) for value in (keys, values, *([] if prefix is None else [prefix]))]
@@ -164,24 +119,3 @@ def _decays(maps: list[ir.Operation], loop: ir.Operation) -> tuple[ir.Value | No
     reads = [op for op in operations(body(loop)) if op.name == "tensor.extract" and op.operands[0] == found[0]]
     need(len(reads) <= 1 and all(constant(op.operands[1]) == CHUNK - 1 for op in reads))
     return found[0], made(sums.operands[0], "tile.map"), reads[0].results[0] if reads else None
-
-
-def _states(
-    inner: list[ir.Operation], state: ir.Value, following: ir.Value
-) -> tuple[ir.Operation | None, ir.Operation | None]:  # fmt: skip
-    """The store of a state at a boundary, and the branch it is in."""
-    branches = [op for op in inner if op.name == "scf.if"]
-    need(len(branches) <= 1 and all(not list(op.results) and len(op.regions[1].blocks) == 0 for op in branches))
-    stores = [op for op in (operations(body(branches[0])) if branches else inner) if op.name == "tile.store"]
-    stores = [op for op in stores if op.operands[0] in (state, following)]
-    need(len(stores) == 1 if branches else len(stores) <= 1)
-    return (stores[0] if stores else None), (branches[0] if branches else None)
-
-
-def _initial(value: ir.Value) -> ir.Operation | None:
-    """The load of the initial state; None for zeros."""
-    op = made(value, "tile.fill", "tile.load")
-    if op.name == "tile.load":
-        return op
-    need(constant(op.operands[0]) == 0.0)
-    return None

@@ -2,16 +2,15 @@
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_read import PANEL, Sweep
+from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL, Frame
 from attn_mlir.mlir import ir
 
 
 class StatePrinter:
     """In registers: `state[4 * c + 2 * h + e]`, of column `column + 8 * c + e` of k and `row + 8 * h` of the warpgroup's columns of v."""
 
-    def __init__(self, core: Core, sweep: Sweep, layout: SweepLayout) -> None:
-        self._core, self._sweep, self._layout = core, sweep, layout
+    def __init__(self, core: Core, sweep: Frame) -> None:
+        self._core, self._sweep = core, sweep
 
     def declare(self) -> None:
         """Zeros, or the initial state."""

@@ -3,12 +3,17 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import blocks
+from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in
+from attn_mlir.backends.nvidia.tuning.sweep_facts import sweep_facts
+from attn_mlir.backends.nvidia.tuning.sweeps import is_prepared
 from attn_mlir.dialects.attn.linear import interval_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.tiling.chunk_channels import AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -16,7 +21,8 @@ class ChooseBlocks(Pass):
     """Gives each function that becomes a kernel its `tile.blocks` and the `tile.choices` that its schedule follows.
 
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
-    An `attn.chunk` gets chunks of `block_q` positions.
+    An `attn.chunk` gets chunks of `block_q` positions; where its key channels have decays in a form that the emitter "hopper" knows, the
+    function gets `tile.decay_channels` (see `attn-tile`).
     """
 
     name = "nvidia-choose-blocks"
@@ -41,6 +47,8 @@ class ChooseBlocks(Pass):
             for chunk in find_all(function, "attn.chunk"):
                 if not _set_chunk(chunk, int(sizes[0]), self.name):
                     return False
+                if _is_prepared(chunk, choices):
+                    function.attributes[AT_ONCE] = ir.UnitAttr.get(function.context)
             own = attributes.read(function, attributes.CHOICES)
             kept = {name: value for name, value in choices.items() if name in own or name not in ("block_q", "block_kv")}
             if kept != own:
@@ -48,6 +56,12 @@ class ChooseBlocks(Pass):
                     function.attributes[attributes.CHOICES] = attributes.write(kept)
             function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([int(size) for size in sizes], function.context)
         return True
+
+
+def _is_prepared(op: ir.Operation, choices: Fields) -> bool:
+    """Whether the emitter "hopper" makes a sweep whose channels have decays, which it takes in a form of its own."""
+    target = TARGETS.get(str(choices.get("arch", "sm_90a")))
+    return target is not None and is_prepared(sweep_facts(op), choices, target)
 
 
 def _set_chunk(op: ir.Operation, size: int, name: str) -> bool:

@@ -73,7 +73,7 @@ def best(facts: KernelFacts, target: NvidiaTarget, work: Work = Work(), length: 
     Sweeps have a rule, which leaves the emitter open.
     """
     if facts.sweep is not None:
-        return untuned(facts.sweep)
+        return untuned(facts.sweep, target)
     known = table.lookup(facts, target.arch, length)
     if known is not None:
         return known

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from attn_mlir.dialects.attn.linear import interval_of, is_exact, segment_of
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import piece
+from attn_mlir.passes.tiling.chunk_channels import fits_at_once
 
 PANEL = 64
 """Columns of v of one warpgroup of the emitter "hopper"."""
-_KEYS = (64, 128, 256)
-"""Rows of a state that it knows."""
+_KEYS, _CHANNEL_KEYS = (64, 128, 256), (64, 128)
+"""Rows of a state that it knows, and with decays of channels."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,9 @@ class SweepFacts:
 
     `keys` and `values`: rows and columns of the state. `chunk`: positions of a chunk without tuning; `whole`: chunks must divide it, so
     that states and segments are at their ends (0: any will do). `segment`: positions of a segment, 0: sequences are whole. `channels`:
-    each has decays of its own. `plain`: one decay for all channels, of a size that the emitter "hopper" knows.
-    `factor`: o is multiplied with a further tensor. `exact`: states are rounded to two pieces of 16 bits. `single`: inputs are f32, and
-    products have three pieces of each factor.
+    each has decays of its own. `plain`: one decay for all channels, of a size that the emitter "hopper" knows; `prepared`: decays of
+    key channels, in a form that it knows (`tile.decay_channels`). `factor`: o is multiplied with a further tensor. `exact`: states are
+    rounded to two pieces of 16 bits. `single`: inputs are f32, and products have three pieces of each factor.
     """
 
     keys: int
@@ -33,6 +35,7 @@ class SweepFacts:
     factor: bool
     exact: bool
     single: bool = False
+    prepared: bool = False
 
 
 def sweep_facts(op: ir.Operation) -> SweepFacts:
@@ -45,4 +48,17 @@ def sweep_facts(op: ir.Operation) -> SweepFacts:
     plain = one and narrow and keys in _KEYS and values % PANEL == 0
     factor = view.factor is not None
     exact = narrow and is_exact(op)
-    return SweepFacts(keys, values, view.chunk.value, math.gcd(interval, segment), segment, not one, plain, factor, exact, not narrow)
+    whole = math.gcd(interval, segment)
+    prepared = _is_prepared(op)
+    return SweepFacts(keys, values, view.chunk.value, whole, segment, not one, plain, factor, exact, not narrow, prepared)
+
+
+def _is_prepared(op: ir.Operation) -> bool:
+    view = op.opview
+    keys, values = (ir.RankedTensorType(op.operands[n].type).shape[-1] for n in (1, 2))
+    narrow = ir.RankedTensorType(op.operands[1].type).element_type.width == 16
+    if not narrow or keys not in _CHANNEL_KEYS or values % PANEL or not fits_at_once(op):
+        return False
+    if view.decay is not None and ir.RankedTensorType(view.decay.type).element_type.width > 32:
+        return False
+    return piece(op, "attn.value") is None and any(True for _ in op.results[0].uses)

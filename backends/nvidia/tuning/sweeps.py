@@ -30,13 +30,15 @@ _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
 """What a schedule can be changed in, one at a time, once its blocks are known."""
 
 
-def untuned(facts: SweepFacts) -> Fields:
+def untuned(facts: SweepFacts, target: NvidiaTarget) -> Fields:
     """The blocks that are used without tuning.
 
     Where channels of k have decays, the programs of a head would all compute its weights: one works on 128 columns of v.
     """
     if facts.single:
         return _of_pieces(facts)
+    if facts.prepared and target.bulk_copies:
+        return {"block_q": _HOPPER_CHUNK, "block_kv": 128 if facts.values % 128 == 0 else 64}
     if facts.channels and not (facts.factor or facts.segment) and facts.keys == 128 and facts.values % 128 == 0:
         return {"block_q": facts.chunk, "block_kv": 128, "threads": 256}
     return {"block_q": facts.chunk, "block_kv": _state_columns(facts)}
@@ -68,13 +70,19 @@ def _shared_pieces(facts: SweepFacts, chunk: int, columns: int) -> int:
 
 def emitter_of(facts: SweepFacts, choices: Fields, target: NvidiaTarget) -> str:
     """Who makes a sweep where its choices do not tell."""
-    return str(choices.get("emitter", "hopper" if facts.plain and target.bulk_copies else "tilelang"))
+    known = (facts.plain or facts.prepared) and target.bulk_copies
+    return str(choices.get("emitter", "hopper" if known else "tilelang"))
+
+
+def is_prepared(facts: SweepFacts, choices: Fields, target: NvidiaTarget) -> bool:
+    """Whether decays of channels take the form that the emitter "hopper" knows."""
+    return facts.prepared and emitter_of(facts, choices, target) == "hopper"
 
 
 def sweep_space(facts: SweepFacts, target: NvidiaTarget) -> list[Fields]:
     """Emitters, chunks and columns of a program, whether they fit or not."""
     found: list[Fields] = []
-    if facts.plain and target.bulk_copies and (facts.whole % _HOPPER_CHUNK) == 0:
+    if (facts.plain or facts.prepared) and target.bulk_copies and (facts.whole % _HOPPER_CHUNK) == 0:
         found += [{"emitter": "hopper", "block_q": _HOPPER_CHUNK, "block_kv": columns} for columns in (64, 128)]
     sizes = itertools.product((32, 64, 128), (32, 64, 128))
     found += [{"emitter": "tilelang", "block_q": chunk, "block_kv": columns} for chunk, columns in sizes]
@@ -93,6 +101,8 @@ def sweep_cost(facts: SweepFacts, choices: Fields, target: NvidiaTarget, work: W
     emitter = emitter_of(facts, choices, target)
     chunk, columns = number(choices, "block_q", facts.chunk), number(choices, "block_kv", facts.values)
     stages = number(choices, "stages", 2 if emitter == "hopper" else 1)
+    if is_prepared(facts, choices, target):
+        return _cost_prepared(facts, choices, (chunk, columns), target, work)
     if emitter == "hopper":
         groups = columns // PANEL
         uneven = groups > 1 and (facts.keys > 128 or facts.exact)
@@ -113,6 +123,15 @@ def sweep_cost(facts: SweepFacts, choices: Fields, target: NvidiaTarget, work: W
         problem = f"{most} programs find no place on a multiprocessor"
     residents = max(occupancy, 1)
     return Cost(shared, registers, residents, _cycles(facts, emitter, (chunk, columns), residents, target, work), problem)
+
+
+def _cost_prepared(facts: SweepFacts, choices: Fields, sizes: tuple[int, int], target: NvidiaTarget, work: Work) -> Cost:
+    """Of a program that prepares a chunk while it multiplies the one before; there is one schedule."""
+    chunk, columns = sizes
+    other = number(choices, "stages", 2) != 2 or number(choices, "residents", 1) != 1
+    shared = 4 * chunk * (2 * facts.keys + columns + chunk) + 16 * chunk * PANEL + 12 * chunk * PANEL
+    problem = "sweeps with decays of channels have one schedule" if other or chunk != _HOPPER_CHUNK else ""
+    return Cost(shared, 160, 1, _cycles(facts, "hopper", sizes, 1, target, work), problem)
 
 
 def _shared(facts: SweepFacts, emitter: str, chunk: int, columns: int, stages: int) -> int:

@@ -105,6 +105,24 @@ def _cumsum(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array
     return [np.cumsum(args[0][::step], axis=0)[::step]]
 
 
+def _decay_channels(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    q, k, decays, count = args
+    reverse = op.attributes["reverse"].value
+    present = np.arange(len(k)) < count
+    total = decays.sum(axis=0)
+    # Sums from a step to another are added up one by one: differences of -inf would be NaN.
+    between = np.zeros((len(q), len(k), q.shape[1]), decays.dtype)
+    for t in range(len(q)):
+        for s in range(len(k)):
+            first, last = (t, s) if reverse else (s, t)
+            between[t, s] = decays[first + 1 : last + 1].sum(axis=0) if first <= last else -np.inf
+    leave = np.stack([decays[t + 1 :].sum(axis=0) if reverse else decays[: t + 1].sum(axis=0) for t in range(len(q))])
+    enter = np.stack([decays[: s + 1].sum(axis=0) if reverse else decays[s + 1 :].sum(axis=0) for s in range(len(k))])
+    entering = np.where(present[:, None], k * np.exp(enter), 0)
+    pairs = np.where(present, np.einsum("td,sd,tsd->ts", q, k, np.exp(between)), 0)
+    return [q * np.exp(leave), entering, pairs, np.exp(total)]
+
+
 def _subview(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     source, *dynamic = args
     offsets, sizes, strides = (
@@ -161,6 +179,7 @@ RULES: dict[str, FrameRule] = {
     "scf.for": _for,
     "scf.if": _if,
     "tile.cumsum": _cumsum,
+    "tile.decay_channels": _decay_channels,
     "tile.dot": _dot,
     "tile.dot_add": _dot_add,
     "tile.dot_rescale": _dot_rescale,

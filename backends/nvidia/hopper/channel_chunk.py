@@ -1,0 +1,127 @@
+"""What the warpgroups of a sweep with decays of channels do with a prepared chunk: o^T = S^T q^T + v^T P^T, S^T = S^T carry + v^T k."""
+
+from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, ChannelLayout
+from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL_BYTES, bind_position
+from attn_mlir.backends.nvidia.hopper.sweep_leave import LeavingPrinter
+from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
+
+_HELD = 4
+"""Steps along K whose part of the state is rounded at a time where registers are few."""
+
+
+class ChannelChunks:
+    """Prints the warpgroups that hold the state."""
+
+    def __init__(self, core: Core, sweep: ChannelSweep, layout: ChannelLayout) -> None:
+        self._core, self._sweep, self._layout = core, sweep, layout
+        self._states = StatePrinter(core, sweep)
+        self._rows: LeavingPrinter | None = None
+        if sweep.store is not None:
+            self._rows = LeavingPrinter(core, sweep, sweep.store, f"at + {layout.tiles['pairs']}", layout.consumers)
+
+    def print(self) -> None:
+        """All chunks."""
+        core, writer = self._core, self._core.writer
+        writer.line(
+            "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;",
+            "const int row = 16 * warp + lane / 4, column = lane % 4 * 2;",
+            "const bool leader = threadIdx.x % 128 == 0;",
+            "// Of matrices that are transposed on their way: this lane's row of 16 bytes in a panel, for columns of matrices c and c + 1.",
+            "const int turned_row = lane / 16 * 8 + lane % 8, turned_column = (16 * warp + lane / 8 % 2 * 8) * 2;",
+        )
+        if self._rows is not None:
+            self._rows.declare()
+        self._states.declare()
+        writer.line("#pragma unroll 1")
+        with core.scope("for (int number = 0; number < chunks; ++number)"):
+            bind_position(core, self._sweep, "number")
+            self._chunk()
+        if self._rows is not None:
+            writer.line("if (leader) attn::bulk_wait<0>();")
+        self._states.final()
+
+    def _chunk(self) -> None:
+        writer, layout = self._core.writer, self._layout
+        writer.line(f"const int stage = number % {STAGES};", layout.address())
+        writer.line(f"const uint32_t own = at + {layout.tiles['v']} + warpgroup * {PANEL_BYTES};")
+        writer.line(f"attn::barrier_wait(shared + kReady + 8 * stage, number / {STAGES} & 1);")
+        self._states.keep(before=True)
+        if self._sweep.packed:
+            self._cut()
+        if self._rows is not None:
+            writer.line("if (leader) attn::bulk_wait_read<0>();")
+        writer.line(f"attn::named_sync({ALL}, {layout.consumers});")
+        writer.line(f"if (number > 0) attn::warp_arrive(shared + kFree + 8 * ((number - 1) % {STAGES}), threadIdx.x == 0);")
+        if self._rows is not None:
+            self._from_state()
+            self._rows.from_pairs()
+        self._carry()
+        writer.line(f"uint32_t entering[{CHUNK // 16}][4];")
+        with writer.unrolled("k", CHUNK // 16):
+            writer.line("attn::load_transposed(own + attn::swizzle_128((16 * k + turned_row) * 128 + turned_column), entering[k]);")
+        if self._rows is not None:
+            writer.line("attn::wgmma_wait<0>();", "attn::hold(o);")
+        self._advance()
+        self._states.keep(before=False)
+
+    def _cut(self) -> None:
+        """Rows of v that belong to the next sequence are 0: its numbers, infinities say, must not meet the zeros of pairs."""
+        core, count = self._core, self._core.value(self._sweep.count)
+        with core.scope(f"if ({count} < {CHUNK})"):
+            with core.scope(f"for (int n = {count} * 8 + threadIdx.x % 128; n < {CHUNK * 8}; n += 128)"):
+                core.writer.line("attn::store_shared_int4(own + attn::swizzle_128(n / 8 * 128 + n % 8 * 16), 0, 0, 0, 0);")
+            core.writer.line("attn::fence_proxy_async();")
+
+    def _from_state(self) -> None:
+        """o^T = S^T q^T."""
+        core, writer, steps = self._core, self._core.writer, self._sweep.keys // 16
+        product = core.instruction(CHUNK, "registers", self._sweep.element)
+        held = min(steps, _HELD) if self._layout.warpgroups > 1 else steps
+        writer.line(f"float o[{CHUNK // 2}];")
+        with core.scope(""):
+            writer.line(f"const uint64_t right = attn::k_major(at + {self._layout.tiles[self._sweep.leaving]});")
+            with core.unrolled("first", steps, held):
+                writer.line(f"uint32_t held[{4 * held}];")
+                with writer.unrolled("n", 4 * held):
+                    pair = "state[8 * first + 2 * n], state[8 * first + 2 * n + 1]"
+                    writer.line(f"held[n] = attn::{PANELS[self._sweep.element]}({pair});")
+                writer.line("attn::hold(held);", "attn::wgmma_begin();")
+                with writer.unrolled("k", held):
+                    writer.line(f"const uint32_t offset = (first + k) / 4 * {PANEL_BYTES} + (first + k) % 4 * 32;")
+                    operand = ", ".join(f"held[4 * k + {n}]" for n in range(4))
+                    writer.line(f"{product}(o, {operand}, attn::advance(right, offset), first + k > 0);")
+                writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", "attn::hold(o);", "attn::hold(held);")
+
+    def _carry(self) -> None:
+        """The state times the factors of its channels."""
+        writer = self._core.writer
+        with writer.unrolled("c", self._sweep.keys // 8):
+            place = f"shared + kCarry + stage * {self._layout.carry_bytes} + 4 * (column + 8 * c)"
+            writer.line(f"const float2 factor = attn::load_shared2({place});")
+            for n, part in enumerate("xyxy"):
+                writer.line(f"state[4 * c + {n}] *= factor.{part};")
+
+    def _advance(self) -> None:
+        """The state's product, while o leaves."""
+        core, writer, sweep = self._core, self._core.writer, self._sweep
+        product = core.instruction(sweep.keys, "registers", sweep.element, transpose_b=True)
+        writer.line("attn::hold(state);")
+        self._hold_entering()
+        with core.scope(""):
+            writer.line(
+                f"const uint64_t right = attn::mn_major(at + {self._layout.tiles[sweep.entering]}, {PANEL_BYTES});", "attn::wgmma_begin();"
+            )
+            with writer.unrolled("k", CHUNK // 16):
+                operand = ", ".join(f"entering[k][{n}]" for n in range(4))
+                writer.line(f"{product}(state, {operand}, attn::advance(right, k * 2048), 1);")
+            writer.line("attn::wgmma_commit();")
+        if self._rows is not None:
+            self._rows.leave()
+        writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
+        self._hold_entering()
+
+    def _hold_entering(self) -> None:
+        with self._core.writer.unrolled("k", CHUNK // 16):
+            self._core.writer.line("attn::hold(entering[k]);")

@@ -1,0 +1,61 @@
+"""Shared memory of a sweep with decays of channels: stages that are ready for products, tiles of levels, panels of what is loaded."""
+
+from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.tiles import element_name
+from attn_mlir.mlir import ir
+
+STAGES = 2
+"""Chunks that are prepared or multiplied at the same time, and panels that are loaded ahead."""
+WARPS = 8
+"""Warps that prepare chunks."""
+_LEVELS = 6
+
+
+class ChannelLayout:
+    """Where things are. `tiles`: offsets within a stage; `loaded`: within a panel's inputs, of 64 channels."""
+
+    def __init__(self, sweep: ChannelSweep) -> None:
+        self.memory, self.panels, self.warpgroups = Layout(), sweep.keys // PANEL, sweep.values // PANEL
+        self.tiles: dict[str, int] = {}
+        offset = 0
+        rows = sweep.store is not None
+        made = [("late", self.panels), ("early", self.panels), ("pairs", 1)] if rows else [(sweep.entering, self.panels)]
+        for name, panels in (("v", self.warpgroups), *made):
+            self.tiles[name] = offset
+            offset += panels * PANEL_BYTES
+        self.stage_bytes = offset
+        # Without decays that are loaded, their place is that of the products of steps.
+        self.decay = "f32" if sweep.decays is None else element_name(sweep.decays.results[0].type)
+        decays = PANEL_BYTES * (2 if sweep.decays is not None and self.decay == "f32" else 1)
+        self.loaded = {"decays": 0, **{name: decays + n * PANEL_BYTES for n, name in enumerate(sweep.operands)}}
+        self.loaded_bytes = decays + len(sweep.operands) * PANEL_BYTES
+        self.carry_bytes = sweep.keys * 4
+        memory = self.memory
+        memory.tile("kStages", STAGES * self.stage_bytes)
+        if rows:
+            memory.tile("kLevels", _LEVELS * PANEL_BYTES)
+        memory.tile("kLoaded", STAGES * self.loaded_bytes)
+        memory.barrier("kReady", STAGES, f"1 + {of_warps(WARPS)}")
+        memory.barrier("kFree", STAGES, f"attn::arrivals_of({self.consumers})")
+        memory.barrier("kFull", STAGES, 1)
+        memory.slot("kCarry", STAGES * self.carry_bytes)
+        if rows:
+            memory.slot("kOwn", self.panels * CHUNK * 4)
+
+    @property
+    def consumers(self) -> int:
+        """Threads that hold states."""
+        return 128 * self.warpgroups
+
+    def address(self) -> str:
+        """The declaration of the address of a stage."""
+        return f"const uint32_t at = shared + kStages + stage * {self.stage_bytes};"
+
+
+def place_of(core: Core, load: ir.Operation) -> str:
+    """The last coordinates of a tile for the copy engine: row, head, batch."""
+    batch, head, row = (core.value(value) for value in list(load.operands)[1:4])
+    return f"{row}, {head}, {batch}"

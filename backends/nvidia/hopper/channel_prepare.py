@@ -1,0 +1,194 @@
+"""What the preparing warps of a sweep with decays of channels do: from log decays, q and k of a chunk to the operands of its products.
+
+They work on panels of 64 channels, which the copy engine loads ahead. See `attn_channels.cuh` for the arithmetic.
+"""
+
+from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
+from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, WARPS, ChannelLayout, place_of
+from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep, reads_of
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, view_of
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES, bind_position
+from attn_mlir.backends.nvidia.hopper.sweep_layout import varies
+from attn_mlir.mlir import ir
+
+_TOGETHER = "attn::named_sync(4, 256);"
+_ROWS = CHUNK // WARPS
+
+
+class Preparer:
+    """Prints the preparing warps."""
+
+    def __init__(self, core: Core, sweep: ChannelSweep, layout: ChannelLayout) -> None:
+        self._core, self._sweep, self._layout = core, sweep, layout
+        self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
+        self._one = f"threadIdx.x == {layout.consumers}"
+        named = {sweep.leaving: "q", sweep.entering: "k"}
+        self._roles = {role: named[role] if named[role] in sweep.operands else None for role in ("late", "early")}
+
+    def print(self) -> None:
+        """All chunks."""
+        core, writer, layout = self._core, self._core.writer, self._layout
+        b_float, panels, rows = str(self._sweep.element == "bf16").lower(), layout.panels, self._sweep.store is not None
+        writer.line(f"const int lane = threadIdx.x % 32, warp = attn::warp_index() - {4 * layout.warpgroups};")
+        if rows:
+            self._clear_pairs()
+        self._declare_load()
+        with core.scope(f"if ({self._one})"):
+            for n in range(STAGES):
+                writer.line(f"if (chunks > {n // panels}) load({n // panels}, {n % panels}, {n});")
+        writer.line("#pragma unroll 1")
+        with core.scope("for (int number = 0; number < chunks; ++number)"):
+            bind_position(core, self._sweep, "number")
+            writer.line(f"const int stage = number % {STAGES};", layout.address())
+            writer.line("const uint32_t ready = shared + kReady + 8 * stage;")
+            if rows:
+                writer.line(f"attn::ChannelPairs<{b_float}, {str(self._sweep.reverse).lower()}> pairs;")
+            writer.line("#pragma unroll 1")
+            with core.scope(f"for (int panel = 0; panel < {panels}; ++panel)"):
+                self._panel(b_float)
+            if rows:
+                writer.line(f"pairs.store<{panels}>(at + {layout.tiles['pairs']}, shared + kOwn, warp, lane);")
+            writer.line("attn::fence_proxy_async();", "attn::warp_sync();", "attn::warp_arrive(ready, lane == 0);")
+
+    def _clear_pairs(self) -> None:
+        """What no pair belongs to is 0."""
+        writer, layout = self._core.writer, self._layout
+        with writer.block(f"for (int n = threadIdx.x - {layout.consumers}; n < {STAGES * PANEL_BYTES // 16}; n += {32 * WARPS})"):
+            place = f"n / {PANEL_BYTES // 16} * {layout.stage_bytes} + {layout.tiles['pairs']} + n % {PANEL_BYTES // 16} * 16"
+            writer.line(f"attn::store_shared_int4(shared + kStages + {place}, 0, 0, 0, 0);")
+
+    def _declare_load(self) -> None:
+        """A function that starts to load a panel."""
+        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        with core.scope("const auto load = [&](int number, int panel, int slot)"):
+            bind_position(core, sweep, "number")
+            writer.line(f"const uint32_t to = shared + kLoaded + slot * {layout.loaded_bytes}, full = shared + kFull + 8 * slot;")
+            loaded = layout.loaded_bytes if sweep.decays is not None else len(sweep.operands) * PANEL_BYTES
+            writer.line(f"attn::barrier_arrive_expect(full, {loaded});")
+            if sweep.decays is not None:
+                width = PANEL // 2 if layout.decay == "f32" else PANEL
+                map_ = core.arguments.descriptor(view_of(sweep.decays.operands[0]).argument, width, CHUNK)
+                for n in range(PANEL // width):
+                    first = f"{PANEL} * panel{f' + {n * width}' if n else ''}"
+                    writer.line(f"attn::tma_load(to + {n * PANEL_BYTES}, {map_}, full, {first}, {place_of(core, sweep.decays)});")
+            for name, each in sweep.operands.items():
+                load = each.load
+                map_ = core.arguments.descriptor(view_of(load.operands[0]).argument, PANEL, CHUNK)
+                writer.line(f"attn::tma_load(to + {layout.loaded[name]}, {map_}, full, {PANEL} * panel, {place_of(core, load)});")
+        writer.lines[-1] += ";"
+
+    def _panel(self, b_float: str) -> None:
+        """64 channels of a chunk."""
+        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        panels = layout.panels
+        writer.line(f"const int turn = number * {panels} + panel, slot = turn % {STAGES};")
+        writer.line(f"const uint32_t in = shared + kLoaded + slot * {layout.loaded_bytes};")
+        writer.line(f"attn::barrier_wait(shared + kFull + 8 * slot, turn / {STAGES} & 1);")
+        self._change_rows()
+        writer.line(f"attn::ChannelPanel<{b_float}> channels;")
+        self._steps()
+        writer.line("channels.share_totals(in, warp, lane);", _TOGETHER)
+        with core.scope("if (panel == 0)"):
+            writer.line(f"if (number >= {STAGES}) attn::barrier_wait(shared + kFree + 8 * stage, (number / {STAGES} & 1) ^ 1);")
+            with core.scope(f"if ({self._one})"):
+                self._load_values()
+        self._make_tiles()
+        writer.line("attn::fence_proxy_async();", _TOGETHER)
+        following = f"turn + {STAGES}"
+        writer.line(f"if ({self._one} && {following} < chunks * {panels}) load(({following}) / {panels}, ({following}) % {panels}, slot);")
+        if sweep.store is not None:
+            writer.line("pairs.add(shared + kLevels, warp, lane);")
+
+    def _make_tiles(self) -> None:
+        """What the panel gives to the operands of products."""
+        writer, sweep, layout = self._core.writer, self._sweep, self._layout
+        given, made, scales = [], [], []
+        for role, name in self._roles.items():
+            given.append("0" if name is None else f"in + {layout.loaded[name]}")
+            made.append("0" if name is None else f"at + {layout.tiles[role]} + panel * {PANEL_BYTES}")
+            scales.append("1.0f" if name is None else self._scale(sweep.operands[name]))
+        asked = ", ".join(str(name is not None).lower() for name in self._roles.values())
+        carry = f"shared + kCarry + stage * {layout.carry_bytes} + panel * {PANEL * 4}"
+        levels, own = ("0", "0") if sweep.store is None else ("shared + kLevels", f"shared + kOwn + panel * {CHUNK * 4}")
+        writer.line(f"channels.make_tiles<{asked}>({', '.join(given)}, {levels}, {', '.join(made)}, in, {carry},")
+        writer.line(f"                    {own}, warp, lane, {', '.join(scales)});")
+
+    def _load_values(self) -> None:
+        """Starts to load the columns of v."""
+        core, writer, layout, view = self._core, self._core.writer, self._layout, self._sweep.v.view
+        map_ = core.arguments.descriptor(view.argument, PANEL, CHUNK)
+        column = f"{core.value(view.column)} + " if view.column is not None else ""
+        writer.line(f"attn::barrier_arrive_expect(ready, {layout.warpgroups * PANEL_BYTES});")
+        for n in range(layout.warpgroups):
+            to = f"at + {layout.tiles['v'] + n * PANEL_BYTES}"
+            writer.line(f"attn::tma_load({to}, {map_}, ready, {column}{n * PANEL}, {place_of(core, self._sweep.v.load)});")
+
+    def _steps(self) -> None:
+        """The factors of this thread's steps."""
+        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        arguments = list(body(sweep.steps).arguments)
+        with core.unrolled("r", _ROWS):
+            if sweep.decays is not None:
+                row = f"in + warp * {_ROWS * 128} + r * 128"
+                if layout.decay == "f32":
+                    place = f"{row} + lane / 16 * {PANEL_BYTES} + ((lane % 16 * 8) ^ (r << 4))"
+                    writer.line(f"const float2 given = attn::load_shared2({place});")
+                else:
+                    word = f"attn::load_shared_int({row} + ((lane * 4) ^ (r << 4)))"
+                    writer.line(f"const float2 given = attn::un{PANELS[layout.decay]}({word});")
+            for e, part in enumerate("xy"):
+                with core.scope(""):
+                    self._bind(sweep.steps, arguments, e, f"given.{part}")
+                    value = core.value(yielded(body(sweep.steps))[0])
+                    writer.line(f"channels.steps[r].{part} = exp2f({value} * 1.44269504f);")
+
+    def _change_rows(self) -> None:
+        """Mods that are no constant factors, in place; rows of the next sequence are 0."""
+        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
+        changed = {name: op for name, op in sweep.mods.items() if not _is_scale(sweep.operands[name])}
+        names = tuple(sweep.operands) if sweep.packed else tuple(changed)
+        if not names:
+            return
+        count = core.value(sweep.count)
+        with core.unrolled("r", _ROWS):
+            for name in names:
+                address, word, pair = (core.names.fresh(hint) for hint in ("address", "word", "pair"))
+                writer.line(
+                    f"const uint32_t {address} = in + {layout.loaded[name]} + warp * {_ROWS * 128} + r * 128 + ((lane * 4) ^ (r << 4));"
+                )
+                if name in changed:
+                    made = []
+                    writer.line(f"const float2 {pair} = {self._unpack}(attn::load_shared_int({address}));")
+                    for e, part in enumerate("xy"):
+                        made.append(core.names.fresh("made"))
+                        writer.line(f"float {made[-1]};")
+                        with core.scope(""):
+                            self._bind(changed[name], list(body(changed[name]).arguments), e, f"{pair}.{part}")
+                            writer.line(f"{made[-1]} = {core.value(widened(yielded(body(changed[name]))[0]))};")
+                    writer.line(f"const int {word} = {_ROWS} * warp + r < {count} ? (int){self._pack}({', '.join(made)}) : 0;")
+                    writer.line(f"attn::store_shared_int({address}, {word});")
+                else:
+                    writer.line(f"if ({_ROWS} * warp + r >= {count}) attn::store_shared_int({address}, 0);")
+
+    def _bind(self, op: ir.Operation, arguments: list[ir.Value], e: int, element: str) -> None:
+        """A map's arguments stand for row r of this warp and channel e of this lane, what it reads there for `element`."""
+        scalars = self._core.scalars
+        for argument, text in zip(arguments, (f"({_ROWS} * warp + r)", f"({PANEL} * panel + 2 * lane + {e})"), strict=True):
+            scalars.bind(argument, text)
+        for read in reads_of(op):
+            scalars.bind(read.results[0], element)
+        for inner in operations(body(op)):
+            read = maker(inner.operands[0]) if inner.name == "arith.extf" else None
+            if read is not None and read.name == "tensor.extract":
+                scalars.bind(inner.results[0], element)
+
+    def _scale(self, source: Input) -> str:
+        """The constant factor of q or k."""
+        texts = [self._core.value(value) for value in source.factors] if _is_scale(source) else []
+        return " * ".join(texts) or "1.0f"
+
+
+def _is_scale(source: Input) -> bool:
+    """Whether a mod multiplies all elements by the same numbers, if there is one."""
+    return source.mod is None and not any(varies(value) for value in source.factors)

@@ -1,0 +1,106 @@
+"""What all kernels of grid "chunks" for Hopper have in common: a state that a loop carries, tiles of k and v, where states are stored."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.gpu.structure import body, constant, operations
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, made, need
+from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
+from attn_mlir.mlir import ir
+
+CHUNK = 64
+"""Positions of a chunk."""
+PANEL = 64
+"""Columns of a panel of shared memory, and columns of v that a warpgroup works on."""
+PANEL_BYTES = CHUNK * ROW_BYTES
+"""Bytes of a panel."""
+ALL = 1
+"""Named barrier of all warpgroups that hold states; 2 and 3 are those of one."""
+VALUES = (64, 128)
+"""Columns of v of one program."""
+
+
+@dataclass(kw_only=True)
+class Frame:
+    """One kernel: `loop` carries `state`, which is `initial` first (None: zeros) and `following` after a chunk.
+
+    `packed`: tiles of a chunk may reach into another sequence. `transposed`: states in memory have a row for each column of v. `states`
+    stores the state at boundaries (in `branch`), `final` the last one; None where there is no such result.
+    """
+
+    kernel: ir.Operation
+    loop: ir.Operation
+    state: ir.Value
+    following: ir.Value
+    initial: ir.Operation | None
+    k: Input
+    v: Input
+    packed: bool
+    transposed: bool
+    states: ir.Operation | None
+    branch: ir.Operation | None
+    final: ir.Operation | None
+
+    @property
+    def begin(self) -> ir.Value:
+        """The position of the chunk's first row."""
+        return self.k.load.operands[3]
+
+    @property
+    def count(self) -> ir.Value:
+        """How many rows of the chunk exist."""
+        return self.k.load.operands[4]
+
+    @property
+    def keys(self) -> int:
+        """Columns of q and k."""
+        return self.k.columns
+
+    @property
+    def values(self) -> int:
+        """Columns of v that a program works on."""
+        return self.v.columns
+
+    @property
+    def element(self) -> str:
+        """ "f16" or "bf16"."""
+        return str(ir.RankedTensorType(self.k.load.results[0].type).element_type)
+
+
+def bind_position(core: Core, sweep: Frame, number: str) -> None:
+    """Declares the position of the loop over chunks in the chunk of that number."""
+    begin, _, step = (core.value(value) for value in list(sweep.loop.operands)[:3])
+    name = core.names.fresh("position")
+    core.writer.line(f"const int {name} = {begin} + {number} * {step};")
+    core.scalars.bind(next(iter(body(sweep.loop).arguments)), name)
+
+
+def is_packed(kernel: ir.Operation) -> bool:
+    """Whether sequences lie side by side."""
+    return "sequences" in ir.DictAttr(kernel.attributes["tile.kernel"])
+
+
+def states_of(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -> tuple[ir.Operation | None, ir.Operation | None]:
+    """The store of a state at a boundary, and the branch it is in."""
+    branches = [op for op in inner if op.name == "scf.if"]
+    need(len(branches) <= 1 and all(not list(op.results) and len(op.regions[1].blocks) == 0 for op in branches))
+    stores = [op for op in (operations(body(branches[0])) if branches else inner) if op.name == "tile.store"]
+    stores = [op for op in stores if op.operands[0] in (state, following)]
+    need(len(stores) == 1 if branches else len(stores) <= 1)
+    return (stores[0] if stores else None), (branches[0] if branches else None)
+
+
+def final_of(function: list[ir.Operation], loop: ir.Operation) -> ir.Operation | None:
+    """The store of the state after the loop, the only one there may be."""
+    finals = [op for op in function if op.name == "tile.store"]
+    need(len(finals) <= 1 and all(op.operands[0] == loop.results[0] for op in finals))
+    return finals[0] if finals else None
+
+
+def initial_of(loop: ir.Operation) -> ir.Operation | None:
+    """The load of the initial state; None for zeros."""
+    op = made(list(loop.operands)[3], "tile.fill", "tile.load")
+    if op.name == "tile.load":
+        return op
+    need(constant(op.operands[0]) == 0.0)
+    return None

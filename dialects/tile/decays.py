@@ -1,0 +1,54 @@
+"""What decays of single channels make of the positions of a chunk."""
+
+from typing import Any
+
+from attn_mlir.dialects.tile.dialect import Tile
+from attn_mlir.dialects.verify import check, is_score_type
+from attn_mlir.mlir import ext, ir
+
+
+class DecayChannelsOp(Tile.Operation, name="decay_channels", traits=[ext.Pure]):
+    """What a linear attention whose key channels have decays of their own multiplies in a chunk of C positions.
+
+    `q` and `k` are [C, K], `decays` [C, K] the log decay of every step, at most 0, and G its inclusive sums along C; with `reverse` (a
+    sweep from the last chunk to the first) G are those from a position's next one to the last. Of rows from `count` on decays are 0:
+
+        leaving[t, d] = q[t, d] exp(G[t, d])                         what reads the state before the chunk
+        entering[s, d] = k[s, d] exp(total[d] - G[s, d])             what the state after it gets, 0 from `count` on
+        pairs[t, s] = sum over d of q[t, d] k[s, d] exp(G[t, d] - G[s, d]), 0 for s > t (reverse: s < t) and s >= `count`
+        carry[d] = exp(total[d])                                     what is left of the state, total: the sum of all decays
+
+    The first three have the element type of q, to which they are rounded; carry has that of the decays. Exponents are never positive, so
+    that no decay overflows: pairs are sums of products of at most 1, in blocks of positions, not a product of leaving and entering.
+    """
+
+    q: ext.Operand[Any]
+    k: ext.Operand[Any]
+    decays: ext.Operand[Any]
+    count: ext.Operand[ir.IndexType]
+    reverse: Any
+    leaving: ext.Result[Any]
+    entering: ext.Result[Any]
+    pairs: ext.Result[Any]
+    carry: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        q, decays, reverse = self.q.type, self.decays.type, self.reverse
+        if not check(self, isinstance(reverse, ir.BoolAttr), f"takes `reverse` as true or false, got {reverse}"):
+            return False
+        static = isinstance(q, ir.RankedTensorType) and q.rank == 2 and q.has_static_shape
+        if not check(self, static and self.k.type == q, f"takes q and k as tiles of one static type, got {q} and {self.k.type}"):
+            return False
+        fits = isinstance(decays, ir.RankedTensorType) and list(decays.shape) == list(q.shape) and is_score_type(decays.element_type)
+        if not check(self, fits, f"takes decays of f32 or f64 for every element of {q}, got {decays}"):
+            return False
+        (size, keys), made = q.shape, [result.type for result in self.operation.results]
+        wanted = [([size, keys], q), ([size, keys], q), ([size, size], q), ([keys], decays)]
+        names = ", ".join(f"{'x'.join(map(str, shape))}x{like.element_type}" for shape, like in wanted)
+        right = all(_is(type_, shape, like) for type_, (shape, like) in zip(made, wanted, strict=True))
+        return check(self, right, f"makes tiles of ({names}), got ({', '.join(map(str, made))})")
+
+
+def _is(type_: ir.Type, shape: list[int], like: ir.RankedTensorType) -> bool:
+    """Whether a type is a tile of this shape, with elements like those of another."""
+    return isinstance(type_, ir.RankedTensorType) and list(type_.shape) == shape and type_.element_type == like.element_type
