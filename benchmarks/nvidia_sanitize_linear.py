@@ -7,13 +7,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Sweeps:
-    """`size`: batch, heads of v, heads of q and k, positions, K, V. `ends`: where sequences end that lie side by side."""
+    """`size`: batch, heads of v, heads of q and k, positions, K, V. `ends`: where sequences end that lie side by side.
+
+    `channels`: each of k has decays of its own; then only v and the initial state have gradients.
+    """
 
     name: str
     size: tuple[int, int, int, int, int, int]
     segment: int = 0
     ends: tuple[int, ...] = ()
     mods: bool = False
+    channels: bool = False
 
     def run(self, device: str) -> tuple[list[Any], float]:
         """o, the final state and all gradients in bf16; rms(error of o) / rms(o), against the recurrence in float64."""
@@ -28,9 +32,9 @@ class Sweeps:
             return torch.randn(*shape, generator=generator, device=device)
 
         q, k, v = (normal(batch, h, length, d).bfloat16() for h, d in ((key_heads, keys), (key_heads, keys), (heads, values)))
-        g = -0.1 * normal(batch, heads, length).abs()
+        g = -0.1 * normal(batch, heads, length, *([keys] if self.channels else [])).abs()
         state = normal(len(self.ends) or batch, heads, keys, values)
-        leaves = [x.requires_grad_() for x in (q, k, v, g, state)]
+        leaves = [x.requires_grad_() for x in ((v, state) if self.channels else (q, k, v, g, state))]
         options: dict[str, Any] = {"segment_size": self.segment, "output_final_state": True}
         if self.ends:
             options["cu_seqlens"] = torch.tensor([0, *self.ends], device=device, dtype=torch.int32)
@@ -54,7 +58,8 @@ def recurrence(inputs: Sequence[Any], ends: Sequence[int]) -> Any:
     for t in range(v.shape[2]):
         if t in ends:
             state = states[sum(end <= t for end in ends)].unsqueeze(0)
-        state = g[:, :, t].exp()[..., None, None] * state + k[:, :, t].unsqueeze(3) * v[:, :, t].unsqueeze(2)
+        decay = g[:, :, t].exp()
+        state = (decay.unsqueeze(3) if g.dim() == 4 else decay[..., None, None]) * state + k[:, :, t].unsqueeze(3) * v[:, :, t].unsqueeze(2)
         rows.append((q[:, :, t].unsqueeze(2) @ state).squeeze(2))
     return torch.stack(rows, 2)
 
@@ -69,4 +74,6 @@ def shapes() -> list[Sweeps]:
         Sweeps("linear packed 64:128", (1, 2, 2, 300, 64, 128), ends=(64, 101, 101, 165, 300)),
         Sweeps("linear packed 128:128", (1, 2, 2, 300, 128, 128), ends=(64, 101, 101, 165, 300)),
         Sweeps("linear mods 300 128:64", (1, 4, 1, 300, 128, 64), mods=True),
+        Sweeps("linear channels 300 128:128", (1, 2, 1, 300, 128, 128), channels=True),
+        Sweeps("linear channels packed 64:64", (1, 2, 2, 300, 64, 64), ends=(64, 101, 101, 165, 300), channels=True),
     ]
