@@ -17,7 +17,7 @@ from linear_programs import Linear
 from linear_reference import error, reference
 
 BAR, BAR_OF_DECAYS = 1e-6, 2e-6
-"""Of rms(error) / rms; gradients of decays are sums of differences over 256 positions."""
+"""Of rms(error) / rms; gradients of decays are sums of differences over 64 positions."""
 ALONE = {"q": 1, "k": 1, "v": 1, "decay": 1}
 CHANNELS = {"channels": "value", "state": "vk"}
 
