@@ -7,6 +7,7 @@ installed, the table has its time as recorded on an H200 (h200_linear_reference.
 
     --cases mamba2,simple_gla,retention,retnet,gla    --lengths 2048,4096,8192    --parts forward,backward
     --systems attn_mlir,peer,eager    --quick    small shapes    --device cpu    tests the script itself    --json FILE
+    --dtype float32    q, k, v in f32: the floor counts six products of bf16 for each of f32; nothing is recorded of other implementations
     --few    few heads and long sequences, which attn_mlir sweeps whole (0) and in segments of --segments 0,512,1024,2048,4096 positions
 """
 
@@ -18,7 +19,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ _BANDWIDTH, _FLOPS = 4.8e12, 989e12
 """What an H200 moves and multiplies at most in a second."""
 _TOLERANCE = {"attn_mlir": 4e-3, "peer": 3e-2, "eager": 3e-2}
 """rms(error) / rms(reference) of results in 16 bits; eager PyTorch rounds between its steps."""
+_SINGLE = {"attn_mlir": 1.5e-6, "peer": 3e-2, "eager": 1e-4}
+"""The same in f32."""
 Tensors = dict[str, torch.Tensor]
 System = Callable[[Tensors], torch.Tensor]
 
@@ -46,6 +49,7 @@ class Case:
     key_heads: int
     key_dim: int
     value_dim: int
+    dtype: torch.dtype = torch.bfloat16
 
     def inputs(self, device: str) -> Tensors:
         """Random inputs that need gradients, without those that have none (retention's decays are constants)."""
@@ -53,7 +57,7 @@ class Case:
         shape = (self.batch, self.length)
 
         def normal(heads: int, dim: int) -> torch.Tensor:
-            return torch.randn(*shape, heads, dim, device=device).bfloat16()
+            return torch.randn(*shape, heads, dim, device=device).to(self.dtype)
 
         made = {name: normal(self.key_heads, self.key_dim) for name in "qk"} | {"v": normal(self.heads, self.value_dim)}
         if self.name == "mamba2":
@@ -66,10 +70,11 @@ class Case:
 
     def work(self, backward: bool) -> tuple[float, float]:
         """Bytes that must be moved and FLOPs of chunks of 64, at least."""
-        rows = self.batch * self.length
-        keys, values = rows * self.key_heads * self.key_dim * 2, rows * self.heads * self.value_dim * 2
+        rows, size = self.batch * self.length, self.dtype.itemsize
+        keys, values = rows * self.key_heads * self.key_dim * size, rows * self.heads * self.value_dim * size
         decays = {"mamba2": 4, "simple_gla": 4, "gla": 4 * self.key_dim}.get(self.name, 0) * rows * self.heads
-        sweep = 2 * rows * self.heads * (64 * (self.key_dim + self.value_dim) + 2 * self.key_dim * self.value_dim)
+        products = 6 if self.dtype == torch.float32 else 1
+        sweep = 2 * products * rows * self.heads * (64 * (self.key_dim + self.value_dim) + 2 * self.key_dim * self.value_dim)
         return (4 * keys + 3 * values + 2 * decays, 3 * sweep) if backward else (2 * keys + 2 * values + decays, sweep)
 
     def floor_ms(self, backward: bool) -> float:
@@ -167,11 +172,12 @@ def exact(case: Case, x: Tensors, do: torch.Tensor) -> tuple[torch.Tensor, Tenso
 def run_case(case: Case, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Checks and times one case."""
     x = case.inputs(args.device)
-    do = torch.randn(case.batch, case.length, case.heads, case.value_dim, device=args.device).bfloat16()
+    do = torch.randn(case.batch, case.length, case.heads, case.value_dim, device=args.device).to(case.dtype)
     wanted, gradients = exact(case, x, do)
     formula = "takes the memory of T x 16 x K weights for each head" if case.name == "gla" else lambda x: eager(case, x)
     given: dict[str, System | str] = {"attn_mlir": lambda x: ours(case, x), "peer": peer(case), "eager": formula}
     given |= {size: functools.partial(_in_segments, case, int(size)) for size in args.segments}
+    tolerance = _SINGLE if case.dtype == torch.float32 else _TOLERANCE
     rows = []
     for part in args.parts:
         found: dict[str, dict[str, Any]] = {}
@@ -181,12 +187,13 @@ def run_case(case: Case, args: argparse.Namespace) -> list[dict[str, Any]]:
             if isinstance(system, str):
                 found[name] = {"reason": system}
                 continue
-            found[name], call = _prepare(part, system, x, do, (wanted, gradients, _TOLERANCE.get(name, _TOLERANCE["attn_mlir"])))
+            found[name], call = _prepare(part, system, x, do, (wanted, gradients, tolerance.get(name, tolerance["attn_mlir"])))
             if call is not None:
                 calls[name] = call
         for name, samples in in_turn(calls, args.rounds, args.launches, args.device).items():
             found[name] |= {"ms": statistics.median(samples), "samples_ms": samples}
         shape = {name: getattr(case, name) for name in ("batch", "length", "heads", "key_heads", "key_dim", "value_dim")}
+        shape["dtype"] = str(case.dtype).removeprefix("torch.")
         rows.append({"case": case.name, "direction": part, **shape, "floor_ms": case.floor_ms(part == "backward"), "systems": found})
         del calls
     return rows
@@ -268,7 +275,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         mine, other = systems.get("attn_mlir", {}), systems.get("peer", {})
         recorded = _REFERENCE["milliseconds"].get(row["case"], {})
         time, note = other.get("ms"), ""
-        if time is None and str(row["length"]) in recorded and row["batch"] == 8:
+        if time is None and str(row["length"]) in recorded and row["batch"] == 8 and row["dtype"] == "bfloat16":
             time, note = recorded[str(row["length"])][number], f" ({recorded['peer']}, recorded)"
         ratio = f"{time / mine['ms']:.2f}" if time and "ms" in mine else ""
         bar = _REFERENCE["bars"].get(row["case"], ("", ""))[number]
@@ -284,6 +291,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lengths")
     parser.add_argument("--parts", default="forward,backward")
     parser.add_argument("--systems")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--few", action="store_true")
     parser.add_argument("--segments")
     parser.add_argument("--quick", action="store_true")
@@ -309,7 +317,7 @@ def main(given: Sequence[str] | None = None) -> int:
         return 1
     rows: list[dict[str, Any]] = []
     for case in (few_heads if args.few else cases)(args.cases, args.lengths, args.quick):
-        rows += run_case(case, args)
+        rows += run_case(replace(case, dtype=getattr(torch, args.dtype)), args)
         gc.collect()
         if args.device != "cpu":
             torch.cuda.empty_cache()

@@ -21,8 +21,8 @@ _BLOCK = 16
 _RESERVED = 1024
 """Bytes of shared memory of each block of threads that the chip keeps for itself."""
 _MOST_PROGRAMS = 3
-_LIMITS = (104 << 10, 200 << 10)
-"""Bytes of tiles with which two programs find place on a multiprocessor, and one."""
+_MOST_PIECES = 200 << 10
+"""Bytes that pieces of tiles may take of a multiprocessor's shared memory, beside what is small."""
 _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
     "hopper": {"residents": (1, 2, 3), "stages": (2, 3)},
     "tilelang": {"threads": (128, 256), "stages": (1, 2)},
@@ -54,18 +54,18 @@ def _state_columns(facts: SweepFacts) -> int:
 
 
 def _of_pieces(facts: SweepFacts) -> Fields:
-    """The largest blocks whose pieces leave room for two programs on a multiprocessor, or at least for one."""
-    columns = [size for size in range(64, 7, -8) if facts.values % size == 0] or [facts.values]
+    """The largest blocks whose pieces fit into shared memory: chunks of 64 positions are products of a whole warpgroup."""
+    columns = [size for size in (128, *range(64, 7, -8)) if facts.values % size == 0] or [facts.values]
     blocks = [(chunk, size) for chunk in dict.fromkeys((facts.chunk, 32)) for size in columns]
-    fitting = (block for limit in _LIMITS for block in blocks if _shared_pieces(facts, *block) <= limit)
+    fitting = (block for block in blocks if _shared_pieces(facts, *block) <= _MOST_PIECES)
     chunk, size = next(fitting, blocks[-1])
     return {"block_q": chunk, "block_kv": size}
 
 
 def _shared_pieces(facts: SweepFacts, chunk: int, columns: int) -> int:
     """Bytes of the pieces of q (or of the state's rows), and of k or the state, whichever has more; sums of channels' decays and k."""
-    keys, columns = (-(-size // step) * step for size in (facts.keys, columns) for step in (64 if size > 32 else 32,))
-    return 6 * keys * (chunk + max(chunk, columns)) + (12 * chunk * keys if facts.channels else 0)
+    keys, width = (size if size == chunk else -(-size // 64) * 64 if size > 32 else 32 for size in (facts.keys, columns))
+    return 6 * keys * (chunk + max(chunk, width)) + (12 * chunk * keys if facts.channels else 0)
 
 
 def emitter_of(facts: SweepFacts, choices: Fields, target: NvidiaTarget) -> str:
