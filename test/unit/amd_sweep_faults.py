@@ -25,3 +25,18 @@ FAULTS = (
     Fault("waves take the wrong block of a product", r"(multiply<__half, 32[^;]*), wave % 2 \* 32\);", r"\1, wave / 2 * 32);", first=True),
     Fault("key head of another group", r"(k \+ batch \* k_s0 \+ )\w+ \* k_s1", r"\1(k_n1 - 1) * k_s1"),
 )  # fmt: skip
+
+# In a sweep of f32 inputs.
+FLOAT32_FAULTS = (
+    Fault("three of a lane's four terms", r"(i < )4(; \+\+i\) to = __builtin_amdgcn_mfma_f32_32x32x2f32)", r"\g<1>3\2"),
+    Fault(
+        "terms of the factors in different order", r"(mfma_f32_32x32x2f32\(bits<Float4>\(a\)\[i\], bits<Float4>\(b\))\[i\]", r"\1[3 - i]"
+    ),
+    Fault("the first half of eight columns loaded twice", r"(high = load_floats_4<[^;]*), column \+ 4\)", r"\1, column)"),
+    Fault("a row of the transpose written as it is", r"Float8\{x\[0\]\[c\], x\[1\]\[c\]", "Float8{x[c][0], x[c][1]"),
+    Fault(
+        "sums of log decays of the lower words of f64 alone",
+        r"mov_dpp\(\(int\)words\.y, Control",
+        "mov_dpp((int)words.x, Control",
+    ),
+)
