@@ -81,11 +81,18 @@ def test_a_thread_keeps_its_part_of_the_state_between_segments() -> None:
     assert turn.index("load_pack") < turn.index("store_pack") < turn.index("state.x[e] =")
 
 
-def test_decays_of_channels() -> None:
-    """What segments add to the state is left to others."""
-    with kernels(channels="key", k=64, v=64) as found:
-        made = emitters(found)
-    assert (made["linear_attention"], made["linear_attention+"]) == ("tilelang", "hopper")
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_decays_of_channels(direction: str) -> None:
+    with kernels(channels="key", direction=direction) as found:
+        assert emitters(found) == {
+            "linear_attention": "hopper", "decay_sum": "tilelang", "state_scan": "simt", "linear_attention+": "hopper",
+        }  # fmt: skip
+        sources = [codegen.emit(found[name]).source for name in ("linear_attention", "linear_attention+")]
+    summary, sweep = (source[source.index('extern "C"') :] for source in sources)
+    made = ("kLevels", "ChannelPairs", "tma_store", "float o[")
+    assert not [text for text in made if text in summary]
+    assert all(text in sweep for text in made)
+    assert ("make_tiles<false, true>" if direction == "forward" else "make_tiles<true, false>") in summary
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on the PATH")
@@ -94,5 +101,7 @@ def test_all_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     codes: list[KernelCode] = []
     with kernels(initial=True, final=True) as found:
         codes += [codegen.emit(op) for op in found.values()]
+    with kernels(channels="key") as found:
+        codes.append(codegen.emit(found["linear_attention"]))
     for binary in nvcc.compile_all(codes):
         assert binary.spills == 0 and not [text for text in binary.warnings if "C75" in text]

@@ -61,4 +61,4 @@ def _is_prepared(op: ir.Operation) -> bool:
         return False
     if view.decay is not None and ir.RankedTensorType(view.decay.type).element_type.width > 32:
         return False
-    return piece(op, "attn.value") is None and any(True for _ in op.results[0].uses)
+    return piece(op, "attn.value") is None
