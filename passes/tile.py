@@ -51,6 +51,7 @@ class Tile(Pass):
     products of its output (not where channels have decays), and what enters the state of a backward sweep, are two tiles, rounded and what
     that leaves out.
     With the function attribute `tile.decay_channels`, what decays of key channels make of a chunk is one op of that name.
+    With `exact-carry`, the factor of a state behind a chunk has the type of those sums, too, and is not rounded to that of scores.
     With `slots`, programs of "elements" scatter to slots, as those of "pairs" do, not one after the other.
     """
 
@@ -63,6 +64,7 @@ class Tile(Pass):
     widen: bool = False
     flushing: bool = False
     slots: bool = False
+    exact_carry: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
@@ -130,7 +132,7 @@ class Tile(Pass):
                 if at_once and not fits_at_once(op):
                     op.location.emit_error(f"{self.name}: '{AT_ONCE}' holds for exponentials of key channels' decays, without products")
                     return False
-                choices = Choices(self.prefix, self.sub_chunk, self.widen, self.flushing, at_once)
+                choices = Choices(self.prefix, self.sub_chunk, self.widen, self.flushing, at_once, self.exact_carry)
                 return build_chunks(function, op, block_kv, choices)
             case "attn.head_sum":
                 return build_head_sum(function, op, makers, block_q)

@@ -21,7 +21,7 @@ ONE_ROW = (1, _BLOCK_KV)
 # Chunks of linear attention: what a position costs beside the state grows with them, how often the state is read and written falls.
 # Where channels have decays of their own, products of a chunk cost exponentials, too.
 _CHUNK, _CHANNEL_CHUNK = 32, 16
-_LINEAR = "sub-chunk=4 prefix=f64 widen=true slots=true"
+_LINEAR = "sub-chunk=4 prefix=f64 exact-carry=true widen=true slots=true"
 
 OUTLINE = "attn-simplify,attn-outline{share-states=true}"
 """The kernels of a derivative: sweeps of linear attention with the same states, for dk and dv, are one."""

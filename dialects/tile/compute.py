@@ -87,7 +87,7 @@ class DotAddOp(Tile.Operation, name="dot_add", traits=[ext.Pure]):
 
 
 class DotRescaleOp(Tile.Operation, name="dot_rescale", traits=[ext.Pure]):
-    """c * scale + a b (or a b^T, a^T b; see `tile.dot`), where `scale` has one factor for each row of c."""
+    """c * scale + a b (or a b^T, a^T b; see `tile.dot`), where `scale` has one factor for each row of c, in the type of c or in f64."""
 
     c: ext.Operand[Any]
     scale: ext.Operand[Any]
@@ -102,7 +102,8 @@ class DotRescaleOp(Tile.Operation, name="dot_rescale", traits=[ext.Pure]):
             return False
         if not _verify_dot(self, self.a.type, self.b.type, c):
             return False
-        rows = isinstance(scale, ir.RankedTensorType) and list(scale.shape) == [c.shape[0]] and scale.element_type == c.element_type
+        rows = isinstance(scale, ir.RankedTensorType) and list(scale.shape) == [c.shape[0]]
+        rows = rows and (scale.element_type == c.element_type or isinstance(scale.element_type, ir.F64Type))
         return check(self, rows, f"scales each of {c.shape[0]} rows, got {scale}")
 
 

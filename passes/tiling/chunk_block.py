@@ -13,7 +13,7 @@ from attn_mlir.passes.tiling.chunk_channels import build_at_once
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_products import Parts, whole_products, with_own_pairs
 from attn_mlir.passes.tiling.frame import Frame
-from attn_mlir.passes.tiling.rounding import RoundingEmitter
+from attn_mlir.passes.tiling.rounding import EXACT, RoundingEmitter
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
 Keep = Callable[[ir.Value, ir.Value], None]
@@ -31,7 +31,9 @@ class Choices:
     `prefix` is the element type of sums of log decays ("f64" keeps them exact enough for chunks whose decays add up to hundreds; "wider"
     is f64 but for 16-bit inputs, which need no more than f32), `sub` how many positions have their pairs computed one by one where
     channels have decays of their own. `widen`: products multiply scores even where inputs have 16 bits. `flushing`: products take numbers
-    below 2^-14 in f16 as 0. `at_once`: what decays of key channels make of a chunk is one op (`chunk_channels`).
+    below 2^-14 in f16 as 0. `at_once`: what decays of key channels make of a chunk is one op (`chunk_channels`). `exact_carry`: what is
+    left of a state behind a chunk has the type of those sums; rounded by all chunks alike where their decays are the same, it would make
+    errors that add up over a sequence.
     """
 
     prefix: str
@@ -39,6 +41,7 @@ class Choices:
     widen: bool
     flushing: bool
     at_once: bool = False
+    exact_carry: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ class ChunkBlock:
         self.score = block_of(self._piece("attn.carry")).arguments[0].type
         narrow = view.q.type.element_type.width == 16
         self.wide = ir.F64Type.get() if choices.prefix == "f64" or (choices.prefix == "wider" and not narrow) else self.score
+        self.carried_in = self.wide if choices.exact_carry else self.score
         self.element = self.score if choices.widen else view.q.type.element_type
         # What rounding of the state leaves in sums of products does not cancel where they are subtracted.
         self.two_pieces = is_exact(op) and self.element != self.score
@@ -232,9 +236,10 @@ class ChunkBlock:
         """The type of a tile, of scores where no element type is given."""
         return ir.RankedTensorType.get(shape, element or self.score)
 
-    def factor(self, name: str, arguments: list[ir.Value]) -> ir.Value:
-        """One of the derived pieces on sums of log decays."""
-        (value,) = RoundingEmitter(self.score, self.frame.scalars()).inline(block_of(self._piece(name)), arguments)
+    def factor(self, name: str, arguments: list[ir.Value], made: ir.Type | None = None) -> ir.Value:
+        """One of the derived pieces on sums of log decays, in the type of scores or another one."""
+        kept = EXACT if made in (None, self.score) else (*EXACT, "arith.mulf", "math.exp")
+        (value,) = RoundingEmitter(self.score, self.frame.scalars(), kept, made).inline(block_of(self._piece(name)), arguments)
         return value
 
     # What is computed
@@ -257,7 +262,8 @@ class ChunkBlock:
         """What the state before the chunk is after it."""
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-            return [arith.MulFOp(tensor.ExtractOp(state, [i, j]).result, tensor.ExtractOp(carry, [i]).result).result]
+            factor = cast_float(tensor.ExtractOp(carry, [i]).result, self.score)
+            return [arith.MulFOp(tensor.ExtractOp(state, [i, j]).result, factor).result]
 
         return self.map([state.type], body)[0]
 

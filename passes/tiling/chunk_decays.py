@@ -73,9 +73,11 @@ class Decays:
         return self._block.map([self._block.tile([self._block.size])], lambda i: [self._factor(name, i, None)])[0]
 
     def carry(self, rows: int) -> ir.Value:
-        """The factor of every row of the state."""
+        """The factor of every row of the state, in the type of carries."""
         block = self._block
-        return block.map([block.tile([rows])], lambda i: [block.factor("attn.carry", [self._total(i)])])[0]
+        return block.map(
+            [block.tile([rows], block.carried_in)], lambda i: [block.factor("attn.carry", [self._total(i)], block.carried_in)]
+        )[0]
 
     def scaling(self, name: str, tile: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
         """The elements of a tile, each row (or element, where decays have its channels) multiplied by its factor."""

@@ -37,7 +37,7 @@ class ChunkGradient:
         _, (sums,) = build.map_([constant_index(rows), constant_index(columns)], [], made, ["sum"], product)
 
         def carried(i: ir.Value) -> ir.Value:
-            return arith.MulFOp(*(tensor.ExtractOp(tile, [i]).result for tile in (sums, carry))).result
+            return arith.MulFOp(*(cast_float(tensor.ExtractOp(tile, [i]).result, block.score) for tile in (sums, carry))).result
 
         if block.channels == "none":
             one = [constant_index(1), constant_index(rows)]

@@ -3,22 +3,24 @@
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, clone_scalar
 
-_EXACT = ("arith.subf", "arith.addf", "arith.negf")
+EXACT = ("arith.subf", "arith.addf", "arith.negf")
+"""Ops on sums of log decays whose results keep digits that scores do not have."""
 
 
 class RoundingEmitter(ScalarEmitter):
     """Emits a piece whose arguments may be wider than scores.
 
-    Sums and differences of wide values stay wide; everything else, and what the piece yields, is computed in the type of scores.
+    Ops of `kept`, sums and differences, of wide values stay wide; all others are computed in the type of scores. What the piece yields is
+    cast to `made`, by default the type of scores.
     """
 
-    def __init__(self, score: ir.Type, outside: ScalarEmitter) -> None:
+    def __init__(self, score: ir.Type, outside: ScalarEmitter, kept: tuple[str, ...] = EXACT, made: ir.Type | None = None) -> None:
         super().__init__({}, outside._find)
-        self._score = score
+        self._score, self._kept, self._made = score, kept, made or score
 
     def inline(self, block: ir.Block, arguments: list[ir.Value]) -> list[ir.Value]:
         """See ScalarEmitter."""
-        return [cast_float(value, self._score) for value in super().inline(block, arguments)]
+        return [cast_float(value, self._made) for value in super().inline(block, arguments)]
 
     def _clone(self, value: ir.Value) -> ir.Value:
         op = value.owner.operation if isinstance(value, ir.OpResult) else None
@@ -26,7 +28,7 @@ class RoundingEmitter(ScalarEmitter):
         wide = next((operand.type for operand in operands if _is_wider(operand.type, self._score)), None)
         if op is None or wide is None:
             return super()._clone(value)
-        if op.name in _EXACT:
+        if op.name in self._kept:
             widened = [cast_float(operand, wide) for operand in operands]
             return ir.Operation.create(op.name, results=[wide], operands=widened, loc=op.location).result
         rounded = [cast_float(operand, self._score) if _is_wider(operand.type, self._score) else operand for operand in operands]

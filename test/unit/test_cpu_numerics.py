@@ -240,6 +240,13 @@ def test_elementary_functions_in_float64():
         torch.testing.assert_close(got.reshape(-1), expected(x), rtol=1e-14, atol=1e-14)
 
 
+def test_exp_in_float64_everywhere():
+    x = torch.cat([torch.linspace(-745, 709.7, 4001), torch.tensor([0.0, math.inf, -math.inf, math.nan, 710.0, -746.0, 1e-300])]).double()
+    one = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    got = attn_mlir.attention(x.reshape(1, 1, -1, 1), one, one, row=rows.identity, score_mod=lambda s, b, h, i, j: s.exp(), scale=1.0)
+    torch.testing.assert_close(got.reshape(-1), x.exp(), rtol=5e-16, atol=1e-323, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", ["exp", "exp2", "log", "log2", "tanh", "erf", "sigmoid"])
 def test_elementary_functions_at_special_values(name):
     traced, expected, _ = FUNCTIONS[name]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import attn_mlir
-from linear_reference import reference
+from linear_reference import error, reference
 
 linear_attention: Any = attn_mlir.linear_attention  # which takes spread arguments here
 
@@ -95,6 +95,18 @@ def test_short(form: str, final: bool) -> None:
 @pytest.mark.parametrize(("form", "t"), [("mamba", 2048), ("gates", 4096)])
 def test_long(form: str, t: int) -> None:
     check(errors(form, t, True))
+
+
+@pytest.mark.parametrize("name", ["A", "rates"])
+def test_constant_decays_near_zero_do_not_add_up_errors(name: str) -> None:
+    """All chunks multiply states by the same factor, which a float32 would round alike each time."""
+    t, heads = 4096, slice(0, EACH)
+    x = tensors(t)
+    x = {n: x[n][heads] if n == name else x[n][:, heads] for n in ("q", "k", "v", name)}
+    _, state = linear_attention(x["q"], x["k"], x["v"], x[name], output_final_state=True)
+    passed = x[name].double().view(1, EACH, 1, -1) * torch.arange(t - 1, -1, -1.0).view(1, 1, t, 1).double()
+    known = (x["k"].double() * passed.exp()).mT @ x["v"].double()
+    assert error(state, known) < 5e-7
 
 
 @pytest.mark.parametrize("gate", [-1e3, -torch.inf])

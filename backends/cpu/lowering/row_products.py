@@ -11,6 +11,9 @@ from attn_mlir.backends.cpu.lowering.transpose import transpose
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import arith, ir, scf, vector
 
+Put = Callable[[ir.Value, ir.Value], object]
+"""Takes the first column, and the vector of sums, of a row's product."""
+
 
 def lower_dot(context: Context, op: ir.Operation) -> None:
     """`tile.dot`; where that turns fewer numbers, a b^T is made as (b a^T)^T."""
@@ -19,10 +22,10 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
     if exchanged := _is_exchanged(context, op):
         made = RowMajor(context.buffers[-3], target.kept, target.columns, target.rows, padded(target.rows, context.lanes))
 
-    def finish(row: ir.Value, column: ir.Value, total: ir.Value) -> None:
-        emit.store(total, made.at(row, column), alignment=_alignment(context, made))
+    def row(row: ir.Value) -> Put:
+        return lambda column, total: emit.store(total, made.at(row, column), alignment=_alignment(context, made))
 
-    _multiply(context, op, made, finish, exchanged)
+    _multiply(context, op, made, row, exchanged)
     if exchanged:
         turn(context, made, target)
     context.values[op.results[0]] = target
@@ -46,18 +49,32 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
     scale = get_tile(context, op.operands[1]) if op.name == "tile.dot_rescale" else None
     type_ = ir.VectorType.get([context.lanes], context.score)
 
-    def finish(row: ir.Value, column: ir.Value, total: ir.Value) -> None:
-        place = target.at(row, column)
-        old = emit.load(type_, place, alignment=_alignment(context, target))
-        if scale is None:
-            total = arith.AddFOp(old, total).result
-        else:
-            factor = emit.splat(emit.load(context.score, scale.at(None, row)), context.lanes)
-            total = vector.FMAOp(old, factor, total).result
-        emit.store(total, place, alignment=_alignment(context, target))
+    def row(row: ir.Value) -> Put:
+        factors = [] if scale is None else _factors(context, scale, row)
 
-    _multiply(context, op, target, finish)
+        def put(column: ir.Value, total: ir.Value) -> None:
+            place = target.at(row, column)
+            old = emit.load(type_, place, alignment=_alignment(context, target))
+            if scale is None:
+                total = arith.AddFOp(old, total).result
+            for factor in factors:
+                total = vector.FMAOp(old, factor, total).result
+            emit.store(total, place, alignment=_alignment(context, target))
+
+        return put
+
+    _multiply(context, op, target, row)
     context.values[op.results[0]] = target
+
+
+def _factors(context: Context, scale: RowMajor, row: ir.Value) -> list[ir.Value]:
+    """The factor of a row, for all lanes: two that add up to it, the small one first, where it has more digits than scores."""
+    whole = emit.load(scale.kept, scale.at(None, row))
+    parts = [emit.cast_float(whole, context.score)]
+    if scale.kept != context.score:
+        rest = arith.SubFOp(whole, emit.cast_float(parts[0], scale.kept)).result
+        parts.insert(0, emit.cast_float(rest, context.score))
+    return [emit.splat(part, context.lanes) for part in parts]
 
 
 def _alignment(context: Context, tile: RowMajor) -> int:
@@ -80,10 +97,8 @@ class _Left:
         return lambda k: [emit.element_pointer(row, k, self.tile.kept) for row in rows]
 
 
-def _multiply(
-    context: Context, op: ir.Operation, target: RowMajor, finish: Callable[[ir.Value, ir.Value, ir.Value], None], exchanged: bool = False
-) -> None:
-    """Calls `finish(row, first column, vector)` for all vectors of a b, or of b^T a^T where factors are `exchanged`."""
+def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Callable[[ir.Value], Put], exchanged: bool = False) -> None:
+    """Calls `finish(row)(first column, vector)` for all vectors of a b, or of b^T a^T where factors are `exchanged`."""
     first, second = list(op.operands)[-2:]
     if exchanged:
         first, second = second, first
@@ -117,8 +132,9 @@ def _multiply(
                 totals += [vector.FMAOp(factor, vectors[n], loop.inner_iter_args[r * wide + n]).result for n in range(wide)]
             scf.YieldOp(totals)
         for r in range(rows):
+            put = finish(emit.add(row, emit.index(r)))
             for n in range(wide):
-                finish(emit.add(row, emit.index(r)), emit.add(column, emit.index(n * context.lanes)), loop.results[r * wide + n])
+                put(emit.add(column, emit.index(n * context.lanes)), loop.results[r * wide + n])
 
     def columns(column: ir.Value, wide: int) -> None:
         _blocks(target.rows, rows, lambda row, count: block(row, count, column, wide))

@@ -1,10 +1,11 @@
-"""Elementary functions on vectors of f32.
+"""Elementary functions on vectors of f32, and exp on those of f64.
 
 exp and log: range reduction by powers of two and minimax polynomials (weighted least squares in float64, errors 2e-9 and
-4e-9 relative before rounding). tanh: a polynomial below 0.625, else through exp. erf: two polynomials in the manner of
-N. Juffa's erff. NaN propagates; exp(-inf) = 0, log(0) = -inf, log(x < 0) = NaN.
+4e-9 relative before rounding; in f64 Taylor's, 4e-18). tanh: a polynomial below 0.625, else through exp. erf: two polynomials in the manner
+of N. Juffa's erff. NaN propagates; exp(-inf) = 0, log(0) = -inf, log(x < 0) = NaN.
 """
 
+import math as numbers
 from dataclasses import dataclass
 
 from attn_mlir.backends.cpu.lowering import emit
@@ -26,6 +27,8 @@ _LOG1P = (
 _TANH = (1.0, -0.3333325982093811, 0.13331127166748047, -0.05372106656432152, 0.02059098705649376, -0.005659988150000572)
 _ERF_SMALL = (1.28379166e-1, -3.76125336e-1, 1.12819925e-1, -2.67681349e-2, 4.99119423e-3, -5.96761703e-4)
 _LOG2E_HIGH, _LOG2E_LOW = 1.44269502162933349609375, 1.92596299112661746887e-8
+_EXP2_F64 = tuple(numbers.log(2.0) ** n / numbers.factorial(n) for n in range(14))
+_LOG2E, _LOG2E_REST = 1.4426950408889634, 2.0355273740931033e-17
 _LN2_HIGH, _LN2_LOW = 0.693145751953125, 1.42860682030941723212e-6
 
 
@@ -102,6 +105,25 @@ def exp(b: Builder, x: ir.Value) -> ir.Value:
     f = b.fma(x, b.constant(_LOG2E_HIGH), arith.NegFOp(n).result)
     f = b.fma(x, b.constant(_LOG2E_LOW), f)
     return _scale(b, b.polynomial(f, _EXP2), n)
+
+
+def exp_f64(b: Builder, x: ir.Value) -> ir.Value:
+    """e^x for x in f64: 2^n 2^f with n + f = x log2(e); 0 below -745."""
+    x = b.at_most(b.at_least(x, -746.0), 710.0)
+    n = math.RoundEvenOp(b.mul(x, b.constant(_LOG2E))).result
+    f = b.fma(x, b.constant(_LOG2E), arith.NegFOp(n).result)
+    f = b.fma(x, b.constant(_LOG2E_REST), f)
+    half = math.FloorOp(b.mul(n, b.constant(0.5))).result
+    return b.mul(b.mul(b.polynomial(f, _EXP2_F64), _power_f64(b, half)), _power_f64(b, b.sub(n, half)))
+
+
+def _power_f64(b: Builder, n: ir.Value) -> ir.Value:
+    """2^n in f64, n whole in [-1022, 1023]; NaN gives something finite."""
+    i32, i64 = (ir.VectorType.get(b.type.shape, ir.IntegerType.get_signless(width)) for width in (32, 64))
+    bounded = b.select(b.compare("UNO", n, n), b.constant(0.0), n)
+    biased = arith.AddIOp(arith.FPToSIOp(i32, bounded).result, b.int_constant(1023)).result
+    shift = arith.ConstantOp(i64, ir.DenseElementsAttr.get_splat(i64, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 52))).result
+    return b.from_bits(arith.ShLIOp(arith.ExtUIOp(i64, biased).result, shift).result)
 
 
 def exp2(b: Builder, x: ir.Value) -> ir.Value:
