@@ -76,7 +76,8 @@ class Levels:
         """What pairs that differ in h add."""
         block, decays = self._block, self._decays
         forward = block.forward
-        of_v = self._scaled(v, lambda s, d: decays.weight(self._pivot(s, h, later=not forward), s, d))
+        # What is added is scaled by at most 1 and rounded: seen from the position of its block that is next to the other one.
+        of_v = self._scaled(v, lambda s, d: decays.weight(self._pivot(s, h, not forward, not forward), s, d))
 
         def far(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             level = arith.AndIOp(decays.present(i, j), self._differ_in(i, j, h)).result
@@ -86,7 +87,7 @@ class Levels:
         part = build.dot(own, of_v, block.score, transpose_b=False)
 
         def element(i: ir.Value, d: ir.Value) -> ir.Value:
-            weight = decays.weight(i, self._pivot(i, h, later=forward), d)
+            weight = decays.weight(i, self._pivot(i, h, forward, not forward), d)
             return arith.MulFOp(tensor.ExtractOp(part, [i, d]).result, weight).result
 
         return element
@@ -157,13 +158,16 @@ class Levels:
 
         return block.map([block.tile(ir.RankedTensorType(tile.type).shape, block.element)], body)[0]
 
-    def _pivot(self, position: ir.Value, h: int, later: bool) -> ir.Value:
-        """The last position of the earlier of two blocks of h: of the one before `position`'s own where that is the later one."""
+    def _pivot(self, position: ir.Value, h: int, later: bool, of_later: bool = False) -> ir.Value:
+        """The last position of the earlier of two neighbouring blocks of h, or the first `of_later`; `later`: `position` lies there."""
         size = constant_index(h)
         begin = arith.MulIOp(arith.DivUIOp(position, size).result, size).result
+        if later and of_later:
+            return begin
         if later:  # where there is no block before, nothing reads what is computed
             return arith.SubIOp(arith.MaxSIOp(begin, constant_index(1)).result, constant_index(1)).result
-        return arith.MinSIOp(arith.AddIOp(begin, constant_index(h - 1)).result, constant_index(self._size - 1)).result
+        away = arith.AddIOp(begin, constant_index(h if of_later else h - 1)).result
+        return arith.MinSIOp(away, constant_index(self._size - 1)).result
 
     def _partner(self, position: ir.Value, n: ir.Value) -> ir.Value:
         """Position n of the block of `sub` that `position` lies in."""

@@ -95,9 +95,6 @@ def test_strong_decays(name: str, dtype: torch.dtype, low: float, high: float) -
         return function(x["q"], x["k"], x["v"], x[name], initial_state=x["state"], output_final_state=True)
 
     found = compare(run, lambda x: pair(x, x[name].transpose(1, 2)), x, f"q k v state {name}")
-    decays = found.pop(f"d {name}")
-    # exp(-10) times the scale is among the numbers that f16 has few digits for; states of channels do not have what it leaves out.
-    assert decays < (0.02 if name == "gk" and dtype == torch.float16 and low < -10 else BOUND), decays
     assert max(found.values()) < BOUND, found
 
 

@@ -64,6 +64,15 @@ def test_decays_of_channels_print(direction: str, channels: str) -> None:
     assert 'prefix = T.alloc_shared((32, 64), "float32")' in text
 
 
+@pytest.mark.parametrize(("element", "lifted"), [("f16", 1), ("bf16", 0)])
+def test_what_rounding_leaves_is_multiplied_lifted(element: str, lifted: int) -> None:
+    """Of the state, and of what enters it: 2^11 times as large as it is, where f16 would have few digits of it left."""
+    program = Linear(chunk=32, channels="value", state="vk", direction="backward", factor=True, interval=64, k=64, v=64, element=element)
+    with sweep(program) as kernel:
+        text = program_of(kernel).text
+    assert text.count('* 2048.0, "float16")') == text.count("] * 2048.0\n") == text.count(f"] * {1 / 2048}\n") == 2 * lifted
+
+
 def test_tiles_that_are_multiplied_once_share_memory() -> None:
     """Pairs of channels' decays are products of one level after the other, and only one level's factors are in shared memory."""
     with sweep(Linear(chunk=32, channels="key", k=128, v=64, element="bf16")) as kernel:

@@ -51,6 +51,23 @@ def test_decays_of_channels(direction: str, channels: str, chunk: int, sub: int,
     check(Linear(chunk=chunk, k=6, v=4, value_block=value_block, **more), 1, {"q": 1, "k": 2, "v": 2, "decay": 1}, 55, sub)
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_strong_decays_of_channels_rounded_to_f16(direction: str) -> None:
+    """What is rounded is seen from the nearest place: exp(-10) times it would be among the numbers of which f16 has few digits."""
+    program = Linear(k=16, v=16, chunk=32, direction=direction, channels="value", state="vk", factor=True, interval=32, element="f16")
+    given = inputs(program, 1, {"q": 1, "k": 1, "v": 1, "decay": 1, "factor": 1}, 32)
+    given = {name: x.astype(np.float16).astype(float) / (32.0 if name == "v" else 1.0) for name, x in given.items()}
+    given["decay"] -= 10.0
+    wanted = recurrence(program, given)
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(program.text())
+        Pipeline.parse("attn-tile,canonicalize,cse", registry()).run(module)
+        made = {name: np.full(value.shape, np.nan) for name, value in wanted.items()}
+        run_kernel(module.body.operations[0].operation, [*given.values(), *made.values()], rounding=True)
+    assert error(made["products"], wanted["products"]) < 1e-3
+
+
 @pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))
 def test_sequences_of_offsets_and_blocks_of_columns(direction: str, state: str) -> None:
     program = Linear(direction=direction, state=state, offsets=True, mods=True, chunk=8, k=4, v=6, value_block=2, **_EVERYTHING)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from attn_mlir.backends.amd.chunks.layout import Layout, remainders, wants
+from attn_mlir.backends.amd.chunks.layout import Layout, wants
 from attn_mlir.backends.amd.chunks.memory import Buffer, Memory
 from attn_mlir.backends.amd.chunks.tiles import (
     FACTORS,
@@ -23,6 +23,7 @@ from attn_mlir.backends.amd.chunks.tiles import (
     round_up,
 )
 from attn_mlir.backends.gpu.core import PrinterCore
+from attn_mlir.backends.gpu.remainders import remainders
 from attn_mlir.backends.gpu.structure import constant, maker
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir

@@ -109,33 +109,6 @@ def transposes(op: ir.Operation) -> tuple[bool, bool]:
     return flag(op, "transpose_a"), flag(op, "transpose_b")
 
 
-def remainders(kernel: ir.Operation) -> set[ir.Value]:
-    """Tiles of what is left of numbers after they were rounded to f16, that are added to other products only.
-
-    They are 2^11 times as small as the numbers at least, so that the matrix instructions of gfx90a would take many of them as zero.
-    """
-    found = set[ir.Value]()
-    for op in find_all(kernel, "tile.map"):
-        for value, result in zip(yielded(body(op)), op.results, strict=True):
-            uses = list(result.uses)
-            added = all(use.owner.operation.name == "tile.dot_add" and use.operand_number > 0 for use in uses)
-            if uses and added and _is_remainder(value):
-                found.add(result)
-    return found
-
-
-def _is_remainder(value: ir.Value) -> bool:
-    """Whether it is x - f32(f16(x)), rounded to f16."""
-    rounded = maker(value)
-    difference = maker(rounded.operands[0]) if rounded is not None and rounded.name == "arith.truncf" else None
-    if difference is None or difference.name != "arith.subf" or not isinstance(value.type, ir.F16Type):
-        return False
-    x, wide = difference.operands
-    widening = maker(wide)
-    narrow = maker(widening.operands[0]) if widening is not None and widening.name == "arith.extf" else None
-    return narrow is not None and narrow.name == "arith.truncf" and narrow.operands[0] == x and isinstance(narrow.result.type, ir.F16Type)
-
-
 def held_wants(tile: ir.Value) -> set[str]:
     """`wants` of a tile and of all tiles that maps make of it."""
     found, pending, seen = set[str](), [tile], set[ir.Value]()

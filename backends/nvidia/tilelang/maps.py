@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from attn_mlir.backends.gpu.remainders import LIFT
+from attn_mlir.backends.gpu.structure import widened
 from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.elements import Loop, column_values, reads_fragment
-from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
+from attn_mlir.backends.nvidia.tilelang.expressions import Expressions, number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.names import hint
 from attn_mlir.backends.nvidia.tilelang.products import turns
@@ -128,7 +130,8 @@ class Map:
             if inner.name == "tensor.extract" and context.tile(inner.operands[0]) in targets:
                 body.name(inner.results[0])
         texts = [
-            (target, self._limited(result, body.emit(value), loop)) for (result, value), target in zip(self._tiles, targets, strict=True)
+            (target, self._limited(result, self._lifted(result, body, value), loop))
+            for (result, value), target in zip(self._tiles, targets, strict=True)
         ]
         for (_, value, kind), tile in zip(self._rows, sums, strict=True):
             if tile not in targets and tile not in known:
@@ -136,6 +139,12 @@ class Map:
         indices = ("i", "j")[: len(block.arguments)]
         for tile, text in texts:
             loop.line(f"{tile.at(*indices)} = {strip(text)}")
+
+    def _lifted(self, result: ir.Value, body: Expressions, value: ir.Value) -> str:
+        """An element, 2^11 times as large where it is what rounding to f16 leaves."""
+        if result not in self._context.lifted:
+            return body.emit(value)
+        return f'T.cast({body.emit(widened(value))} * {LIFT}, "float16")'
 
     def _stage(self) -> dict[ir.Value, Tile]:
         """Values of columns that are read from memory, once for all rows, in shared memory."""

@@ -1,5 +1,6 @@
 """Loads, matrix products and sums in global memory."""
 
+from attn_mlir.backends.gpu.remainders import LIFT
 from attn_mlir.backends.nvidia.tilelang.context import Context
 from attn_mlir.backends.nvidia.tilelang.expressions import number, strip
 from attn_mlir.backends.nvidia.tilelang.memory import VECTOR, alignment, memory_type
@@ -114,15 +115,24 @@ def print_dot_accumulate(context: Context, op: ir.Operation) -> None:
     """`tile.dot_add` and `tile.dot_rescale`, in place where nothing else needs the old sums."""
     c, *scale, a, b = op.operands
     total = context.where[op.results[0]] = _accumulator(context, op, c)
+    lifted = any(value in context.lifted for value in (a, b))
     if scale:
-        rows, columns = total.shape
-        context.line(f"for i, j in T.Parallel({rows}, {columns}):")
-        context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {context.tile(scale[0]).at('i')}", 1)
+        _multiply(context, total, context.tile(scale[0]).at("i"))
+    if lifted:
+        _multiply(context, total, str(LIFT))
     turned = _turned(op)
     left = (context.shared(a) if turns(op) or context.pieces or not context.rows_apart(total.shape[0]) else context.tile(a)).whole()
     right = context.shared(b).whole()
     context.line(f"T.gemm({left}, {right}, {total.name}, {turned}{_policy(context, total.shape[0])})")
+    if lifted:
+        _multiply(context, total, str(1.0 / LIFT))
     context.scatter(op.results[0])
+
+
+def _multiply(context: Context, total: Tile, factor: str) -> None:
+    rows, columns = total.shape
+    context.line(f"for i, j in T.Parallel({rows}, {columns}):")
+    context.line(f"{total.at('i', 'j')} = {total.at('i', 'j')} * {factor}", 1)
 
 
 def _accumulator(context: Context, op: ir.Operation, c: ir.Value) -> Tile:
