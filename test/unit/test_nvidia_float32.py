@@ -68,8 +68,8 @@ def test_what_is_not_finite_stays_so() -> None:
     assert not np.isfinite(o[0, 0, 20:, :3]).any()
 
 
-@pytest.mark.parametrize("keys", [16, 64, 96, 128, 256, 512])
-@pytest.mark.parametrize("values", [16, 48, 128, 200, 512])
+@pytest.mark.parametrize("keys", [16, 64, 96, 128, 200, 256, 512])
+@pytest.mark.parametrize("values", [16, 48, 64, 200, 512])
 def test_every_size_has_a_schedule(keys: int, values: int) -> None:
     """Sweeps of all forms; of channels' decays up to 256 rows of the state."""
     forms: list[dict[str, Any]] = [{}, {"state": "vk", "factor": True, "interval": 256}]
@@ -80,4 +80,4 @@ def test_every_size_has_a_schedule(keys: int, values: int) -> None:
             module = ir.Module.parse(Linear(chunk=32 if "channels" in form else 64, k=keys, v=values, **form).text())
             Pipeline.parse(pipeline.KERNEL, registry()).run(module)
             fields = attributes.read(module.body.operations[0].operation, attributes.SCHEDULE)
-        assert (fields["emitter"], fields["arch"]) == ("tilelang", "sm_90a")
+        assert fields["emitter"] == "tilelang" and fields["threads"] in (128, 256, 512)

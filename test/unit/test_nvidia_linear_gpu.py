@@ -178,8 +178,8 @@ def test_groups_of_heads(heads: int, key_heads: int) -> None:
         (Shape(1, 333, 4, 4, 128, 64), BRAIN, 1.0, False),
         (Shape(1, 65, 2, 1, 64, 192), HALF, 0.1, True),
         (Shape(1, 100, 2, 2, 96, 64), BRAIN, 0.1, False),
-        (Shape(1, 150), SINGLE, 0.01, False),
-        (Shape(1, 150), SINGLE, 10.0, False),
+        (Shape(1, 150, 2, 2, 128, 64), SINGLE, 0.01, False),
+        (Shape(1, 150, 2, 2, 128, 64), SINGLE, 10.0, False),
     ],
     ids=str,
 )

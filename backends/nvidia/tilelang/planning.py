@@ -51,9 +51,12 @@ def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> 
     rows = ir.IntegerAttr(facts["block_q"]).value
     sums = [op.results[0] for op in find_all(kernel, "tile.dot_rescale")]
     held = max((height * width for height, width in map(_shape, sums)), default=0)
-    if of_pieces(kernel):  # a product of the state's size is added to it
+    channels = any(len(_shape(op.results[0])) == 2 for op in find_all(kernel, "tile.cumsum"))
+    if of_pieces(kernel):  # a product of the state's size is added to it, and maps of channels' decays hold as much again
         carried = [value for op in find_all(kernel, "scf.for") for value in op.results if len(_shape(value)) == 2]
-        held = 2 * max((height * width for height, width in map(_shape, carried)), default=0)
+        state = max((height * width for height, width in map(_shape, carried)), default=1)
+        held = min(4 * state, 256 * _HELD) if channels else 2 * state
+        held = 1 << (held - 1).bit_length()  # whole warpgroups share columns evenly
     if rows < 32:
         return None  # four warps cannot share products of fewer rows and columns
     threads = int(choices["threads"]) if "threads" in choices else min(max(2 * rows, held // _HELD, 128), _MOST_THREADS)
@@ -67,7 +70,6 @@ def plan_chunks(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> 
     if not fitting:
         return None
     together = [stages for stages, needed in fitting.items() if 2 * needed <= target.shared_bytes]
-    channels = any(ir.RankedTensorType(op.results[0].type).rank == 2 for op in find_all(kernel, "tile.cumsum"))
     return {"threads": threads, "stages": min(fitting) if channels else max(together or fitting)}
 
 
