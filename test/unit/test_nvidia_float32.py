@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.tiles import run_kernel
 from attn_mlir.registry import registry
 from linear_programs import Linear, error, inputs, recurrence
@@ -81,3 +82,17 @@ def test_every_size_has_a_schedule(keys: int, values: int) -> None:
             Pipeline.parse(pipeline.KERNEL, registry()).run(module)
             fields = attributes.read(module.body.operations[0].operation, attributes.SCHEDULE)
         assert fields["emitter"] == "tilelang" and fields["threads"] in (128, 256, 512)
+
+
+def test_chips_with_less_shared_memory_have_smaller_blocks() -> None:
+    columns = {}
+    for arch in ("sm_90a", "sm_80"):
+        with ir.Context() as context:
+            load_all(context)
+            module = ir.Module.parse(Linear(chunk=64, k=128, v=128).text())
+            (function,) = find_all(module.operation, "func.func")
+            function.attributes[attributes.CHOICES] = attributes.write({"arch": arch})
+            Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+            (kernel,) = find_all(module.operation, "func.func")
+            columns[arch] = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_kv"]).value
+    assert columns == {"sm_90a": 128, "sm_80": 64}

@@ -21,8 +21,6 @@ _BLOCK = 16
 _RESERVED = 1024
 """Bytes of shared memory of each block of threads that the chip keeps for itself."""
 _MOST_PROGRAMS = 3
-_MOST_PIECES = 200 << 10
-"""Bytes that pieces of tiles may take of a multiprocessor's shared memory, beside what is small."""
 _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
     "hopper": {"residents": (1, 2, 3), "stages": (2, 3)},
     "tilelang": {"threads": (128, 256), "stages": (1, 2)},
@@ -36,7 +34,7 @@ def untuned(facts: SweepFacts, target: NvidiaTarget) -> Fields:
     Where channels of k have decays, the programs of a head would all compute its weights: one works on 128 columns of v.
     """
     if facts.single:
-        return _of_pieces(facts)
+        return _of_pieces(facts, target)
     if facts.prepared and target.bulk_copies:
         return {"block_q": _HOPPER_CHUNK, "block_kv": 128 if facts.values % 128 == 0 else 64}
     if facts.channels and not (facts.factor or facts.segment) and facts.keys == 128 and facts.values % 128 == 0:
@@ -53,11 +51,11 @@ def _state_columns(facts: SweepFacts) -> int:
     return next((size for size in (64, 48, 32, 16) if size <= most and facts.values % size == 0), facts.values)
 
 
-def _of_pieces(facts: SweepFacts) -> Fields:
+def _of_pieces(facts: SweepFacts, target: NvidiaTarget) -> Fields:
     """The largest blocks whose pieces fit into shared memory: chunks of 64 positions are products of a whole warpgroup."""
     columns = [size for size in (128, *range(64, 7, -8)) if facts.values % size == 0] or [facts.values]
     blocks = [(chunk, size) for chunk in dict.fromkeys((facts.chunk, 32)) for size in columns]
-    fitting = (block for block in blocks if _shared_pieces(facts, *block) <= _MOST_PIECES)
+    fitting = (block for block in blocks if 8 * _shared_pieces(facts, *block) <= 7 * target.shared_bytes)
     chunk, size = next(fitting, blocks[-1])
     return {"block_q": chunk, "block_kv": size}
 
