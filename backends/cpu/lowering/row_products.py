@@ -11,6 +11,9 @@ from attn_mlir.backends.cpu.lowering.transpose import transpose
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import arith, ir, scf, vector
 
+_LITTLE = 1e-6
+"""Factors of states from which on their last digits matter."""
+
 Put = Callable[[ir.Value, ir.Value], object]
 """Takes the first column, and the vector of sums, of a row's product."""
 
@@ -73,7 +76,9 @@ def _factors(context: Context, scale: RowMajor, row: ir.Value) -> list[ir.Value]
     parts = [emit.cast_float(whole, context.score)]
     if scale.kept != context.score:
         rest = arith.SubFOp(whole, emit.cast_float(parts[0], scale.kept)).result
-        parts.insert(0, emit.cast_float(rest, context.score))
+        # What is left of little does not add up over products, and would be subnormal, which takes a hundred cycles.
+        large = arith.CmpFOp(arith.CmpFPredicate.OGT, parts[0], emit.number(context.score, _LITTLE)).result
+        parts.insert(0, arith.SelectOp(large, emit.cast_float(rest, context.score), emit.number(context.score, 0.0)).result)
     return [emit.splat(part, context.lanes) for part in parts]
 
 
