@@ -30,11 +30,11 @@ _ALL = {"initial": True, "final": True, "factor": True, "interval": 256, "elemen
 
 
 @contextmanager
-def sweep(program: Linear, **choices: int | str) -> Iterator[ir.Operation]:
-    """The scheduled kernel of a sweep."""
+def sweep(program: Linear | str, **choices: int | str) -> Iterator[ir.Operation]:
+    """The scheduled kernel of a sweep, or of a program's text."""
     with ir.Context() as context:
         load_all(context)
-        module = ir.Module.parse(program.text())
+        module = ir.Module.parse(program if isinstance(program, str) else program.text())
         for function in find_all(module.operation, "func.func"):
             with module.context:
                 function.attributes[attributes.CHOICES] = attributes.write({"emitter": "tilelang", **choices})
@@ -114,6 +114,22 @@ def test_a_sweep_compiles(tmp_path: Path) -> None:
     path = tmp_path / "kernel.cubin"
     path.write_bytes(binary.code)
     assert "HGMMA" in disassembled(path)
+
+
+@needs_tools
+@pytest.mark.parametrize("columns", [48, 192])
+def test_rows_of_any_number_of_columns_are_summed_up(columns: int) -> None:
+    """Threads share a row evenly where its columns are a power of two."""
+    a, s = "tensor<?x?x?x64xf32>", f"tensor<?x?x?x{columns}xf32>"
+    text = f"""
+func.func @sums(%a: {a}, %b: {a}, %s: {s}, %e: {s}) -> {a} {{
+  %r = "attn.decay_gradient"(%a, %b, %s, %e) {{interval = 64 : i64, rows = 64 : i64}} : ({a}, {a}, {s}, {s}) -> {a}
+  return %r : {a}
+}}"""
+    with sweep(text) as kernel:
+        code = codegen.emit(kernel)
+    assert f"terms = T.alloc_fragment((64, {1 << (columns - 1).bit_length()}), " in str(code.program)
+    assert "reduce" in code.source
 
 
 def test_a_launch_has_a_program_for_each_block_head_and_sequence() -> None:

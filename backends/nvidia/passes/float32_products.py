@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
+from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.base import Pass
@@ -46,10 +47,10 @@ def _replace(op: ir.Operation, made: dict[_Key, list[ir.Value]]) -> None:
     """Replaces one product; `made` has the pieces of tiles that a block has made already."""
     *before, a, b = op.operands
     result = op.results[0]
-    turned = {name: name in op.attributes and ir.BoolAttr(op.attributes[name]).value for name in ("transpose_a", "transpose_b")}
+    turned = {name: flag(op, name) for name in ("transpose_a", "transpose_b")}
     with op.location, ir.InsertionPoint(op):
         left, right = (_pieces(op, factor, made) for factor in (a, b))
-        flags = {name: ir.BoolAttr.get(flag) for name, flag in turned.items() if flag or name == "transpose_b"}
+        flags = {name: ir.BoolAttr.get(turns) for name, turns in turned.items() if turns or name == "transpose_b"}
         whole: list[ir.Value] = []
         for x, y in _PAIRS:
             name = "tile.dot_add" if whole else "tile.dot"

@@ -17,16 +17,18 @@ class Loop:
     """A `T.Parallel` over the elements of a region: its header, its guards, and the printer of its body.
 
     `bounds` are the sizes of the loop; where an extent is less, positions in memory are clamped to it, and `guards` says which elements
-    exist.
+    exist. A loop that does nothing but reduce rows has columns by a power of two, so that threads can share every row evenly.
     """
 
-    def __init__(self, context: Context, extents: Sequence[ir.Value | int], block: ir.Block | None = None) -> None:
+    def __init__(self, context: Context, extents: Sequence[ir.Value | int], block: ir.Block | None = None, reduces: bool = False) -> None:
         self._context, self._block = context, block
         limits = [extent if isinstance(extent, int) else bound(extent) for extent in extents]
         if limits[0] is None:
             raise UnsupportedError("tilelang: a tile has no known number of rows")
         self.bounds = list(context.shape([_CHUNK if limit is None else limit for limit in limits]))
         self.endless = limits[-1] is None
+        if reduces and not context.multiplies:
+            self.bounds[-1] = 1 << (self.bounds[-1] - 1).bit_length()
         counts = [str(extent) if isinstance(extent, int) else context.text(extent) for extent in extents]
         self._counts = [None if count == str(size) else count for count, size in zip(counts, self.bounds, strict=True)]
         self._loads = _loads(block) if block is not None else set()

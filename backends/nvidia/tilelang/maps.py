@@ -82,7 +82,7 @@ class Map:
         if self._round():
             return
         staged = self._stage() if len(block.arguments) == 2 and reads_fragment(context, block) else {}
-        loop = Loop(context, list(op.operands), block)
+        loop = Loop(context, list(op.operands), block, reduces=bool(self._rows) and not self._tiles)
         targets = [self._target(result, loop.bounds) for result, _ in self._tiles]
         sums = [self._contribution(value, kind, targets, loop) for _, value, kind in self._rows]
         made = [tile for tile in sums if tile not in self._known()]
