@@ -17,21 +17,20 @@ from attn_mlir.passes.regions import find_all
 
 INT = (1 << 31) - 1
 ELEMENTS = ("f16", "bf16")
+"""Elements of q, k and v in attention."""
+RECURRENT = (*ELEMENTS, "f32")
+"""And in linear attention."""
 MAX_STATE = 512
 """Columns of q, k and v in linear attention, whose states programs may share."""
 
 
-def check_types(module: ir.Module, vendor: str, recurrent: Sequence[str] = ELEMENTS) -> None:
-    """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes.
-
-    `vendor` is "NVIDIA" or "AMD", `recurrent` the element types of its linear attention.
-    """
+def check_types(module: ir.Module, vendor: str) -> None:
+    """Raises UnsupportedError for elements and head dimensions of `@attention` that no kernel takes; `vendor` is "NVIDIA" or "AMD"."""
     inputs = ir.FunctionType(ir.TypeAttr(function_named(module, "attention").attributes["function_type"]).value).inputs
     q, v = ir.RankedTensorType(inputs[0]), ir.RankedTensorType(inputs[2])
     linear = bool(find_all(module.operation, "attn.linear_attention"))
-    taken = recurrent if linear else ELEMENTS
-    if str(q.element_type) not in taken:
-        kinds, casts = ("16-bit and f32", ".float() or .bfloat16()") if "f32" in taken else ("16-bit", ".half() or .bfloat16()")
+    if str(q.element_type) not in (RECURRENT if linear else ELEMENTS):
+        kinds, casts = ("16-bit and f32", ".float() or .bfloat16()") if linear else ("16-bit", ".half() or .bfloat16()")
         raise UnsupportedError(
             f"kernels for {vendor} GPUs take {kinds} inputs, but q, k and v are {q.element_type}: cast them with {casts} "
             "(scores and sums are float32 all the same), or compute on the CPU"

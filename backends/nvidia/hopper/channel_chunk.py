@@ -3,7 +3,7 @@
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, ChannelLayout
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL_BYTES, bind_position
+from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL_BYTES, bind_position, declare_place
 from attn_mlir.backends.nvidia.hopper.sweep_leave import LeavingPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 
@@ -24,13 +24,7 @@ class ChannelChunks:
     def print(self) -> None:
         """All chunks."""
         core, writer = self._core, self._core.writer
-        writer.line(
-            "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;",
-            "const int row = 16 * warp + lane / 4, column = lane % 4 * 2;",
-            "const bool leader = threadIdx.x % 128 == 0;",
-            "// Of matrices that are transposed on their way: this lane's row of 16 bytes in a panel, for columns of matrices c and c + 1.",
-            "const int turned_row = lane / 16 * 8 + lane % 8, turned_column = (16 * warp + lane / 8 % 2 * 8) * 2;",
-        )
+        declare_place(writer)
         if self._rows is not None:
             self._rows.declare()
         self._states.declare()

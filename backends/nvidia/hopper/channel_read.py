@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, OtherKernelError, input_of, is_copy, made, need, rank, sources
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, VALUES, Frame, final_of, initial_of, is_packed, states_of
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, VALUES, Frame, final_of, initial_of, is_packed, loop_of, need_all, states_of
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -57,9 +57,7 @@ def read_channels(kernel: ir.Operation) -> ChannelSweep | None:
 
 
 def _read(kernel: ir.Operation) -> ChannelSweep:
-    loops = [op for op in operations(body(kernel)) if op.name == "scf.for"]
-    need(len(loops) == 1 and len(loops[0].results) == 1)
-    loop = loops[0]
+    loop = loop_of(kernel)
     inner, (_, state) = operations(body(loop)), body(loop).arguments
     found = [op for op in inner if op.name == "tile.decay_channels"]
     need(len(found) == 1)
@@ -125,6 +123,4 @@ def _check(sweep: ChannelSweep, inner: list[ir.Operation], used: list[ir.Operati
         need(str(ir.RankedTensorType(sweep.decays.results[0].type).element_type) in ("f32", "f16", "bf16"))
         loads.append(sweep.decays)
     need(all(list(load.operands)[3:5] == [sweep.begin, sweep.count] for load in loads))
-    for op in inner:
-        if op.name.startswith(("tile.", "scf.")) and op.name != "scf.yield":
-            need(op in used)
+    need_all(inner, used)

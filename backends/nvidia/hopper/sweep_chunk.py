@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL_BYTES, declare_place
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_mods import TileMods
 from attn_mlir.backends.nvidia.hopper.sweep_output import LIFT, LOWER, RESTS, RowsPrinter
@@ -26,13 +26,7 @@ class ChunkPrinter:
 
     def declare(self) -> None:
         """The thread's place."""
-        self._core.writer.line(
-            "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;",
-            "const int row = 16 * warp + lane / 4, column = lane % 4 * 2;",
-            "const bool leader = threadIdx.x % 128 == 0;",
-            "// Of matrices that are transposed on their way: this lane's row of 16 bytes in a panel, for columns of matrices c and c + 1.",
-            "const int turned_row = lane / 16 * 8 + lane % 8, turned_column = (16 * warp + lane / 8 % 2 * 8) * 2;",
-        )
+        declare_place(self._core.writer)
         if self._rows is not None:
             self._rows.declare()
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, constant, operations
+from attn_mlir.backends.gpu.writer import Writer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, made, need
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
@@ -67,12 +68,35 @@ class Frame:
         return str(ir.RankedTensorType(self.k.load.results[0].type).element_type)
 
 
+def declare_place(writer: Writer) -> None:
+    """Declares where a thread of the warpgroups that hold states is."""
+    writer.line(
+        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;",
+        "const int row = 16 * warp + lane / 4, column = lane % 4 * 2;",
+        "const bool leader = threadIdx.x % 128 == 0;",
+        "// Of matrices that are transposed on their way: this lane's row of 16 bytes in a panel, for columns of matrices c and c + 1.",
+        "const int turned_row = lane / 16 * 8 + lane % 8, turned_column = (16 * warp + lane / 8 % 2 * 8) * 2;",
+    )
+
+
 def bind_position(core: Core, sweep: Frame, number: str) -> None:
     """Declares the position of the loop over chunks in the chunk of that number."""
     begin, _, step = (core.value(value) for value in list(sweep.loop.operands)[:3])
     name = core.names.fresh("position")
     core.writer.line(f"const int {name} = {begin} + {number} * {step};")
     core.scalars.bind(next(iter(body(sweep.loop).arguments)), name)
+
+
+def loop_of(kernel: ir.Operation) -> ir.Operation:
+    """The loop over chunks, which carries a state and nothing else."""
+    loops = [op for op in operations(body(kernel)) if op.name == "scf.for"]
+    need(len(loops) == 1 and len(loops[0].results) == 1)
+    return loops[0]
+
+
+def need_all(inner: list[ir.Operation], used: list[ir.Operation]) -> None:
+    """Raises OtherKernelError where an op on tiles of the loop is left over."""
+    need(all(op in used for op in inner if op.name.startswith(("tile.", "scf.")) and op.name != "scf.yield"))
 
 
 def is_packed(kernel: ir.Operation) -> bool:

@@ -13,7 +13,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_forms import (
     sources,
     view_of,
 )
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, VALUES, Frame, final_of, initial_of, is_packed, states_of
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, VALUES, Frame, final_of, initial_of, is_packed, loop_of, need_all, states_of
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows, read_rows, rests, scales_rows
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
@@ -61,9 +61,7 @@ def read_sweep(kernel: ir.Operation) -> Sweep | None:
 
 
 def _read(kernel: ir.Operation) -> Sweep:
-    loops = [op for op in operations(body(kernel)) if op.name == "scf.for"]
-    need(len(loops) == 1 and len(loops[0].results) == 1)
-    loop = loops[0]
+    loop = loop_of(kernel)
     inner, (_, state) = operations(body(loop)), body(loop).arguments
     last = made(yielded(body(loop))[0], "tile.dot_rescale", "tile.dot_add")
     following = last if last.name == "tile.dot_rescale" else made(last.operands[0], "tile.dot_rescale")
@@ -103,9 +101,7 @@ def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) ->
     for memory in [*(op.operands[1] for op in stored), *([] if sweep.initial is None else [sweep.initial.operands[0]])]:
         view_of(memory)
     need(rows is None or rows.factor is None or (not rows.factor.factors and rows.factor.mod is None))
-    for op in inner:
-        if op.name.startswith(("tile.", "scf.")) and op.name != "scf.yield":
-            need(op in used)
+    need_all(inner, used)
 
 
 def _decays(maps: list[ir.Operation], loop: ir.Operation) -> tuple[ir.Value | None, ir.Operation | None, ir.Value | None]:

@@ -49,16 +49,12 @@ def sweep_facts(op: ir.Operation) -> SweepFacts:
     factor = view.factor is not None
     exact = narrow and is_exact(op)
     whole = math.gcd(interval, segment)
-    prepared = _is_prepared(op)
+    prepared = narrow and keys in _CHANNEL_KEYS and values % PANEL == 0 and _is_prepared(op)
     return SweepFacts(keys, values, view.chunk.value, whole, segment, not one, plain, factor, exact, not narrow, prepared)
 
 
 def _is_prepared(op: ir.Operation) -> bool:
-    view = op.opview
-    keys, values = (ir.RankedTensorType(op.operands[n].type).shape[-1] for n in (1, 2))
-    narrow = ir.RankedTensorType(op.operands[1].type).element_type.width == 16
-    if not narrow or keys not in _CHANNEL_KEYS or values % PANEL or not fits_at_once(op):
-        return False
-    if view.decay is not None and ir.RankedTensorType(view.decay.type).element_type.width > 32:
-        return False
-    return piece(op, "attn.value") is None
+    """Whether decays of key channels, and v, have a form that the emitter "hopper" knows."""
+    decay = op.opview.decay
+    wide = decay is not None and ir.RankedTensorType(decay.type).element_type.width > 32
+    return fits_at_once(op) and not wide and piece(op, "attn.value") is None
