@@ -213,17 +213,13 @@ def test_mods_with_decays_of_channels() -> None:
     assert error(found, wanted.transpose(1, 2)) < _BOUND
 
 
-@GPU
-@pytest.mark.parametrize("value_dim", [64, 128])
-def test_sequences_side_by_side_with_decays_of_channels(value_dim: int) -> None:
-    """One of them has nothing but NaNs: results and gradients of the others are what they are alone."""
-    ends, spoilt = [0, 64, 101, 101, 165, 400], 3
-    leaves = leaves_of(Shape(1, ends[-1], 2, 2, 128, value_dim), BRAIN, 0.1, channels=True)
-    weights, offsets = torch.randn_like(leaves["v"]), torch.tensor(ends, device="cuda")
+def check_apart(call: Any, leaves: dict[str, torch.Tensor], ends: list[int], spoilt: int, limit: float) -> None:
+    """One sequence has nothing but NaNs: results and gradients of the others are what they are alone."""
+    offsets, weights = torch.tensor(ends, device="cuda"), torch.randn_like(leaves["v"])
 
     def results(given: dict[str, torch.Tensor], do: torch.Tensor, **options: Any) -> list[torch.Tensor]:
         here = {name: x.clone().requires_grad_() for name, x in given.items()}
-        o = gla(**here, **options)[0]
+        o = call(**here, **options)[0]
         return [o, *torch.autograd.grad(o, list(here.values()), do)]
 
     shown = {name: x.clone() for name, x in leaves.items()}
@@ -235,7 +231,15 @@ def test_sequences_side_by_side_with_decays_of_channels(value_dim: int) -> None:
             continue
         alone = results({name: x[:, begin:end] for name, x in leaves.items()}, weights[:, begin:end])
         for x, y in zip(found, alone, strict=True):
-            assert error(x[:, begin:end], y.double()) < _BOUND
+            assert error(x[:, begin:end], y.double()) < limit
+
+
+@GPU
+@pytest.mark.parametrize("value_dim", [64, 128])
+def test_sequences_side_by_side_with_decays_of_channels(value_dim: int) -> None:
+    ends = [0, 64, 101, 101, 165, 400]
+    leaves = leaves_of(Shape(1, ends[-1], 2, 2, 128, value_dim), BRAIN, 0.1, channels=True)
+    check_apart(gla, leaves, ends, 3, _BOUND)
 
 
 @GPU
@@ -265,26 +269,8 @@ def test_sequences_side_by_side() -> None:
 @GPU
 @pytest.mark.parametrize(("value_dim", "dtype"), [(64, BRAIN), (128, BRAIN), (64, SINGLE)], ids=str)
 def test_sequences_side_by_side_do_not_meet(value_dim: int, dtype: torch.dtype) -> None:
-    """One of them has nothing but NaNs: results and gradients of the others are what they are alone."""
-    ends, spoilt = [0, 64, 101, 165, 400], 2
-    leaves = leaves_of(Shape(1, ends[-1], value_dim=value_dim), dtype, 0.1)
-    offsets, weights = torch.tensor(ends, device="cuda", dtype=torch.int64), torch.randn_like(leaves["v"])
-
-    def results(given: dict[str, torch.Tensor], do: torch.Tensor, **options: Any) -> list[torch.Tensor]:
-        here = {name: x.clone().requires_grad_() for name, x in given.items()}
-        o = simple(here, **options)[0]
-        return [o, *torch.autograd.grad(o, list(here.values()), do)]
-
-    shown = {name: x.clone() for name, x in leaves.items()}
-    for x in shown.values():
-        x[:, ends[spoilt] : ends[spoilt + 1]] = torch.nan
-    found = results(shown, weights, cu_seqlens=offsets)
-    for number, (begin, end) in enumerate(pairwise(ends)):
-        if number == spoilt:
-            continue
-        alone = results({name: x[:, begin:end] for name, x in leaves.items()}, weights[:, begin:end])
-        for x, y in zip(found, alone, strict=True):
-            assert error(x[:, begin:end], y.double()) < bound(dtype)
+    ends = [0, 64, 101, 165, 400]
+    check_apart(simple_gla, leaves_of(Shape(1, ends[-1], value_dim=value_dim), dtype, 0.1), ends, 2, bound(dtype))
 
 
 @GPU
