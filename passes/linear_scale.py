@@ -15,8 +15,13 @@ def scale_of(linear: ir.Operation, mod: str) -> ir.Value | None:
 
     None without such a mod, for others, and where channels have decays of their own, whose products multiply q and k by factors anyway.
     """
+    return factor_of(linear, mod) if ir.StringAttr(linear.attributes["channels"]).value == "none" else None
+
+
+def factor_of(linear: ir.Operation, mod: str) -> ir.Value | None:
+    """The number of `scale_of`, also where channels have decays of their own."""
     found = piece(linear, mod)
-    if found is None or ir.StringAttr(linear.attributes["channels"]).value != "none":
+    if found is None:
         return None
     block = block_of(found)
     product = maker(list(block.operations)[-1].operation.operands[0], "arith.mulf")
@@ -27,6 +32,14 @@ def scale_of(linear: ir.Operation, mod: str) -> ir.Value | None:
     op = maker(factor)
     inside = ir.BlockArgument(factor).owner == block if op is None else op.block == block and op.name != "arith.constant"
     return None if inside else factor
+
+
+def small_scale(linear: ir.Operation) -> float | None:
+    """The number that `attn.query` multiplies by, where it is a constant from 1/64 to below 1."""
+    found = factor_of(linear, "attn.query")
+    constant = None if found is None else maker(found, "arith.constant")
+    value = 1.0 if constant is None else ir.FloatAttr(constant.attributes["value"]).value
+    return value if 1 / 64 <= value < 1 else None
 
 
 def read_scale(scale: ir.Value, mapping: Mapping[ir.Value, ir.Value] | None = None) -> ir.Value:

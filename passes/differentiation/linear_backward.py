@@ -40,7 +40,8 @@ class Backward:
                 self._pull(role, originals, swept[role].results[0], found)
         initial = of.primal.operands.get("initial_state")
         if initial in of.chosen:
-            found[initial] = [swept["v"].results[1]]
+            gradient, scale = swept["v"].results[1], of.scale_of_key
+            found[initial] = [gradient if scale is None else self._times(gradient, scale)]
         arguments = list(of.primal.entry.arguments)
         return [self._total(arguments[i], found) for i in of.wrt]
 
@@ -61,13 +62,15 @@ class Backward:
         """The linear attention that makes dq, dk or dv, with all heads; for decays its products and states, too."""
         host, primal = self.host, self.of.primal
         made = GRADIENTS[role]
-        operands = [host.tensors[name] for name in made.operands]
+        moved = self.of.scale_of_key if role == "v" else None
+        tensors = host.tensors if moved is None else self._with_scale_of_key(moved)
+        operands = [tensors[name] for name in made.operands]
         direction, channels, state = (primal.choice(name) for name in ("direction", "channels", "state"))
         if not made.same_direction:
             direction = SWAPPED[direction]
         if made.swapped:
             channels, state = SWAPPED[channels], SWAPPED[state]
-        initial = self._operand("initial_state") if made.initial == "initial_state" else host.tensors.get(made.initial)
+        initial = self._operand("initial_state") if made.initial == "initial_state" else tensors.get(made.initial)
         of_decay = decays and role != "v"
         outputs = ["products", "states"] if of_decay else []
         if role == "v" and primal.operands.get("initial_state") in self.of.chosen:
@@ -85,9 +88,23 @@ class Backward:
             op.attributes["crossing"] = ir.UnitAttr.get()
         with ir.InsertionPoint(block):
             if self.of.scale is not None:
-                scaling(made.scaled, self.of.scale, host.score, host.mapping)
+                scaling(made.scaled if moved is None else "attn.query", self.of.scale, host.score, host.mapping)
             host.clone_piece("attn.decay")
         return op
+
+    def _with_scale_of_key(self, scale: float) -> dict[str, ir.Value]:
+        """The tensors of dv's sweep, where k has the scale of q: by a factor of the sweep, or itself where channels have decays."""
+        tensors = self.host.tensors | {"q": self.host.mapping[self.of.primal.operands["q"]]}
+        if self.of.scale is None:
+            tensors["k"] = self._times(tensors["k"], scale)
+        if "d_final_state" in tensors:
+            tensors["d_final_state"] = self._times(tensors["d_final_state"], 1 / scale)
+        return tensors
+
+    def _times(self, value: ir.Value, factor: float) -> ir.Value:
+        """A tensor times a number."""
+        made = build.elements(value, lambda *indices: [arith.mulf(self._read(value, indices), self.host.constant(factor))])
+        return build.collect(made, 0, value.type)
 
     def _all_heads(self, type_: ir.Type) -> ir.Type:
         dynamic, shaped = ir.ShapedType.get_dynamic_size(), ir.RankedTensorType(type_)

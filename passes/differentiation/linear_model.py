@@ -11,7 +11,7 @@ from attn_mlir.passes.differentiation.host import Primal
 from attn_mlir.passes.differentiation.model import Program
 from attn_mlir.passes.differentiation.mods import Mods
 from attn_mlir.passes.differentiation.read import read_element
-from attn_mlir.passes.linear_scale import scale_of
+from attn_mlir.passes.linear_scale import scale_of, small_scale
 from attn_mlir.passes.regions import piece
 
 OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
@@ -88,6 +88,17 @@ class LinearModel:
     def scale(self) -> ir.Value | None:
         """The number that q is multiplied by: the sweeps do so, too, and need no tensor of such products."""
         return scale_of(self.primal.attention, "attn.query")
+
+    @cached_property
+    def scale_of_key(self) -> float | None:
+        """The scale of q that k has instead in dv's sweep, so that states which f16 must not round to nothing begin and end without it.
+
+        Of a q that decays by exp(-10), scaled by K^-0.5, f16 has few digits left, and the gradient of the initial state may be made of
+        nothing else. None for other types and scales, and where the sweep has its states together with that of dk.
+        """
+        half = isinstance(ir.RankedTensorType(self.primal.operands["q"].type).element_type, ir.F16Type)
+        wanted = self.primal.operands.get("initial_state") in self.chosen
+        return small_scale(self.primal.attention) if half and wanted and not self.crossing else None
 
     @cached_property
     def decay(self) -> tuple[Node, Node] | None:

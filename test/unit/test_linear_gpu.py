@@ -95,9 +95,6 @@ def test_strong_decays(name: str, dtype: torch.dtype, low: float, high: float) -
         return function(x["q"], x["k"], x["v"], x[name], initial_state=x["state"], output_final_state=True)
 
     found = compare(run, lambda x: pair(x, x[name].transpose(1, 2)), x, f"q k v state {name}")
-    # exp(-10) times the scale enters the backward's state, and f16 has few digits there.
-    few = dtype == torch.float16 and low < -10
-    assert found.pop("d state") < (0.006 if few else BOUND), found
     assert max(found.values()) < BOUND, found
 
 

@@ -23,18 +23,19 @@ SEGMENT, CHUNK = 16, 4
 class Evaluated(HostProgram):
     """Tiled kernels, run by the evaluator."""
 
-    def __init__(self, text: str, columns: int) -> None:
-        """Programs of sweeps work on `columns` columns of v; 0: on all."""
+    def __init__(self, text: str, columns: int, derivative: str = "", wrt: tuple[str, ...] = (), rounding: bool = False) -> None:
+        """Programs of sweeps work on `columns` columns of v; 0: on all. With `rounding`, 16 bits are 16 bits."""
         module = ir.Module.parse(text)
-        Pipeline.parse(prepare_derivative("", (), segment=SEGMENT)[1], registry()).run(module)
-        host = read_host(function_named(module, "attention"))
+        name, pipeline = prepare_derivative(derivative, wrt, segment=SEGMENT)
+        Pipeline.parse(pipeline, registry()).run(module)
+        host = read_host(function_named(module, name))
         keep_kernels(module, host)
         Pipeline.parse(f"attn-chunk-rewrite{{chunk={CHUNK}}}", registry()).run(module)
         for chunk in find_all(module, "attn.chunk") if columns else []:
             assert chunk.parent is not None
             chunk.parent.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([16, columns])
         Pipeline.parse("attn-tile,canonicalize,cse", registry()).run(module)
-        self.module = module
+        self.module, self.rounding = module, rounding
         super().__init__(host, {s.kernel: read_kernel(function_named(module, s.kernel), len(s.results)) for s in host.steps})
 
     def machine(self) -> Machine:
@@ -47,7 +48,7 @@ class Evaluated(HostProgram):
         kernel = self.kernels[step.kernel]
         slots = [(kernel.blocks,) if kind == "accumulate" else () for kind in kernel.outputs]
         results = [np.full((*slot, *shape), np.nan) for slot, shape in zip(slots, made.shapes, strict=True)]
-        run_kernel(function_named(self.module, step.kernel), [*(x.numpy() for x in operands), *results])
+        run_kernel(function_named(self.module, step.kernel), [*(x.numpy() for x in operands), *results], self.rounding)
         return [torch.from_numpy(x.sum(axis=0) if slot else x) for slot, x in zip(slots, results, strict=True)]
 
 

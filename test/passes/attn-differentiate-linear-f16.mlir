@@ -1,0 +1,36 @@
+// Over f16 a small scale of q stays out of the states of dv's sweep, where they end as the gradient of the initial state: k has it instead.
+// RUN: sed -e 's/x?x16xf32>/x?x16xf16>/g' -e 's/x?x8xf32>/x?x8xf16>/g' %inputs/linear/simple-gla.mlir > %t.mlir
+// RUN: attn-opt %t.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s
+// RUN: attn-opt %t.mlir -p 'attn-differentiate{functions=bwd only=true crossing=true}' | FileCheck %s --check-prefix=USUAL
+// RUN: attn-opt %t.mlir -p 'attn-differentiate{functions=bwd only=true wrt=q+k+v}' | FileCheck %s --check-prefix=USUAL
+// RUN: sed -e 's/0.25 :/0.0078125 :/' %t.mlir | attn-opt -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=USUAL
+// RUN: sed -e 's/"none"/"key"/' -e 's/<?x?x?xf32>/<?x?x?x16xf32>/g' %t.mlir | attn-opt -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=CHANNELS
+
+// CHECK:         "attn.linear_attention"(%v, %do, %q, {{.*}}, %d_final_state, %k) ({
+// CHECK-NEXT:      "attn.key"
+// CHECK:         %[[ELEMENTS:.*]] = "attn.elements"(%d_final_state)
+// CHECK:           arith.constant 4.000000e+00 : f32
+// CHECK:         %[[LAST:.*]] = "attn.collect"(%[[ELEMENTS]])
+// CHECK:         %[[DV:.*]]:2 = "attn.linear_attention"(%k, %q, %do, {{.*}}, %[[LAST]]) ({
+// CHECK-NEXT:      "attn.query"
+// CHECK:             arith.constant 2.500000e-01 : f32
+// CHECK-NOT:       "attn.key"
+// CHECK:         %[[ELEMENTS:.*]] = "attn.elements"(%[[DV]]#1)
+// CHECK:           arith.constant 2.500000e-01 : f32
+// CHECK:         %[[OF_INITIAL:.*]] = "attn.collect"(%[[ELEMENTS]])
+// CHECK:         return {{.*}}, %[[OF_INITIAL]] :
+
+// As it is where states are shared with dk's sweep, where nothing asks for that gradient, and where the scale would make states too large.
+// USUAL-NOT:     attn.elements
+// USUAL:         "attn.linear_attention"(%k, %q, %do, {{.*}}, %d_final_state) ({
+// USUAL-NEXT:      "attn.key"
+// USUAL-NOT:     attn.elements
+
+// Where channels have decays it is k itself that is scaled.
+// CHANNELS:      "attn.elements"(%k)
+// CHANNELS:        arith.constant 2.500000e-01 : f32
+// CHANNELS:      %[[K:.*]] = "attn.collect"
+// CHANNELS:      %[[LAST:.*]] = "attn.collect"
+// CHANNELS:      "attn.linear_attention"(%[[K]], %q, %do, {{.*}}, %[[LAST]]) ({
+// CHANNELS-NEXT: ^bb0:
+// CHANNELS-NEXT: }) {channels = "key", direction = "backward"
