@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape, with_all_heads
 from attn_mlir.mlir import ir
-from attn_mlir.passes.linear_scale import scale_of
+from attn_mlir.passes.linear_scale import multiplies_rows, scale_of
 from attn_mlir.passes.regions import alike, block_of, maker, piece
 
 LINEAR = ("attn.linear_attention", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
@@ -84,18 +84,31 @@ def _have_same_states(first: ir.Operation, op: ir.Operation) -> bool:
     same = [(getattr(a, name), getattr(b, name)) for name in ("decay", "initial_state", "offsets")]
     if a.channels.value != "none" or b.channels.value != "none" or a.direction.value != b.direction.value or a.state.value == b.state.value:
         return False
-    if any(piece(sweep, name) is not None for sweep in (first, op) for name in ("attn.query", "attn.value")):
-        return False
-    if any(piece(sweep, "attn.key") is not None and scale_of(sweep, "attn.key") is None for sweep in (first, op)):
+    if not all(_fits_mod(sweep, name) for sweep in (first, op) for name in ("attn.query", "attn.key", "attn.value")):
         return False
     return (
-        all(_same_piece(first, op, name) for name in ("attn.decay", "attn.key", "attn.enter"))
+        all(_same_piece(piece(first, name), piece(op, name)) for name in ("attn.decay", "attn.enter", "attn.leave", "attn.weight"))
+        and _enter_alike(first, op)
         and segment_of(first) == segment_of(op)
         and all(x == y for x, y in swapped)
         and all((x is None) == (y is None) and (x is None or x == y) for x, y in same)
     )
 
 
-def _same_piece(first: ir.Operation, op: ir.Operation, name: str) -> bool:
-    x, y = piece(first, name), piece(op, name)
+def _fits_mod(sweep: ir.Operation, name: str) -> bool:
+    """Whether the mod of this name is a factor of rows; a scale, which becomes a part of other factors, stands in `attn.key`."""
+    mod = piece(sweep, name)
+    return mod is None or (multiplies_rows(mod) and (name == "attn.key" or scale_of(sweep, name) is None))
+
+
+def _enter_alike(first: ir.Operation, op: ir.Operation) -> bool:
+    """Whether what enters the states of two sweeps, k and v of one as v and k of the other, has the same factors."""
+    (k, v), (other_k, other_v) = ((piece(sweep, "attn.key"), piece(sweep, "attn.value")) for sweep in (first, op))
+    scaled = [scale_of(sweep, "attn.key") is not None for sweep in (first, op)]
+    if any(scaled):
+        return all(scaled) and _same_piece(k, other_k) and v is other_v is None
+    return _same_piece(k, other_v) and _same_piece(v, other_k)
+
+
+def _same_piece(x: ir.Operation | None, y: ir.Operation | None) -> bool:
     return x is y is None or (x is not None and y is not None and alike(block_of(x), block_of(y)))

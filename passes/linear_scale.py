@@ -1,12 +1,12 @@
-"""Scales of a linear attention: mods that multiply all of q or k by one number, which may stand anywhere in the products."""
+"""Mods of a linear attention that multiply by one number, all of q, k or v (a scale) or each of its rows: it may stand elsewhere."""
 
 from collections.abc import Mapping
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.regions import block_of, clone_op, maker, piece
+from attn_mlir.passes.regions import block_of, clone_op, maker, piece, walk
 
-SCALED = {"attn.query": ("leave", "weight"), "attn.key": ("enter", "weight")}
+SCALED = {"attn.query": ("leave", "weight"), "attn.key": ("enter", "weight"), "attn.value": ("enter", "weight")}
 """The factors of the chunked form that may take over a scale: of what the state gives to rows or takes from them, and of pairs."""
 
 
@@ -53,3 +53,31 @@ def scaling(mod: str, scale: ir.Value, score: ir.Type, mapping: Mapping[ir.Value
     index = ir.IndexType.get()
     arguments = [("x", score), *((name, index) for name in ("b", "h", "t", "d"))]
     return build.piece(mod.removeprefix("attn."), arguments, lambda x, *_: [arith.mulf(x, read_scale(scale, mapping))])
+
+
+def multiplies_rows(mod: ir.Operation) -> bool:
+    """Whether a mod of q, k or v multiplies each row by one number: x times, or divided by, what depends on neither x nor the channel."""
+    block = block_of(mod)
+    x, *_, channel = block.arguments
+    of_x, of_channel = _reached(block, x), _reached(block, channel)
+    value = list(block.operations)[-1].operation.operands[0]
+    while value != x:
+        op = maker(value, "arith.mulf", "arith.divf", "arith.negf")
+        if op is None or value not in of_x:
+            return False
+        others = [operand for operand in op.operands if operand not in of_x]
+        if len(others) != len(list(op.operands)) - 1 or any(other in of_channel for other in others):
+            return False
+        value = next(operand for operand in op.operands if operand in of_x)
+        if op.name == "arith.divf" and value != op.operands[0]:
+            return False
+    return True
+
+
+def _reached(block: ir.Block, source: ir.Value) -> set[ir.Value]:
+    """An argument of a piece and the values of the piece that are computed from it."""
+    found = {source}
+    for op in [view.operation for view in block.operations]:
+        if any(operand in found for each in (op, *walk(op)) for operand in each.operands):
+            found.update(op.results)
+    return found

@@ -1,6 +1,6 @@
 """Finding ops and pieces, and copying region bodies; shared by the passes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from attn_mlir.mlir import ir
 
@@ -79,6 +79,18 @@ def clone_op(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operatio
                 target.operands[i] = mapping[operand]
     mapping.update(zip(op.results, clone.results, strict=True))
     return clone
+
+
+def clone_as(name: str, mod: ir.Operation, mapping: Mapping[ir.Value, ir.Value]) -> ir.Operation:
+    """Copies a piece to the current insertion point as one of another name, values from outside taken through `mapping`."""
+    body = block_of(mod)
+    made = ir.Operation.create(name, regions=1, loc=mod.location)
+    inner = made.regions[0].blocks.append(*[a.type for a in body.arguments], arg_locs=[a.location for a in body.arguments])
+    with ir.InsertionPoint(inner):
+        known = {**mapping, **dict(zip(body.arguments, inner.arguments, strict=True))}
+        for each in body.operations:
+            clone_op(each.operation, known)
+    return made
 
 
 def inline(block: ir.Block, arguments: Sequence[ir.Value], mapping: dict[ir.Value, ir.Value] | None = None) -> list[ir.Value]:

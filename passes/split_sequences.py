@@ -10,7 +10,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.chunk_rewrite import score_type
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.segments import derive_segments
-from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
+from attn_mlir.passes.regions import block_of, clone_as, clone_op, find_all, piece
 
 _OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
 _SWAPPED = {"attn.key": "attn.value", "attn.value": "attn.key"}
@@ -109,13 +109,7 @@ def _summary(op: ir.Operation, states: ir.Type, segment: int, exact: bool) -> ir
             if not swapped or mod.name not in _SWAPPED:
                 clone_op(mod, {})
                 continue
-            body = block_of(mod)
-            turned = ir.Operation.create(_SWAPPED[mod.name], regions=1, loc=mod.location)
-            inner = turned.regions[0].blocks.append(*[a.type for a in body.arguments], arg_locs=[a.location for a in body.arguments])
-            with ir.InsertionPoint(inner):
-                mapping = dict(zip(body.arguments, inner.arguments, strict=True))
-                for each in body.operations:
-                    clone_op(each.operation, mapping)
+            clone_as(_SWAPPED[mod.name], mod, {})
     return made.results[1]
 
 

@@ -10,8 +10,10 @@ from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.functions import zero_capture
 from attn_mlir.passes.differentiation.host import Expressions, Host
 from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED, LinearModel
+from attn_mlir.passes.differentiation.mods import PIECES
 from attn_mlir.passes.differentiation.propagate import adjoints
-from attn_mlir.passes.linear_scale import scaling
+from attn_mlir.passes.linear_scale import read_scale, scaling
+from attn_mlir.passes.regions import block_of, clone_as
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
 
@@ -25,7 +27,7 @@ class Backward:
     def gradients(self) -> list[ir.Value]:
         """The gradients of `wrt`."""
         of, host = self.of, self.host
-        originals = of.mods.apply(host)
+        originals = of.applied.apply(host)
         found: dict[ir.Value, list[ir.Value]] = {}
         decays = of.decay_wanted()
         swept: dict[str, ir.Operation] = {}
@@ -87,10 +89,25 @@ class Backward:
         if of_decay and self.of.crossing:
             op.attributes["crossing"] = ir.UnitAttr.get()
         with ir.InsertionPoint(block):
+            mods = {name: taken for name, taken in zip(PIECES.values(), made.operands, strict=True) if taken in self.of.kept}
             if self.of.scale is not None:
-                scaling(made.scaled if moved is None else "attn.query", self.of.scale, host.score, host.mapping)
+                name = made.scaled if moved is None else "attn.query"
+                self._scale(name, self.of.kept.get(mods.pop(name, "")))
+            for name, taken in mods.items():
+                clone_as(name, self.of.kept[taken], host.mapping)
             host.clone_piece("attn.decay")
         return op
+
+    def _scale(self, name: str, mod: ir.Operation | None) -> None:
+        """Builds the mod of this name that multiplies by the scale of q, what `mod` makes where there is one."""
+        scale, host = self.of.scale, self.host
+        assert scale is not None
+        if mod is None:
+            scaling(name, scale, host.score, host.mapping)
+            return
+        last = list(block_of(clone_as(name, mod, host.mapping)).operations)[-1].operation
+        with ir.InsertionPoint(last):
+            last.operands[0] = arith.mulf(last.operands[0], read_scale(scale, host.mapping))
 
     def _with_scale_of_key(self, scale: float) -> dict[str, ir.Value]:
         """The tensors of dv's sweep, where k has the scale of q: by a factor of the sweep, or itself where channels have decays."""
@@ -124,7 +141,7 @@ class Backward:
         """Adds the gradient of the log decays, and of what `attn.decay` makes them of."""
         primal, rows = self.of.primal, state_shape(self.of.primal.attention)[0]
         towards, against = ("q", "k") if primal.choice("direction") == "forward" else ("k", "q")
-        (_, a, s), (_, b, e) = swept[towards].results, swept[against].results
+        (a, s), (b, e) = ((self._times_rows(role, swept[role].results[1]), swept[role].results[2]) for role in (towards, against))
         with ir.Location.name("d_log_decay", ir.Location.current):
             gradient = build.decay_gradient([a, b, s, e], self._operand("offsets"), self.of.interval, rows, self.of.crossing)
         operand = primal.operands.get("decay")
@@ -162,10 +179,25 @@ class Backward:
         for number, n in enumerate(reads, int(of_operand)):
             self._scatter(n, made, number, ir.RankedTensorType(gradient.type).rank, found)
 
-    def _group(self, gradient: ir.Value, decay: ir.Value) -> ir.Value:
-        """How many heads of o share a decay."""
+    def _times_rows(self, role: str, products: ir.Value) -> ir.Value:
+        """The products of q or k after its mod, where the sweep made those of what it multiplies."""
+        if role not in self.of.kept:
+            return products
+        group = self._group(products, self.host.tensors[role])
+        x, result = self.of.mods.of[role]
+
+        def body(*indices: ir.Value) -> list[ir.Value]:
+            head = arith.floordivsi(indices[1], group)
+            places = _padded([indices[0], head, *indices[2:]])
+            factor = Expressions(self.host, self.of.program, places, {x: self.host.constant(1.0)}).emit(result)
+            return [arith.mulf(self._read(products, indices), factor)]
+
+        return build.collect(build.elements(products, body), 0, products.type)
+
+    def _group(self, whole: ir.Value, shared: ir.Value) -> ir.Value:
+        """How many heads of o share one of another tensor."""
         one = constant_index(1)
-        heads, given = (tensor.dim(x, one) for x in (gradient, decay))
+        heads, given = (tensor.dim(x, one) for x in (whole, shared))
         return arith.floordivsi(heads, given)
 
     def _read(self, source: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:

@@ -9,9 +9,9 @@ from attn_mlir.passes.chunk_rewrite import score_type
 from attn_mlir.passes.derivation.expr import Graph, Node, leaves
 from attn_mlir.passes.differentiation.host import Primal
 from attn_mlir.passes.differentiation.model import Program
-from attn_mlir.passes.differentiation.mods import Mods
+from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.read import read_element
-from attn_mlir.passes.linear_scale import scale_of, small_scale
+from attn_mlir.passes.linear_scale import multiplies_rows, scale_of, small_scale
 from attn_mlir.passes.regions import piece
 
 OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
@@ -78,7 +78,7 @@ class LinearModel:
 
     @cached_property
     def mods(self) -> Mods:
-        """The changes of q, k and v that are applied before; a scale of q is not one of them."""
+        """The changes of q, k and v that gradients are taken through; a scale of q is not one of them."""
         found = Mods.read(self.program, self.primal.attention)
         if self.scale is not None:
             del found.of["q"]
@@ -99,6 +99,24 @@ class LinearModel:
         half = isinstance(ir.RankedTensorType(self.primal.operands["q"].type).element_type, ir.F16Type)
         wanted = self.primal.operands.get("initial_state") in self.chosen
         return small_scale(self.primal.attention) if half and wanted and not self.crossing else None
+
+    @cached_property
+    def kept(self) -> dict[str, ir.Operation]:
+        """The mods that multiply rows: sweeps do so, too, and need no tensor of such products.
+
+        Not those of q and k where `crossing` products are made of what they make.
+        """
+        linear = self.primal.attention
+        if self.primal.choice("channels") != "none":
+            return {}
+        roles = ["v"] if self.crossing and self.decay_wanted() else list(self.mods.of)
+        found = {role: piece(linear, PIECES[role]) for role in roles if role in self.mods.of}
+        return {role: mod for role, mod in found.items() if mod is not None and multiplies_rows(mod)}
+
+    @property
+    def applied(self) -> Mods:
+        """The mods that are applied before the sweeps."""
+        return Mods(self.program, {role: mod for role, mod in self.mods.of.items() if role not in self.kept})
 
     @cached_property
     def decay(self) -> tuple[Node, Node] | None:

@@ -12,6 +12,7 @@ from attn_mlir.passes.tiling import chunk_crossing
 from attn_mlir.passes.tiling.chunk_channels import build_at_once
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_products import Parts, whole_products, with_own_pairs
+from attn_mlir.passes.tiling.chunk_rows import row_factors, row_mod
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.rounding import EXACT, RoundingEmitter
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
@@ -147,8 +148,9 @@ class ChunkBlock:
         """
         if self._at_once:
             return build_at_once(self, chunk, state, o, keep)
-        decays = Decays(self, chunk, strict=products is not None and (not self._crossing or self.channels != "none"))
         wanted = o is not None or products is not None
+        strict = products is not None and (not self._crossing or self.channels != "none")
+        decays = Decays(self, chunk, strict, rows=row_factors(self, chunk, wanted))
         q = self.load(self.inputs.q, chunk, "attn.query") if wanted else None
         k, v = self.load(self.inputs.k, chunk, "attn.key"), self.load(self.inputs.v, chunk, "attn.value")
         carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
@@ -202,9 +204,9 @@ class ChunkBlock:
     # What is read
 
     def load(self, source: Input, chunk: Chunk, mod: str | None = None) -> ir.Value:
-        """The chunk's rows of an input, after its mod, in its element type."""
+        """The chunk's rows of an input, after its mod (unless that multiplies rows, see `chunk_rows`), in its element type."""
         tile = build.load(source.memory, self.sequence.batch, source.head, chunk.begin, chunk.count, self.size)
-        change = piece(self.op, mod) if mod is not None else None
+        change = piece(self.op, mod) if mod is not None and row_mod(self.op, mod) is None else None
         type_ = ir.RankedTensorType(tile.type)
         if (change is None and type_.element_type == self.element) or mod is None:
             return tile

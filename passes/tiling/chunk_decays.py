@@ -1,11 +1,13 @@
-"""The log decays of one chunk summed up, and the factors that follow from the sums."""
+"""The log decays of one chunk summed up, and the factors that follow from the sums and from mods of rows."""
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.tiling.chunk_rows import RowFactors
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 if TYPE_CHECKING:
@@ -13,10 +15,16 @@ if TYPE_CHECKING:
 
 
 class Decays:
-    """The sums of one chunk, or where they are not `summed`, its `steps` alone. With `strict`, a position is not present to itself."""
+    """The sums of one chunk, or where they are not `summed`, its `steps` alone. With `strict`, a position is not present to itself.
 
-    def __init__(self, block: "ChunkBlock", chunk: "Chunk", strict: bool = False, summed: bool = True) -> None:
+    `rows` are further factors, of its positions.
+    """
+
+    def __init__(
+        self, block: "ChunkBlock", chunk: "Chunk", strict: bool = False, summed: bool = True, rows: RowFactors | None = None
+    ) -> None:
         self._block, self._chunk, self._strict = block, chunk, strict
+        self.of_rows = rows or RowFactors()
         decay, mod = block.inputs.decay, piece(block.op, "attn.decay")
         self.steps: ir.Value | None = None
         self._prefix: ir.Value | None = None
@@ -48,6 +56,12 @@ class Decays:
 
         return block.map([block.tile(shape, block.wide)], body)[0]
 
+    def for_queries(self, left: ir.Value | None) -> "Decays":
+        """The same with factors of another q."""
+        other = copy.copy(self)
+        other.of_rows = RowFactors(left, self.of_rows.right)
+        return other
+
     def exists(self, i: ir.Value) -> ir.Value:
         """Whether row i is a position of the sequence."""
         return arith.CmpIOp(arith.CmpIPredicate.slt, i, self._chunk.count).result
@@ -65,7 +79,8 @@ class Decays:
         """`attn.leave` or `attn.enter` of row i; rows past the end do not enter."""
         value = self._block.factor(name, [self._sum(i, d), self._total(d)])
         if name == "attn.leave":
-            return value
+            return self.of_rows.of_query(value, i)
+        value = self.of_rows.of_key(value, i)
         return arith.SelectOp(self.exists(i), value, constant_float(self._block.score, 0.0)).result
 
     def rows(self, name: str) -> ir.Value:
@@ -110,11 +125,11 @@ class Decays:
 
         def element(i: ir.Value, j: ir.Value) -> ir.Value:
             weight = block.factor("attn.weight", [self._sum(i, None), self._sum(j, None)])
-            x = arith.MulFOp(tensor.ExtractOp(products, [i, j]).result, weight).result
+            x = self.of_rows.of_pair(arith.MulFOp(tensor.ExtractOp(products, [i, j]).result, weight).result, i, j)
             return arith.SelectOp(self.present(i, j), x, zero).result
 
         return element
 
     def weight(self, t: ir.Value, s: ir.Value, d: ir.Value | None) -> ir.Value:
         """The factor of position s at position t (in channel d)."""
-        return self._block.factor("attn.weight", [self._sum(t, d), self._sum(s, d)])
+        return self.of_rows.of_pair(self._block.factor("attn.weight", [self._sum(t, d), self._sum(s, d)]), t, s)

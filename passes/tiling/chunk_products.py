@@ -63,7 +63,7 @@ def with_own_pairs(parts: Parts, others: ir.Value) -> ir.Value:
     def diagonal(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
         own = arith.CmpIOp(arith.CmpIPredicate.eq, i, j).result
         score = arith.MulFOp(tensor.ExtractOp(scores, [i, j]).result, weight).result
-        return [], [arith.SelectOp(own, score, zero).result]
+        return [], [arith.SelectOp(own, parts.decays.of_rows.of_pair(score, i, j), zero).result]
 
     _, (own,) = build.map_([size, size], [], [block.tile([block.size])], ["sum"], diagonal)
 

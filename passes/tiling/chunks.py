@@ -12,6 +12,7 @@ from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_gradient import ChunkGradient
 from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.chunk_products import Parts
+from attn_mlir.passes.tiling.chunk_rows import row_factors
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.views import columns, slot
@@ -149,7 +150,8 @@ class _Sweep:
             def beside(decays: Decays, state: ir.Value, k: ir.Value, v: ir.Value) -> None:
                 if also is not None and of_beside is not None:
                     q = also.load(also.inputs.q, chunk, "attn.query")
-                    also.put_rows(chunk, Parts(also, decays, state, q, v, k), of_beside)
+                    seen = decays.for_queries(row_factors(also, chunk, queries=True).left)
+                    also.put_rows(chunk, Parts(also, seen, state, q, v, k), of_beside)
 
             if self._gradient is not None:
                 view, row = self._gradient.opview, self._state_row(chunk, sequence, rows)

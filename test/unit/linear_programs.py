@@ -30,6 +30,7 @@ class Linear:
     offsets: bool = False
     heads: int = 2
     mods: bool = False
+    row_mods: bool = False
     element: str = "f32"
     score: str = "f32"
     value_block: int = 0
@@ -50,7 +51,7 @@ class Linear:
         found |= {"initial": f"tensor<?x?x?x{rows}x{self.score}>"} if self.initial else {}
         found |= {"factor": found["v"]} if self.factor else {}
         found |= {"offsets": "tensor<?xi64>"} if self.offsets else {}
-        return found | ({"table": "tensor<?x?xf32>"} if self.mods else {})
+        return found | ({"table": "tensor<?x?xf32>"} if self.mods or self.row_mods else {})
 
     def text(self) -> str:
         """The module."""
@@ -71,7 +72,7 @@ class Linear:
         attributes += f", resultSegmentSizes = array<i32: {', '.join(map(str, found))}>"
         attributes += f", interval = {self.interval} : i64" if self.interval else ""
         attributes += f", chunk = {self.chunk} : i64" if self.chunk else ""
-        pieces = [*(self._mods() if self.mods else []), *(self._factors() if self.chunk else [])]
+        pieces = [*(self._mods() if self.mods or self.row_mods else []), *(self._factors() if self.chunk else [])]
         op = "attn.chunk" if self.chunk else "attn.linear_attention"
         blocks = f" attributes {{tile.blocks = array<i64: 16, {self.value_block}>}}" if self.value_block else ""
         values = ", ".join(f"%r{n}" for n in range(len(results)))
@@ -98,17 +99,19 @@ func.func @attention({", ".join(f"%{n}: {t}" for n, t in arguments.items())}) ->
         return made
 
     def _mods(self) -> list[str]:
-        """x * (1 + table[h, t]) + d for q, k and v; g + table[h, t] * (d + 1) for decays."""
+        """x * (1 + table[h, t]) + d for q, k and v; g + table[h, t] * (d + 1) for decays. `row_mods`: x * (1 + table[h, t]) alone."""
         places = "%b: index, %h: index, %t: index, %d: index"
         read = "      %e0 = tensor.extract %table[%h, %t] : tensor<?x?xf32>\n"
         read += "      %e = arith.extf %e0 : f32 to f64\n" if self.score == "f64" else "      %e = arith.mulf %e0, %unit : f32\n"
         number = "      %di = arith.index_cast %d : index to i64\n      %df = arith.sitofp %di : i64 to S\n"
         one = "      %unit = arith.constant 1.0 : S\n"
         change = "      %f = arith.addf %e, %unit : S\n      %m = arith.mulf %x, %f : S\n      %y = arith.addf %m, %df : S\n"
+        scale = "      %f = arith.addf %e, %unit : S\n      %y = arith.mulf %x, %f : S\n"
         decay = "      %f = arith.addf %df, %unit : S\n      %m = arith.mulf %e, %f : S\n      %y = arith.addf %x, %m : S\n"
-        made = [(name, change) for name in ("query", "key", "value")] + [("decay", decay)]
+        made = [(name, number + change if self.mods else scale) for name in ("query", "key", "value")]
+        made += [("decay", number + decay)] if self.mods else []
         arguments = f"%x: {self.score}, {places}"
-        return [self._piece(name, arguments, (one + read + number + body).replace("S", self.score)) for name, body in made]
+        return [self._piece(name, arguments, (one + read + body).replace("S", self.score)) for name, body in made]
 
 
 def inputs(
@@ -142,9 +145,9 @@ def recurrence(program: Linear, given: dict[str, Any]) -> dict[str, Any]:
 
     def change(name: str) -> Any:
         value = x[name]
-        if program.mods:
+        if "table" in x:
             heads = value.shape[1]
-            value = value * (1 + x["table"][:heads, :length, None]) + np.arange(value.shape[3])
+            value = value * (1 + x["table"][:heads, :length, None]) + program.mods * np.arange(value.shape[3])
         return np.repeat(value, every // value.shape[1], axis=1)
 
     q, k, v = change("q"), change("k"), change("v")

@@ -54,6 +54,7 @@ def test_blocks_of_columns_have_slots_of_their_own() -> None:
 @needs_host_clang
 def test_mods_with_captured_tensors_and_odd_columns() -> None:
     check(half(k=7, v=5, mods=True, element="bf16"), 70)
+    check(half(k=33, v=16, row_mods=True, element="bf16", factor=True, interval=64, state="vk"), 70)
     check(half(k=33, v=7, decay=False, final=True), 70)
 
 

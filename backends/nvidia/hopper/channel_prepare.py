@@ -7,9 +7,8 @@ from attn_mlir.backends.gpu.structure import body, maker, operations, widened, y
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, WARPS, ChannelLayout, place_of
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep, reads_of
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, view_of
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, varies, view_of
 from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES, bind_position
-from attn_mlir.backends.nvidia.hopper.sweep_layout import varies
 from attn_mlir.mlir import ir
 
 _TOGETHER = "attn::named_sync(4, 256);"

@@ -174,3 +174,10 @@ def input_of(value: ir.Value) -> Input:
     reads = [inner for inner in operations(body(op)) if inner.name == "tensor.extract"]
     need(all(list(read.operands) == [found[0], *body(op).arguments] for read in reads))
     return Input(load, view_of(load.operands[0]), [], op)
+
+
+def varies(value: ir.Value) -> bool:
+    """Whether a factor of rows differs between rows."""
+    block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+    depends = dependence(block) if isinstance(block.owner.operation.name, str) and block.owner.operation.name == "tile.map" else {}
+    return bool(depends.get(value, frozenset()))

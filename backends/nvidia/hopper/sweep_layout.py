@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_forms import Input
 from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
-from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
 from attn_mlir.backends.nvidia.hopper.tiles import tile_bytes
-from attn_mlir.mlir import ir
 
 _ROW = CHUNK * 4
 
@@ -42,7 +39,8 @@ class SweepLayout:
         self.loaded_bytes = offset
         self.rows: dict[str, int] = {}
         of_rows = ["leave"] if sweep.rows else []
-        for name in ("sums", *of_rows, "enter", *(self.row_factors(sweep, sweep.rows) if sweep.rows else [])):
+        of_pairs = {"left": sweep.left, "right": sweep.right} if sweep.rows else {}
+        for name in ("sums", *of_rows, "enter", *(name for name, op in of_pairs.items() if op is not None)):
             self.rows[name] = len(self.rows) * _ROW
         self.rows_bytes = len(self.rows) * _ROW
         memory.tile("kStages", stages * self.loaded_bytes)
@@ -59,13 +57,6 @@ class SweepLayout:
             memory.slot("kSums", 4 * self.warpgroups * _ROW)
             memory.slot("kOwn", _ROW)
 
-    @staticmethod
-    def row_factors(sweep: Sweep, rows: Rows) -> list[str]:
-        """The arrays of factors of rows that weights take: of q's mod ("left"), and of k's and v's ("right")."""
-        left = any(varies(value) for value in rows.q.factors)
-        right = bool(sweep.k.factors or sweep.v.factors)
-        return ["left"] * left + ["right"] * right
-
     def addresses(self) -> list[str]:
         """Declarations of the addresses of a stage's tiles and rows."""
         return [
@@ -77,10 +68,3 @@ class SweepLayout:
     def consumers(self) -> int:
         """Threads of all warpgroups."""
         return 128 * self.warpgroups
-
-
-def varies(value: ir.Value) -> bool:
-    """Whether a factor of rows differs between rows."""
-    block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
-    depends = dependence(block) if isinstance(block.owner.operation.name, str) and block.owner.operation.name == "tile.map" else {}
-    return bool(depends.get(value, frozenset()))

@@ -9,9 +9,9 @@ from attn_mlir.backends.gpu.structure import body, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
 from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout, varies
+from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_leave import LeavingPrinter
-from attn_mlir.backends.nvidia.hopper.sweep_producer import bind_sums
+from attn_mlir.backends.nvidia.hopper.sweep_producer import bind_rows
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
 from attn_mlir.mlir import ir
@@ -101,28 +101,21 @@ class RowsPrinter(LeavingPrinter):
 
     def _weight(self, rows: dict[str, str], columns: dict[str, str]) -> str:
         """An element of P before it is rounded."""
-        core, op = self._core, self._rows.weights
-        if "sums" in rows:
-            bind_sums(core, self._sweep, op, [f"{rows['sums']}[h]", f"(e ? {columns['sums']}.y : {columns['sums']}.x)"])
+        op = self._rows.weights
         self._bind(body(op), rows, columns, "scores[4 * (c + d) + 2 * h + e]")
         (value,) = yielded(body(op))
-        return core.value(widened(value))
+        return self._core.value(widened(value))
 
     def _bind(self, block: ir.Block, rows: dict[str, str], columns: dict[str, str], score: str) -> None:
-        """Makes a map's arguments stand for a place, and elements of A in it for `score` with the factors of its row and column."""
+        """Makes a map's arguments stand for a place, what it reads of row and column for their values, and elements of A for `score`."""
         core = self._core
-        if "left" in rows:
-            score += f" * {rows['left']}[h]"
-        for value in self._rows.q.factors:
-            if not varies(value):
-                score += f" * {core.value(value)}"
-        if "right" in columns:
-            score += f" * (e ? {columns['right']}.y : {columns['right']}.x)"
+        at_row, at_column = ({name: f"{x}[h]" for name, x in rows.items()}, {name: f"(e ? {x}.y : {x}.x)" for name, x in columns.items()})
+        bind_rows(core, self._sweep, block, (at_row, at_column))
         for argument, text in zip(block.arguments, ("(row + 8 * h)", "(from + 8 * (c + d) + e)"), strict=True):
             core.scalars.bind(argument, text)
         for inner in operations(block):
             if inner.name == "tensor.extract" and inner.operands[0] == self._rows.scores:
-                core.scalars.bind(inner.results[0], f"({score})")
+                core.scalars.bind(inner.results[0], score)
 
     def from_state(self) -> None:
         """o^T = S^T q^T, its columns scaled."""

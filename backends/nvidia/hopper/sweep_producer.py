@@ -1,19 +1,25 @@
 """The producer warp of a sweep: loads of tiles, sums of log decays, and the factors of rows that follow from them."""
 
+from collections.abc import Mapping, Sequence
+
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout, varies
+from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.mlir import ir
 
 
-def bind_sums(core: Core, sweep: Sweep, op: ir.Operation, sums: list[str]) -> None:
-    """Makes the sums of log decays that a map reads at its arguments stand for expressions."""
-    arguments = list(body(op).arguments)
-    for inner in operations(body(op)):
-        if inner.name == "tensor.extract" and inner.operands[0] == sweep.prefix:
-            core.scalars.bind(inner.results[0], sums[arguments.index(inner.operands[1])])
+def bind_rows(core: Core, sweep: Sweep, block: ir.Block, at: Sequence[Mapping[str, str]]) -> None:
+    """Makes what a map reads of rows stand for expressions: of "sums" of log decays and factors "left" and "right", at each argument."""
+    tiles = {"sums": sweep.prefix, **{name: op and op.results[0] for name, op in (("left", sweep.left), ("right", sweep.right))}}
+    arguments = list(block.arguments)
+    for inner in operations(block):
+        if inner.name == "tensor.extract" and inner.operands[1] in arguments:
+            known = at[arguments.index(inner.operands[1])]
+            for name, tile in tiles.items():
+                if tile is not None and inner.operands[0] == tile and name in known:
+                    core.scalars.bind(inner.results[0], known[name])
 
 
 class SweepProducer:
@@ -49,8 +55,10 @@ class SweepProducer:
     def _rows(self) -> None:
         """Two rows a lane: sums of log decays and factors."""
         core, writer, sweep = self._core, self._core.writer, self._sweep
+        rows = [f"(2 * lane + {e})" for e in range(2)]
+        known: list[dict[str, str]] = [{}, {}]
         if sweep.steps is not None:
-            steps = [self._row_value(sweep.steps, f"(2 * lane + {e})", None) for e in range(2)]
+            steps = [self._row_value(sweep.steps, row) for row in rows]
             first, second = (core.names.fresh(name) for name in ("even", "odd"))
             writer.line(f"const float {first} = {steps[0]}, {second} = {steps[1]};")
             after = core.names.fresh("sum")
@@ -61,45 +69,26 @@ class SweepProducer:
                 writer.line(f"const float {last} = __shfl_sync(0xffffffffu, {after}, 31);")
                 core.scalars.bind(sweep.total, last)
             self._store("sums", sums)
-        else:
-            sums = [None, None]
-        rows = [f"(2 * lane + {e})" for e in range(2)]
-        right = [self._product([*sweep.k.factors, *sweep.v.factors], row) for row in rows]
-        scaled = [("enter", sweep.enter, right)]
-        factors = {"right": right}
-        if sweep.rows is not None:
-            factors["left"] = [self._product(sweep.rows.q.factors, row) for row in rows]
-            scaled.insert(0, ("leave", sweep.rows.leave, factors["left"]))
-        for name, op, each in scaled:
-            values = [self._row_value(op, row, of_row) for row, of_row in zip(rows, sums, strict=True)]
-            self._store(name, [f"{value} * {factor}" if factor else value for value, factor in zip(values, each, strict=True)])
-        for name in ("left", "right"):
-            if name in self._layout.rows:
-                self._store(name, [str(value) for value in factors[name]])
+            known = [{"sums": each} for each in sums]
+        for name, op in (("left", sweep.left), ("right", sweep.right)):
+            if op is not None:
+                values = [core.names.fresh(name) for _ in rows]
+                writer.line(f"const float {', '.join(f'{v} = {self._row_value(op, row)}' for v, row in zip(values, rows, strict=True))};")
+                known = [{**each, name: value} for each, value in zip(known, values, strict=True)]
+                if name in self._layout.rows:
+                    self._store(name, values)
+        for name, op in (("leave", None if sweep.rows is None else sweep.rows.leave), ("enter", sweep.enter)):
+            if op is not None:
+                self._store(name, [self._row_value(op, row, each) for row, each in zip(rows, known, strict=True)])
 
-    def _row_value(self, op: ir.Operation, row: str, sums: str | None) -> str:
-        """The value of a map of rank 1 for a row."""
+    def _row_value(self, op: ir.Operation, row: str, known: Mapping[str, str] | None = None) -> str:
+        """The value of a map of rank 1 for a row, of which something is `known`."""
         core = self._core
         with core.scope(None):
             (index,) = body(op).arguments
             core.scalars.bind(index, row)
-            if sums is not None:
-                bind_sums(core, self._sweep, op, [sums])
+            bind_rows(core, self._sweep, body(op), [known or {}])
             return core.value(yielded(body(op))[0])
-
-    def _product(self, factors: list[ir.Value], row: str) -> str:
-        """The product of factors of a row; empty without factors."""
-        core, texts = self._core, []
-        for value in factors:
-            with core.scope(None):
-                self._bind_row(value, row)
-                texts.append(core.value(value))
-        return " * ".join(texts)
-
-    def _bind_row(self, value: ir.Value, row: str) -> None:
-        if varies(value):
-            block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
-            self._core.scalars.bind(next(iter(block.arguments)), row)
 
     def _store(self, name: str, values: list[str]) -> None:
         self._core.writer.line(f"attn::store_shared2(rows + {self._layout.rows[name]} + 8 * lane, {values[0]}, {values[1]});")

@@ -24,10 +24,11 @@ KEYS = (64, 128, 256)
 
 @dataclass(kw_only=True)
 class Sweep(Frame):
-    """One kernel with the same decays for all channels; `steps`, `enter` and `carry` are maps of rank 1.
+    """One kernel with the same decays for all channels; `steps`, `left`, `right`, `enter` and `carry` are maps of rank 1.
 
     `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `enter` scales rows of v on their
-    way into the state, `carry` the state. `rows`: what it gives for positions, None where only the state is of use. `exact`: products with
+    way into the state, `carry` the state. `left` are factors of rows of q, `right` those of k and v, which leaving, entering and pairs read
+    (None: there are none). `rows`: what it gives for positions, None where only the state is of use. `exact`: products with
     the state take what rounding leaves out of it, and of rows of v on their way into it, too.
     """
 
@@ -35,6 +36,8 @@ class Sweep(Frame):
     steps: ir.Operation | None
     prefix: ir.Value | None
     total: ir.Value | None
+    left: ir.Operation | None
+    right: ir.Operation | None
     enter: ir.Operation
     carry: ir.Operation
     exact: bool
@@ -73,15 +76,18 @@ def _read(kernel: ir.Operation) -> Sweep:
     need(rows is None or (rows.keys == keys and rows.values == values))
     left_out = rests(*([rows.from_state] if rows else []), (following, last, 0 if transposed else 1))
     carry = made(following.operands[1], "tile.map")
-    prefix, steps, total = _decays([*([rows.leave, rows.weights] if rows else []), enter, carry], loop)
+    left, right = _row_factors(rows, enter)
+    of_rows = [op.results[0] for op in (left, right) if op is not None]
+    prefix, steps, total = _decays([*([rows.leave, *rows.pairs] if rows else []), enter, carry], of_rows, loop)
     states, branch = states_of(inner, state, last.results[0])
     sweep = Sweep(
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(keys),
-        v=input_of(values), rows=rows, steps=steps, prefix=prefix, total=total, enter=enter, carry=carry, exact=bool(left_out),
+        v=input_of(values), rows=rows, steps=steps, prefix=prefix, total=total, left=left, right=right,
+        enter=enter, carry=carry, exact=bool(left_out),
         packed=is_packed(kernel), transposed=transposed, states=states, branch=branch,
         final=final_of(operations(body(kernel)), loop),
     )  # fmt: skip
-    used = [*left_out, last, following, maker(entering), enter, carry, steps, branch if branch is not None else states]
+    used = [*left_out, last, following, maker(entering), enter, carry, steps, left, right, branch if branch is not None else states]
     used += [maker(value) for value in (keys, values, *([] if prefix is None else [prefix]))]
     used += [*(rows.ops if rows else []), *(each.load for each in sweep.inputs.values())]
     _check(sweep, inner, [op for op in used if op is not None])
@@ -100,13 +106,33 @@ def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) ->
     stored = [op for op in (sweep.states, sweep.final, *([rows.store, rows.products] if rows else [])) if op is not None]
     for memory in [*(op.operands[1] for op in stored), *([] if sweep.initial is None else [sweep.initial.operands[0]])]:
         view_of(memory)
-    need(rows is None or rows.factor is None or (not rows.factor.factors and rows.factor.mod is None))
+    need(rows is None or rows.factor is None or rows.factor.mod is None)
+    need(not any(each.factors for each in sweep.inputs.values()))
     need_all(inner, used)
 
 
-def _decays(maps: list[ir.Operation], loop: ir.Operation) -> tuple[ir.Value | None, ir.Operation | None, ir.Value | None]:
-    """The sums of log decays that maps read, the same in all; the map that makes the decays; the last sum, as it is read in the loop."""
-    found = list(dict.fromkeys(value for op in maps for value in sources(op, 1)))
+def _row_factors(rows: Rows | None, enter: ir.Operation) -> tuple[ir.Operation | None, ir.Operation | None]:
+    """The maps that make factors of rows of q, which `leave` reads, and of k and v, which `enter` reads; pairs read both."""
+    found: list[ir.Operation | None] = []
+    for op in (None if rows is None else rows.leave, enter):
+        read = [] if op is None else [maker(value) for value in sources(op, 1)]
+        maps = [each for each in read if each is not None and each.name == "tile.map"]
+        need(len(maps) <= 1)
+        found.append(maps[0] if maps else None)
+    left, right = found
+    for op in [] if rows is None else rows.pairs:
+        for read in (inner for inner in operations(body(op)) if inner.name == "tensor.extract"):
+            at = [read.operands[1] == argument for argument in body(op).arguments]
+            of = maker(read.operands[0])
+            need(of is None or of.name != "tile.map" or (at[0] and of == left) or (at[1] and of == right))
+    return left, right
+
+
+def _decays(
+    maps: list[ir.Operation], others: list[ir.Value], loop: ir.Operation
+) -> tuple[ir.Value | None, ir.Operation | None, ir.Value | None]:
+    """The sums of log decays that maps read besides `others`; the map that makes the decays; the last sum, as it is read in the loop."""
+    found = [value for value in dict.fromkeys(value for op in maps for value in sources(op, 1)) if value not in others]
     need(len(found) <= 1)
     if not found:
         return None, None, None

@@ -31,6 +31,11 @@ class Rows:
     from_state: tuple[ir.Operation, ir.Operation, int]
     ops: list[ir.Operation] = field(default_factory=list)
 
+    @property
+    def pairs(self) -> list[ir.Operation]:
+        """The maps over pairs of positions."""
+        return [self.weights, *([] if self.own is None else [self.own.owner.operation.block.owner.operation])]
+
 
 def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -> Rows | None:
     """The rows that the ops of a loop make; None where it only makes the `following` state of each `state`."""
@@ -79,6 +84,7 @@ class _OwnPairs:
         at, (chosen,) = body(diagonal).arguments, yielded(body(diagonal))
         same, score, nothing = made(chosen, "arith.select").operands
         compared, reads = made(same, "arith.cmpi"), [inner for inner in operations(body(diagonal)) if inner.name == "tensor.extract"]
+        reads = [read for read in reads if rank(read.operands[0]) == 2]
         equal = ir.IntegerAttr(compared.attributes["predicate"]).value == arith.CmpIPredicate.eq
         need(equal and len(reads) == 1 and [*compared.operands] == [*at] == list(reads[0].operands)[1:] and constant(nothing) == 0.0)
         need([ir.StringAttr(each).value for each in ir.ArrayAttr(diagonal.attributes["reductions"])] == ["sum"])

@@ -1,0 +1,67 @@
+"""Mods that multiply rows of q, k or v of a chunk: factors of states and pairs take them over, so that no tile is scaled and rounded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attn_mlir.mlir import arith, ir, tensor
+from attn_mlir.passes.linear_scale import multiplies_rows
+from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.tiling.scalars import constant_float, constant_index
+
+if TYPE_CHECKING:
+    from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock, Input
+
+
+@dataclass(frozen=True)
+class RowFactors:
+    """[C] tiles of scores, or None for 1: `left` multiplies rows of q, `right` those of k and of v."""
+
+    left: ir.Value | None = None
+    right: ir.Value | None = None
+
+    def of_query(self, value: ir.Value, i: ir.Value) -> ir.Value:
+        """A value times the factor of row i of q."""
+        return _times(value, self.left, i)
+
+    def of_key(self, value: ir.Value, j: ir.Value) -> ir.Value:
+        """A value times the factor of row j of k and v."""
+        return _times(value, self.right, j)
+
+    def of_pair(self, value: ir.Value, i: ir.Value, j: ir.Value) -> ir.Value:
+        """A value times the factors of row i of q and row j of k and v."""
+        return self.of_key(self.of_query(value, i), j)
+
+
+def row_mod(op: ir.Operation, name: str) -> ir.Operation | None:
+    """The mod of an `attn.chunk`, where its factors take it over; None for others, and where channels have decays of their own."""
+    found = piece(op, name)
+    alike = ir.StringAttr(op.attributes["channels"]).value == "none"
+    return found if found is not None and alike and multiplies_rows(found) else None
+
+
+def row_factors(block: "ChunkBlock", chunk: "Chunk", queries: bool) -> RowFactors:
+    """The factors of a chunk's rows; those of q only where its `queries` are read."""
+    q, k, v = block.inputs.q, block.inputs.k, block.inputs.v
+    left = _product(block, chunk, [(q, "attn.query")]) if queries else None
+    return RowFactors(left, _product(block, chunk, [(k, "attn.key"), (v, "attn.value")]))
+
+
+def _product(block: "ChunkBlock", chunk: "Chunk", mods: "Sequence[tuple[Input, str]]") -> ir.Value | None:
+    """[C]: the product of what mods multiply the rows of their inputs by; None where none does."""
+    found = [(source, mod) for source, name in mods if (mod := row_mod(block.op, name)) is not None]
+    if not found:
+        return None
+
+    def body(i: ir.Value) -> list[ir.Value]:
+        value = constant_float(block.score, 1.0)
+        for source, mod in found:
+            places = [block.sequence.batch, source.head, block.position_of(chunk, i), constant_index(0)]
+            (value,) = block.frame.scalars().inline(block_of(mod), [value, *places])
+        return [value]
+
+    return block.map([block.tile([block.size])], body)[0]
+
+
+def _times(value: ir.Value, rows: ir.Value | None, i: ir.Value) -> ir.Value:
+    return value if rows is None else arith.MulFOp(value, tensor.ExtractOp(rows, [i]).result).result
