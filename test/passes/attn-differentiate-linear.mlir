@@ -6,6 +6,22 @@
 // RUN: attn-opt %inputs/linear/half.mlir -p 'attn-differentiate' | FileCheck %s --check-prefix=HALF
 
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=SCALE
+// RUN: attn-opt %inputs/linear/mamba2.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=ROWS
+
+// Values times dt of their positions: sweeps that read v multiply its rows, wherever it stands; the chain rule has dv of what o is made of.
+// ROWS-NOT:     attn.elements
+// ROWS:         "attn.linear_attention"(%do, %v, %k, {{.*}}, %q) ({
+// ROWS-NEXT:      "attn.key"
+// ROWS:           tensor.extract %[[DT:.*]][%{{.*}}, %{{.*}}, %{{.*}}]
+// ROWS-NEXT:      arith.mulf
+// ROWS:         "attn.linear_attention"(%v, %do, %q, {{.*}}, %k) ({
+// ROWS-NEXT:      "attn.query"
+// ROWS:           tensor.extract %[[DT]]
+// ROWS-NEXT:      arith.mulf
+// ROWS:         %[[DV:.*]] = "attn.linear_attention"(%k, %q, %do, {{[^,]*}}) ({
+// ROWS-NEXT:      "attn.decay"
+// ROWS:         "attn.elements"(%v)
+// ROWS:           tensor.extract %[[DV]]
 
 // A scale of q is a factor of all gradients: no tensor is scaled. The gradient of the last state, which dk and dv begin with, lacks it.
 // SCALE-NOT:     attn.elements

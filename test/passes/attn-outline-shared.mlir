@@ -2,6 +2,7 @@
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-outline{share-states=true}' | FileCheck %s
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32},attn-tile,canonicalize,cse' | FileCheck %s --check-prefix=TILE
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true crossing=true interval=64},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32}' | FileCheck %s --check-prefix=CHUNKS
+// RUN: attn-opt %inputs/linear/row-factors.mlir -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-outline{share-states=true keep-hosts=false},attn-chunk-rewrite{chunk=32},attn-tile,canonicalize,cse' | FileCheck %s --check-prefix=ROWS
 
 // CHECK:       func.func private @attention_bwd_1_linear_attention(
 // CHECK:         %[[DK:.*]] = "attn.linear_attention"
@@ -22,6 +23,23 @@
 // TILE:            "tile.store"(%[[DV]], %o_beside,
 // TILE:            %[[NEXT:.*]] = "tile.dot_rescale"(%[[STATE]]
 // TILE-NEXT:       scf.yield %[[NEXT]]
+
+// Also where rows have factors: those of what enters the state are the same, those of the rows that are made are each sweep's own.
+// ROWS-LABEL:  func.func @attention_bwd_1_linear_attention(
+// ROWS:          scf.for
+// ROWS:            %[[OF_V:.*]] = "tile.map"
+// ROWS:              memref.load %decay[
+// ROWS:            %[[OF_Q:.*]] = "tile.map"
+// ROWS:              memref.load %arg4[
+// ROWS:            "tile.dot_rescale"(
+// ROWS:            "tile.store"({{.*}}, %o,
+// ROWS:            %[[OF_K:.*]] = "tile.map"
+// ROWS:              memref.load %arg4[
+// ROWS:              arith.divf
+// ROWS:            tensor.extract %[[OF_K]][%i]
+// ROWS:            tensor.extract %[[OF_K]][%i]
+// ROWS:            tensor.extract %[[OF_Q]][%j]
+// ROWS:            "tile.store"({{.*}}, %o_beside,
 
 // Both have the chunks of the sweep that adds up the gradient of the decays.
 // CHUNKS-LABEL: func.func private @attention_bwd_1_linear_attention(

@@ -75,6 +75,17 @@ def inventive(function: Callable[..., Any], x: Tensors) -> Any:
     )  # fmt: skip
 
 
+def rows(function: Callable[..., Any], x: Tensors) -> Any:
+    """Mods that multiply rows, which states and pairs take over."""
+    dt, a = x["dt"], x["A"]
+    return function(
+        x["q"], x["k"], x["v"], x["g"], scale=0.7, initial_state=x["state"],
+        q_mod=lambda y, b, h, t: y * dt[b, h, t] * torch.exp(a[h]),
+        k_mod=lambda y, b, h, t: -y / (1.0 + dt[b, h, t]),
+        v_mod=lambda y, b, h, t: torch.sigmoid(dt[b, h, t]) * y,
+    )  # fmt: skip
+
+
 CASES = {
     "no decay": (plain(""), "q k v"),
     "one decay a head": (plain("A"), "q k v A"),
@@ -82,6 +93,8 @@ CASES = {
     "gates": (plain("g state"), "q k v g state"),
     "gates of channels": (plain("gk state"), "q k v gk state"),
     "mamba": (mamba, "q k v dt A state"),
+    "rows": (rows, "q k v g dt A state"),
+    "rows, shared states": (rows, "q k v"),
     "inventive": (inventive, "q k v g dt A rates"),
 }
 

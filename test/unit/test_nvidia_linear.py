@@ -106,7 +106,8 @@ def test_two_programs_on_a_multiprocessor_come_before_loading_ahead() -> None:
 
 @needs_tools
 def test_a_sweep_compiles(tmp_path: Path) -> None:
-    program = Linear(chunk=64, k=64, v=64, direction="backward", state="vk", factor=True, interval=256, offsets=True, element="bf16")
+    more = {"factor": True, "interval": 256, "offsets": True, "row_mods": True}
+    program = Linear(chunk=64, k=64, v=64, direction="backward", state="vk", element="bf16", **more)
     with sweep(program) as kernel:
         code = codegen.emit(kernel)
     binary = compiled(code)

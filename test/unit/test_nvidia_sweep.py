@@ -72,6 +72,12 @@ def test_factors_of_rows_are_no_pass_over_tiles() -> None:
     scaled = code_of()
     changed = code_of(mods=True)
     assert "store_shared_int4(address" in changed.source and "store_shared_int4(address" not in scaled.source
+    # What multiplies rows goes to what leaves, enters and to pairs; own pairs of sweeps with products have it, too.
+    rows = code_of(row_mods=True, factor=True).source
+    assert "store_shared_int4(address" not in rows
+    assert len(re.findall(r"const float (?:left|right) = \w+, (?:left|right)_\d+ = \w+;", rows)) == 2
+    assert rows.count("* left;") == rows.count("* right;") == 1
+    assert rows.count("* row_left[h]") == 2 and rows.count("* (e ? column_right.y : column_right.x)") == 2
     # Rows past the end are 0, whatever a mod makes of zeros.
     assert re.search(r"made\[0\] = i < \w+ \? .* : 0\.0f;", changed.source)
 
@@ -122,6 +128,7 @@ CASES = {
     "forward": {"k": 128, "v": 128, **EVERYTHING},
     "backward": {"k": 128, "v": 128, "state": "vk", "direction": "backward", "factor": True, "interval": 256},
     "heads": {"k": 128, "v": 64, "mods": True},
+    "rows": {"k": 128, "v": 128, "direction": "backward", "state": "vk", "factor": True, "interval": 256, "row_mods": True},
     "packed": {"k": 128, "v": 128, "offsets": True, **EVERYTHING},
     "wide": {"k": 256, "v": 256, "value_block": 128, "state": "vk", "factor": True, "interval": 256},
 }

@@ -30,7 +30,7 @@
 // CHECK:        const bool [[PRESENT:.*]] = ((row + 8 * h) >= (from + 8 * (c + d) + e)) &
 // CHECK:        exp2f(
 // CHECK:        const float weight_2 = weight * 0.125f;
-// CHECK:        (scores[4 * (c + d) + 2 * h + e]) * weight_2
+// CHECK:        scores[4 * (c + d) + 2 * h + e] * weight_2
 // CHECK:        attn::store_matrices(shared + kWeights
 // CHECK:        attn::fence_proxy_async();
 // CHECK:        if (number > 0) attn::warp_arrive(shared + kFree + 8 * ((number - 1) % 2), threadIdx.x == 0);
