@@ -12,8 +12,9 @@ from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
 from attn_mlir.passes.differentiation.model import ROW, Program
 from attn_mlir.passes.differentiation.read import PieceReader
-from attn_mlir.passes.linear_scale import scale_of
+from attn_mlir.passes.linear_scale import SCALED, scale_of
 from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.tiling.chunk_rows import row_mod
 
 _MODS = {"attn.query": "q", "attn.key": "k", "attn.value": "v", "attn.decay": "g"}
 _WAYS = {
@@ -128,6 +129,9 @@ def _chunks(op: ir.Operation, formulas: dict[str, str]) -> Iterator[str]:
     channels = _choice(op, "channels")
     if channels != "none":
         yield f"  every channel of the {channels}s has factors of its own"
+    for mod, factors in SCALED.items():
+        if row_mod(op, mod) is not None and scale_of(op, mod) is None:
+            yield f"  what multiplies rows of {_MODS[mod]} is a part of {' and '.join(factors)}"
 
 
 def _inputs(op: ir.Operation) -> Iterator[str]:

@@ -40,3 +40,10 @@
 // CHUNK-NEXT:   leave = exp(prefix) * 0.25
 // CHUNK-NEXT:   weight = exp(prefix_t - prefix_s) * 0.25
 // CHUNK:        cost: 16 x 8 numbers of state per head; in chunks of 32, 1536 + 512 flops per position and head
+
+// RUN: attn-opt %inputs/linear/row-factors.mlir --attn-explain | FileCheck %s --check-prefix=ROWS
+
+// ROWS:        weight = exp(prefix_t - prefix_s)
+// ROWS-NEXT:   what multiplies rows of q is a part of leave and weight
+// ROWS-NEXT:   what multiplies rows of k is a part of enter and weight
+// ROWS-NEXT:   what multiplies rows of v is a part of enter and weight
