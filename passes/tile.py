@@ -49,7 +49,7 @@ class Tile(Pass):
     make products, whose differences are gradients), and products of tiles beyond. With `widen`, products of linear attention multiply
     scores even where its inputs have 16 bits. With `flushing`, products take numbers below 2^-14 in f16 as 0: then weights of a sweep with
     products of its output (not where channels have decays), and what enters the state of a backward sweep, are two tiles, rounded and what
-    that leaves out.
+    that leaves out. In bf16 such a sweep always has two tiles of weights, and where channels of v have decays, of v times weights.
     With the function attribute `tile.decay_channels`, what decays of key channels make of a chunk is one op of that name.
     With `exact-carry`, the factor of a state behind a chunk has the type of those sums, too, and is not rounded to that of scores.
     With `slots`, programs of "elements" scatter to slots, as those of "pairs" do, not one after the other.

@@ -77,14 +77,17 @@ class Levels:
         block, decays = self._block, self._decays
         forward = block.forward
         # What is added is scaled by at most 1 and rounded: seen from the position of its block that is next to the other one.
-        of_v = self._scaled(v, lambda s, d: decays.weight(self._pivot(s, h, not forward, not forward), s, d))
+        of_v = self._scaling(v, lambda s, d: decays.weight(self._pivot(s, h, not forward, not forward), s, d))
+        first, *rests = block.pieces(list(ir.RankedTensorType(v.type).shape), of_v, block.whole_values)
 
         def far(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             level = arith.AndIOp(decays.present(i, j), self._differ_in(i, j, h)).result
             return [cast_float(arith.SelectOp(level, tensor.ExtractOp(products, [i, j]).result, self._zero).result, block.element)]
 
         (own,) = block.map([block.tile([self._size, self._size], block.element)], far)
-        part = build.dot(own, of_v, block.score, transpose_b=False)
+        part = build.dot(own, first, block.score, transpose_b=False)
+        for rest in rests:
+            part = build.dot_accumulate(part, None, own, rest)
 
         def element(i: ir.Value, d: ir.Value) -> ir.Value:
             weight = decays.weight(i, self._pivot(i, h, forward, not forward), d)
@@ -150,13 +153,16 @@ class Levels:
 
     def _scaled(self, tile: ir.Value, weight: Element) -> ir.Value:
         """A tile times `weight(row, column)`, in the inputs' element type."""
-        block = self._block
+        return self._block.pieces(list(ir.RankedTensorType(tile.type).shape), self._scaling(tile, weight), False)[0]
 
-        def body(i: ir.Value, d: ir.Value) -> list[ir.Value]:
-            x = cast_float(tensor.ExtractOp(tile, [i, d]).result, block.score)
-            return [cast_float(arith.MulFOp(x, weight(i, d)).result, block.element)]
+    def _scaling(self, tile: ir.Value, weight: Element) -> Element:
+        """The elements of a tile times `weight(row, column)`."""
 
-        return block.map([block.tile(ir.RankedTensorType(tile.type).shape, block.element)], body)[0]
+        def element(i: ir.Value, d: ir.Value) -> ir.Value:
+            x = cast_float(tensor.ExtractOp(tile, [i, d]).result, self._block.score)
+            return arith.MulFOp(x, weight(i, d)).result
+
+        return element
 
     def _pivot(self, position: ir.Value, h: int, later: bool, of_later: bool = False) -> ir.Value:
         """The last position of the earlier of two neighbouring blocks of h, or the first `of_later`; `later`: `position` lies there."""

@@ -9,6 +9,16 @@
 // FLUSHING:      %[[O:.*]] = "tile.dot_rescale"(%{{.*}}, %{{.*}}, %[[WEIGHTS]], %[[V:[^)]*]])
 // FLUSHING:      "tile.dot_add"(%[[O]], %[[REST]], %[[V]])
 
+// RUN: sed -e "s/f16/bf16/g" %s | attn-opt -p 'attn-tile,canonicalize,cse' --split-input-file | FileCheck %s --check-prefix=COARSE
+
+// bf16 has too few digits for sums of products: there it is so wherever such are made.
+// COARSE:      %[[WEIGHTS:.*]] = "tile.map"(%c16, %c16)
+// COARSE:      %[[REST:.*]] = "tile.map"(%c16, %c16)
+// COARSE:        %[[ROUNDED:.*]] = arith.extf
+// COARSE:        arith.subf %{{.*}}, %[[ROUNDED]]
+// COARSE:      %[[O:.*]] = "tile.dot_rescale"(%{{.*}}, %{{.*}}, %[[WEIGHTS]], %[[V:[^)]*]])
+// COARSE:      "tile.dot_add"(%[[O]], %[[REST]], %[[V]])
+
 // A sweep in f16 in blocks of 4 of v's 8 columns: what goes into products is rounded, the state is not; sums over columns have a slot each.
 // Of such sums differences are taken: there the state, and what enters it, are two rounded pieces each, and pairs of a position with itself are
 // added to o behind the sums.

@@ -50,8 +50,8 @@ def test_every_form_prints(direction: str, state: str, mods: bool) -> None:
     compile(text, "sweep", "exec")
     sequences = "offsets_size0 - 1" if mods else "v_size0"
     assert f"with T.Kernel(3, v_size1, {sequences}, threads=128) as (block, head, batch):" in text
-    # Sweeps with products multiply the state, and what enters it, in two pieces.
-    assert text.count("T.gemm(") == 6 and text.count("transpose_A=True") == 2
+    # Sweeps with products multiply the state, what enters it, and in bf16 weights in two pieces.
+    assert text.count("T.gemm(") == 7 and text.count("transpose_A=True") == 2
     assert "products[block, " in text  # a slot for each of the three blocks of columns
 
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Callable
 
 import pytest
 
@@ -24,12 +25,13 @@ def program(**fields: object) -> Linear:
     return Linear(**{"k": 64, "v": 64, "chunk": 64, "element": "bf16", **fields})  # pyright: ignore[reportArgumentType]
 
 
-def code(of: Linear) -> KernelCode | None:
-    """The kernel by this emitter; None where it leaves the kernel to others."""
+def code(of: Linear, change: Callable[[str], str] = lambda tiles: tiles) -> KernelCode | None:
+    """The kernel by this emitter; None where it leaves the kernel to others. `change`: of the tiled program's text."""
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(of.text())
         Pipeline.parse(PIPELINE, registry()).run(module)
+        module = ir.Module.parse(change(str(module)))
         (kernel,) = module.body.operations
         schedule = plan_sweep(kernel.operation, TARGETS["sm_90a"], {})
         return None if schedule is None else emit_sweep(kernel.operation, schedule)
@@ -95,6 +97,30 @@ def test_sweeps_with_products_take_states_in_two_pieces() -> None:
     for piece in ("pack_rest_bf16(held", "pack_rest_bf16(entering"):
         assert piece in exact.source and piece not in plain.source
     assert (exact.threads, plain.threads) == (384, 288)
+
+
+def test_sweeps_with_products_have_weights_in_two_pieces() -> None:
+    """In bf16; the digits of f16 are enough."""
+    exact, enough, plain = code_of(v=128, factor=True), code_of(v=128, factor=True, element="f16"), code_of(v=128)
+    for number, source in enumerate(each.source for each in (exact, enough, plain)):
+        pieces = 1 if number else 2
+        assert source.count("attn::store_matrices(shared + kWeights") == source.count("attn::k_major(shared + kWeights") == pieces
+    assert "rest[2 * d + h] = attn::pack_rest_bf16(packed[2 * d + h], pair[0], pair[1]);" in exact.source
+    assert exact.shared_bytes == enough.shared_bytes + 8192
+    assert [program.source.count("wgmma_m64n64k16_ss_bf16_ta(o, ") for program in (exact, plain)] == [2, 1]
+
+
+@pytest.mark.parametrize(("old", "new"), [("arith.cmpi sgt", "arith.cmpi sge"), ("arith.subf", "arith.addf")])
+def test_other_tiles_than_what_rounding_leaves_out_are_left_to_others(old: str, new: str) -> None:
+    """A difference in the map of the second piece of weights, the last one that compares positions with each other."""
+
+    def change(tiles: str) -> str:
+        end = tiles.index("arith.truncf", tiles.index("arith.extf", tiles.rindex("arith.cmpi sgt")))
+        begin = tiles.rindex(old, 0, end)
+        return tiles[:begin] + new + tiles[begin + len(old) :]
+
+    assert code(program(factor=True)) is not None
+    assert code(program(factor=True), change) is None
 
 
 def test_what_rounding_to_f16_leaves_out_is_multiplied_apart() -> None:

@@ -19,7 +19,7 @@ class ChannelChunks:
         self._states = StatePrinter(core, sweep)
         self._rows: LeavingPrinter | None = None
         if sweep.store is not None:
-            self._rows = LeavingPrinter(core, sweep, sweep.store, f"at + {layout.tiles['pairs']}", layout.consumers)
+            self._rows = LeavingPrinter(core, sweep, sweep.store, [f"at + {layout.tiles['pairs']}"], layout.consumers)
 
     def print(self) -> None:
         """All chunks."""

@@ -113,35 +113,33 @@ def _scaled_rows(op: ir.Operation) -> tuple[ir.Value, list[ir.Value]] | None:
 
 def is_rest(op: ir.Operation, of: ir.Operation) -> bool:
     """Whether a map makes what rounding leaves out: round(x - round(x)), of another map that makes round(x)."""
-    found, block = _scaled_rows(of), body(op)
-    difference = maker(widened(yielded(block)[0])) if len(yielded(block)) == 1 else None
-    if found is None or difference is None or difference.name != "arith.subf":
+    values, others = yielded(body(op)), yielded(body(of))
+    difference = maker(widened(values[0])) if len(values) == len(others) == 1 else None
+    again = maker(difference.operands[1]) if difference is not None and difference.name == "arith.subf" else None
+    part = maker(again.operands[0]) if again is not None and again.name == "arith.extf" else None
+    if difference is None or part is None:
         return False
-    depends = dependence(block)
-    whole, rounded = list(difference.operands)
-    again = maker(rounded)
-    if again is None or again.name != "arith.extf":
-        return False
-    part = maker(again.operands[0])
-    if part is None:
-        return False
+    arguments, whole = dict(zip(body(op).arguments, body(of).arguments, strict=False)), difference.operands[0]
     if part.name == "tensor.extract":
-        same = part.operands[0] == of.results[0] and list(part.operands)[1:] == list(block.arguments)
+        same = part.operands[0] == of.results[0] and list(part.operands)[1:] == list(body(op).arguments)
     else:
         same = part.name == "arith.truncf" and part.operands[0] == whole
-    leaves: list[ir.Value] = []
-    factors = _peel(whole, depends, leaves)
-    if not same or factors is None:
+    return same and _same_number(whole, widened(others[0]), arguments)
+
+
+def _same_number(x: ir.Value, y: ir.Value, known: dict[ir.Value, ir.Value]) -> bool:
+    """Whether two values are computed alike, from values outside and what is `known` to be the same, which gets what is found."""
+    if known.get(x, x) == y:
+        return True
+    a, b = maker(x), maker(y)
+    if x in known or a is None or b is None or a.name != b.name or len(a.results) != 1 or len(a.regions):
         return False
-    read = made(leaves[0], "tensor.extract")
-    return [read.operands[0], *_read_rows(factors)] == [found[0], *_read_rows(found[1])] and list(read.operands)[1:] == list(
-        block.arguments
-    )
-
-
-def _read_rows(factors: list[ir.Value]) -> list[ir.Value]:
-    """The tiles of rank 1 that factors of rows are elements of."""
-    return [made(factor, "tensor.extract").operands[0] for factor in factors]
+    kinds = [(op.results[0].type, {name: op.attributes[name] for name in op.attributes}) for op in (a, b)]
+    pairs = zip(a.operands, b.operands, strict=False)
+    if kinds[0] != kinds[1] or len(a.operands) != len(b.operands) or not all(_same_number(s, t, known) for s, t in pairs):
+        return False
+    known[x] = y
+    return True
 
 
 def is_copy(op: ir.Operation, tile: ir.Value) -> bool:

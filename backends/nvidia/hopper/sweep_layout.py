@@ -47,9 +47,11 @@ class SweepLayout:
         products = sweep.rows is not None and sweep.rows.products is not None
         # A warpgroup that is ahead writes weights of the next chunk while another multiplies those of this one, unless they meet before.
         twice = self.warpgroups > 1 and not products
-        self.weights = "shared + kWeights" + (f" + (number & 1) * {PANEL_BYTES}" if twice else "")
+        size = PANEL_BYTES * (2 if sweep.rows is not None and sweep.rows.rest is not None else 1)
+        pieces = [f"shared + kWeights + {at}" if at else "shared + kWeights" for at in range(0, size, PANEL_BYTES)]
+        self.weights = [f"{piece} + (number & 1) * {size}" if twice else piece for piece in pieces]
         if sweep.rows is not None:
-            memory.tile("kWeights", (1 + twice) * PANEL_BYTES)
+            memory.tile("kWeights", (1 + twice) * size)
         memory.barrier("kFull", stages, f"1 + {of_warps(1)}")
         memory.barrier("kFree", stages, f"attn::arrivals_of({self.consumers})")
         memory.slot("kRows", stages * self.rows_bytes)

@@ -10,8 +10,8 @@ from attn_mlir.mlir import ir
 class LeavingPrinter:
     """Prints what is left to do for o^T, the accumulator `o`, with the columns of v in shared memory at `own`."""
 
-    def __init__(self, core: Core, sweep: Frame, store: ir.Operation, weights: str, consumers: int) -> None:
-        """`store` puts rows of o into memory; `weights` is the address of P; `consumers` threads hold states."""
+    def __init__(self, core: Core, sweep: Frame, store: ir.Operation, weights: list[str], consumers: int) -> None:
+        """`store` puts rows of o into memory; `weights`: the address of P, or of each piece of it; `consumers` threads hold states."""
         self._core, self._frame, self._store, self._weights, self._consumers = core, sweep, store, weights, consumers
         self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
 
@@ -27,10 +27,13 @@ class LeavingPrinter:
         product = core.instruction(CHUNK, "shared", self._frame.element, transpose_a=True)
         writer.line("attn::hold(o);")
         with core.scope(""):
-            writer.line(f"const uint64_t left = attn::mn_major(own, {PANEL_BYTES}), right = attn::k_major({self._weights});")
+            writer.line(f"const uint64_t left = attn::mn_major(own, {PANEL_BYTES});")
+            rights = [core.names.fresh("right") for _ in self._weights]
+            writer.line(*(f"const uint64_t {right} = attn::k_major({at});" for right, at in zip(rights, self._weights, strict=True)))
             writer.line("attn::wgmma_begin();")
             with writer.unrolled("k", CHUNK // 16):
-                writer.line(f"{product}(o, attn::advance(left, k * 2048), attn::advance(right, k * 32), 1);")
+                for right in rights:
+                    writer.line(f"{product}(o, attn::advance(left, k * 2048), attn::advance({right}, k * 32), 1);")
             writer.line("attn::wgmma_commit();")
 
     def leave(self, sums: ProductSums | None = None) -> None:

@@ -1,8 +1,8 @@
 """o of one chunk: what the state and its own pairs give to it, and its way to memory.
 
 With S the state [keys, values] and b sums of log decays: A = q k^T, of which each warpgroup makes its share of columns; P = A times its
-weights goes to shared memory; o^T = S^T q^T (S^T as operand in registers), scaled, + v^T P^T. o^T leaves, transposed on its way, through
-the shared memory of v.
+weights goes to shared memory, in sweeps with products in bf16 as two pieces (rounded, and what that leaves out); o^T = S^T q^T (S^T as
+operand in registers), scaled, + v^T P^T. o^T leaves, transposed on its way, through the shared memory of v.
 """
 
 from attn_mlir.backends.gpu.structure import body, operations, widened, yielded
@@ -56,8 +56,9 @@ class RowsPrinter(LeavingPrinter):
             writer.line(f"const int from = warpgroup * {share} + column;")
             rows = self._at_rows()
             writer.line("attn::wgmma_wait<0>();", "attn::hold(scores);")
+            pieces = ["packed", "rest"] if self._rows.rest is not None else ["packed"]
             with core.unrolled("c", share // 8, 2):
-                writer.line("uint32_t packed[4];")
+                writer.line(f"uint32_t {', '.join(f'{name}[4]' for name in pieces)};")
                 with core.unrolled("d", 2):
                     columns = self._at_columns()
                     with core.unrolled("h", 2):
@@ -65,12 +66,16 @@ class RowsPrinter(LeavingPrinter):
                         with core.unrolled("e", 2):
                             writer.line(f"pair[e] = {self._weight(rows, columns)};")
                         writer.line(f"packed[2 * d + h] = {self._pack}(pair[0], pair[1]);")
+                        if self._rows.rest is not None:
+                            writer.line(f"rest[2 * d + h] = {self._rest}(packed[2 * d + h], pair[0], pair[1]);")
                         if self._rows.own is not None:
                             self._own(self._rows.own, rows, columns)
                 writer.line(
-                    f"const int place = (16 * warp + lane / 8 % 2 * 8 + lane % 8) * 128 + (warpgroup * {share} + 8 * (c + lane / 16)) * 2;",
-                    f"attn::store_matrices({layout.weights} + attn::swizzle_128(place), packed[0], packed[1], packed[2], packed[3]);",
+                    f"const int place = (16 * warp + lane / 8 % 2 * 8 + lane % 8) * 128 + (warpgroup * {share} + 8 * (c + lane / 16)) * 2;"
                 )
+                for name, to in zip(pieces, layout.weights, strict=True):
+                    words = ", ".join(f"{name}[{n}]" for n in range(4))
+                    writer.line(f"attn::store_matrices({to} + attn::swizzle_128(place), {words});")
 
     def _at_rows(self) -> dict[str, str]:
         """Values of this thread's two rows: sums and factors."""

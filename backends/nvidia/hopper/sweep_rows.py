@@ -12,9 +12,10 @@ from attn_mlir.mlir import arith, ir
 class Rows:
     """Rows of o: `leave` scales what the state gives to them (a map of rank 1), `weights` makes P of `scores`, `store` puts them in memory.
 
-    `products` stores their sums with `factor`, without pairs of a position with itself, which are added behind: `own` is their factor of v.
-    `keys` and `values` are the tiles that they are made of, `from_state` the products with the state: the first one, the last one that adds
-    to it, and which factor is the state. `ops` is all that belongs to them alone.
+    `rest` makes what rounding leaves out of P (None: it is lost). `products` stores their sums with `factor`, without pairs of a position
+    with itself, which are added behind: `own` is their factor of v. `keys` and `values` are the tiles that they are made of, `from_state`
+    the products with the state: the first one, the last one that adds to it, and which factor is the state. `ops` is all that belongs to
+    them alone.
     """
 
     q: Input
@@ -29,6 +30,7 @@ class Rows:
     values: ir.Value
     transposed: bool
     from_state: tuple[ir.Operation, ir.Operation, int]
+    rest: ir.Operation | None
     ops: list[ir.Operation] = field(default_factory=list)
 
     @property
@@ -44,9 +46,11 @@ def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -
     if not outputs:
         return None
     need(len(outputs) == 1)
-    added = made(outputs[0].operands[0], "tile.dot_rescale", "tile.map")
+    added = made(outputs[0].operands[0], "tile.dot_rescale", "tile.dot_add", "tile.map")
     own = _OwnPairs(added) if added.name == "tile.map" else None
-    sums = made(own.others, "tile.dot_rescale") if own is not None else added
+    last = made(own.others, "tile.dot_rescale", "tile.dot_add") if own is not None else added
+    sums = last if last.name == "tile.dot_rescale" else made(last.operands[0], "tile.dot_rescale")
+    (rest,) = rests((sums, last, 0)) or (None,)
     whole = made(sums.operands[0], "tile.dot", "tile.dot_add")
     first = whole if whole.name == "tile.dot" else made(whole.operands[0], "tile.dot")
     held, leave, weights = made(first.operands[1], "tile.map"), made(sums.operands[1], "tile.map"), made(sums.operands[2], "tile.map")
@@ -55,15 +59,16 @@ def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -
     (scores,) = sources(weights, 2)
     product = made(scores, "tile.dot")
     need(flag(product, "transpose_b") and product.operands[0] == first.operands[0])
-    factor, products = _products(stores, sums.results[0])
+    factor, products = _products(stores, last.results[0])
     need((own is None) == (products is None) and (own is None or (own.scores, own.values) == (scores, sums.operands[3])))
     ops = [whole, sums, first, held, weights, product, leave, outputs[0], *([] if own is None else own.ops)]
-    ops += [op for op in (maker(product.operands[0]), products) if op is not None]
+    ops += [last, *(op for op in (maker(product.operands[0]), products, rest) if op is not None)]
     ops += [] if products is None else [made(products.operands[0], "tile.map")]
     return Rows(
         q=input_of(product.operands[0]), factor=factor, scores=scores, weights=weights, leave=leave, store=outputs[0], products=products,
         own=None if own is None else own.score,
         keys=product.operands[1], values=sums.operands[3], transposed=flag(first, "transpose_b"), from_state=(first, whole, 1),
+        rest=rest,
         ops=ops,
     )  # fmt: skip
 

@@ -22,7 +22,8 @@ class SweepFacts:
     that states and segments are at their ends (0: any will do). `segment`: positions of a segment, 0: sequences are whole. `channels`:
     each has decays of its own. `plain`: one decay for all channels, of a size that the emitter "hopper" knows; `prepared`: decays of
     key channels, in a form that it knows (`tile.decay_channels`). `factor`: o is multiplied with a further tensor. `exact`: states are
-    rounded to two pieces of 16 bits. `single`: inputs are f32, and products have three pieces of each factor.
+    rounded to two pieces of 16 bits; `weights`: the pieces of weights of pairs. `single`: inputs are f32, and products have three
+    pieces of each factor.
     """
 
     keys: int
@@ -36,6 +37,7 @@ class SweepFacts:
     exact: bool
     single: bool = False
     prepared: bool = False
+    weights: int = 1
 
 
 def sweep_facts(op: ir.Operation) -> SweepFacts:
@@ -48,9 +50,10 @@ def sweep_facts(op: ir.Operation) -> SweepFacts:
     plain = one and narrow and keys in _KEYS and values % PANEL == 0
     factor = view.factor is not None
     exact = narrow and is_exact(op)
+    weights = 2 if exact and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
     whole = math.gcd(interval, segment)
     prepared = narrow and keys in _CHANNEL_KEYS and values % PANEL == 0 and _is_prepared(op)
-    return SweepFacts(keys, values, view.chunk.value, whole, segment, not one, plain, factor, exact, not narrow, prepared)
+    return SweepFacts(keys, values, view.chunk.value, whole, segment, not one, plain, factor, exact, not narrow, prepared, weights)
 
 
 def _is_prepared(op: ir.Operation) -> bool:

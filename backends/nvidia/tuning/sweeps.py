@@ -139,17 +139,17 @@ def _shared(facts: SweepFacts, emitter: str, chunk: int, columns: int, stages: i
     loaded = 2 * chunk * (2 * facts.keys + columns * (1 + facts.factor))
     small = 5 * 4 * chunk * stages
     if emitter == "hopper":
-        return stages * loaded + 2 * chunk * chunk * (1 if columns == PANEL or facts.factor else 2) + small
+        return stages * loaded + 2 * chunk * chunk * (1 if columns == PANEL or facts.factor else 2) * facts.weights + small
     pieces = 2 if facts.exact else 1
     # Where channels have decays, rows of q and k also lie there with their decays, towards several positions of the chunk.
     scaled = 18 * chunk * facts.keys if facts.channels else 0
-    return stages * loaded + 2 * chunk * chunk + 2 * pieces * columns * (facts.keys + chunk) + scaled + small
+    return stages * loaded + 2 * chunk * chunk * facts.weights + 2 * pieces * columns * (facts.keys + chunk) + scaled + small
 
 
 def _cycles(facts: SweepFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Work) -> float:
     chunk, columns = sizes
     pieces = 2 if facts.exact else 1
-    matrix = 2.0 * chunk * (chunk * (facts.keys + columns) + 2 * pieces * facts.keys * columns) / target.tensor_flops
+    matrix = 2.0 * chunk * (chunk * (facts.keys + facts.weights * columns) + 2 * pieces * facts.keys * columns) / target.tensor_flops
     pairs = 4.0 * _BLOCK * facts.keys if facts.channels else 6.0 * chunk
     issued = chunk * pairs / LANES + pieces * columns * (2.0 * chunk + facts.keys) / LANES
     moved = 2.0 * chunk * (2 * facts.keys + columns * (2 + facts.factor)) / L2_BYTES
