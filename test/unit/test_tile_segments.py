@@ -23,10 +23,12 @@ SEGMENT, CHUNK = 16, 4
 class Evaluated(HostProgram):
     """Tiled kernels, run by the evaluator."""
 
-    def __init__(self, text: str, columns: int, derivative: str = "", wrt: tuple[str, ...] = (), rounding: bool = False) -> None:
-        """Programs of sweeps work on `columns` columns of v; 0: on all. With `rounding`, 16 bits are 16 bits."""
+    def __init__(
+        self, text: str, columns: int, derivative: str = "", wrt: tuple[str, ...] = (), rounding: bool = False, segment: int = SEGMENT
+    ) -> None:
+        """Programs of sweeps work on `columns` columns of v; 0: on all. With `rounding`, 16 bits are 16 bits. `segment` 0: none."""
         module = ir.Module.parse(text)
-        name, pipeline = prepare_derivative(derivative, wrt, segment=SEGMENT)
+        name, pipeline = prepare_derivative(derivative, wrt, segment=segment)
         Pipeline.parse(pipeline, registry()).run(module)
         host = read_host(function_named(module, name))
         keep_kernels(module, host)
@@ -48,7 +50,11 @@ class Evaluated(HostProgram):
         kernel = self.kernels[step.kernel]
         slots = [(kernel.blocks,) if kind == "accumulate" else () for kind in kernel.outputs]
         results = [np.full((*slot, *shape), np.nan) for slot, shape in zip(slots, made.shapes, strict=True)]
-        run_kernel(function_named(self.module, step.kernel), [*(x.numpy() for x in operands), *results], self.rounding)
+        run_kernel(
+            function_named(self.module, step.kernel),
+            [*((x.double() if x.dtype == torch.bfloat16 else x).numpy() for x in operands), *results],
+            self.rounding,
+        )
         return [torch.from_numpy(x.sum(axis=0) if slot else x) for slot, x in zip(slots, results, strict=True)]
 
 
