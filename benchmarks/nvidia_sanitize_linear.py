@@ -9,7 +9,7 @@ from typing import Any
 class Sweeps:
     """`size`: batch, heads of v, heads of q and k, positions, K, V. `ends`: where sequences end that lie side by side.
 
-    `channels`: each of k has decays of its own; then only v and the initial state have gradients.
+    `channels`: each of k has decays of its own.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Sweeps:
         q, k, v = (normal(batch, h, length, d).bfloat16() for h, d in ((key_heads, keys), (key_heads, keys), (heads, values)))
         g = -0.1 * normal(batch, heads, length, *([keys] if self.channels else [])).abs()
         state = normal(len(self.ends) or batch, heads, keys, values)
-        leaves = [x.requires_grad_() for x in ((v, state) if self.channels else (q, k, v, g, state))]
+        leaves = [x.requires_grad_() for x in (q, k, v, g, state)]
         options: dict[str, Any] = {"segment_size": self.segment, "output_final_state": True}
         if self.ends:
             options["cu_seqlens"] = torch.tensor([0, *self.ends], device=device, dtype=torch.int32)

@@ -50,7 +50,8 @@ class Tile(Pass):
     scores even where its inputs have 16 bits. With `flushing`, products take numbers below 2^-14 in f16 as 0: then weights of a sweep with
     products of its output (not where channels have decays), and what enters the state of a backward sweep, are two tiles, rounded and what
     that leaves out. In bf16 such a sweep always has two tiles of weights, and where channels of v have decays, of v times weights.
-    With the function attribute `tile.decay_channels`, what decays of key channels make of a chunk is one op of that name.
+    With the function attribute `tile.decay_channels`, what decays of key channels make of a chunk is one op of that name, or of value
+    channels, in sweeps with products, `tile.decay_values`.
     With `exact-carry`, the factor of a state behind a chunk has the type of those sums, too, and is not rounded to that of scores.
     With `slots`, programs of "elements" scatter to slots, as those of "pairs" do, not one after the other.
     """
@@ -130,7 +131,9 @@ class Tile(Pass):
                 block_kv = self._blocks(function)[1] if "tile.blocks" in function.attributes else None
                 at_once = AT_ONCE in function.attributes
                 if at_once and not fits_at_once(op):
-                    op.location.emit_error(f"{self.name}: '{AT_ONCE}' holds for exponentials of key channels' decays, without products")
+                    op.location.emit_error(
+                        f"{self.name}: '{AT_ONCE}' holds for exponentials of decays of keys' channels, or of values' with products"
+                    )
                     return False
                 choices = Choices(self.prefix, self.sub_chunk, self.widen, self.flushing, at_once, self.exact_carry)
                 return build_chunks(function, op, block_kv, choices)

@@ -9,6 +9,7 @@ BACKEND = Backend(
     device_types=("cuda",),
     passes={
         "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
         "nvidia-float32-products": "passes.float32_products:Float32Products",
     },
     pipelines={"nvidia-kernel": pipeline.KERNEL},

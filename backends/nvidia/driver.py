@@ -43,7 +43,7 @@ def compile_module(source: str) -> NvidiaKernel:
 
 def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> NvidiaProgram:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
-    return compile_program(source, *prepare_derivative(function, wrt, segment=segment), deterministic)
+    return compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment), deterministic)
 
 
 def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, length: int = 0) -> NvidiaProgram:

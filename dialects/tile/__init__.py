@@ -2,7 +2,7 @@
 
 from attn_mlir.dialects.tile.accumulate import AccumulateOp, ScatterAddOp, ScatterYieldOp
 from attn_mlir.dialects.tile.compute import CumsumOp, DotAddOp, DotOp, DotRescaleOp, FillOp, MapOp, YieldOp
-from attn_mlir.dialects.tile.decays import DecayChannelsOp
+from attn_mlir.dialects.tile.decays import DecayChannelsOp, DecayValuesOp
 from attn_mlir.dialects.tile.dialect import Tile
 from attn_mlir.dialects.tile.memory import LoadOp, ProgramIdOp, StoreOp
 
@@ -10,6 +10,7 @@ __all__ = [
     "AccumulateOp",
     "CumsumOp",
     "DecayChannelsOp",
+    "DecayValuesOp",
     "DotAddOp",
     "DotOp",
     "DotRescaleOp",

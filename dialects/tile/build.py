@@ -66,6 +66,17 @@ def decay_channels(q: ir.Value, k: ir.Value, decays: ir.Value, count: ir.Value, 
     return tuple(op.results)
 
 
+def decay_values(
+    scores: ir.Value, outside: ir.Value, v: ir.Value, decays: ir.Value, count: ir.Value, reverse: bool
+) -> tuple[ir.Value, ...]:
+    """`tile.decay_values`: what other positions give, rows with each position's own, what enters, and what carries the state."""
+    of_decays = ir.RankedTensorType(decays.type)
+    carry = ir.RankedTensorType.get([of_decays.shape[1]], of_decays.element_type)
+    results, attributes = [decays.type] * 3 + [carry], {"reverse": ir.BoolAttr.get(reverse)}
+    operands = [scores, outside, v, decays, count]
+    return tuple(ir.Operation.create("tile.decay_values", results=results, operands=operands, attributes=attributes).results)
+
+
 def map_(
     extents: Sequence[ir.Value], tiles: Sequence[ir.Type], rows: Sequence[ir.Type], reductions: Sequence[str], body: MapBody
 ) -> tuple[list[ir.Value], list[ir.Value]]:

@@ -49,6 +49,53 @@ class DecayChannelsOp(Tile.Operation, name="decay_channels", traits=[ext.Pure]):
         return check(self, right, f"makes tiles of ({names}), got ({', '.join(map(str, made))})")
 
 
+class DecayValuesOp(Tile.Operation, name="decay_values", traits=[ext.Pure]):
+    """What a chunk of C positions gives for its own and to the state, where v's columns have decays of their own.
+
+    `scores` is q k^T [C, C], `outside` what q makes of the state before the chunk [C, D], `v` [C, D], `decays` [C, D] the log decay of
+    every step, at most 0, and G its inclusive sums along C; with `reverse` (a sweep from the last chunk to the first) G are those from a
+    position's next one to the last. Of rows from `count` on decays are 0:
+
+        others[t, d] = outside[t, d] exp(G[t, d])
+                       + sum over s < t (reverse: s > t), s < `count` of scores[t, s] v[s, d] exp(G[t, d] - G[s, d])
+        rows[t, d] = others[t, d] + scores[t, t] v[t, d]
+        entering[s, d] = v[s, d] exp(total[d] - G[s, d])             what the state after it gets, 0 from `count` on
+        carry[d] = exp(total[d])                                     what is left of the state, total: the sum of all decays
+
+    Of others and rows those from `count` on are anything. All but v have the element type of decays: nothing is rounded to 16 bits, so that
+    others times a further tensor may be subtracted from each other. Exponents are never positive.
+    """
+
+    scores: ext.Operand[Any]
+    outside: ext.Operand[Any]
+    v: ext.Operand[Any]
+    decays: ext.Operand[Any]
+    count: ext.Operand[ir.IndexType]
+    reverse: Any
+    others: ext.Result[Any]
+    rows: ext.Result[Any]
+    entering: ext.Result[Any]
+    carry: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        v, decays, reverse = self.v.type, self.decays.type, self.reverse
+        if not check(self, isinstance(reverse, ir.BoolAttr), f"takes `reverse` as true or false, got {reverse}"):
+            return False
+        static = isinstance(v, ir.RankedTensorType) and v.rank == 2 and v.has_static_shape
+        if not check(self, static, f"takes v as a tile of two static dimensions, got {v}"):
+            return False
+        fits = isinstance(decays, ir.RankedTensorType) and list(decays.shape) == list(v.shape) and is_score_type(decays.element_type)
+        if not check(self, fits, f"takes decays of f32 or f64 for every element of {v}, got {decays}"):
+            return False
+        (size, columns), given = v.shape, [self.scores.type, self.outside.type]
+        right = _is(given[0], [size, size], decays) and given[1] == decays
+        if not check(self, right, f"takes scores {size}x{size} and what is outside, like {decays}, got {given[0]} and {given[1]}"):
+            return False
+        made = [result.type for result in self.operation.results]
+        right = made[:3] == [decays] * 3 and _is(made[3], [columns], decays)
+        return check(self, right, f"makes three tiles like {decays} and {columns} factors, got ({', '.join(map(str, made))})")
+
+
 def _is(type_: ir.Type, shape: list[int], like: ir.RankedTensorType) -> bool:
     """Whether a type is a tile of this shape, with elements like those of another."""
     return isinstance(type_, ir.RankedTensorType) and list(type_.shape) == shape and type_.element_type == like.element_type

@@ -149,7 +149,7 @@ class ChunkBlock:
         states needs: decays, state, k and v.
         """
         if self._at_once:
-            return build_at_once(self, chunk, state, o, keep)
+            return build_at_once(self, chunk, state, o, products, keep)
         wanted = o is not None or products is not None
         strict = products is not None and (not self._crossing or self.channels != "none")
         decays = Decays(self, chunk, strict, rows=row_factors(self, chunk, wanted))
@@ -162,7 +162,8 @@ class ChunkBlock:
             self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None)
         if beside is not None:
             beside(decays, state, k, v)
-        following = self._advance(decays, carry, state, k, v)
+        scaled = decays.scaling("attn.enter", k if self.channels == "key" else v)
+        following = self.advance(scaled, carry, state, k, v)
         if not self.forward and not self._crossing:
             keep(following, carry)
         return following
@@ -271,11 +272,10 @@ class ChunkBlock:
 
         return self.map([state.type], body)[0]
 
-    def _advance(self, decays: Decays, carry: ir.Value, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
-        """The state after the chunk."""
+    def advance(self, scaled: Element, carry: ir.Value, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+        """The state after the chunk; `scaled` are elements of what enters it: of k where its channels have decays, otherwise of v."""
         entering, other = (k, v) if self.channels == "key" else (v, k)
-        shape = list(ir.RankedTensorType(entering.type).shape)
-        made = self.pieces(shape, decays.scaling("attn.enter", entering), self._whole_state)
+        made = self.pieces(list(ir.RankedTensorType(entering.type).shape), scaled, self._whole_state)
         for number, piece_ in enumerate(made):
             pair = (piece_, other) if (self.channels == "key") != self.transposed else (other, piece_)
             state = build.dot_accumulate(state, carry if number == 0 else None, *pair, transpose_a=True)

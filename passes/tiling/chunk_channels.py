@@ -1,18 +1,22 @@
-"""Chunks whose key channels have decays of their own in one op, for targets that have code of their own for it (`tile.decay_channels`)."""
+"""Chunks whose channels have decays of their own in one op, for targets that have code of their own for it.
+
+It is `tile.decay_channels` for key channels, `tile.decay_values` for value channels.
+"""
 
 from typing import TYPE_CHECKING
 
 from attn_mlir.dialects.attn.linear import is_exact
 from attn_mlir.dialects.tile import build
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import ir, tensor
 from attn_mlir.passes.regions import block_of, maker, piece
 from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_products import Parts, whole_products
 
 if TYPE_CHECKING:
-    from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock, Keep
+    from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock, Keep, Put
 
 AT_ONCE = "tile.decay_channels"
-"""The unit attribute of a function that asks for the op of this name."""
+"""The unit attribute of a function that asks for one of these ops."""
 _EXPONENTS = {
     "forward": {"attn.carry": (0,), "attn.leave": (0,), "attn.enter": (1, 0), "attn.weight": (0, 1)},
     "backward": {"attn.carry": (0,), "attn.leave": (1, 0), "attn.enter": (0,), "attn.weight": (1, 0)},
@@ -21,9 +25,10 @@ _EXPONENTS = {
 
 
 def fits_at_once(op: ir.Operation) -> bool:
-    """Whether `tile.decay_channels` computes what an `attn.chunk` asks for."""
+    """Whether one of the ops computes what an `attn.chunk` asks for: for value channels, that of sweeps with products."""
     view = op.opview
-    if view.channels.value != "key" or is_exact(op) or "crossing" in op.attributes:
+    fits = {"key": not is_exact(op), "value": view.factor is not None and view.state.value == "vk"}
+    if not fits.get(view.channels.value, False) or "crossing" in op.attributes:
         return False
     if view.decay is None and piece(op, "attn.decay") is None:
         return False
@@ -45,8 +50,38 @@ def _exponent(op: ir.Operation, name: str) -> tuple[int, ...] | None:
     return tuple(arguments.index(value) for value in values) if all(value in arguments for value in values) else None
 
 
-def build_at_once(block: "ChunkBlock", chunk: "Chunk", state: ir.Value, o: ir.Value | None, keep: "Keep") -> ir.Value:
-    """Emits a chunk: stores its rows of o, returns the state after it. Where only that is of use, k stands for q."""
+def build_at_once(
+    block: "ChunkBlock", chunk: "Chunk", state: ir.Value, o: ir.Value | None, products: "Put | None", keep: "Keep"
+) -> ir.Value:
+    """Emits a chunk: stores its rows of o and its products, returns the state after it."""
+    if block.channels == "key":
+        return _by_key(block, chunk, state, o, keep)
+    return _by_value(block, chunk, state, o, products, keep)
+
+
+def _by_value(block: "ChunkBlock", chunk: "Chunk", state: ir.Value, o: ir.Value | None, products: "Put | None", keep: "Keep") -> ir.Value:
+    decays = Decays(block, chunk, summed=False)
+    assert decays.steps is not None and block.inputs.factor is not None
+    q, k = block.load(block.inputs.q, chunk, "attn.query"), block.load(block.inputs.k, chunk, "attn.key")
+    v, factor = block.load(block.inputs.v, chunk, "attn.value"), block.load(block.inputs.factor, chunk)
+    parts = Parts(block, decays, state, q, k, v)
+    made = build.decay_values(parts.scores(), parts.of_state, v, decays.steps, chunk.count, not block.forward)
+    others, rows, entering, carry = made
+    place = (block.sequence.batch, block.sequence.head, chunk.begin, chunk.count)
+    if block.forward:
+        keep(state, carry)
+    if products is not None:
+        products(whole_products(parts, others, factor), place)
+    if o is not None:
+        build.store(rows, o, *place)
+    following = block.advance(lambda i, d: tensor.ExtractOp(entering, [i, d]).result, carry, state, k, v)
+    if not block.forward:
+        keep(following, carry)
+    return following
+
+
+def _by_key(block: "ChunkBlock", chunk: "Chunk", state: ir.Value, o: ir.Value | None, keep: "Keep") -> ir.Value:
+    """Where only the state is of use, k stands for q."""
     decays = Decays(block, chunk, summed=False)
     assert decays.steps is not None
     q = block.load(block.inputs.q, chunk, "attn.query") if o is not None else None

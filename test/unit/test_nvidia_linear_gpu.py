@@ -177,6 +177,7 @@ def test_groups_of_heads(heads: int, key_heads: int) -> None:
         (Shape(2, 200, 4, 2, 128, 128), HALF, 0.1, True),
         (Shape(1, 333, 4, 4, 128, 64), BRAIN, 1.0, False),
         (Shape(1, 65, 2, 1, 64, 192), HALF, 0.1, True),
+        (Shape(1, 1100, 2, 2, 64, 192), HALF, 1.0, True),
         (Shape(1, 100, 2, 2, 96, 64), BRAIN, 0.1, False),
         (Shape(1, 150, 2, 2, 128, 64), SINGLE, 0.01, False),
         (Shape(1, 150, 2, 2, 128, 64), SINGLE, 10.0, False),

@@ -97,9 +97,12 @@ def test_schedules_fit_the_kernel() -> None:
     assert {choices["emitter"] for choices in space.space(plain.facts, HOPPER)} == {"hopper", "tilelang"}
     assert {choices["emitter"] for choices in space.space(plain.facts, AMPERE)} == {"tilelang"}
     assert {(choices["emitter"], choices["block_kv"]) for choices in space.space(channels.facts, HOPPER)} == {("tilelang", 32)}
-    # States of the backward are stored every 64 positions where channels have decays.
+    # States of the backward are stored every 64 positions where channels have decays and the emitter "hopper" does not know them.
+    other = kernels(traced(keys=96, values=64, decay="step channel"), BACKWARD)[0]
+    assert {choices["block_q"] for choices in space.space(other.facts, HOPPER)} == {32, 64}
     gradient = kernels(traced(keys=64, values=64, decay="step channel"), BACKWARD)[0]
-    assert {choices["block_q"] for choices in space.space(gradient.facts, HOPPER)} == {32, 64}
+    found = {(choices["emitter"], choices["block_q"]) for choices in space.space(gradient.facts, HOPPER)}
+    assert found == {("hopper", 16), ("tilelang", 32), ("tilelang", 64), ("tilelang", 128)}
 
 
 def test_what_does_not_fit_is_thrown_out() -> None:

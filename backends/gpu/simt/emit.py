@@ -10,6 +10,7 @@ from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.simt.dialect import Dialect
 from attn_mlir.backends.gpu.simt.scan import emit_scan
 from attn_mlir.backends.gpu.simt.source import source
+from attn_mlir.backends.gpu.simt.sums import emit_sums
 from attn_mlir.backends.gpu.simt.total import emit_total
 from attn_mlir.backends.gpu.simt.values import Printer
 from attn_mlir.mlir import ir
@@ -18,6 +19,8 @@ from attn_mlir.passes.regions import block_of, find_all
 
 def emit(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for scalar ops without a form in C++."""
+    if find_all(kernel, "tile.cumsum"):
+        return emit_sums(kernel, dialect)
     if find_all(kernel, "scf.for"):
         return emit_scan(kernel, dialect) if "lanes" in attributes.read(kernel, attributes.SCHEDULE) else emit_total(kernel, dialect)
     return _Kernel(kernel, attributes.read(kernel, attributes.SCHEDULE), dialect).emit()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.simt.scan import plan_scan
+from attn_mlir.backends.gpu.simt.sums import plan_sums
 from attn_mlir.backends.gpu.simt.total import plan_total
 from attn_mlir.backends.gpu.simt.values import reads_along
 from attn_mlir.mlir import ir
@@ -19,8 +20,10 @@ def plan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int = 32)
     """The schedule of a kernel over rows or elements without products; None for others.
 
     `threads` of a block, a multiple of `wave`, `lanes` that share a row, `vector`, the elements that a lane reads at once;
-    `deterministic`: sums in memory have a fixed order. See `scan` and `total` for kernels with a loop.
+    `deterministic`: sums in memory have a fixed order. See `scan` and `total` for kernels with a loop, `sums` for kernels that sum up rows.
     """
+    if find_all(kernel, "tile.cumsum"):
+        return plan_sums(kernel, wave)
     if find_all(kernel, "scf.for"):
         return plan_scan(kernel, choices, wave) or plan_total(kernel, wave)
     if not all(op.name.startswith(_SCALARS) or op.name in _KNOWN for op in walk(kernel)) or not _reads_own_elements(kernel):

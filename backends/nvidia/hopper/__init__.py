@@ -11,6 +11,8 @@ from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
 from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
+from attn_mlir.backends.nvidia.hopper.value_read import read_values
+from attn_mlir.backends.nvidia.hopper.value_sweep import emit_values, plan_values
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -26,7 +28,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         case "pairs":
             return plan_pairs(kernel, target, choices)
         case "chunks":
-            return plan_sweep(kernel, target, choices) or plan_channels(kernel, target, choices)
+            fields = plan_sweep(kernel, target, choices) or plan_channels(kernel, target, choices)
+            return fields or plan_values(kernel, target, choices)
     return None
 
 
@@ -39,7 +42,9 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
         case "pairs":
             return emit_pairs(kernel, target, schedule)
         case "chunks":
-            sweep = read_channels(kernel)
-            return emit_sweep(kernel, schedule) if sweep is None else emit_channels(sweep)
+            if (by_key := read_channels(kernel)) is not None:
+                return emit_channels(by_key)
+            by_value = read_values(kernel)
+            return emit_sweep(kernel, schedule) if by_value is None else emit_values(by_value)
         case grid:
             raise UnsupportedError(f"hopper: no kernels over {grid}; use the emitter 'tilelang'")

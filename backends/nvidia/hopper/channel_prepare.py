@@ -3,13 +3,13 @@
 They work on panels of 64 channels, which the copy engine loads ahead. See `attn_channels.cuh` for the arithmetic.
 """
 
-from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
+from attn_mlir.backends.gpu.structure import body, widened, yielded
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, WARPS, ChannelLayout, place_of
-from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep, reads_of
+from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
+from attn_mlir.backends.nvidia.hopper.channel_steps import bind_place, load_decays, print_steps
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, varies, view_of
 from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES, bind_position
-from attn_mlir.mlir import ir
 
 _TOGETHER = "attn::named_sync(4, 256);"
 _ROWS = CHUNK // WARPS
@@ -125,22 +125,11 @@ class Preparer:
 
     def _steps(self) -> None:
         """The factors of this thread's steps."""
-        core, writer, sweep, layout = self._core, self._core.writer, self._sweep, self._layout
-        arguments = list(body(sweep.steps).arguments)
+        core, sweep, layout = self._core, self._sweep, self._layout
         with core.unrolled("r", _ROWS):
             if sweep.decays is not None:
-                row = f"in + warp * {_ROWS * 128} + r * 128"
-                if layout.decay == "f32":
-                    place = f"{row} + lane / 16 * {PANEL_BYTES} + ((lane % 16 * 8) ^ (r << 4))"
-                    writer.line(f"const float2 given = attn::load_shared2({place});")
-                else:
-                    word = f"attn::load_shared_int({row} + ((lane * 4) ^ (r << 4)))"
-                    writer.line(f"const float2 given = attn::un{PANELS[layout.decay]}({word});")
-            for e, part in enumerate("xy"):
-                with core.scope(""):
-                    self._bind(sweep.steps, arguments, e, f"given.{part}")
-                    value = core.value(yielded(body(sweep.steps))[0])
-                    writer.line(f"channels.steps[r].{part} = exp2f({value} * 1.44269504f);")
+                load_decays(core, layout.decay, f"in + warp * {_ROWS * 128} + r * 128", str(PANEL_BYTES), "(r << 4)")
+            print_steps(core, sweep.steps, "given", "channels.steps[r]", self._place())
 
     def _change_rows(self) -> None:
         """Mods that are no constant factors, in place; rows of the next sequence are 0."""
@@ -163,24 +152,17 @@ class Preparer:
                         made.append(core.names.fresh("made"))
                         writer.line(f"float {made[-1]};")
                         with core.scope(""):
-                            self._bind(changed[name], list(body(changed[name]).arguments), e, f"{pair}.{part}")
+                            row, first = self._place()
+                            bind_place(core, changed[name], (row, f"({first} + {e})"), f"{pair}.{part}")
                             writer.line(f"{made[-1]} = {core.value(widened(yielded(body(changed[name]))[0]))};")
                     writer.line(f"const int {word} = {_ROWS} * warp + r < {count} ? (int){self._pack}({', '.join(made)}) : 0;")
                     writer.line(f"attn::store_shared_int({address}, {word});")
                 else:
                     writer.line(f"if ({_ROWS} * warp + r >= {count}) attn::store_shared_int({address}, 0);")
 
-    def _bind(self, op: ir.Operation, arguments: list[ir.Value], e: int, element: str) -> None:
-        """A map's arguments stand for row r of this warp and channel e of this lane, what it reads there for `element`."""
-        scalars = self._core.scalars
-        for argument, text in zip(arguments, (f"({_ROWS} * warp + r)", f"({PANEL} * panel + 2 * lane + {e})"), strict=True):
-            scalars.bind(argument, text)
-        for read in reads_of(op):
-            scalars.bind(read.results[0], element)
-        for inner in operations(body(op)):
-            read = maker(inner.operands[0]) if inner.name == "arith.extf" else None
-            if read is not None and read.name == "tensor.extract":
-                scalars.bind(inner.results[0], element)
+    def _place(self) -> tuple[str, str]:
+        """Row r of this warp, and the first channel of this lane."""
+        return f"({_ROWS} * warp + r)", f"{PANEL} * panel + 2 * lane"
 
     def _scale(self, source: Input) -> str:
         """The constant factor of q or k."""

@@ -70,7 +70,7 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     if facts is None or target is None:
         return known
     if facts.sweep is not None and known.get("emitter") == "tilelang":
-        facts = replace(facts, sweep=replace(facts.sweep, prepared=False))
+        facts = replace(facts, sweep=replace(facts.sweep, prepared=0))
     length = int(known.get("length", 0))
     longer = 0 if "block_q" in known or "block_kv" in known else next_length(facts, target.arch, length)
     return {**space.best(facts, target, length=length), **known, **({"longer": longer} if longer else {})}

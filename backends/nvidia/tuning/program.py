@@ -64,7 +64,7 @@ def tune_module(
 def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) -> tuple[dict[str, Fields], list[Tunable]]:
     """The choices that a module has, and the kernels of its function that have something to choose; `sizes` are shapes of q, k
     and v."""
-    name, prepare = prepare_derivative(job.function, job.wrt, segment=job.segment)
+    name, prepare = prepare_derivative(job.function, job.wrt, pipeline.outline(target.arch), job.segment)
     (batch, _, queries), keys = sizes[0][:3], sizes[1][2]
     heads = max(size[1] for size in sizes)
     whole, length = Work(queries, keys, batch * heads), bucket(max(queries, keys))

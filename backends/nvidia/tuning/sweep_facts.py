@@ -10,7 +10,9 @@ from attn_mlir.passes.tiling.chunk_channels import fits_at_once
 
 PANEL = 64
 """Columns of v of one warpgroup of the emitter "hopper"."""
-_KEYS, _CHANNEL_KEYS = (64, 128, 256), (64, 128)
+PREPARED = {"key": 64, "value": 16}
+"""Positions of a chunk of that emitter where key or value channels have decays of their own."""
+_KEYS, CHANNEL_KEYS = (64, 128, 256), (64, 128)
 """Rows of a state that it knows, and with decays of channels."""
 
 
@@ -20,10 +22,10 @@ class SweepFacts:
 
     `keys` and `values`: rows and columns of the state. `chunk`: positions of a chunk without tuning; `whole`: chunks must divide it, so
     that states and segments are at their ends (0: any will do). `segment`: positions of a segment, 0: sequences are whole. `channels`:
-    each has decays of its own. `plain`: one decay for all channels, of a size that the emitter "hopper" knows; `prepared`: decays of
-    key channels, in a form that it knows (`tile.decay_channels`). `factor`: o is multiplied with a further tensor. `exact`: states are
-    rounded to two pieces of 16 bits; `weights`: the pieces of weights of pairs. `single`: inputs are f32, and products have three
-    pieces of each factor.
+    each has decays of its own. `plain`: one decay for all channels, of a size that the emitter "hopper" knows; `prepared`: positions of a
+    chunk where decays of channels have a form that it knows (one of `chunk_channels`), otherwise 0. `factor`: o is multiplied with a
+    further tensor. `exact`: states are rounded to two pieces of 16 bits; `weights`: the pieces of weights of pairs. `single`: inputs are
+    f32, and products have three pieces of each factor.
     """
 
     keys: int
@@ -36,7 +38,7 @@ class SweepFacts:
     factor: bool
     exact: bool
     single: bool = False
-    prepared: bool = False
+    prepared: int = 0
     weights: int = 1
 
 
@@ -52,12 +54,14 @@ def sweep_facts(op: ir.Operation) -> SweepFacts:
     exact = narrow and is_exact(op)
     weights = 2 if exact and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
     whole = math.gcd(interval, segment)
-    prepared = narrow and keys in _CHANNEL_KEYS and values % PANEL == 0 and _is_prepared(op)
+    known = narrow and keys in CHANNEL_KEYS and values % PANEL == 0 and _is_prepared(op)
+    prepared = PREPARED[view.channels.value] if known else 0
     return SweepFacts(keys, values, view.chunk.value, whole, segment, not one, plain, factor, exact, not narrow, prepared, weights)
 
 
 def _is_prepared(op: ir.Operation) -> bool:
-    """Whether decays of key channels, and v, have a form that the emitter "hopper" knows."""
+    """Whether decays of channels, and mods, have a form that the emitter "hopper" knows."""
     decay = op.opview.decay
     wide = decay is not None and ir.RankedTensorType(decay.type).element_type.width > 32
-    return fits_at_once(op) and not wide and piece(op, "attn.value") is None
+    own = {"key": ("attn.value",), "value": ("attn.query", "attn.key", "attn.value")}
+    return fits_at_once(op) and not wide and not any(piece(op, name) for name in own[op.opview.channels.value])

@@ -18,6 +18,8 @@ _LATENCY = {"hopper": 3000.0, "tilelang": 5000.0}
 """Cycles of a chunk in which a program waits: for products that depend on each other, barriers, and loads."""
 _BLOCK = 16
 """Positions whose pairs are computed one by one where channels have decays."""
+_AHEAD = 7
+"""Chunks in shared memory at the same time where value channels have decays of their own."""
 _RESERVED = 1024
 """Bytes of shared memory of each block of threads that the chip keeps for itself."""
 _MOST_PROGRAMS = 3
@@ -36,7 +38,7 @@ def untuned(facts: SweepFacts, target: NvidiaTarget) -> Fields:
     if facts.single:
         return _of_pieces(facts, target)
     if facts.prepared and target.bulk_copies:
-        return {"block_q": _HOPPER_CHUNK, "block_kv": 128 if facts.values % 128 == 0 else 64}
+        return {"block_q": facts.prepared, "block_kv": 128 if facts.values % 128 == 0 else 64}
     if facts.channels and not (facts.factor or facts.segment) and facts.keys == 128 and facts.values % 128 == 0:
         return {"block_q": facts.chunk, "block_kv": 128, "threads": 256}
     return {"block_q": facts.chunk, "block_kv": _state_columns(facts)}
@@ -68,20 +70,20 @@ def _shared_pieces(facts: SweepFacts, chunk: int, columns: int) -> int:
 
 def emitter_of(facts: SweepFacts, choices: Fields, target: NvidiaTarget) -> str:
     """Who makes a sweep where its choices do not tell."""
-    known = (facts.plain or facts.prepared) and target.bulk_copies
+    known = (facts.plain or facts.prepared > 0) and target.bulk_copies
     return str(choices.get("emitter", "hopper" if known else "tilelang"))
 
 
 def is_prepared(facts: SweepFacts, choices: Fields, target: NvidiaTarget) -> bool:
     """Whether decays of channels take the form that the emitter "hopper" knows."""
-    return facts.prepared and emitter_of(facts, choices, target) == "hopper"
+    return facts.prepared > 0 and emitter_of(facts, choices, target) == "hopper"
 
 
 def sweep_space(facts: SweepFacts, target: NvidiaTarget) -> list[Fields]:
     """Emitters, chunks and columns of a program, whether they fit or not."""
     found: list[Fields] = []
     if (facts.plain or facts.prepared) and target.bulk_copies and (facts.whole % _HOPPER_CHUNK) == 0:
-        found += [{"emitter": "hopper", "block_q": _HOPPER_CHUNK, "block_kv": columns} for columns in (64, 128)]
+        found += [{"emitter": "hopper", "block_q": facts.prepared or _HOPPER_CHUNK, "block_kv": columns} for columns in (64, 128)]
     sizes = itertools.product((32, 64, 128), (32, 64, 128))
     found += [{"emitter": "tilelang", "block_q": chunk, "block_kv": columns} for chunk, columns in sizes]
     return [each for each in found if facts.whole % number(each, "block_q", 1) == 0 and facts.values % number(each, "block_kv", 1) == 0]
@@ -127,8 +129,11 @@ def _cost_prepared(facts: SweepFacts, choices: Fields, sizes: tuple[int, int], t
     """Of a program that prepares a chunk while it multiplies the one before; there is one schedule."""
     chunk, columns = sizes
     other = number(choices, "stages", 2) != 2 or number(choices, "residents", 1) != 1
-    shared = 4 * chunk * (2 * facts.keys + columns + chunk) + 16 * chunk * PANEL + 12 * chunk * PANEL
-    problem = "sweeps with decays of channels have one schedule" if other or chunk != _HOPPER_CHUNK else ""
+    if facts.factor:
+        shared = _AHEAD * chunk * (4 * facts.keys + 8 * columns) + 5632 * columns // 16
+    else:
+        shared = 4 * chunk * (2 * facts.keys + columns + chunk) + 16 * chunk * PANEL + 12 * chunk * PANEL
+    problem = "sweeps with decays of channels have one schedule" if other or chunk != facts.prepared else ""
     return Cost(shared, 160, 1, _cycles(facts, "hopper", sizes, 1, target, work), problem)
 
 

@@ -105,22 +105,37 @@ def _cumsum(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array
     return [np.cumsum(args[0][::step], axis=0)[::step]]
 
 
+def _sums_of_decays(op: ir.Operation, decays: Array) -> tuple[Array, Array, Array]:
+    """The log decays of a chunk from each position to each other one, [C, C, D], from the state before it to each, and to the one after."""
+    reverse, size = op.attributes["reverse"].value, len(decays)
+    # Sums from a step to another are added up one by one: differences of -inf would be NaN.
+    between = np.full((size, *decays.shape), -np.inf, decays.dtype)
+    for t in range(size):
+        for s in range(size):
+            first, last = (t, s) if reverse else (s, t)
+            if first <= last:
+                between[t, s] = decays[first + 1 : last + 1].sum(axis=0)
+    leave = np.stack([decays[t + 1 :].sum(axis=0) if reverse else decays[: t + 1].sum(axis=0) for t in range(size)])
+    enter = np.stack([decays[: s + 1].sum(axis=0) if reverse else decays[s + 1 :].sum(axis=0) for s in range(size)])
+    return between, leave, enter
+
+
 def _decay_channels(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     q, k, decays, count = args
-    reverse = op.attributes["reverse"].value
     present = np.arange(len(k)) < count
-    total = decays.sum(axis=0)
-    # Sums from a step to another are added up one by one: differences of -inf would be NaN.
-    between = np.zeros((len(q), len(k), q.shape[1]), decays.dtype)
-    for t in range(len(q)):
-        for s in range(len(k)):
-            first, last = (t, s) if reverse else (s, t)
-            between[t, s] = decays[first + 1 : last + 1].sum(axis=0) if first <= last else -np.inf
-    leave = np.stack([decays[t + 1 :].sum(axis=0) if reverse else decays[: t + 1].sum(axis=0) for t in range(len(q))])
-    enter = np.stack([decays[: s + 1].sum(axis=0) if reverse else decays[s + 1 :].sum(axis=0) for s in range(len(k))])
+    between, leave, enter = _sums_of_decays(op, decays)
     entering = np.where(present[:, None], k * np.exp(enter), 0)
     pairs = np.where(present, np.einsum("td,sd,tsd->ts", q, k, np.exp(between)), 0)
-    return [q * np.exp(leave), entering, pairs, np.exp(total)]
+    return [q * np.exp(leave), entering, pairs, np.exp(decays.sum(axis=0))]
+
+
+def _decay_values(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    scores, outside, v, decays, count = args
+    v = np.where((np.arange(len(v)) < count)[:, None], v, 0).astype(decays.dtype)
+    between, leave, enter = _sums_of_decays(op, decays)
+    own = np.diag(scores)
+    others = outside * np.exp(leave) + np.einsum("ts,sd,tsd->td", scores - np.diag(own), v, np.exp(between))
+    return [others, others + own[:, None] * v, v * np.exp(enter), np.exp(decays.sum(axis=0))]
 
 
 def _subview(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
@@ -180,6 +195,7 @@ RULES: dict[str, FrameRule] = {
     "scf.if": _if,
     "tile.cumsum": _cumsum,
     "tile.decay_channels": _decay_channels,
+    "tile.decay_values": _decay_values,
     "tile.dot": _dot,
     "tile.dot_add": _dot_add,
     "tile.dot_rescale": _dot_rescale,

@@ -1,0 +1,14 @@
+// Gradients of channels' decays: states every 512 positions where sweeps round nothing but the state, in 16 bits on chips with TMA.
+// RUN: attn-opt %inputs/linear/gla-half.mlir -p 'attn-differentiate{wrt=arg3},nvidia-choose-intervals' | FileCheck %s
+// RUN: attn-opt %inputs/linear/gla-half.mlir -p 'attn-differentiate{wrt=arg3},nvidia-choose-intervals{arch=sm_80}' | FileCheck %s --check-prefix=FEW
+// RUN: sed -e 's/x128/x96/g' %inputs/linear/gla-half.mlir | attn-opt -p 'attn-differentiate{wrt=arg3},nvidia-choose-intervals' | FileCheck %s --check-prefix=FEW
+// RUN: not attn-opt %inputs/linear/gla-half.mlir -p 'nvidia-choose-intervals{arch=sm_70}' 2>&1 | FileCheck %s --check-prefix=INVALID
+
+// CHECK-LABEL: @attention_bwd
+// CHECK-COUNT-3: interval = 512 : i64
+
+// FEW-LABEL: @attention_bwd
+// FEW-NOT:   interval = 512
+// FEW:       interval = 64 : i64
+
+// INVALID: error: nvidia-choose-intervals: `arch` must be one of sm_90a, sm_80, got 'sm_70'

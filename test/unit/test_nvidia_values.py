@@ -1,0 +1,99 @@
+"""Sweeps with decays of value channels on NVIDIA GPUs: which kernels are Hopper's, and the parts of their code."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia import compile as nvcc
+from attn_mlir.backends.nvidia.hopper.value_read import read_values
+from attn_mlir.backends.nvidia.hopper.value_sweep import emit_values, plan_values
+from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+from linear_programs import Linear
+from nvidia_fakes import set_apart
+
+_USUAL = {"channels": "value", "state": "vk", "factor": True, "interval": 512, "k": 128, "v": 128, "chunk": 0, "element": "bf16"}
+
+
+@contextmanager
+def scheduled(**fields: object) -> Iterator[ir.Operation]:
+    """The scheduled kernel of a program."""
+    program = Linear(**{**_USUAL, **fields})  # pyright: ignore[reportArgumentType]
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(program.text())
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        (kernel,) = module.body.operations
+        yield kernel.operation
+
+
+def emitter_of(kernel: ir.Operation) -> str:
+    return str(attributes.read(kernel, attributes.SCHEDULE)["emitter"])
+
+
+def code_of(**fields: object) -> KernelCode:
+    with scheduled(**fields) as kernel:
+        assert emitter_of(kernel) == "hopper"
+        return codegen.emit(kernel)
+
+
+@pytest.mark.parametrize("fields", [{"k": 96}, {"k": 256}, {"v": 96}, {"mods": True}, {"factor": False}])
+def test_other_kernels_are_left_to_others(fields: dict[str, object]) -> None:
+    with scheduled(interval=64, **fields) as kernel:
+        assert emitter_of(kernel) == "tilelang"
+
+
+def test_warpgroups_by_columns_of_v() -> None:
+    assert [code_of(v=v).threads for v in (64, 128, 192, 256)] == [256, 512, 256, 512]
+    # Only two warpgroups with states need more registers than all threads are launched with.
+    assert ["more_registers<144>" in code_of(v=v).source for v in (64, 128)] == [False, True]
+
+
+def test_rows_of_another_sequence_are_cut_off() -> None:
+    packed, alone = (code_of(offsets=offsets).source for offsets in (True, False))
+    assert packed.count("::cut(values, count, lane);") == 1 and packed.count("::cut(in + 4096 + n * 2048, count, lane);") == 1
+    assert "attn::named_sync(8 + turn, 64);" in packed and "::cut(" not in alone.partition('extern "C"')[2]
+
+
+def test_nothing_is_loaded_where_there_are_no_chunks() -> None:
+    """Of an empty sequence: what the copy engine is still writing when a kernel ends is lost to nobody knows whom."""
+    source = code_of().source
+    assert source.count(" load(") == 2 and "for (int n = 0; n < 5 && n < chunks; ++n) load(n);" in source
+    assert "if (half == 0 && lane == 0 && number + 5 < chunks) {" in source
+
+
+def test_programs_share_columns_of_every_tensor() -> None:
+    """Of 192 columns a program has 64."""
+    found = re.findall(r"tma_load\(in \+ \d+, &(\w+)_map_\w+, full, (\w+) \+ \d+,", code_of(v=192, initial=True).source)
+    assert [name for name, _ in found] == ["v", "factor_2", "decay", "decay"] and len({column for _, column in found}) == 1
+
+
+def test_there_is_one_schedule() -> None:
+    with scheduled() as kernel:
+        sweep = read_values(kernel)
+        assert sweep is not None and emit_values(sweep).shared_bytes <= TARGETS["sm_90a"].shared_bytes
+        with pytest.raises(UnsupportedError, match="one schedule"):
+            plan_values(kernel, TARGETS["sm_90a"], {"stages": 3})
+
+
+CASES = {
+    "both": {"direction": "forward", "initial": True},
+    "turned": {"direction": "backward", "element": "f16", "offsets": True, "initial": True, "final": True},
+}
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on the PATH")
+def test_products_are_not_serialised(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    set_apart(monkeypatch, tmp_path)  # pyright: ignore[reportArgumentType]
+    for binary in nvcc.compile_all([code_of(**fields) for fields in CASES.values()]):
+        assert binary.spills == 0 and not [text for text in binary.warnings if "C75" in text or "setmaxnreg" in text]
