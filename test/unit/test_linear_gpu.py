@@ -39,6 +39,11 @@ def inputs(t: int, dtype: torch.dtype = torch.bfloat16, heads: int = H) -> dict[
     return found | gates | {"dt": randn(B, t, H).sigmoid() * 0.3, "A": -randn(H).abs() - 0.3, "state": randn(B, H, K, V), "D": randn(H)}
 
 
+def bound(dtype: torch.dtype) -> float:
+    """What errors may be with inputs of a dtype."""
+    return BOUND_SINGLE if dtype == torch.float32 else BOUND
+
+
 def turned(x: torch.Tensor) -> torch.Tensor:
     return x.detach().cpu().double().transpose(1, 2) if x.dim() > 2 else x.detach().cpu().double()
 
@@ -108,16 +113,37 @@ def test_mamba2(dtype: torch.dtype) -> None:
         return y + x["v"] * x["D"][:, None], final.mT
 
     found = compare(run, known, inputs(300, dtype, heads=1), "q k v dt A D state")
-    single = dtype == torch.float32
     # One number a head, the sum over all positions, which may cancel.
-    assert found.pop("d A") < (2e-5 if single else BOUND), found
-    assert max(found.values()) < (BOUND_SINGLE if single else BOUND), found
+    assert found.pop("d A") < (2e-5 if dtype == torch.float32 else BOUND), found
+    assert max(found.values()) < bound(dtype), found
 
 
-def test_the_engine() -> None:
+def test_the_same_bits_in_every_run() -> None:
+    """dA and d D add up what all positions give; the kernels but those of these sums are those of `test_mamba2`."""
+    x, weights = inputs(300, torch.float32, heads=1), torch.randn(B, 300, H, V, device="cuda")
+    mine = {n: x[n].clone().requires_grad_() for n in ("q", "k", "v", "dt", "A", "D", "state")}
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        v, dt, a, k, q = (mine[n] for n in ("v", "dt", "A", "k", "q"))
+        y, _ = mamba2(v, dt, a, k, q, 256, D=mine["D"], initial_states=mine["state"].mT, return_final_states=True)
+        return torch.autograd.grad(y, list(mine.values()), weights)
+
+    usual = gradients()
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = gradients(), gradients()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for name, a, b, known in zip(mine, first, second, usual, strict=True):
+        assert torch.equal(a, b), name
+        assert error(a.cpu(), known.cpu().double()) < (2e-5 if name == "A" else BOUND_SINGLE), name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_engine(dtype: torch.dtype) -> None:
     t = 200
-    x = inputs(t, heads=1)
-    metas = [meta_tensor(B, heads, t, dim, dtype=torch.bfloat16) for heads, dim in ((1, K), (1, K), (H, V))]
+    x = inputs(t, dtype, heads=1)
+    metas = [meta_tensor(B, heads, t, dim, dtype=dtype) for heads, dim in ((1, K), (1, K), (H, V))]
     mod = LinearAttentionEngine(
         metas,
         decay_mod=lambda g, custom_io: g * custom_io.input_tensors["A"],
@@ -127,22 +153,23 @@ def test_the_engine() -> None:
     q, k, v, dt = (x[n].transpose(1, 2) for n in ("q", "k", "v", "dt"))
     o = mod(q, k, v, dt, x["A"][None], dt)
     d, a = turned(x["dt"]), turned(x["A"])
-    assert error(o.cpu(), reference(turned(x["q"]), turned(x["k"]), turned(x["v"]) * d[..., None], d * a[:, None])[0]) < BOUND
+    assert error(o.cpu(), reference(turned(x["q"]), turned(x["k"]), turned(x["v"]) * d[..., None], d * a[:, None])[0]) < bound(dtype)
 
 
-def test_sequences_in_one_and_their_steps() -> None:
-    x, bounds = {n: value[:1] if value.dim() > 2 else value for n, value in inputs(260).items()}, [0, 64, 64, 191, 260]
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_sequences_in_one_and_their_steps(dtype: torch.dtype) -> None:
+    x, bounds = {n: value[:1] if value.dim() > 2 else value for n, value in inputs(260, dtype).items()}, [0, 64, 64, 191, 260]
     q, k, v, g = (x[n].transpose(1, 2) for n in ("q", "k", "v", "g"))
     offsets = torch.tensor(bounds, device="cuda", dtype=torch.int32)
     o, final = linear_attention(q, k, v, g, cu_seqlens=offsets, output_final_state=True)
     known, states = reference(*(turned(x[n]) for n in ("q", "k", "v", "g")), cu_seqlens=bounds)
-    assert error(o.cpu(), known) < BOUND
-    assert error(final.cpu(), states) < BOUND
+    assert error(o.cpu(), known) < bound(dtype)
+    assert error(final.cpu(), states) < bound(dtype)
     state, steps = None, []
     for i in range(191, 200):
         step, state = linear_attention_step(q[:, :, i], k[:, :, i], v[:, :, i], g[:, :, i], state)
         steps.append(step)
-    assert error(torch.stack(steps, 2).cpu(), known[:, :, 191:200]) < BOUND
+    assert error(torch.stack(steps, 2).cpu(), known[:, :, 191:200]) < bound(dtype)
 
 
 def test_compiled_by_torch() -> None:
