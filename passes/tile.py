@@ -49,7 +49,8 @@ class Tile(Pass):
     make products, whose differences are gradients), and products of tiles beyond. With `widen`, products of linear attention multiply
     scores even where its inputs have 16 bits. With `flushing`, products take numbers below 2^-14 in f16 as 0: then weights of a sweep with
     products of its output (not where channels have decays), and what enters the state of a backward sweep, are two tiles, rounded and what
-    that leaves out. In bf16 such a sweep always has two tiles of weights, and where channels of v have decays, of v times weights.
+    that leaves out. Sweeps with products of bf16 always have two tiles of weights; where channels of v have decays, all that
+    round to 16 bits have two of v times weights.
     With the function attribute `tile.decay_channels`, what decays of key channels make of a chunk is one op of that name, or of value
     channels, in sweeps with products, `tile.decay_values`.
     With `exact-carry`, the factor of a state behind a chunk has the type of those sums, too, and is not rounded to that of scores.

@@ -132,9 +132,8 @@ class ChunkBlock:
         self.two_pieces = is_exact(op) and self.element != self.score
         # Small weights of f16 would be gone where products flush them, and a state that all of the sequence's decays lie before.
         flushed = choices.flushing and isinstance(self.element, ir.F16Type)
-        # So few digits as bf16 has are too few for weights, and for values times theirs, where sums of products nearly cancel.
-        self.whole_values = self.two_pieces and isinstance(self.element, ir.BF16Type)
-        self._whole_weights = self.whole_values or (self.two_pieces and flushed)
+        # bf16 has too few digits for weights where sums of products nearly cancel.
+        self._whole_weights = self.two_pieces and (flushed or isinstance(self.element, ir.BF16Type))
         self._whole_state = self.two_pieces or (flushed and not self.forward)
         self._crossing = "crossing" in op.attributes
         self._at_once = choices.at_once

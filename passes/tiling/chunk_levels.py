@@ -78,7 +78,7 @@ class Levels:
         forward = block.forward
         # What is added is scaled by at most 1 and rounded: seen from the position of its block that is next to the other one.
         of_v = self._scaling(v, lambda s, d: decays.weight(self._pivot(s, h, not forward, not forward), s, d))
-        first, *rests = block.pieces(list(ir.RankedTensorType(v.type).shape), of_v, block.whole_values)
+        first, *rests = block.pieces(list(ir.RankedTensorType(v.type).shape), of_v, block.two_pieces)
 
         def far(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             level = arith.AndIOp(decays.present(i, j), self._differ_in(i, j, h)).result

@@ -66,11 +66,11 @@ def test_decays_of_channels_print(direction: str, channels: str) -> None:
 
 @pytest.mark.parametrize(("element", "lifted"), [("f16", 1), ("bf16", 0)])
 def test_what_rounding_leaves_is_multiplied_lifted(element: str, lifted: int) -> None:
-    """Of the state, and of what enters it: 2^11 times as large as it is, where f16 would have few digits of it left."""
+    """Of the state, of what enters it, and of v times weights: 2^11 times as large as it is, where f16 would have few digits of it left."""
     program = Linear(chunk=32, channels="value", state="vk", direction="backward", factor=True, interval=64, k=64, v=64, element=element)
     with sweep(program) as kernel:
         text = program_of(kernel).text
-    assert text.count('* 2048.0, "float16")') == text.count("] * 2048.0\n") == text.count(f"] * {1 / 2048}\n") == 2 * lifted
+    assert text.count('* 2048.0, "float16")') == text.count("] * 2048.0\n") == text.count(f"] * {1 / 2048}\n") == 3 * lifted
 
 
 def test_tiles_that_are_multiplied_once_share_memory() -> None:
