@@ -171,5 +171,12 @@ def test_inductor(function: Callable[..., Any]) -> None:
     x = {name: value.requires_grad_() for name, value in inputs().items()}
     with torch._inductor.config.patch(force_disable_caches=True):  # a cached graph knows the strides of an earlier version
         results = torch.compile(function, fullgraph=True)(x)  # which checks the strides of what operators give
-    results[0].square().sum().backward()
+        results[0].square().sum().backward()
     assert all(torch.equal(a, b) for a, b in zip(results, function(x), strict=True))
+
+
+def test_gradients_have_the_order_of_the_layout() -> None:
+    """Those of [B, T, H, D]: of decays of channels, too, without a copy to another order and back."""
+    x = {name: value.transpose(1, 2).contiguous().requires_grad_() for name, value in inputs().items() if name in "qkvg"}
+    found = torch.autograd.grad(attn_mlir.gla(x["q"], x["k"], x["v"], x["g"])[0].sum(), list(x.values()))
+    assert all(gradient.is_contiguous() for gradient in found)

@@ -124,9 +124,10 @@ def spread(
 
 
 def empty_gradients(inputs: Sequence[Tensor], captures: Sequence[Tensor], program: str, wrt: str, layout: str) -> list[Tensor]:
-    """Empty gradients of what `wrt` names: those of q, k and v in the memory order of `layout`, those of captures dense."""
-    likes = zip(programs.find(program).wanted(wrt), named_tensors(inputs, captures, program, wrt), strict=True)
-    return [empty([(t.shape, t.dtype)], t.device, layout if place < 3 else "bhsd")[0] for place, t in likes]
+    """Empty gradients of what `wrt` names, in the memory order of `layout` or dense (`Program.follows_layout`)."""
+    found = programs.find(program)
+    likes = zip(found.wanted(wrt), named_tensors(inputs, captures, program, wrt), strict=True)
+    return [empty([(t.shape, t.dtype)], t.device, layout if found.follows_layout(place) else "bhsd")[0] for place, t in likes]
 
 
 def empty(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.device, layout: str) -> list[Tensor]:

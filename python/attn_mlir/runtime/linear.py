@@ -25,11 +25,11 @@ class LinearRun:
 
     Long sequences are computed by what `split` makes of a number: the program that sweeps segments of so many positions at the same time.
     `segment` is this number, 0 for none, None for what the device would rather have.
-    `kept` are the results whose memory has the order of the layout; the others are contiguous.
+    `ordered` numbers the results whose memory has the order of the layout where they have a head's columns; the others are contiguous.
     """
 
     program: driver.Program
-    kept: int
+    ordered: tuple[int, ...]
     state_result: int | None
     """Which result, where there are no positions, is what the input `state_source` is: the state does not change then."""
     state_source: int | None
@@ -40,7 +40,7 @@ class LinearRun:
         """See `driver.Program.run`."""
         if 0 not in (*inputs[0].shape[:3], inputs[2].shape[1]):
             made = self._chosen(inputs).run(inputs, layout)
-            return [result if i < self.kept else result.contiguous() for i, result in enumerate(made)] if layout == "bshd" else made
+            return [_in_order(result, i in self.ordered) for i, result in enumerate(made)] if layout == "bshd" else made
         results = [torch.zeros(tuple(shape), dtype=dtype, device=inputs[0].device) for shape, dtype in self.results(inputs)]
         if self.state_result is not None and self.state_source is not None:
             results[self.state_result].copy_(inputs[self.state_source])
@@ -63,6 +63,11 @@ class LinearRun:
     def stages(self) -> dict[str, str]:
         """See `driver.Program.stages`; those of segments where their length is given."""
         return (self.split(self.segment) if self.segment else self.program).stages()
+
+
+def _in_order(result: torch.Tensor, follows: bool) -> torch.Tensor:
+    """A result in the memory order of [B, T, H, D] where it `follows` that layout and has rank 4, contiguous where not."""
+    return result.transpose(1, 2).contiguous().transpose(1, 2) if follows and result.dim() == 4 else result.contiguous()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,12 +134,12 @@ class LinearProgram(Program):
         made, segment = compile_for(0), 0 if "cu_seqlens" in self.inputs else self.segment
         initial = 3 + self.inputs.index("initial_state") if "initial_state" in self.inputs else None
         if function != "bwd":
-            return LinearRun(made, 1, 1 if self.outputs else None, initial, segment, compile_for)
+            return LinearRun(made, (0,), 1 if self.outputs else None, initial, segment, compile_for)
         ordered = sorted(self.position(name) for name in names)
-        kept = sum(position < 3 for position in ordered)
+        follow = tuple(number for number, position in enumerate(ordered) if self.follows_layout(position))
         # The gradient of the final state comes last of all arguments.
         target = ordered.index(initial) if initial in ordered and self.outputs else None
-        return LinearRun(made, kept, target, -1, segment, compile_for)
+        return LinearRun(made, follow, target, -1, segment, compile_for)
 
     def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
         """See `Program.sizes`; H is the number of heads of v and o."""
@@ -143,6 +148,10 @@ class LinearProgram(Program):
     def ordered(self, results: int) -> int:
         """See `Program.ordered`; a state has no positions."""
         return 1
+
+    def follows_layout(self, place: int) -> bool:
+        """See `Program.follows_layout`; a decay for each position and channel is one of q's kind."""
+        return super().follows_layout(place) or self.inputs[place - 3 : place - 2] == ("decay",)
 
     def is_empty(self, sizes: dict[str, int]) -> bool:
         """See `Program.is_empty`; without positions there is still a final state."""

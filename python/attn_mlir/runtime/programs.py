@@ -107,6 +107,10 @@ class Program:
         """The name by which derivatives know argument `position`: q, k, v, arg3..."""
         return _INPUTS[position] if position < 3 else f"arg{position}"
 
+    def follows_layout(self, place: int) -> bool:
+        """Whether the gradient of argument number `place` has the memory order of the layout, as those of q, k and v; others are dense."""
+        return place < len(_INPUTS)
+
     def position(self, name: str) -> int:
         """The inverse of `argument`."""
         return _INPUTS.index(name) if name in _INPUTS else int(name[3:])
