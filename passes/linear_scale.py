@@ -59,7 +59,7 @@ def multiplies_rows(mod: ir.Operation) -> bool:
     """Whether a mod of q, k or v multiplies each row by one number: x times, or divided by, what depends on neither x nor the channel."""
     block = block_of(mod)
     x, *_, channel = block.arguments
-    of_x, of_channel = _reached(block, x), _reached(block, channel)
+    of_x, of_channel = reached(block, x), reached(block, channel)
     value = list(block.operations)[-1].operation.operands[0]
     while value != x:
         op = maker(value, "arith.mulf", "arith.divf", "arith.negf")
@@ -74,7 +74,7 @@ def multiplies_rows(mod: ir.Operation) -> bool:
     return True
 
 
-def _reached(block: ir.Block, source: ir.Value) -> set[ir.Value]:
+def reached(block: ir.Block, source: ir.Value) -> set[ir.Value]:
     """An argument of a piece and the values of the piece that are computed from it."""
     found = {source}
     for op in [view.operation for view in block.operations]:

@@ -19,7 +19,8 @@ from attn_mlir.passes.differentiation.host import Host
 from attn_mlir.passes.differentiation.linear_backward import Backward
 from attn_mlir.passes.differentiation.linear_check import LinearCertificate, certified
 from attn_mlir.passes.differentiation.linear_model import LinearModel, LinearPrimal
-from attn_mlir.passes.regions import clone_op, find_all
+from attn_mlir.passes.linear_scale import reached
+from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
 
 def refused(primal: LinearPrimal) -> tuple[ir.Operation, str] | None:
@@ -42,10 +43,24 @@ def refused(primal: LinearPrimal) -> tuple[ir.Operation, str] | None:
 
 
 def usual_interval(primal: LinearPrimal) -> int:
-    """Positions between the states of which the decays' gradient is made: more for 16 bits, which need less; few for decays of channels."""
+    """Positions between the states of which the decays' gradient is made: more for 16 bits, which need less; few for decays of channels.
+
+    Fewer for bf16 where the gradient is summed up over all positions: that of numbers which several of them read. What two pieces of bf16
+    leave of states makes errors there that add up from position to position.
+    """
     element = ir.RankedTensorType(primal.attention.operands[0].type).element_type
-    half = isinstance(element, (ir.F16Type, ir.BF16Type))
-    return 512 if half and primal.choice("channels") == "none" else 64
+    if primal.choice("channels") != "none" or not isinstance(element, (ir.F16Type, ir.BF16Type)):
+        return 64
+    return 256 if isinstance(element, ir.BF16Type) and _shares_numbers(primal) else 512
+
+
+def _shares_numbers(primal: LinearPrimal) -> bool:
+    """Whether `attn.decay` reads elements of tensors at places that do not depend on the position."""
+    found = piece(primal.attention, "attn.decay")
+    if found is None:
+        return False
+    of_position = reached(block_of(found), block_of(found).arguments[3])
+    return any(not any(index in of_position for index in read.operands) for read in find_all(found, "tensor.extract"))
 
 
 @dataclass(eq=False)

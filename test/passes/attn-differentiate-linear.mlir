@@ -32,6 +32,12 @@
 // SCALE:         "attn.linear_attention"(%k, %q, %do, {{.*}}, %d_final_state) ({
 // SCALE-NEXT:      "attn.key"
 // SCALE-NOT:     attn.elements
+// RUN: sed -e 's/x16xf32>/x16xbf16>/g' -e 's/x8xf32>/x8xbf16>/g' %inputs/linear/mamba2.mlir | attn-opt -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=SUMS
+// RUN: sed -e 's/x16xf32>/x16xf16>/g' -e 's/x8xf32>/x8xf16>/g' %inputs/linear/mamba2.mlir | attn-opt -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=HALF-SUMS
+
+// In bf16 gradients of numbers that all positions read have states more often.
+// SUMS-COUNT-2: interval = 256 : i64
+// HALF-SUMS-COUNT-2: interval = 512 : i64
 // HALF-COUNT-2: interval = 512 : i64
 // HALF:         "attn.decay_gradient"({{.*}}) {interval = 512 : i64, rows = 64 : i64}
 // Without differences: all three know it, and chunks are intervals.
