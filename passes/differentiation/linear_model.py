@@ -96,20 +96,24 @@ class LinearModel:
         Of a q that decays by exp(-10), scaled by K^-0.5, f16 has few digits left, and the gradient of the initial state may be made of
         nothing else. None for other types and scales, and where the sweep has its states together with that of dk.
         """
-        half = isinstance(ir.RankedTensorType(self.primal.operands["q"].type).element_type, ir.F16Type)
         wanted = self.primal.operands.get("initial_state") in self.chosen
-        return small_scale(self.primal.attention) if half and wanted and not self.crossing else None
+        return small_scale(self.primal.attention) if self._is_f16 and wanted and not self.crossing else None
+
+    @property
+    def _is_f16(self) -> bool:
+        return isinstance(ir.RankedTensorType(self.primal.operands["q"].type).element_type, ir.F16Type)
 
     @cached_property
     def kept(self) -> dict[str, ir.Operation]:
         """The mods that multiply rows: sweeps do so, too, and need no tensor of such products.
 
-        Not those of q and k where `crossing` products are made of what they make.
+        Not those of q and k where `crossing` products are made of what they make, nor where products make gradients of decays in f16:
+        weighted pairs, rounded, are the same numbers in the sweeps for dq and dk only where all that multiplies them is.
         """
         linear = self.primal.attention
         if self.primal.choice("channels") != "none":
             return {}
-        roles = ["v"] if self.crossing and self.decay_wanted() else list(self.mods.of)
+        roles = ["v"] if (self.crossing or self._is_f16) and self.decay_wanted() else list(self.mods.of)
         found = {role: piece(linear, PIECES[role]) for role in roles if role in self.mods.of}
         return {role: mod for role, mod in found.items() if mod is not None and multiplies_rows(mod)}
 

@@ -6,7 +6,8 @@
 // RUN: sed -e 's/0.25 :/0.0078125 :/' %t.mlir | attn-opt -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=USUAL
 // RUN: sed -e 's/"none"/"key"/' -e 's/<?x?x?xf32>/<?x?x?x16xf32>/g' %t.mlir | attn-opt -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=CHANNELS
 // RUN: sed -e 's/"attn.query"/"attn.key"() ({ ^bb0(%%x: f32, %%b: index, %%h: index, %%t: index, %%d: index): %%i = arith.index_cast %%t : index to i64 %%f = arith.sitofp %%i : i64 to f32 %%y = arith.mulf %%x, %%f : f32 "attn.yield"(%%y) : (f32) -> () }) : () -> () &/' %t.mlir > %t-rows.mlir
-// RUN: attn-opt %t-rows.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=ROWS
+// RUN: attn-opt %t-rows.mlir -p 'attn-differentiate{functions=bwd only=true wrt=v+arg4}' | FileCheck %s --check-prefix=ROWS
+// RUN: attn-opt %t-rows.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=TENSOR
 // RUN: attn-run %t-rows.mlir --q-len 9 -p 'attn-differentiate,attn-simplify,attn-chunk-rewrite{chunk=4}' | FileCheck %s --check-prefix=SAME
 
 // Factors of rows of k are multiplied by it.
@@ -18,6 +19,15 @@
 // ROWS-NEXT:         arith.mulf %[[K]],
 // ROWS-NOT:        "attn.key"
 // SAME: PASS
+
+// Not where decays have a gradient, which is made of products of both sweeps: k is a tensor of its own there.
+// TENSOR:        "attn.elements"(%k)
+// TENSOR:        %[[K:.*]] = "attn.collect"
+// TENSOR:        "attn.linear_attention"(%v, %do, %q, {{.*}}, %d_final_state, %[[K]])
+// TENSOR:        "attn.linear_attention"(%[[K]], %q, %do, {{.*}}) ({
+// TENSOR-NEXT:     "attn.query"
+// TENSOR-NEXT:     ^bb0
+// TENSOR-NEXT:       arith.constant 2.500000e-01 : f32
 
 // CHECK:         "attn.linear_attention"(%v, %do, %q, {{.*}}, %d_final_state, %k) ({
 // CHECK-NEXT:      "attn.key"
