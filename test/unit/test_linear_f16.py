@@ -1,4 +1,4 @@
-"""Gradients of linear attention over f16 where little is left of a state, kernel by kernel as the evaluator runs them."""
+"""Gradients of linear attention over f16 where roundings matter, kernel by kernel as the evaluator runs them."""
 
 from pathlib import Path
 
@@ -36,3 +36,33 @@ def test_the_gradient_of_an_initial_state_of_which_little_is_left(channels: str)
         gradients = [torch.from_numpy(do), torch.from_numpy(last.astype(np.float32))]
         (made,) = program.run([*map(torch.from_numpy, (q, k, v)), *given, *outputs, *gradients])
     assert error(made, exact[4].grad) < 2e-3
+
+
+def test_gradients_of_decays_where_rows_of_q_and_k_have_factors() -> None:
+    """They are differences of products of two sweeps, whose roundings are the same."""
+    begin, end = HALF.index('"attn.query"'), HALF.index("}) {heads")
+    text = HALF[:begin] + row_mod("query", "left") + row_mod("key", "right") + HALF[end:]
+    text = text.replace(f"x{K}x{V}xf32>)", f"x{K}x{V}xf32>, %left: tensor<?x?x?xf32>, %right: tensor<?x?x?xf32>)", 1)
+    random, length = np.random.default_rng(0), 600
+    q, k, v, do = (torch.from_numpy(random.normal(size=(1, 2, length, columns))).half() for columns in (K, K, V, V))
+    decay, left, right = (torch.from_numpy(random.uniform(*ends, (1, 2, length))).float() for ends in ((-2, 0), (0.5, 1.5), (0.5, 1.5)))
+    state, zeros, exact = torch.zeros(1, 2, K, V), torch.zeros_like(v), decay.double().requires_grad_()
+    o, _ = reference(q.double() * left.double().unsqueeze(3), k.double() * right.double().unsqueeze(3), v.double(), exact)
+    (known,) = torch.autograd.grad(o, exact, do.double())
+    with ir.Context() as context:
+        load_all(context)
+        program = Evaluated(text, 0, "bwd", ("arg3",), rounding=True, segment=0)
+        (made,) = program.run([q, k, v, decay, state, left, right, zeros, state, do, state])
+    assert error(made, known) < 1e-3
+
+
+def row_mod(name: str, captured: str) -> str:
+    """A mod that multiplies rows by a captured tensor."""
+    return f"""
+    "attn.{name}"() ({{
+    ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):
+      %row = tensor.extract %{captured}[%b, %h, %t] : tensor<?x?x?xf32>
+      %y = arith.mulf %x, %row : f32
+      "attn.yield"(%y) : (f32) -> ()
+    }}) : () -> ()
+  """
