@@ -25,13 +25,20 @@ from nvidia_fakes import set_apart
 _USUAL = {"channels": "value", "state": "vk", "factor": True, "interval": 512, "k": 128, "v": 128, "chunk": 0, "element": "bf16"}
 
 
+def text_of(rows: bool = True, **fields: object) -> str:
+    """A program, which returns o only with `rows`."""
+    first, *lines, last, end = Linear(**{**_USUAL, **fields}).text().strip().splitlines()  # pyright: ignore[reportArgumentType]
+    if not rows:
+        first, last = re.sub(r"-> \(\S+ ", "-> (", first), re.sub(r"%r0, |(?<=: )\S+ ", "", last)
+    return "\n".join([first, *lines, last, end])
+
+
 @contextmanager
 def scheduled(**fields: object) -> Iterator[ir.Operation]:
     """The scheduled kernel of a program."""
-    program = Linear(**{**_USUAL, **fields})  # pyright: ignore[reportArgumentType]
     with ir.Context() as context:
         load_all(context)
-        module = ir.Module.parse(program.text())
+        module = ir.Module.parse(text_of(**fields))  # pyright: ignore[reportArgumentType]
         Pipeline.parse(pipeline.KERNEL, registry()).run(module)
         (kernel,) = module.body.operations
         yield kernel.operation
@@ -57,6 +64,13 @@ def test_warpgroups_by_columns_of_v() -> None:
     assert [code_of(v=v).threads for v in (64, 128, 192, 256)] == [256, 512, 256, 512]
     # Only two warpgroups with states need more registers than all threads are launched with.
     assert ["more_registers<144>" in code_of(v=v).source for v in (64, 128)] == [False, True]
+
+
+def test_products_alone() -> None:
+    """As where only what decays capture has a gradient."""
+    both, alone = (code_of(rows=rows).source.partition('extern "C"')[2] for rows in (True, False))
+    assert all("to_products[0] = product.x" in source for source in (both, alone))
+    assert "rows.whole(" in both and "rows.whole(" not in alone and "rows_place" not in alone
 
 
 def test_rows_of_another_sequence_are_cut_off() -> None:
@@ -88,6 +102,7 @@ def test_there_is_one_schedule() -> None:
 
 CASES = {
     "both": {"direction": "forward", "initial": True},
+    "alone": {"rows": False},
     "turned": {"direction": "backward", "element": "f16", "offsets": True, "initial": True, "final": True},
 }
 

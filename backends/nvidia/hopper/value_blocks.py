@@ -10,7 +10,6 @@ from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
 from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL, bind_position
 from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SCORES, SLOTS, TURNS, ValueLayout
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueSweep
-from attn_mlir.mlir import ir
 
 _AHEAD = SLOTS - 2
 """Blocks from one that is done to the one that is loaded then: the slot is that of the block two before."""
@@ -71,7 +70,7 @@ class BlockPrinter:
     def _declare_outputs(self) -> None:
         """Where this lane's columns of o and of products are in memory, and whether they are neighbours there at an even place."""
         core, writer = self._core, self._core.writer
-        for name, store in self._outputs():
+        for name, store in self._sweep.outputs.items():
             view = view_of(store.operands[1])
             first = f"{core.value(view.column)} + " if view.column is not None else ""
             batch, head = (core.value(value) for value in list(store.operands)[2:4])
@@ -82,9 +81,6 @@ class BlockPrinter:
                 f"auto *const {name}_place = &{element};",
                 f"const bool {name}_pairs = {column} == 1 && {row} % 2 == 0 && reinterpret_cast<uintptr_t>({name}_place) % {size} == 0;",
             )
-
-    def _outputs(self) -> tuple[tuple[str, ir.Operation], ...]:
-        return ("products", self._sweep.products), ("rows", self._sweep.store)
 
     def _cut(self) -> None:
         """Rows of k and v that belong to the next sequence are 0: infinities, say, must not meet zeros."""
@@ -127,16 +123,16 @@ class BlockPrinter:
         writer.line("rows.add_outside(exchanged, lane);")
         with core.unrolled("r", BLOCK), core.scope("if (r < count)"):
             factors = f"in + {layout.tiles['factor']} + half * {BLOCK_PANEL}"
-            writer.line(f"const float2 product = rows.product({factors}, lane, r), row = rows.whole(values, scores, lane, r);")
+            of = {"products": f"product = rows.product({factors}, lane, r)", "rows": "row = rows.whole(values, scores, lane, r)"}
+            writer.line(f"const float2 {', '.join(of[name] for name in sweep.outputs)};")
             begin = core.value(sweep.begin)
-            for name, store in self._outputs():
+            for name, store in sweep.outputs.items():
                 argument = view_of(store.operands[1]).argument
                 along, across = (core.arguments.stride(argument, dim) for dim in (2, 3))
                 writer.line(f"auto *const to_{name} = {name}_place + ({begin} + r) * {along};")
-                pair = "product" if name == "products" else "row"
-                pack = PANELS[sweep.element]
+                pair = of[name].partition(" ")[0]
                 words = f"*reinterpret_cast<float2 *>(to_{name}) = {pair};"
                 if name == "rows":
-                    words = f"*reinterpret_cast<uint32_t *>(to_{name}) = attn::{pack}({pair}.x, {pair}.y);"
+                    words = f"*reinterpret_cast<uint32_t *>(to_{name}) = attn::{PANELS[sweep.element]}({pair}.x, {pair}.y);"
                 writer.line(f"if ({name}_pairs) {words}")
                 writer.line(f"else to_{name}[0] = {pair}.x, to_{name}[{across}] = {pair}.y;")

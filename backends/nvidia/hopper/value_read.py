@@ -18,7 +18,7 @@ BLOCK = 16
 class ValueSweep(Frame):
     """One kernel. `made` is its `tile.decay_values`, `steps` the map of log decays, of tiles that `decays` loads (None: of none).
 
-    `store` puts rows of o in memory, `products` those of `factor` times what other positions give.
+    `store` puts rows of o in memory (None: they are of no use), `products` those of `factor` times what other positions give.
     """
 
     made: ir.Operation
@@ -26,7 +26,7 @@ class ValueSweep(Frame):
     factor: Input
     steps: ir.Operation
     decays: ir.Operation | None
-    store: ir.Operation
+    store: ir.Operation | None
     products: ir.Operation
 
     @property
@@ -38,6 +38,11 @@ class ValueSweep(Frame):
     def inputs(self) -> dict[str, Input]:
         """The tiles of 16 bits that a chunk loads, by name."""
         return {"q": self.q, "k": self.k, "v": self.v, "factor": self.factor}
+
+    @property
+    def outputs(self) -> dict[str, ir.Operation]:
+        """The stores of a chunk, by name."""
+        return {"products": self.products, **({} if self.store is None else {"rows": self.store})}
 
     @property
     def lifted(self) -> bool:
@@ -71,8 +76,9 @@ def _read(kernel: ir.Operation) -> ValueSweep:
     need(flag(following, "transpose_a") and not flag(following, "transpose_b"))
     left_out = rests((first, added, 1), (following, last, 0))
     stores = {op.operands[0]: op for op in inner if op.name == "tile.store" and op.operands[0] not in (state, last.results[0])}
-    need(len(stores) == 2 and rows in stores)
-    products = next(store for value, store in stores.items() if value != rows)
+    store = stores.pop(rows, None)
+    need(len(stores) == 1)
+    (products,) = stores.values()
     factor, product = _factor(products.operands[0], others)
     steps = made(decays, "tile.map")
     loaded = sources(steps, 2)
@@ -82,9 +88,9 @@ def _read(kernel: ir.Operation) -> ValueSweep:
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(k), v=input_of(v),
         packed=is_packed(kernel), transposed=True, states=states, branch=branch, final=final_of(operations(body(kernel)), loop),
         made=found[0], q=input_of(q), factor=input_of(factor), steps=steps,
-        decays=made(loaded[0], "tile.load") if loaded else None, store=stores[rows], products=products,
+        decays=made(loaded[0], "tile.load") if loaded else None, store=store, products=products,
     )  # fmt: skip
-    used = [found[0], pairs, first, added, held, following, last, whole, *left_out, product, *stores.values(), steps]
+    used = [found[0], pairs, first, added, held, following, last, whole, *left_out, product, *sweep.outputs.values(), steps]
     used += [branch if branch is not None else states, sweep.decays, *(each.load for each in sweep.inputs.values())]
     _check(sweep, inner, [op for op in used if op is not None])
     need(sweep.count == count and len(left_out) == 2)
@@ -107,11 +113,11 @@ def _factor(products: ir.Value, others: ir.Value) -> tuple[ir.Value, ir.Operatio
 
 def _check(sweep: ValueSweep, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
     """Sizes and types are those of the generated code, and no op of the loop is left over."""
-    loads, stores = [each.load for each in sweep.inputs.values()], [sweep.store, sweep.products]
+    loads, stores = [each.load for each in sweep.inputs.values()], list(sweep.outputs.values())
     tiles = [ir.RankedTensorType(load.results[0].type) for load in loads]
-    kinds = {str(type_.element_type) for type_ in tiles} | {str(ir.MemRefType(sweep.store.operands[1].type).element_type)}
-    need(len(kinds) == 1 and sweep.element in ("f16", "bf16"))
-    need(str(ir.MemRefType(sweep.products.operands[1].type).element_type) == "f32")
+    need(len({str(type_.element_type) for type_ in tiles}) == 1 and sweep.element in ("f16", "bf16"))
+    written = {name: str(ir.MemRefType(store.operands[1].type).element_type) for name, store in sweep.outputs.items()}
+    need(written["products"] == "f32" and written.get("rows", sweep.element) == sweep.element)
     need(all(type_.shape[0] == BLOCK for type_ in tiles) and sweep.keys in KEYS and sweep.values in VALUES)
     need(all(not each.factors and each.mod is None for each in sweep.inputs.values()))
     if sweep.decays is not None:
