@@ -1,7 +1,5 @@
 """The pipelines of the NVIDIA backend as text."""
 
-from attn_mlir.backends.program import OUTLINE
-
 KERNEL = (
     "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,"
     "attn-tile{block-q=128 block-kv=128 whole=true sub-chunk=4 prefix=wider},canonicalize,cse,gpu-keep-max,gpu-narrow-comparisons,"
@@ -13,4 +11,4 @@ KERNEL = (
 
 def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
-    return f"nvidia-choose-intervals{{arch={arch}}},{OUTLINE}"
+    return f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,attn-outline"
