@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.target import CpuTarget
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import arith, ir
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class RowPairs:
 class RowMajor:
     """A tile [rows, columns] (or [columns], one row); `kept` is the element type in the buffer, where rows are `width` elements apart.
 
-    One that may lie in memory has rows that are `stride` elements (i64) apart, aligned as its elements only.
+    One that may lie in memory has rows that are `stride` elements (i64) apart, aligned as its elements only. One in bands of `band`
+    columns, a power of two, has `height` rows of the first band behind one another, then those of the next.
     """
 
     address: ir.Value
@@ -72,11 +73,17 @@ class RowMajor:
     columns: int
     width: int
     stride: ir.Value | None = None
+    band: int = 0
+    height: int = 0
 
     def at(self, row: ir.Value | None, column: ir.Value) -> ir.Value:
         """Address of an element."""
         offset = emit.to_i64(column)
-        if row is not None:
+        if row is not None and self.band:
+            inside = arith.AndIOp(offset, emit.integer(self.band - 1)).result
+            before = emit.mul(arith.SubIOp(offset, inside).result, emit.integer(self.height))
+            offset = emit.add(emit.add(before, emit.mul(emit.to_i64(row), emit.integer(self.band))), inside)
+        elif row is not None:
             apart = emit.integer(self.width) if self.stride is None else self.stride
             offset = emit.add(emit.mul(emit.to_i64(row), apart), offset)
         return emit.element_pointer(self.address, offset, self.kept)

@@ -8,6 +8,10 @@ from attn_mlir.passes.tiling.scalars import known_index
 _LINE = 64
 _CYCLES = 8
 """Cycles of a product for each line: what more of them cannot be asked for without waiting."""
+_AT_ONCE = 4
+"""Lines asked for one after another: some more of them, from far away, and what is behind them waits."""
+_SHORTEST = 16
+"""Steps of a piece of a product between requests."""
 
 
 def announce(context: Context, op: ir.Operation, memory: Memory, address: ir.Value, shape: tuple[int, int], row: ir.Value) -> None:
@@ -33,15 +37,25 @@ def taken(context: Context, cycles: int) -> list[Upcoming]:
 
 
 def ask(upcoming: list[Upcoming], part: ir.Value, parts: int) -> None:
-    """Asks for part `part` of `parts` of the rows."""
+    """Asks for part `part` of `parts` of the lines."""
     for tile in upcoming:
-        each = -(-tile.rows // parts)
+        total = tile.rows * tile.lines
+        each = -(-total // parts)
         for n in range(each):
-            row = arith.MinSIOp(emit.add(emit.mul(part, emit.index(each)), emit.index(n)), emit.index(tile.rows - 1)).result
-            start = emit.element_pointer(tile.address, emit.mul(emit.to_i64(row), tile.stride), _byte())
-            for line in range(tile.lines):
-                place = emit.element_pointer(start, emit.integer(line * _LINE), _byte())
-                llvm.Prefetch(place, int(tile.written), 3, 1)
+            number = arith.MinSIOp(emit.add(emit.mul(part, emit.index(each)), emit.index(n)), emit.index(total - 1)).result
+            row = arith.DivUIOp(number, emit.index(tile.lines)).result
+            line = arith.RemUIOp(number, emit.index(tile.lines)).result
+            offset = emit.add(emit.mul(emit.to_i64(row), tile.stride), emit.mul(emit.to_i64(line), emit.integer(_LINE)))
+            llvm.Prefetch(emit.element_pointer(tile.address, offset, _byte()), int(tile.written), 3, 1)
+
+
+def pieces_of(upcoming: list[Upcoming], parts: int, depth: int) -> int:
+    """In how many pieces the depth of a block is done, so that no more than _AT_ONCE lines are asked for at a time."""
+    lines = sum(tile.rows * tile.lines for tile in upcoming)
+    pieces = 1
+    while lines > _AT_ONCE * parts * pieces and depth % (2 * pieces) == 0 and depth // (2 * pieces) >= _SHORTEST:
+        pieces *= 2
+    return pieces
 
 
 def _byte() -> ir.Type:

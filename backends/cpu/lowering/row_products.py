@@ -1,18 +1,20 @@
 """Products of tiles that lie row by row: outer products of broadcast numbers with vectors of columns, in blocks that fill the registers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, RowMajor
-from attn_mlir.backends.cpu.lowering.prefetch import ask, taken
-from attn_mlir.backends.cpu.lowering.row_tiles import counted, elements_of, get_tile, padded, tile_in
+from attn_mlir.backends.cpu.lowering.prefetch import ask, pieces_of, taken
+from attn_mlir.backends.cpu.lowering.row_tiles import counted, elements_of, get_tile, in_buffer, padded, tile_in
 from attn_mlir.backends.cpu.lowering.transpose import transpose
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import arith, ir, scf, vector
 
 _LITTLE = 1e-6
 """Factors of states from which on their last digits matter."""
+_SPLIT = 4
+"""Vectors of columns from which on blocks of half of them, of which some are not needed, take less time."""
 
 Put = Callable[[ir.Value, ir.Value], object]
 """Takes the first column, and the vector of sums, of a row's product."""
@@ -23,7 +25,7 @@ def lower_dot(context: Context, op: ir.Operation) -> None:
     target = tile_in(context, op.results[0].type, context.buffer(op))
     made = target
     if exchanged := _is_exchanged(context, op):
-        made = RowMajor(context.buffers[-3], target.kept, target.columns, target.rows, padded(target.rows, context.lanes))
+        made = in_buffer(context.buffers[-3], target.kept, target.columns, target.rows, context.lanes)
 
     def row(row: ir.Value) -> Put:
         return lambda column, total: emit.store(total, made.at(row, column), alignment=_alignment(context, made))
@@ -98,6 +100,8 @@ class _Left:
         numbers = [emit.add(first, emit.index(r)) for r in range(count)]
         if self.transposed:
             return lambda k: [self.tile.at(k, number) for number in numbers]
+        if self.tile.band:
+            return lambda k: [self.tile.at(number, k) for number in numbers]
         rows = [self.tile.at(number, emit.index(0)) for number in numbers]
         return lambda k: [emit.element_pointer(row, k, self.tile.kept) for row in rows]
 
@@ -112,9 +116,11 @@ def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Call
     depth = a.rows if left.transposed else a.columns
     right = _transposed(context, second) if flag(op, "transpose_b") else get_tile(context, second)
     vectors = target.width // context.lanes
-    rows, wide = block_sizes(target.rows, vectors, context.target.registers)
+    unread = _unread(op, exchanged)
+    rows, wide = block_sizes(target.rows, vectors // 2 if unread and vectors >= _SPLIT else vectors, context.target.registers)
     down, across = -(-target.rows // rows), -(-vectors // wide)
-    upcoming = taken(context, target.rows * vectors * depth // 2)
+    upcoming = [] if unread else taken(context, target.rows * vectors * depth // 2)
+    pieces = 1 if "zeros" in op.attributes else pieces_of(upcoming, down * across, depth)
 
     def part(row: ir.Value, column: ir.Value) -> ir.Value:
         """The number of the block that begins here."""
@@ -123,28 +129,59 @@ def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Call
 
     def block(row: ir.Value, rows: int, column: ir.Value, wide: int) -> None:
         type_ = ir.VectorType.get([context.lanes], context.score)
-        ask(upcoming, part(row, column), down * across)
         elements = left.elements(row, rows)
-        loop = scf.ForOp(*_span(op, row, rows, depth), emit.index(1), [emit.number(type_, 0.0)] * (rows * wide))
-        with ir.InsertionPoint(loop.body):
-            k = loop.induction_variable
-            start = right.at(k, column)
-            steps = [emit.element_pointer(start, emit.integer(n * context.lanes), context.score) for n in range(wide)]
+
+        def step(k: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
+            steps = [right.at(k, emit.add(column, emit.index(n * context.lanes))) for n in range(wide)]
             vectors = [emit.load(type_, step, alignment=_alignment(context, right)) for step in steps]
             totals = []
             for r, address in enumerate(elements(k)):
                 factor = emit.splat(emit.load(context.score, address), context.lanes)
-                totals += [vector.FMAOp(factor, vectors[n], loop.inner_iter_args[r * wide + n]).result for n in range(wide)]
-            scf.YieldOp(totals)
+                totals += [vector.FMAOp(factor, vectors[n], sums[r * wide + n]).result for n in range(wide)]
+            return totals
+
+        def piece(number: ir.Value, begin: ir.Value, end: ir.Value, sums: Sequence[ir.Value]) -> Sequence[ir.Value]:
+            ask(upcoming, number, down * across * pieces)
+            loop = scf.ForOp(begin, end, emit.index(1), list(sums))
+            with ir.InsertionPoint(loop.body):
+                scf.YieldOp(step(loop.induction_variable, list(loop.inner_iter_args)))
+            return list(loop.results)
+
+        zeros = [emit.number(type_, 0.0)] * (rows * wide)
+        if pieces == 1:
+            results = piece(part(row, column), *_span(op, row, rows, depth), zeros)
+        else:
+            size, first = emit.index(depth // pieces), emit.mul(part(row, column), emit.index(pieces))
+            loop = scf.ForOp(emit.index(0), emit.index(depth), size, zeros)
+            with ir.InsertionPoint(loop.body):
+                k = loop.induction_variable
+                number = emit.add(first, arith.DivUIOp(k, size).result)
+                scf.YieldOp(piece(number, k, emit.add(k, size), list(loop.inner_iter_args)))
+            results = list(loop.results)
         for r in range(rows):
             put = finish(emit.add(row, emit.index(r)))
             for n in range(wide):
-                put(emit.add(column, emit.index(n * context.lanes)), loop.results[r * wide + n])
+                put(emit.add(column, emit.index(n * context.lanes)), results[r * wide + n])
 
     def columns(column: ir.Value, wide: int) -> None:
-        _blocks(target.rows, rows, lambda row, count: block(row, count, column, wide))
+        end = emit.add(column, emit.index(wide * context.lanes))
+
+        def if_read(row: ir.Value, count: int) -> None:
+            needed = {"above": (emit.add(row, emit.index(count)), column), "below": (end, row)}
+            later, earlier = needed[unread]
+            with ir.InsertionPoint(scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.sgt, later, earlier).result, []).then_block):
+                block(row, count, column, wide)
+                scf.YieldOp([])
+
+        _blocks(target.rows, rows, if_read if unread else lambda row, count: block(row, count, column, wide))
 
     _blocks(target.width, wide * context.lanes, lambda column, count: columns(column, count // context.lanes))
+
+
+def _unread(op: ir.Operation, exchanged: bool) -> str:
+    """The side of the diagonal on which a product, or its transpose, is not needed; "" where all of it is."""
+    side = ir.StringAttr(op.attributes["unread"]).value if "unread" in op.attributes else ""
+    return {"above": "below", "below": "above"}.get(side, "") if exchanged else side
 
 
 def _span(op: ir.Operation, row: ir.Value, rows: int, depth: int) -> tuple[ir.Value, ir.Value]:
@@ -188,7 +225,7 @@ def _blocks(size: int, step: int, body: Callable[[ir.Value, int], None]) -> None
 def _transposed(context: Context, value: ir.Value) -> RowMajor:
     """A tile with rows and columns exchanged, in the last buffer but one; it stays there for the next product with it."""
     tile = get_tile(context, value)
-    target = RowMajor(context.buffers[-2], tile.kept, tile.columns, tile.rows, padded(tile.rows, context.lanes))
+    target = in_buffer(context.buffers[-2], tile.kept, tile.columns, tile.rows, context.lanes)
     if value not in context.transposed:
         turn(context, tile, target)
         context.transposed = [value]

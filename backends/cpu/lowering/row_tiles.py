@@ -8,6 +8,9 @@ from attn_mlir.backends.cpu.lowering.context import Context, Memory, RowMajor
 from attn_mlir.backends.cpu.lowering.prefetch import announce
 from attn_mlir.mlir import arith, ir, scf
 
+_BAND = 4
+"""Vectors of a band of columns: as wide as blocks of sums are. Whole rows of 2 KB, say, would share a few sets of the L1 cache."""
+
 
 def kept_type(element: ir.Type, score: ir.Type) -> ir.Type:
     """16-bit floats are kept as scores, already rounded; other types as they are."""
@@ -31,7 +34,14 @@ def tile_in(context: Context, type_: ir.Type, address: ir.Value) -> RowMajor:
     """A tile of this type in a buffer."""
     tile = ir.RankedTensorType(type_)
     rows = tile.shape[0] if tile.rank == 2 else 1
-    return RowMajor(address, kept_type(tile.element_type, context.score), rows, tile.shape[-1], padded(tile.shape[-1], context.lanes))
+    return in_buffer(address, kept_type(tile.element_type, context.score), rows, tile.shape[-1], context.lanes)
+
+
+def in_buffer(address: ir.Value, kept: ir.Type, rows: int, columns: int, lanes: int) -> RowMajor:
+    """A tile of so many rows and columns in a buffer: wide ones in bands, so that what a block of sums reads is without gaps."""
+    width, band = padded(columns, lanes), _BAND * lanes
+    banded = rows > 1 and width > band and width % band == 0
+    return RowMajor(address, kept, rows, columns, width, band=band if banded else 0, height=padded(rows, lanes))
 
 
 def get_tile(context: Context, value: ir.Value) -> RowMajor:
@@ -82,6 +92,7 @@ def lower_load(context: Context, op: ir.Operation) -> None:
         _copy_rows(context, memory, address, context.scalar(count), tile)
         context.values[op.results[0]] = tile
         return
+    tile = replace(tile, band=0)
     whole = arith.CmpIOp(arith.CmpIPredicate.sge, context.scalar(count), emit.index(tile.rows)).result
     place = scf.IfOp(whole, [emit.pointer(), emit.i64()], has_else=True)
     with ir.InsertionPoint(place.then_block):

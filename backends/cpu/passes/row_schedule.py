@@ -1,7 +1,8 @@
 """The CPU schedule of kernels whose tiles all have static shapes, as linear attention has: tiles lie row by row in per-thread buffers.
 
 Vectors lie along columns. Rows and columns are padded to whole vectors, so that products and transpositions need no tails. `zeros` on a
-product says on which side of the diagonal its first factor is zero, `layout` on a load that its tile can be read in memory.
+product says on which side of the diagonal its first factor is zero, `unread` on which nothing depends on its result, `layout` on a load
+that its tile can be read in memory.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.cpu.lowering.kernel import score_type
 from attn_mlir.backends.cpu.lowering.row_tiles import elements_of
-from attn_mlir.backends.cpu.passes.triangles import zeros_of
+from attn_mlir.backends.cpu.passes.triangles import unread_of, zeros_of
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
@@ -39,6 +40,10 @@ def schedule_rows(kernel: ir.Operation) -> bool:
         side = zeros_of(list(op.operands)[-2])
         if side is not None and not flag(op, "transpose_a"):
             op.attributes["zeros"] = ir.StringAttr.get(side, op.context)
+    for op in find_all(kernel, "tile.dot"):
+        side = unread_of(op.results[0])
+        if side is not None:
+            op.attributes["unread"] = ir.StringAttr.get(side, op.context)
     transposing = [op for op in find_all(kernel, "tile.dot", *_ACCUMULATE) if flag(op, "transpose_b")]
     made = [op.results[0] for op in transposing if op.name == "tile.dot"]
     turned = [value for op in transposing for value in list(op.operands)[-2:]]

@@ -12,10 +12,41 @@ def zeros_of(tile: ir.Value) -> str | None:
     op = maker(tile, "tile.map")
     if op is None or len(op.results) != 1 or len(op.regions[0].blocks[0].arguments) != 2:
         return None
+    shape = ir.RankedTensorType(tile.type).shape
+    return _zeros_made_by(op) if shape[0] == shape[1] else None
+
+
+def unread_of(tile: ir.Value) -> str | None:
+    """Where nothing depends on the elements of a tile, as all maps that read it are zero there: "above" its diagonal, "below", or None."""
+    sides = {_zeros_read_by(use.owner.operation) for use in tile.uses}
+    return sides.pop() if len(sides) == 1 else None
+
+
+def _zeros_read_by(reading: ir.Operation) -> str | None:
+    """Where an element that a map reads, at its own indices, is not chosen."""
+    op = reading.parent
+    if reading.name != "tensor.extract" or op is None or op.name != "tile.map" or len(op.results) != 1:
+        return None
+    block = op.regions[0].blocks[0]
+    if list(reading.operands)[1:] != list(block.arguments):
+        return None
+    side = _zeros_made_by(op)
+    chosen = maker(list(block.operations)[-1].operation.operands[0], "arith.select")
+    return side if chosen is not None and not _reaches(reading, chosen.operands[0], block) else None
+
+
+def _reaches(reading: ir.Operation, value: ir.Value, block: ir.Block) -> bool:
+    if isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
+        return False
+    op = value.owner.operation
+    return op == reading or any(_reaches(reading, operand, block) for operand in op.operands)
+
+
+def _zeros_made_by(op: ir.Operation) -> str | None:
+    """Where the only result of a map over rows and columns is zero."""
     block = op.regions[0].blocks[0]
     chosen = maker(list(block.operations)[-1].operation.operands[0], "arith.select")
-    shape = ir.RankedTensorType(tile.type).shape
-    if chosen is None or shape[0] != shape[1] or number(chosen.operands[2]) != 0.0:
+    if chosen is None or number(chosen.operands[2]) != 0.0:
         return None
     return next((side for side in (_side(each, block) for each in _conditions(chosen.operands[0])) if side is not None), None)
 

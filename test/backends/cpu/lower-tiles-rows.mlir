@@ -59,3 +59,33 @@ func.func @exchanged(%k: !t, %o: !u) attributes {tile.kernel = {block_q = 32, bl
   "tile.store"(%z, %o, %b, %b, %c16, %c16) : (tensor<16x128xf32>, !u, index, index, index, index) -> ()
   return
 }
+
+// -----
+
+// A wide tile in a buffer lies in bands, four vectors of each row behind one another. What the next turn reads is asked for in pieces, while
+// blocks of sums are made, not all of a row at once.
+
+!t = memref<?x?x?x128xf32, strided<[?, ?, ?, ?]>>
+
+// CHECK-LABEL: func.func @bands(
+// CHECK-DAG:     %[[IN_BAND:.*]] = arith.constant {{7|15|31|63}} : i64
+// CHECK:         scf.for
+// CHECK:           scf.for %[[K:.*]] = %c0 to %c128 step %[[SIZE:.*]] iter_args
+// CHECK:             %[[END:.*]] = arith.addi %[[K]], %[[SIZE]]
+// CHECK:             "llvm.intr.prefetch"
+// CHECK:             scf.for %{{.*}} = %[[K]] to %[[END]]
+// CHECK:               arith.andi %{{.*}}, %[[IN_BAND]]
+// CHECK:               vector.fma
+func.func @bands(%q: !t, %k: !t, %o: !t, %n: index) attributes {tile.kernel = {block_q = 64, block_kv = 64, grid = "chunks", score = f32}} {
+  %b = "tile.program_id"() {axis = 2} : () -> index
+  %zero = arith.constant 0.0 : f32
+  %c0 = arith.constant 0 : index
+  %c64 = arith.constant 64 : index
+  %state = "tile.fill"(%zero) : (f32) -> tensor<128x128xf32>
+  scf.for %i = %c0 to %n step %c64 {
+    %x = "tile.load"(%q, %b, %b, %i, %c64) : (!t, index, index, index, index) -> tensor<64x128xf32>
+    %y = "tile.dot"(%x, %state) {transpose_b = false} : (tensor<64x128xf32>, tensor<128x128xf32>) -> tensor<64x128xf32>
+    "tile.store"(%y, %o, %b, %b, %i, %c64) : (tensor<64x128xf32>, !t, index, index, index, index) -> ()
+  }
+  return
+}
