@@ -55,6 +55,7 @@ class HostProgram(ABC):
         self.host = host
         self.kernels = kernels
         self._last_use = _last_uses(host)
+        self._used = frozenset(host.returns).union(*(step.operands for step in host.steps))
         self._plans: dict[Any, Plan] = {}
 
     @abstractmethod
@@ -88,8 +89,8 @@ class HostProgram(ABC):
         plan = self.plan(inputs)
         values: list[Any] = [
             # Tensors with a fixed number of columns are read by tiles.
-            self.readable(value, bool(type_.shape) and type_.shape[-1] != -1) if type_.shape is not None else value
-            for value, type_ in zip(inputs, self.host.arguments, strict=True)
+            self.readable(value, bool(type_.shape) and type_.shape[-1] != -1) if type_.shape is not None and i in self._used else value
+            for i, (value, type_) in enumerate(zip(inputs, self.host.arguments, strict=True))
         ]
         for step, made, last_uses in zip(self.host.steps, plan.steps, self._last_use, strict=True):
             operands = [values[i] for i in step.operands]

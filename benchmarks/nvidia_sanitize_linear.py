@@ -9,7 +9,7 @@ from typing import Any
 class Sweeps:
     """`size`: batch, heads of v, heads of q and k, positions, K, V. `ends`: where sequences end that lie side by side.
 
-    `channels`: each of k has decays of its own.
+    `channels`: each of k has decays of its own. `steps`: rows of v have factors, outputs a skip, and both need gradients.
     """
 
     name: str
@@ -18,6 +18,7 @@ class Sweeps:
     ends: tuple[int, ...] = ()
     mods: bool = False
     channels: bool = False
+    steps: bool = False
 
     def run(self, device: str) -> tuple[list[Any], float]:
         """o, the final state and all gradients in bf16; rms(error of o) / rms(o), against the recurrence in float64."""
@@ -40,11 +41,19 @@ class Sweeps:
             options["cu_seqlens"] = torch.tensor([0, *self.ends], device=device, dtype=torch.int32)
         if self.mods:
             options |= {"v_mod": lambda x, b, h, t: x * (1 + 0.5 * (t % 2)), "k_mod": lambda x: torch.relu(x)}
+        dt, skip = ((0.5 + normal(batch, heads, length).abs()).requires_grad_() for _ in range(2))
+        if self.steps:
+            leaves += [dt, skip]
+            options |= {"v_mod": lambda x, b, h, t: x * dt[b, h, t], "skip_mod": lambda b, h, t: skip[b, h, t]}
         o, final = attn_mlir.linear_attention(q, k, v, g, initial_state=state, scale=keys**-0.5, **options)
         gradients = torch.autograd.grad([o, final], leaves, [torch.ones_like(o), torch.ones_like(final)])
+        behind = skip.detach().double().unsqueeze(3) * v.detach().double() if self.steps else 0.0
         if self.mods:
             k, v = torch.relu(k), v * (1 + 0.5 * (torch.arange(length, device=device) % 2)).reshape(1, 1, -1, 1)
+        if self.steps:
+            v = v * dt.unsqueeze(3)
         wanted = recurrence([x.detach().double() for x in (q * keys**-0.5, k, v, g, state)], self.ends)
+        wanted = wanted + behind
         return [o, final, *gradients], ((o.double() - wanted).norm() / wanted.norm()).item()
 
 
@@ -64,6 +73,10 @@ def recurrence(inputs: Sequence[Any], ends: Sequence[int]) -> Any:
     return torch.stack(rows, 2)
 
 
+_STEPS = ((300, 128, 64), (130, 128, 128), (63, 64, 256))
+"""Positions, K and V."""
+
+
 def shapes() -> list[Sweeps]:
     """All columns that the emitter of sweeps knows, with tails; segments, sequences of which one is empty, heads that share, mods."""
     found = [Sweeps(f"linear 300 {keys}:{values}", (1, 2, 2, 300, keys, values)) for keys in (64, 128, 256) for values in (64, 128, 256)]
@@ -74,6 +87,7 @@ def shapes() -> list[Sweeps]:
         Sweeps("linear packed 64:128", (1, 2, 2, 300, 64, 128), ends=(64, 101, 101, 165, 300)),
         Sweeps("linear packed 128:128", (1, 2, 2, 300, 128, 128), ends=(64, 101, 101, 165, 300)),
         Sweeps("linear mods 300 128:64", (1, 4, 1, 300, 128, 64), mods=True),
+        *(Sweeps(f"linear steps {t} {keys}:{values}", (1, 4, 1, t, keys, values), steps=True) for t, keys, values in _STEPS),
         Sweeps("linear channels 300 128:128", (1, 2, 1, 300, 128, 128), channels=True),
         Sweeps("linear channels packed 64:64", (1, 2, 2, 300, 64, 64), ends=(64, 101, 101, 165, 300), channels=True),
     ]

@@ -84,7 +84,7 @@ class ChunkRewrite(Pass):
 def score_type(op: ir.Operation) -> ir.Type:
     """The type in which the scalars of an `attn.linear_attention` or `attn.chunk` are computed."""
     for mod in [view.operation for view in block_of(op).operations]:
-        return next(a.type for a in block_of(mod).arguments)
+        return list(block_of(mod).operations)[-1].operation.operands[0].type
     types = [value.type for value in (*op.operands, *op.results)]
     double = any(isinstance(t, ir.RankedTensorType) and isinstance(t.element_type, ir.F64Type) for t in types)
     return ir.F64Type.get(op.context) if double else ir.F32Type.get(op.context)

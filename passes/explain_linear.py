@@ -7,16 +7,19 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Graph, Node, text
+from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.derivation.segments import derive_segments
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
-from attn_mlir.passes.differentiation.model import ROW, Program
+from attn_mlir.passes.differentiation.model import ROW, Param, Program
 from attn_mlir.passes.differentiation.read import PieceReader
 from attn_mlir.passes.linear_scale import SCALED, scale_of
-from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.regions import block_of, piece, scores_in
 from attn_mlir.passes.tiling.chunk_rows import row_mod
 
-_MODS = {"attn.query": "q", "attn.key": "k", "attn.value": "v", "attn.decay": "g"}
+_MODS = {"attn.query": "q", "attn.key": "k", "attn.value": "v", "attn.decay": "g", "attn.result": "o"}
+_INDICES = ("b", "h", "t", "d")
+"""What mods get besides the element."""
 _WAYS = {
     "carry": "from one end of the chunk to the other",
     "enter": "from a position to where the chunk ends in its direction",
@@ -149,6 +152,9 @@ def _mods_of(op: ir.Operation) -> Iterator[str]:
         if mod is not None:
             x = program.graph.node("element", attr=role)
             yield f"  {role} = {_formula(program, mod, {block_of(mod).arguments[0]: x}, {x: role})}"
+    skip = piece(op, "attn.skip")
+    if skip is not None:
+        yield f"  o_t = o_t + {_formula(program, skip, {}, {})} v_t, with v as it comes"
 
 
 def _formula(program: Program, piece_: ir.Operation, known: dict[ir.Value, Node], names: dict[Node, str]) -> str:
@@ -156,8 +162,19 @@ def _formula(program: Program, piece_: ir.Operation, known: dict[ir.Value, Node]
         (result,) = PieceReader(program, block_of(piece_), dict(known), ROW).results()
     except DifferentiationError as error:
         return f"not understood: {error}"
-    params = {program.graph.leaf("param", i): param.name for i, param in enumerate(program.params)}
+    params = {program.graph.leaf("param", i): _captured(param) for i, param in enumerate(program.params)}
     return text(result, {**params, **names})
+
+
+def _captured(param: Param) -> str:
+    """What a mod captures: an element as it is written, like A[h], with "..." for indices that are computed; other values by their name."""
+    arguments = list(param.block.arguments)[scores_in(param.block) :]
+    if param.read is None or len(arguments) < 3:
+        return param.name
+    known = dict(zip(arguments, _INDICES, strict=False))
+    indices = ", ".join(known.get(index, "...") for index in param.read.indices)
+    tensor = ir.BlockArgument(param.read.tensor)
+    return f"{location_name(tensor.location) or f'arg{tensor.arg_number}'}[{indices}]"
 
 
 def _cost(op: ir.Operation, size: int) -> str:

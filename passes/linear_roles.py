@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape, with_all_heads
+from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.mlir import ir
-from attn_mlir.passes.linear_scale import multiplies_rows, scale_of
+from attn_mlir.passes.linear_scale import scale_of
 from attn_mlir.passes.regions import alike, block_of, maker, piece
 
 LINEAR = ("attn.linear_attention", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
@@ -39,6 +40,7 @@ def linear_roles(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[str]:
         "final_state": f"shape:{sequences},{over}.1,{rows}",
         "products": positions,
         "states": f"shape:{batch},{over}.1,states({over}.2/{interval}*{rows}{f'+{offsets}' if offsets else ''})",
+        "own": positions,
     }
     return [positions, *[roles[name.value] for name in view.outputs]]
 

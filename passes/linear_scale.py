@@ -1,13 +1,17 @@
 """Mods of a linear attention that multiply by one number, all of q, k or v (a scale) or each of its rows: it may stand elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.regions import block_of, clone_op, maker, piece, walk
+from attn_mlir.mlir import arith, ir, math
+from attn_mlir.passes.regions import block_of, clone_op, maker, piece
 
 SCALED = {"attn.query": ("leave", "weight"), "attn.key": ("enter", "weight"), "attn.value": ("enter", "weight")}
 """The factors of the chunked form that may take over a scale: of what the state gives to rows or takes from them, and of pairs."""
+SMALL = (1 / 64, 1.0)
+"""From where to below where a scale of q may stand with k instead: it makes states smaller there, but not so small that digits are lost."""
+
+_USUAL = (2.0**-64, 2.0**64)
 
 
 def scale_of(linear: ir.Operation, mod: str) -> ir.Value | None:
@@ -34,12 +38,28 @@ def factor_of(linear: ir.Operation, mod: str) -> ir.Value | None:
     return None if inside else factor
 
 
-def small_scale(linear: ir.Operation) -> float | None:
-    """The number that `attn.query` multiplies by, where it is a constant from 1/64 to below 1."""
+def movable_scale(linear: ir.Operation) -> ir.Value | None:
+    """The number that `attn.query` multiplies by, where `is_small` may hold for it: of constants only those, and scalars from outside."""
     found = factor_of(linear, "attn.query")
     constant = None if found is None else maker(found, "arith.constant")
-    value = 1.0 if constant is None else ir.FloatAttr(constant.attributes["value"]).value
-    return value if 1 / 64 <= value < 1 else None
+    return None if constant is not None and not SMALL[0] <= abs(ir.FloatAttr(constant.attributes["value"]).value) < SMALL[1] else found
+
+
+def is_small(scale: ir.Value) -> ir.Value:
+    """Builds whether a scalar is, but for its sign, within `SMALL`."""
+    return _is_within(scale, SMALL)
+
+
+def split(factor: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Builds a factor as the product of two, of which the first is of a size to be divided by again: 1 instead of 0, say."""
+    usual, one = _is_within(factor, _USUAL), arith.constant(factor.type, 1.0)
+    return arith.select(usual, factor, one), arith.select(usual, one, factor)
+
+
+def _is_within(number: ir.Value, bounds: tuple[float, float]) -> ir.Value:
+    low, high = (arith.constant(number.type, bound) for bound in bounds)
+    size = math.absf(number)
+    return arith.andi(arith.cmpf(arith.CmpFPredicate.OGE, size, low), arith.cmpf(arith.CmpFPredicate.OLT, size, high))
 
 
 def read_scale(scale: ir.Value, mapping: Mapping[ir.Value, ir.Value] | None = None) -> ir.Value:
@@ -50,34 +70,11 @@ def read_scale(scale: ir.Value, mapping: Mapping[ir.Value, ir.Value] | None = No
 
 def scaling(mod: str, scale: ir.Value, score: ir.Type, mapping: Mapping[ir.Value, ir.Value]) -> ir.Operation:
     """Builds a mod (one of SCALED) that multiplies by a scale."""
+    return multiplying(mod, score, lambda *_: read_scale(scale, mapping))
+
+
+def multiplying(mod: str, score: ir.Type, factor: Callable[..., ir.Value]) -> ir.Operation:
+    """Builds a mod that multiplies by what `factor` builds of b, h, t and d."""
     index = ir.IndexType.get()
     arguments = [("x", score), *((name, index) for name in ("b", "h", "t", "d"))]
-    return build.piece(mod.removeprefix("attn."), arguments, lambda x, *_: [arith.mulf(x, read_scale(scale, mapping))])
-
-
-def multiplies_rows(mod: ir.Operation) -> bool:
-    """Whether a mod of q, k or v multiplies each row by one number: x times, or divided by, what depends on neither x nor the channel."""
-    block = block_of(mod)
-    x, *_, channel = block.arguments
-    of_x, of_channel = reached(block, x), reached(block, channel)
-    value = list(block.operations)[-1].operation.operands[0]
-    while value != x:
-        op = maker(value, "arith.mulf", "arith.divf", "arith.negf")
-        if op is None or value not in of_x:
-            return False
-        others = [operand for operand in op.operands if operand not in of_x]
-        if len(others) != len(list(op.operands)) - 1 or any(other in of_channel for other in others):
-            return False
-        value = next(operand for operand in op.operands if operand in of_x)
-        if op.name == "arith.divf" and value != op.operands[0]:
-            return False
-    return True
-
-
-def reached(block: ir.Block, source: ir.Value) -> set[ir.Value]:
-    """An argument of a piece and the values of the piece that are computed from it."""
-    found = {source}
-    for op in [view.operation for view in block.operations]:
-        if any(operand in found for each in (op, *walk(op)) for operand in each.operands):
-            found.update(op.results)
-    return found
+    return build.piece(mod.removeprefix("attn."), arguments, lambda x, *places: [arith.mulf(x, factor(*places))])

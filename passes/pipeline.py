@@ -20,6 +20,7 @@ PIPELINES: Mapping[str, str] = {
 }
 
 _ELEMENT = re.compile(r"([\w.+-]+)\s*(?:\((.*)\))?\s*(?:\{(.*)\})?", re.DOTALL)
+_OPTIONS = re.compile(r"\{[^{}]*\}")
 # MLIR cannot list its passes; these are worth suggesting for a misspelt name.
 _UPSTREAM = ("canonicalize", "cse", "inline", "loop-invariant-code-motion", "sccp", "symbol-dce", "convert-scf-to-cf", "lower-affine")
 
@@ -58,7 +59,7 @@ class Step:
     @property
     def name(self) -> str:
         """The element without its options."""
-        return self.pass_.name if self.pass_ is not None else self.text.partition("{")[0]
+        return self.pass_.name if self.pass_ is not None else _OPTIONS.sub("", self.text)
 
     def add_to(self, manager: passmanager.PassManager) -> None:
         """Appends the element to `manager`. Raises ValueError for unknown upstream passes or options."""

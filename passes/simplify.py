@@ -8,7 +8,7 @@ from attn_mlir.passes.regions import block_of, find_all
 from attn_mlir.passes.simplification import rewrite
 from attn_mlir.passes.simplification.folding import truth
 
-_IDENTITIES = ("attn.query", "attn.key", "attn.value", "attn.score", "attn.decay")
+_IDENTITIES = ("attn.query", "attn.key", "attn.value", "attn.score", "attn.decay", "attn.result")
 _OWNERS = ("attn.attention", "attn.online", "attn.linear_attention", "attn.chunk", "attn.pairs", "attn.elements")
 _PURE_DIALECTS = ("arith", "math", "tensor", "attn")
 

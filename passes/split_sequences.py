@@ -104,7 +104,7 @@ def _summary(op: ir.Operation, states: ir.Type, segment: int, exact: bool) -> ir
         made.attributes["exact"] = ir.UnitAttr.get()
     with ir.InsertionPoint(block):
         for mod in [each.operation for each in block_of(op).operations]:
-            if mod.name == "attn.query":
+            if mod.name in ("attn.query", "attn.result", "attn.skip"):
                 continue
             if not swapped or mod.name not in _SWAPPED:
                 clone_op(mod, {})

@@ -2,7 +2,7 @@
 
 from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.linear import ChunkOp, LinearAttentionOp
-from attn_mlir.dialects.attn.linear_pieces import CarryOp, DecayGradientOp, DecayOp, EnterOp, HeadSumOp, LeaveOp, WeightOp
+from attn_mlir.dialects.attn.linear_pieces import CarryOp, DecayGradientOp, DecayOp, EnterOp, HeadSumOp, LeaveOp, ResultOp, SkipOp, WeightOp
 from attn_mlir.dialects.attn.linear_segments import DecaySumOp, StateScanOp
 from attn_mlir.dialects.attn.ops import AttentionOp, OnlineOp
 from attn_mlir.dialects.attn.pairs import (
@@ -68,10 +68,12 @@ __all__ = [
     "RangeOp",
     "ReduceOp",
     "RemainderOp",
+    "ResultOp",
     "RowDotOp",
     "RowOp",
     "ScatterOp",
     "ScoreOp",
+    "SkipOp",
     "StateScanOp",
     "StepOp",
     "TermOp",

@@ -3,12 +3,12 @@
 from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
-from attn_mlir.dialects.attn.pieces import verify_pieces
+from attn_mlir.dialects.attn.pieces import pieces_in, verify_pieces
 from attn_mlir.dialects.verify import check, is_score_type, is_tensor
 from attn_mlir.mlir import ext, ir
 
-OUTPUTS = ("final_state", "products", "states")
-_MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.decay"})
+OUTPUTS = ("final_state", "products", "states", "own")
+_MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.decay", "attn.result", "attn.skip"})
 _FACTORS = frozenset({"attn.carry", "attn.enter", "attn.leave", "attn.weight"})
 _CHOICES = {"direction": ("forward", "backward"), "channels": ("none", "key", "value"), "state": ("kv", "vk")}
 
@@ -77,6 +77,10 @@ def _verify_outputs(op: Any) -> bool:
         return False
     if not check(op, ("products" in names) == (op.factor is not None), "makes products where it has a factor, and only there"):
         return False
+    if not check(
+        op, "own" not in names or ("products" in names and _is_plain(op)), "makes own beside products of decays of heads, not `crossing`"
+    ):
+        return False
     interval = op.operation.attributes["interval"] if "interval" in op.operation.attributes else None
     positive = interval is None or (isinstance(interval, ir.IntegerAttr) and interval.value > 0)
     by_key = "crossing" in op.operation.attributes and op.channels.value == "key"
@@ -89,7 +93,7 @@ def _verify_outputs(op: Any) -> bool:
 
 def _verify_output(op: Any, name: str, type_: ir.Type) -> bool:
     _, columns = state_shape(op.operation)
-    rank = 3 if name == "products" and op.channels.value == "none" else 4
+    rank = 3 if name == "own" or (name == "products" and op.channels.value == "none") else 4
     width = op.v.type.shape[3] if name == "products" else columns
     fits = is_tensor(type_, rank) and (rank == 3 or type_.shape[3] == width)
     if name != "states":
@@ -144,6 +148,20 @@ def _verify_linear(op: Any) -> bool:
     return _verify_tensors(op) and _verify_choices(op) and _verify_optional(op) and _verify_outputs(op) and _verify_segment(op)
 
 
+def _is_plain(op: Any) -> bool:
+    """Whether decays are those of heads, and products not `crossing`."""
+    return op.channels.value == "none" and "crossing" not in op.operation.attributes
+
+
+def _verify_behind(op: Any) -> bool:
+    """Checks where `attn.result` and `attn.skip` may stand."""
+    there, message = {piece.name for piece in pieces_in(op.operation)}, "where decays are those of heads, and products not `crossing`"
+    if not check(op, _is_plain(op) or "attn.result" not in there, f"has an 'attn.result' {message}"):
+        return False
+    alone = op.channels.value == "none" and op.factor is None
+    return check(op, alone or "attn.skip" not in there, "has an 'attn.skip' where decays are those of heads, and there is no factor")
+
+
 class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTerminatorTrait, ext.Pure]):
     """Linear attention: o_t = sum over s <= t of exp(g_{s+1} + ... + g_t) (q_t . k_s) v_s, and exp(g_1 + ... + g_t) q_t . initial_state.
 
@@ -151,7 +169,8 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
     or [B, Hg, T, V] where every key or value channel has its own: `channels` is "none", "key" or "value". o is [B, H, T, V], where H is
     the number of heads of operand number `heads` (0 q, 1 k, 2 v, 3 decay); the other head counts divide it: head h reads head h // (H /
     Hq) of q. The body holds pieces, each at most once, any order: `attn.query`, `attn.key`, `attn.value` and `attn.decay`, elementwise on
-    the inputs (in the dtype of scores); an absent piece is the identity.
+    the inputs (in the dtype of scores), and `attn.result`, on o behind these sums; an absent piece is the identity. Behind that o_t gets
+    `attn.skip` times v_t, with v as it comes; absent: nothing.
 
     `direction` "backward" sums over s >= t with exp(g_{t+1} + ... + g_s) instead, and starts from the far end. The state after position t
     is S_t = sum over s <= t (s >= t) of decay times k_s v_s^T, [K, V]. `initial_state` is [B, H, K, V], the state before the first
@@ -162,7 +181,9 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
     backward sum over s of exp(g_1 + ... + g_s) k_s v_s^T, and exp(g_1 + ... + g_T) initial_state; "products" (with `factor` x, [B, Hx,
     T, V]), the sum over d of o[t, d] x[t, d], [B, H, T], before o is rounded and without the term s = t, or elementwise o x, [B, H, T,
     V], where decays have channels; "states", [B, H, N K, V], N = ceil(T / interval), in rows n K to (n + 1) K the state at the boundary
-    before position n interval: forward S of the positions up to it, backward that of those after it, both as seen from that boundary.
+    before position n interval: forward S of the positions up to it, backward that of those after it, both as seen from that boundary;
+    "own" (beside products, without channels), [B, H, T], the term that products leave out: the sum over d of (q_t . k_t) v[t, d] x[t, d].
+    Products and own are those of o before `attn.result`.
 
     The unit attribute `crossing` changes products and states to those of which `attn.decay_gradient` adds up how much passes from before
     a position to it or beyond, and takes no differences. A term of o_t x_t passes from its s to its t (backward from t to s). Products
@@ -198,13 +219,14 @@ class LinearAttentionOp(Attn.Operation, name="linear_attention", traits=[ir.NoTe
     final_state: ext.Result[Any] | None
     products: ext.Result[Any] | None
     states: ext.Result[Any] | None
+    own: ext.Result[Any] | None
     body: ext.Region
 
     def verify_invariants(self) -> bool:
         return _verify_linear(self)
 
     def verify_region_invariants(self) -> bool:
-        return verify_pieces(self, _MODS, frozenset())
+        return verify_pieces(self, _MODS, frozenset()) and _verify_behind(self)
 
 
 class ChunkOp(Attn.Operation, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pure]):
@@ -238,13 +260,14 @@ class ChunkOp(Attn.Operation, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pu
     final_state: ext.Result[Any] | None
     products: ext.Result[Any] | None
     states: ext.Result[Any] | None
+    own: ext.Result[Any] | None
     body: ext.Region
 
     def verify_invariants(self) -> bool:
         return _verify_linear(self) and check(self, self.chunk.value > 0, f"has chunks of at least one position, got {self.chunk.value}")
 
     def verify_region_invariants(self) -> bool:
-        if not verify_pieces(self, _MODS | _FACTORS, _FACTORS):
+        if not (verify_pieces(self, _MODS | _FACTORS, _FACTORS) and _verify_behind(self)):
             return False
         interval = interval_of(self.operation) or self.chunk.value
         if not check(self, interval % self.chunk.value == 0, f"makes states at multiples of {self.chunk.value} positions, got {interval}"):

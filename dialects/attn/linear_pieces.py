@@ -5,6 +5,7 @@ from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.pieces import verify_owner, verify_signature
+from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.dialects.variadic import single_variadic
 from attn_mlir.dialects.verify import check, is_score_type, is_tensor
 from attn_mlir.mlir import ext, ir
@@ -25,6 +26,35 @@ class DecayOp(Attn.Operation, name="decay"):
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "g, b, h, t, d", ["score"] + ["index"] * 4, ["score"])
+
+
+class ResultOp(Attn.Operation, name="result"):
+    """A factor of o's rows, behind all sums: (x, b, h, t, d) -> x times, or divided by, what depends on neither x nor d.
+
+    h is the head of o.
+    """
+
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        return verify_owner(self, _LINEAR)
+
+    def verify_region_invariants(self) -> bool:
+        if not verify_signature(self, "x, b, h, t, d", ["score"] + ["index"] * 4, ["score"]):
+            return False
+        return check(self, multiplies_rows(self.operation), "multiplies each row by one number")
+
+
+class SkipOp(Attn.Operation, name="skip"):
+    """What every position gets of its own row of v, as it comes, behind everything else: (b, h, t) -> factor. h is the head of o."""
+
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        return verify_owner(self, _LINEAR)
+
+    def verify_region_invariants(self) -> bool:
+        return verify_signature(self, "b, h, t", ["index"] * 3, ["score"])
 
 
 class CarryOp(Attn.Operation, name="carry"):

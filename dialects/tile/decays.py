@@ -33,14 +33,12 @@ class DecayChannelsOp(Tile.Operation, name="decay_channels", traits=[ext.Pure]):
     carry: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        q, decays, reverse = self.q.type, self.decays.type, self.reverse
-        if not check(self, isinstance(reverse, ir.BoolAttr), f"takes `reverse` as true or false, got {reverse}"):
+        q, decays = self.q.type, self.decays.type
+        if not _checks_reverse(self):
             return False
-        static = isinstance(q, ir.RankedTensorType) and q.rank == 2 and q.has_static_shape
-        if not check(self, static and self.k.type == q, f"takes q and k as tiles of one static type, got {q} and {self.k.type}"):
+        if not check(self, _is_static(q) and self.k.type == q, f"takes q and k as tiles of one static type, got {q} and {self.k.type}"):
             return False
-        fits = isinstance(decays, ir.RankedTensorType) and list(decays.shape) == list(q.shape) and is_score_type(decays.element_type)
-        if not check(self, fits, f"takes decays of f32 or f64 for every element of {q}, got {decays}"):
+        if not _checks_decays(self, q):
             return False
         (size, keys), made = q.shape, [result.type for result in self.operation.results]
         wanted = [([size, keys], q), ([size, keys], q), ([size, size], q), ([keys], decays)]
@@ -78,14 +76,12 @@ class DecayValuesOp(Tile.Operation, name="decay_values", traits=[ext.Pure]):
     carry: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        v, decays, reverse = self.v.type, self.decays.type, self.reverse
-        if not check(self, isinstance(reverse, ir.BoolAttr), f"takes `reverse` as true or false, got {reverse}"):
+        v, decays = self.v.type, self.decays.type
+        if not _checks_reverse(self):
             return False
-        static = isinstance(v, ir.RankedTensorType) and v.rank == 2 and v.has_static_shape
-        if not check(self, static, f"takes v as a tile of two static dimensions, got {v}"):
+        if not check(self, _is_static(v), f"takes v as a tile of two static dimensions, got {v}"):
             return False
-        fits = isinstance(decays, ir.RankedTensorType) and list(decays.shape) == list(v.shape) and is_score_type(decays.element_type)
-        if not check(self, fits, f"takes decays of f32 or f64 for every element of {v}, got {decays}"):
+        if not _checks_decays(self, v):
             return False
         (size, columns), given = v.shape, [self.scores.type, self.outside.type]
         right = _is(given[0], [size, size], decays) and given[1] == decays
@@ -94,6 +90,23 @@ class DecayValuesOp(Tile.Operation, name="decay_values", traits=[ext.Pure]):
         made = [result.type for result in self.operation.results]
         right = made[:3] == [decays] * 3 and _is(made[3], [columns], decays)
         return check(self, right, f"makes three tiles like {decays} and {columns} factors, got ({', '.join(map(str, made))})")
+
+
+def _is_static(type_: ir.Type) -> bool:
+    """Whether a type is a tile of two static dimensions."""
+    return isinstance(type_, ir.RankedTensorType) and type_.rank == 2 and type_.has_static_shape
+
+
+def _checks_reverse(op: DecayChannelsOp | DecayValuesOp) -> bool:
+    """`reverse` is true or false."""
+    return check(op, isinstance(op.reverse, ir.BoolAttr), f"takes `reverse` as true or false, got {op.reverse}")
+
+
+def _checks_decays(op: DecayChannelsOp | DecayValuesOp, tile: ir.RankedTensorType) -> bool:
+    """Every element of `tile` has a log decay."""
+    decays = op.decays.type
+    fits = isinstance(decays, ir.RankedTensorType) and list(decays.shape) == list(tile.shape) and is_score_type(decays.element_type)
+    return check(op, fits, f"takes decays of f32 or f64 for every element of {tile}, got {decays}")
 
 
 def _is(type_: ir.Type, shape: list[int], like: ir.RankedTensorType) -> bool:

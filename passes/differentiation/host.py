@@ -9,7 +9,7 @@ from attn_mlir.mlir import arith, func, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import Program
-from attn_mlir.passes.regions import block_of, clone_op, piece
+from attn_mlir.passes.regions import block_of, clone_op, piece, scores_in
 from attn_mlir.passes.tiling.scalars import cast_float
 
 PAIR_NAMES = ("b", "h", "q_idx", "kv_idx")
@@ -209,7 +209,7 @@ class Expressions:
         if value in self._copies:
             return self._copies[value]
         if isinstance(value, ir.BlockArgument) and value.owner == block:
-            return self.indices[value.arg_number - 1]
+            return self.indices[value.arg_number - scores_in(block)]
         if isinstance(value, ir.BlockArgument) or value.owner.operation.block != block:
             return self.host.mapping.get(value, value)
         op = value.owner.operation

@@ -13,13 +13,14 @@ along: the initial state with dq, that of the last state's gradient with dk and 
 from dataclasses import dataclass
 from functools import cached_property
 
+from attn_mlir.dialects.attn.linear import with_all_heads
+from attn_mlir.dialects.attn.rows import reached
 from attn_mlir.mlir import ir
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.host import Host
 from attn_mlir.passes.differentiation.linear_backward import Backward
 from attn_mlir.passes.differentiation.linear_check import LinearCertificate, certified
 from attn_mlir.passes.differentiation.linear_model import LinearModel, LinearPrimal
-from attn_mlir.passes.linear_scale import reached
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
 
@@ -34,6 +35,10 @@ def refused(primal: LinearPrimal) -> tuple[ir.Operation, str] | None:
     names = set(primal.outputs) - {"final_state"}
     if names:
         return linear, f"differentiates o and final_state, not {', '.join(sorted(names))}"
+    if piece(linear, "attn.result") is not None:
+        return linear, "differentiates what has no 'attn.result'"
+    if piece(linear, "attn.skip") is not None and with_all_heads(linear) != primal.operands["v"]:
+        return linear, "differentiates an 'attn.skip' where v has all heads of o"
     if primal.choice("channels") == "value":
         return linear, "differentiates decays of heads and of key channels, not of value channels"
     inputs = [value for name, value in primal.operands.items() if name in ("q", "k", "v", "initial_state")]
@@ -75,13 +80,13 @@ class LinearDerivatives(LinearModel):
     def forward(self) -> None:
         """`@f_fwd`: the function itself; its backward needs nothing further."""
         host, linear = Host(self.primal), self.primal.attention
-        _ = self.mods, self.decay  # What has no derivative is to be told before anything is computed.
+        _ = self.mods, self.decay, self.skip  # What has no derivative is to be told before anything is computed.
         host.build("fwd", [], [r.type for r in linear.results], lambda: list(clone_op(linear, dict(host.mapping)).results))
 
     def backward(self) -> None:
         """`@f_bwd`: the gradients of the arguments `wrt`."""
         host, linear = Host(self.primal), self.primal.attention
-        _ = self.mods, self.decay, self.certificate
+        _ = self.mods, self.decay, self.skip, self.certificate
         names = ["o", *self.primal.outputs]
         types = [r.type for r in linear.results]
         gradients = ["do", *(f"d_{name}" for name in self.primal.outputs)]

@@ -51,7 +51,10 @@ def sweep(q: Array, k: Array, v: Array, g: Array, initial: Array, forward: bool,
 
 
 def derived(x: Mapping[str, Array], forward: bool, channels: str, plan: Mapping[str, Sweep] = GRADIENTS) -> dict[str, Array]:
-    """The gradients that `plan` makes of q, k, v, g, the initial state, do and the gradient of the final state."""
+    """The gradients that `plan` makes of q, k, v, g, the initial state, do and the gradient of the final state.
+
+    "rows of q" is that of factors of q's rows, which are 1, [T, 1].
+    """
     found: dict[str, Array] = {}
     products, ends = {}, {}
     for role, made in plan.items():
@@ -61,6 +64,7 @@ def derived(x: Mapping[str, Array], forward: bool, channels: str, plan: Mapping[
         swept = sweep(a, b, c, x["g"], initial, forward == made.same_direction, of_channels)
         found[role], products[role] = swept.o, swept.o * x[role]
         ends[role] = [state.T if made.swapped else state for state in swept.boundaries]
+        found |= {f"rows of {name}": products[role].sum(axis=1, keepdims=True) for name in made.rows}
         if role == "v":
             found["initial_state"] = swept.final
     change = products["q"] - products["k"] if forward else products["k"] - products["q"]
@@ -87,9 +91,11 @@ def check_gradients(forward: bool, channels: str, plan: Mapping[str, Sweep] = GR
     shapes = {"q": 3, "k": 3, "v": 2, "do": 2}
     x = {name: rng.normal(size=(LENGTH, size)) for name, size in shapes.items()}
     x |= {"g": -rng.random((LENGTH, columns)), "initial_state": rng.normal(size=(3, 2)), "d_final_state": rng.normal(size=(3, 2))}
+    x |= {f"rows of {name}": np.ones((LENGTH, 1)) for name in GRADIENTS}
 
     def loss(values: Mapping[str, Array]) -> float:
-        q, k, v, g, initial = (values[name] for name in ("q", "k", "v", "g", "initial_state"))
+        q, k, v = (values[name] * values[f"rows of {name}"] for name in GRADIENTS)
+        g, initial = values["g"], values["initial_state"]
         swept = sweep(q, k, v, g, initial, forward, channels)
         return float((swept.o * x["do"]).sum() + (swept.final * x["d_final_state"]).sum())
 

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.mlir import ir
 from attn_mlir.passes.chunk_rewrite import score_type
 from attn_mlir.passes.derivation.expr import Graph, Node, leaves
 from attn_mlir.passes.differentiation.host import Primal
-from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.model import ROW, Program
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
-from attn_mlir.passes.differentiation.read import read_element
-from attn_mlir.passes.linear_scale import multiplies_rows, scale_of, small_scale
-from attn_mlir.passes.regions import piece
+from attn_mlir.passes.differentiation.propagate import adjoints
+from attn_mlir.passes.differentiation.read import PieceReader, read_element
+from attn_mlir.passes.linear_scale import movable_scale, scale_of
+from attn_mlir.passes.regions import block_of, piece
 
 OPERANDS = ("q", "k", "v", "decay", "initial_state", "factor", "offsets")
 
@@ -33,13 +35,20 @@ class Sweep:
     initial: str
     scaled: str
     """The mod that a scale of q becomes: states that q goes into take it along, the gradient of the last state does not have it."""
+    rows: tuple[str, ...] = ()
+    """The inputs x of which its products are x_t . dx_t at every position t: k and v with their gradients have the same."""
 
 
 GRADIENTS = {
-    "q": Sweep(("do", "v", "k"), 0, True, True, "initial_state", "attn.query"),
-    "k": Sweep(("v", "do", "q"), 1, False, True, "d_final_state", "attn.key"),
+    "q": Sweep(("do", "v", "k"), 0, True, True, "initial_state", "attn.query", ("q",)),
+    "k": Sweep(("v", "do", "q"), 1, False, True, "d_final_state", "attn.key", ("k", "v")),
     "v": Sweep(("k", "q", "do"), 2, False, False, "d_final_state", "attn.key"),
 }
+
+
+def source_of(role: str) -> str:
+    """The gradient whose sweep makes the products x_t . dx_t of an input x."""
+    return next(name for name, made in GRADIENTS.items() if role in made.rows)
 
 
 class LinearPrimal(Primal):
@@ -90,14 +99,15 @@ class LinearModel:
         return scale_of(self.primal.attention, "attn.query")
 
     @cached_property
-    def scale_of_key(self) -> float | None:
+    def scale_of_key(self) -> ir.Value | None:
         """The scale of q that k has instead in dv's sweep, so that states which f16 must not round to nothing begin and end without it.
 
         Of a q that decays by exp(-10), scaled by K^-0.5, f16 has few digits left, and the gradient of the initial state may be made of
-        nothing else. None for other types and scales, and where the sweep has its states together with that of dk.
+        nothing else. None for other types and scales, and where the sweep has its states together with that of dk. Scalars from outside are
+        looked at when they are known.
         """
         wanted = self.primal.operands.get("initial_state") in self.chosen
-        return small_scale(self.primal.attention) if self._is_f16 and wanted and not self.crossing else None
+        return movable_scale(self.primal.attention) if self._is_f16 and wanted and not self.crossing else None
 
     @property
     def _is_f16(self) -> bool:
@@ -129,6 +139,12 @@ class LinearModel:
         return None if found is None else read_element(self.program, found)
 
     @cached_property
+    def skip(self) -> Node | None:
+        """The factor of what `attn.skip` adds to o; None for 0."""
+        found = piece(self.primal.attention, "attn.skip")
+        return None if found is None else PieceReader(self.program, block_of(found), {}, ROW).results()[0]
+
+    @cached_property
     def chosen(self) -> set[ir.Value]:
         """The arguments that have a gradient."""
         arguments = list(self.primal.entry.arguments)
@@ -139,10 +155,60 @@ class LinearModel:
         params = sorted(n for n in leaves(result) if n.op == "param")
         return [n for n in params if (read := self.program.param(n).read) is not None and read.tensor in self.chosen]
 
+    @property
+    def counted(self) -> str:
+        """The input that has all heads of o."""
+        return OPERANDS[ir.IntegerAttr(self.primal.attention.attributes["heads"]).value]
+
+    @cached_property
+    def by_products(self) -> bool:
+        """Whether gradients of what factors of rows read are made of products, not of dq, dk and dv, which have been rounded to bf16.
+
+        Their sums over a sequence may nearly cancel. v's factor stands behind the sums that make dv.
+        """
+        plain = self.primal.choice("channels") == "none" and not self.crossing and self.counted == "v"
+        return plain and isinstance(ir.RankedTensorType(self.primal.operands["q"].type).element_type, ir.BF16Type)
+
+    @property
+    def makes_dv(self) -> bool:
+        """Whether the sweep for the gradient of v after its mod makes that of v."""
+        return "v" not in self.mods.of or ("v" in self.kept and self.by_products)
+
+    @cached_property
+    def row_reads(self) -> dict[str, list[Node]]:
+        """What factors of rows read whose gradients are made of products, by input."""
+        found = {}
+        for role in self.kept if self.by_products else ():
+            _, shares = self.shares_of_mod(role)
+            found[role] = [n for n in self.reads(self.mods.of[role][1]) if n in shares]
+        return {role: reads for role, reads in found.items() if reads}
+
+    def shares_of_mod(self, role: str) -> tuple[Node, dict[Node, Node]]:
+        """`shares` of what the mod of q, k or v makes."""
+        return self.shares(role, self.mods.of[role][1])
+
+    def shares(self, name: str, result: Node) -> tuple[Node, dict[Node, Node]]:
+        """The adjoint of a piece's result, `name` tells it from others, and those of what it is made of."""
+        graph = self.program.graph
+        adjoint = graph.node("element", attr=f"adjoint_{name}")
+        return adjoint, adjoints(graph, [(result, adjoint)])
+
+    def rows_wanted(self, role: str) -> bool:
+        """Whether the sweep for the gradient of q, k or v makes products for those of factors of rows."""
+        return any(name in self.row_reads for name in GRADIENTS[role].rows)
+
+    def is_whole(self, role: str) -> bool:
+        """Whether the gradient of q, k or v after its mod is not rounded: sums over it are the gradients of what the mod reads.
+
+        Where products are not `crossing`, those of factors of rows are made of these, and kernels of other chips round all that they store.
+        """
+        return self.crossing and role in self.mods.of and bool(self.reads(self.mods.of[role][1]))
+
     def wanted(self, role: str) -> bool:
         """Whether the gradient of q, k or v after its mod is needed for its own sake or its mod's."""
         mod = self.mods.of.get(role)
-        return self.primal.operands[role] in self.chosen or (mod is not None and bool(self.reads(mod[1])))
+        of_mod = mod is not None and role not in self.row_reads and bool(self.reads(mod[1]))
+        return self.primal.operands[role] in self.chosen or of_mod
 
     def decay_wanted(self) -> bool:
         of_operand = self.primal.operands.get("decay") in self.chosen

@@ -11,8 +11,8 @@ from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.passes.tiling import chunk_crossing
 from attn_mlir.passes.tiling.chunk_channels import build_at_once
 from attn_mlir.passes.tiling.chunk_decays import Decays
-from attn_mlir.passes.tiling.chunk_products import Parts, whole_products, with_own_pairs
-from attn_mlir.passes.tiling.chunk_rows import row_factors, row_mod
+from attn_mlir.passes.tiling.chunk_products import Parts, own_pairs, own_sums, whole_products, with_own
+from attn_mlir.passes.tiling.chunk_rows import result_factors, row_factors, row_mod
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.rounding import EXACT, RoundingEmitter
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
@@ -139,13 +139,20 @@ class ChunkBlock:
         self._at_once = choices.at_once
 
     def build(
-        self, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: Put | None, keep: Keep, beside: Beside | None = None
+        self,
+        chunk: Chunk,
+        state: ir.Value,
+        o: ir.Value | None,
+        products: Put | None,
+        keep: Keep,
+        beside: Beside | None = None,
+        own: Put | None = None,
     ) -> ir.Value:
         """Emits one chunk: stores its outputs, returns the state after it.
 
         `keep` gets the state at the boundary before the chunk's first position (of `crossing` sweeps always the one that the chunk reads),
-        and the factors with which the chunk carries its rows; then `products` gets the products, and `beside` what a sweep with the same
-        states needs: decays, state, k and v.
+        and the factors with which the chunk carries its rows; then `products` gets the products, `own` what they leave out, and `beside`
+        what a sweep with the same states needs: decays, state, k and v.
         """
         if self._at_once:
             return build_at_once(self, chunk, state, o, products, keep)
@@ -158,7 +165,7 @@ class ChunkBlock:
         if self.forward or self._crossing:
             keep(state, carry)
         if q is not None:
-            self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None)
+            self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None, own)
         if beside is not None:
             beside(decays, state, k, v)
         scaled = decays.scaling("attn.enter", k if self.channels == "key" else v)
@@ -171,19 +178,24 @@ class ChunkBlock:
         """Stores the chunk's rows of o."""
         build.store(self._output(parts.decays, parts), o, self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
 
-    def _outputs(self, parts: "Parts", chunk: Chunk, o: ir.Value | None, products: Put | None) -> None:
+    def _outputs(self, parts: "Parts", chunk: Chunk, o: ir.Value | None, products: Put | None, own: Put | None) -> None:
         place = (self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
         factor = None if products is None or self.inputs.factor is None else self.load(self.inputs.factor, chunk)
+        made = apart = None
         if factor is None:
-            whole, made = self._output(parts.decays, parts), None
+            whole = self._output(parts.decays, parts)
         elif self._crossing:
             whole, made = self._crossed(parts, factor)
         else:
-            others = self._output(parts.decays, parts)
-            made = whole_products(parts, others, factor)
-            whole = with_own_pairs(parts, others) if o is not None else others
-        if made is not None and products is not None:
-            products(made, place)
+            whole = self._output(parts.decays, parts)
+            made = whole_products(parts, whole, factor)
+            pairs = own_pairs(parts) if o is not None or own is not None else None
+            apart = own_sums(parts, pairs, factor) if pairs is not None and own is not None else None
+            if pairs is not None and o is not None:
+                whole = with_own(self, whole, pairs, parts.v, result_factors(self, chunk))
+        for sums, put in ((made, products), (apart, own)):
+            if sums is not None and put is not None:
+                put(sums, place)
         if o is not None:
             build.store(whole, o, *place)
 
@@ -208,7 +220,7 @@ class ChunkBlock:
     def load(self, source: Input, chunk: Chunk, mod: str | None = None) -> ir.Value:
         """The chunk's rows of an input, after its mod (unless that multiplies rows, see `chunk_rows`), in its element type."""
         tile = build.load(source.memory, self.sequence.batch, source.head, chunk.begin, chunk.count, self.size)
-        change = piece(self.op, mod) if mod is not None and row_mod(self.op, mod) is None else None
+        change = None if mod is None else self._change(mod)
         type_ = ir.RankedTensorType(tile.type)
         if (change is None and type_.element_type == self.element) or mod is None:
             return tile
@@ -221,6 +233,10 @@ class ChunkBlock:
             return [cast_float(x, self.element)]
 
         return self.map([self.tile(type_.shape, self.element)], body)[0]
+
+    def _change(self, mod: str) -> ir.Operation | None:
+        """The mod of this name, where it changes the elements of a tile; None where factors of rows take it over (see `chunk_rows`)."""
+        return piece(self.op, mod) if row_mod(self.op, mod) is None else None
 
     def position_of(self, chunk: Chunk, i: ir.Value) -> ir.Value:
         """Position of row i; rows past the end stand for the last one."""
@@ -252,11 +268,13 @@ class ChunkBlock:
         """The chunk's rows of o, before they are rounded."""
         q, k, v = parts.q, parts.k, parts.v
         if self.channels == "none":
-            weights = decays.weighted(parts.scores())
+            skip = decays.of_rows.skip
+            changed = self._change("attn.value") is not None
+            weights = decays.weighted(parts.scores(), None if changed else skip)
             o, scale = parts.of_state, decays.rows("attn.leave")
             for number, piece_ in enumerate(self.pieces([self.size, self.size], weights, self._whole_weights)):
                 o = build.dot_accumulate(o, scale if number == 0 else None, piece_, v)
-            return o
+            return o if skip is None or not changed else with_own(self, o, skip, self.load(self.inputs.v, decays.chunk))
         if self.channels == "value":
             o = decays.scaled("attn.leave", parts.of_state, self.score)
             return self._by_channel(self, decays).by_value(o, parts.scores(), v)

@@ -23,7 +23,7 @@ class Decays:
     def __init__(
         self, block: "ChunkBlock", chunk: "Chunk", strict: bool = False, summed: bool = True, rows: RowFactors | None = None
     ) -> None:
-        self._block, self._chunk, self._strict = block, chunk, strict
+        self._block, self.chunk, self._strict = block, chunk, strict
         self.of_rows = rows or RowFactors()
         decay, mod = block.inputs.decay, piece(block.op, "attn.decay")
         self.steps: ir.Value | None = None
@@ -36,7 +36,7 @@ class Decays:
 
     def _steps(self, decay: "Input | None", mod: ir.Operation | None) -> ir.Value:
         """The log decay of every position; 0 past the end."""
-        block, chunk = self._block, self._chunk
+        block, chunk = self._block, self.chunk
         zero = constant_float(block.wide, 0.0)
         shape = [block.size] if self._width is None else [block.size, self._width]
         rows = block.load(decay, chunk) if len(shape) == 2 and decay is not None else None
@@ -56,15 +56,15 @@ class Decays:
 
         return block.map([block.tile(shape, block.wide)], body)[0]
 
-    def for_queries(self, left: ir.Value | None) -> "Decays":
-        """The same with factors of another q."""
+    def for_queries(self, of_rows: RowFactors) -> "Decays":
+        """The same with factors of another q and other rows of o."""
         other = copy.copy(self)
-        other.of_rows = RowFactors(left, self.of_rows.right)
+        other.of_rows = RowFactors(of_rows.left, self.of_rows.right, of_rows.skip)
         return other
 
     def exists(self, i: ir.Value) -> ir.Value:
         """Whether row i is a position of the sequence."""
-        return arith.CmpIOp(arith.CmpIPredicate.slt, i, self._chunk.count).result
+        return arith.CmpIOp(arith.CmpIPredicate.slt, i, self.chunk.count).result
 
     def _sum(self, i: ir.Value, d: ir.Value | None) -> ir.Value:
         """The log decays up to row i (of channel d)."""
@@ -118,15 +118,19 @@ class Decays:
         before = getattr(arith.CmpIPredicate, names[0 if self._block.forward else 1])
         return arith.AndIOp(arith.CmpIOp(before, i, j).result, self.exists(j)).result
 
-    def weighted(self, products: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
-        """The elements of q k^T with its weights, 0 for absent pairs."""
+    def weighted(self, products: ir.Value, skip: ir.Value | None = None) -> Callable[[ir.Value, ir.Value], ir.Value]:
+        """The elements of q k^T with its weights, 0 for absent pairs, and with `skip`, [C], what rows get of their own besides."""
         block = self._block
         zero = constant_float(block.score, 0.0)
 
         def element(i: ir.Value, j: ir.Value) -> ir.Value:
             weight = block.factor("attn.weight", [self._sum(i, None), self._sum(j, None)])
             x = self.of_rows.of_pair(arith.MulFOp(tensor.ExtractOp(products, [i, j]).result, weight).result, i, j)
-            return arith.SelectOp(self.present(i, j), x, zero).result
+            x = arith.SelectOp(self.present(i, j), x, zero).result
+            if skip is None:
+                return x
+            own = arith.CmpIOp(arith.CmpIPredicate.eq, i, j).result
+            return arith.SelectOp(own, arith.AddFOp(x, tensor.ExtractOp(skip, [i]).result).result, x).result
 
         return element
 

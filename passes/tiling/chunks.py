@@ -7,7 +7,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.linear_roles import follower_of, gradient_of
 from attn_mlir.passes.regions import block_of, pieces
-from attn_mlir.passes.tiling.chunk_block import Choices, Chunk, ChunkBlock, Input, Inputs, Sequence
+from attn_mlir.passes.tiling.chunk_block import Choices, Chunk, ChunkBlock, Input, Inputs, Put, Sequence
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_gradient import ChunkGradient
 from attn_mlir.passes.tiling.chunk_levels import Levels
@@ -82,7 +82,12 @@ def _score_type(op: ir.Operation) -> ir.Type:
 
 def _kind(op: ir.Operation, name: str, blocks: int) -> str:
     """Sums over v's columns are added up over the programs that share them."""
-    return "accumulate" if name == "products" and blocks > 1 and op.opview.channels.value == "none" else "store"
+    return "accumulate" if name in ("products", "own") and blocks > 1 and op.opview.channels.value == "none" else "store"
+
+
+def _put(target: ir.Value | None) -> Put | None:
+    """Stores sums of a chunk's positions there."""
+    return None if target is None else lambda made, place: build.store(made, target, *place)
 
 
 def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) -> Mapping[str, ir.Attribute | int | str]:
@@ -121,7 +126,7 @@ class _Sweep:
         sequence = self._sequence(number, head)
         inputs = self._inputs(sequence, first_column)
         o = columns(targets["o"], first_column, self._columns) if "o" in targets else None
-        products = self._products(targets.get("products"), block, first_column)
+        products, own = (self._products(targets.get(name), block, first_column) for name in ("products", "own"))
         rows, state_columns = state_shape(self._op)
         state_row = first_column if self._transposed else constant_index(0)
         height = constant_index(self._columns if self._transposed else rows)
@@ -150,15 +155,14 @@ class _Sweep:
             def beside(decays: Decays, state: ir.Value, k: ir.Value, v: ir.Value) -> None:
                 if also is not None and of_beside is not None:
                     q = also.load(also.inputs.q, chunk, "attn.query")
-                    seen = decays.for_queries(row_factors(also, chunk, queries=True).left)
+                    seen = decays.for_queries(row_factors(also, chunk, queries=True))
                     also.put_rows(chunk, Parts(also, seen, state, q, v, k), of_beside)
 
             if self._gradient is not None:
                 view, row = self._gradient.opview, self._state_row(chunk, sequence, rows)
                 gradient = ChunkGradient(body, chunk, self._frame.get(view.a), self._frame.get(view.s), row, targets["d_log_decay"])
-                return body.build(chunk, state, o, gradient.store, gradient.keep, beside)
-            put = None if products is None else lambda made, place: build.store(made, products, *place)
-            return body.build(chunk, state, o, put, lambda kept, carry: keep(chunk, kept, carry), beside)
+                return body.build(chunk, state, o, gradient.store, gradient.keep, beside, own=_put(own))
+            return body.build(chunk, state, o, _put(products), lambda kept, carry: keep(chunk, kept, carry), beside, own=_put(own))
 
         initial = self._initial(narrow, at, (state_row, height), [self._columns if self._transposed else rows, state_columns])
         last = self._loop(sequence, initial, step)

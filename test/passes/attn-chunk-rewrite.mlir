@@ -39,7 +39,7 @@ func.func @forward(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tenso
       %y = arith.mulf %x, %scale : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0, 0>}
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?xf32>, tensor<?x?x16x8xf32>) -> (tensor<?x?x?x8xf32>, tensor<?x?x16x8xf32>)
   return %o, %final_state : tensor<?x?x?x8xf32>, tensor<?x?x16x8xf32>
 }
@@ -68,7 +68,7 @@ func.func @backward(%q: tensor<?x?x?x16xf64>, %k: tensor<?x?x?x16xf64>, %v: tens
       %y = tensor.extract %log_gamma[%h] : tensor<?xf64>
       "attn.yield"(%y) : (f64) -> ()
     }) : () -> ()
-  }) {heads = 2 : i64, direction = "backward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>}
+  }) {heads = 2 : i64, direction = "backward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
     : (tensor<?x?x?x16xf64>, tensor<?x?x?x16xf64>, tensor<?x?x?x8xf64>) -> tensor<?x?x?x8xf64>
   return %o : tensor<?x?x?x8xf64>
 }
@@ -80,7 +80,7 @@ func.func @backward(%q: tensor<?x?x?x16xf64>, %k: tensor<?x?x?x16xf64>, %v: tens
 func.func @no_decay(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {
   %o = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
   return %o : tensor<?x?x?x8xf32>
 }
@@ -108,7 +108,7 @@ func.func @scales(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor
       %y = arith.mulf %scale, %x : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
   return %o : tensor<?x?x?x8xf32>
 }

@@ -5,6 +5,9 @@
 // RUN: attn-opt %t.mlir -p 'attn-differentiate{functions=bwd only=true wrt=q+k+v}' | FileCheck %s --check-prefix=USUAL
 // RUN: sed -e 's/0.25 :/0.0078125 :/' %t.mlir | attn-opt -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=USUAL
 // RUN: sed -e 's/"none"/"key"/' -e 's/<?x?x?xf32>/<?x?x?x16xf32>/g' %t.mlir | attn-opt -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=CHANNELS
+// RUN: sed -e '/func.func/s/x16x8xf32>)/x16x8xf32>, %%scale: f32)/' -e '/%%scale = arith.constant/d' %t.mlir > %t-scalar.mlir
+// RUN: attn-opt %t-scalar.mlir -p 'attn-differentiate{functions=bwd only=true wrt=arg4}' | FileCheck %s --check-prefix=SCALAR
+// RUN: attn-run %t-scalar.mlir --q-len 9 -p 'attn-differentiate,attn-simplify,attn-chunk-rewrite{chunk=4}' | FileCheck %s --check-prefix=SAME
 // RUN: sed -e 's/"attn.query"/"attn.key"() ({ ^bb0(%%x: f32, %%b: index, %%h: index, %%t: index, %%d: index): %%i = arith.index_cast %%t : index to i64 %%f = arith.sitofp %%i : i64 to f32 %%y = arith.mulf %%x, %%f : f32 "attn.yield"(%%y) : (f32) -> () }) : () -> () &/' %t.mlir > %t-rows.mlir
 // RUN: attn-opt %t-rows.mlir -p 'attn-differentiate{functions=bwd only=true wrt=v+arg4}' | FileCheck %s --check-prefix=ROWS
 // RUN: attn-opt %t-rows.mlir -p 'attn-differentiate{functions=bwd only=true}' | FileCheck %s --check-prefix=TENSOR
@@ -48,6 +51,24 @@
 // USUAL:         "attn.linear_attention"(%k, %q, %do, {{.*}}, %d_final_state) ({
 // USUAL-NEXT:      "attn.key"
 // USUAL-NOT:     attn.elements
+
+// Of a scalar from outside that is decided when it is known; q keeps what k must not have.
+// SCALAR:        @attention_bwd({{.*}}, %[[SCALE:[^:]*]]: f32,
+// SCALAR:        %[[SIZE:.*]] = math.absf %[[SCALE]]
+// SCALAR:        %[[LOW:.*]] = arith.cmpf oge, %[[SIZE]],
+// SCALAR-NEXT:   %[[HIGH:.*]] = arith.cmpf olt, %[[SIZE]],
+// SCALAR-NEXT:   %[[SMALL:.*]] = arith.andi %[[LOW]], %[[HIGH]]
+// SCALAR-NEXT:   %[[OF_K:.*]] = arith.select %[[SMALL]], %[[SCALE]], %[[ONE:.*]] :
+// SCALAR-NEXT:   %[[OF_Q:.*]] = arith.select %[[SMALL]], %[[ONE]], %[[SCALE]] :
+// SCALAR-NEXT:   %[[INVERSE:.*]] = arith.divf %[[ONE]], %[[OF_K]]
+// SCALAR:          arith.mulf %{{.*}}, %[[INVERSE]]
+// SCALAR:        "attn.linear_attention"(%k, %q, %do, {{.*}}) ({
+// SCALAR-NEXT:     "attn.query"
+// SCALAR:            arith.mulf %{{.*}}, %[[OF_K]]
+// SCALAR:          "attn.key"
+// SCALAR:            arith.mulf %{{.*}}, %[[OF_Q]]
+// SCALAR:          arith.mulf %{{.*}}, %[[OF_K]]
+// SCALAR:        return
 
 // Where channels have decays it is k itself that is scaled.
 // CHANNELS:      "attn.elements"(%k)

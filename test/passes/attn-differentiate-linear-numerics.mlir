@@ -6,3 +6,10 @@
 // RUN: attn-run %inputs/linear/row-factors.mlir --q-len 11 -p 'attn-differentiate,attn-simplify,attn-chunk-rewrite{chunk=4}' | FileCheck %s --check-prefix=ROWS
 // RUN: attn-run %inputs/linear/row-factors.mlir --q-len 11 -p 'attn-differentiate{crossing=true interval=4},attn-simplify,attn-chunk-rewrite' | FileCheck %s --check-prefix=ROWS
 // ROWS: PASS
+
+// In bf16, where gradients of what factors of rows read are made of products (the evaluator rounds nothing).
+// RUN: sed -e 's/x16xf32>/x16xbf16>/g' -e 's/x8xf32>/x8xbf16>/g' %inputs/linear/row-factors.mlir > %t.rows
+// RUN: sed -e 's/x16xf32>/x16xbf16>/g' -e 's/x8xf32>/x8xbf16>/g' %inputs/linear/mamba2.mlir > %t.mamba2
+// RUN: attn-run %t.rows %t.mamba2 --q-len 11 -p 'attn-differentiate{interval=4},attn-split-sequences{segment=4},attn-simplify,attn-outline,attn-chunk-rewrite{chunk=2}' | FileCheck %s --check-prefix=BF16
+// RUN: attn-run %t.rows --q-len 11 --wrt=arg4 -p 'attn-differentiate{wrt=arg4}' | FileCheck %s --check-prefix=ROWS
+// BF16-COUNT-2: PASS

@@ -1,6 +1,10 @@
 // RUN: attn-opt %inputs/linear/gla.mlir --attn-explain | FileCheck %s
 // RUN: attn-opt %inputs/linear/backward-sweep.mlir --attn-explain | FileCheck %s --check-prefix=EARLIER
 // RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-chunk-rewrite{chunk=32}' --attn-explain | FileCheck %s --check-prefix=CHUNK
+// RUN: attn-opt %inputs/linear/skip.mlir --attn-explain | FileCheck %s --check-prefix=SKIP
+
+// SKIP:           g = g * arg4[h]
+// SKIP-NEXT:      o_t = o_t + arg5[h] v_t, with v as it comes
 
 // CHECK:      @attention: attn.linear_attention
 // CHECK-NEXT:   recurrence, towards later positions
@@ -47,3 +51,9 @@
 // ROWS-NEXT:   what multiplies rows of q is a part of leave and weight
 // ROWS-NEXT:   what multiplies rows of k is a part of enter and weight
 // ROWS-NEXT:   what multiplies rows of v is a part of enter and weight
+
+// RUN: attn-opt %inputs/linear/own-terms.mlir --attn-explain | FileCheck %s --check-prefix=RESULT
+
+// RESULT:      recurrence, towards earlier positions
+// RESULT-NEXT:   v = v * 0.5
+// RESULT-NEXT:   o = o * arg5[b, h, t]

@@ -12,7 +12,7 @@ func.func @states(%q: !q, %k: !q, %v: !v, %decay: !g, %factor: !v, %offsets: ten
   %o, %final, %products, %states = "attn.linear_attention"(%q, %k, %v, %decay, %factor, %offsets) ({
   ^bb0:
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state", "products", "states"], interval = 256 : i64,
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1, 1>}
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1, 1, 0>}
     : (!q, !q, !v, !g, !v, tensor<?xi32>) -> (!v, !v, !g, !v)
   return %o, %final, %products, %states : !v, !v, !g, !v
 }
@@ -37,7 +37,7 @@ func.func @gradients(%q: !q, %k: !v, %do: !v, %decay: !g) -> (!q, !g) {
   %dq, %products, %states = "attn.linear_attention"(%do, %k, %q, %decay, %q) ({
   ^bb0:
   }) {heads = 0 : i64, direction = "forward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 64 : i64,
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>}
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1, 0>}
     : (!v, !v, !q, !g, !q) -> (!q, !g, !v)
   %sum = "attn.head_sum"(%dq, %q) : (!q, !q) -> !q
   %dg = "attn.decay_gradient"(%products, %products, %states, %states) {interval = 64 : i64, rows = 16 : i64} : (!g, !g, !v, !v) -> !g
@@ -64,12 +64,12 @@ func.func @crossing(%q: !q, %k: !q, %v: !v, %do: !v, %decay: !g) -> (!q, !q, !g)
   %dq, %a, %s = "attn.linear_attention"(%do, %v, %k, %decay, %q) ({
   ^bb0:
   }) {heads = 0 : i64, crossing, direction = "forward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 64 : i64,
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>}
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1, 0>}
     : (!v, !v, !q, !g, !q) -> (!q, !g, !v)
   %dk, %b, %e = "attn.linear_attention"(%v, %do, %q, %decay, %k) ({
   ^bb0:
   }) {heads = 1 : i64, crossing, direction = "backward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 64 : i64,
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>}
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1, 0>}
     : (!v, !v, !q, !g, !q) -> (!q, !g, !v)
   %dg = "attn.decay_gradient"(%a, %b, %s, %e) {crossing, interval = 64 : i64, rows = 16 : i64} : (!g, !g, !v, !v) -> !g
   return %dq, %dk, %dg : !q, !q, !g

@@ -26,7 +26,7 @@ func.func @forward(%q: !q, %k: !q, %v: !v, %g: !g, %initial: !s) -> (!v, !s) {
       %y = arith.mulf %x, %x : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0, 0>}
     : (!q, !q, !v, !g, !s) -> (!v, !s)
   return %o, %final : !v, !s
 }
@@ -52,11 +52,11 @@ func.func @forward(%q: !q, %k: !q, %v: !v, %g: !g, %initial: !s) -> (!v, !s) {
 func.func @backward(%q: !k, %k: !k, %v: !v, %do: !v) -> (!k, tensor<?x?x?xf32>, !s, !v) {
   %dk, %products, %states = "attn.linear_attention"(%v, %do, %q, %k) ({
   ^bb0:
-  }) {heads = 1 : i64, direction = "backward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 128 : i64, paired, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>}
+  }) {heads = 1 : i64, direction = "backward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 128 : i64, paired, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1, 0>}
     : (!v, !v, !k, !k) -> (!k, tensor<?x?x?xf32>, !s)
   %dv = "attn.linear_attention"(%k, %q, %do) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "backward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>}
+  }) {heads = 2 : i64, direction = "backward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
     : (!k, !k, !v) -> !v
   return %dk, %products, %states, %dv : !k, tensor<?x?x?xf32>, !s, !v
 }

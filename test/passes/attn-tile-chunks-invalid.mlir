@@ -6,7 +6,7 @@ func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
   // expected-error @below {{attn-tile: 'attn.linear_attention' is not in chunked form; run attn-chunk-rewrite first}}
   %o = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!t, !t, !t) -> !t
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (!t, !t, !t) -> !t
   return %o : !t
 }
 
@@ -43,7 +43,7 @@ func.func @attention(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.blocks = arr
     ^bb0(%prefix_t: f32, %prefix_s: f32):
       "attn.yield"(%prefix_s) : (f32) -> ()
     }) : () -> ()
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], chunk = 16 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!t, !t, !t) -> !t
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], chunk = 16 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (!t, !t, !t) -> !t
   return %o : !t
 }
 
@@ -74,7 +74,7 @@ func.func @gradient(%q: !t, %k: !t, %v: !t, %g: !g, %a: !g, %s: !t) -> !g attrib
       "attn.yield"(%prefix_s) : (f32) -> ()
     }) : () -> ()
   }) {heads = 2 : i64, crossing, direction = "backward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 16 : i64, chunk = 16 : i64,
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>} : (!t, !t, !t, !g, !t) -> (!t, !g, !t)
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1, 0>} : (!t, !t, !t, !g, !t) -> (!t, !g, !t)
   %d = "attn.decay_gradient"(%a, %b, %s, %e) {crossing, interval = 16 : i64, rows = 4 : i64} : (!g, !g, !t, !t) -> !g
   return %d : !g
 }

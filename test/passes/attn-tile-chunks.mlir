@@ -88,7 +88,7 @@ func.func @attention(%q: tensor<?x?x?x16xf16>, %k: tensor<?x?x?x16xf16>, %v: ten
       %y = math.exp %x : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["products"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0>, chunk = 16 : i64} : (tensor<?x?x?x16xf16>, tensor<?x?x?x16xf16>, tensor<?x?x?x8xf16>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf16>) -> (tensor<?x?x?x8xf16>, tensor<?x?x?xf32>)
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["products"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 0, 0>, chunk = 16 : i64} : (tensor<?x?x?x16xf16>, tensor<?x?x?x16xf16>, tensor<?x?x?x8xf16>, tensor<?x?x?xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?x8xf16>) -> (tensor<?x?x?x8xf16>, tensor<?x?x?xf32>)
   return %r0, %r1 : tensor<?x?x?x8xf16>, tensor<?x?x?xf32>
 }
 
@@ -137,7 +137,7 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
       %y = math.exp %x : f32
       "attn.yield"(%y) : (f32) -> ()
     }) : () -> ()
-  }) {heads = 2 : i64, direction = "backward", channels = "none", state = "vk", outputs = ["final_state", "states"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 1>, resultSegmentSizes = array<i32: 1, 1, 0, 1>, interval = 32 : i64, chunk = 16 : i64} : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?xf32>, tensor<?xi64>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>)
+  }) {heads = 2 : i64, direction = "backward", channels = "none", state = "vk", outputs = ["final_state", "states"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 1>, resultSegmentSizes = array<i32: 1, 1, 0, 1, 0>, interval = 32 : i64, chunk = 16 : i64} : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>, tensor<?x?x?xf32>, tensor<?xi64>) -> (tensor<?x?x?x8xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>)
   return %r0, %r1, %r2 : tensor<?x?x?x8xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>
 }
 

@@ -42,7 +42,7 @@ func.func @segments(%q: !q, %k: !q, %v: !v) -> !s {
     ^bb0(%t: f32, %s: f32):
       "attn.yield"(%t) : (f32) -> ()
     }) : () -> ()
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state"], chunk = 16 : i64, segment = 32 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state"], chunk = 16 : i64, segment = 32 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0, 0>}
     : (!q, !q, !v) -> (!v, !s)
   return %final : !s
 }

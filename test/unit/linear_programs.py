@@ -31,6 +31,9 @@ class Linear:
     heads: int = 2
     mods: bool = False
     row_mods: bool = False
+    own: bool = False
+    result: bool = False
+    skip: bool = False
     element: str = "f32"
     score: str = "f32"
     value_block: int = 0
@@ -38,7 +41,7 @@ class Linear:
     @property
     def outputs(self) -> list[str]:
         """The results after o."""
-        return ["final_state"] * self.final + ["products"] * self.factor + ["states"] * bool(self.interval)
+        return ["final_state"] * self.final + ["products"] * self.factor + ["states"] * bool(self.interval) + ["own"] * self.own
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -51,7 +54,7 @@ class Linear:
         found |= {"initial": f"tensor<?x?x?x{rows}x{self.score}>"} if self.initial else {}
         found |= {"factor": found["v"]} if self.factor else {}
         found |= {"offsets": "tensor<?xi64>"} if self.offsets else {}
-        return found | ({"table": "tensor<?x?xf32>"} if self.mods or self.row_mods else {})
+        return found | ({"table": "tensor<?x?xf32>"} if self.mods or self.row_mods or self.result or self.skip else {})
 
     def text(self) -> str:
         """The module."""
@@ -61,6 +64,7 @@ class Linear:
             "final_state": f"tensor<?x?x?x{columns}x{self.score}>",
             "states": f"tensor<?x?x?x{columns}x{self.score}>",
             "products": f"tensor<?x?x?{'' if self.channels == 'none' else f'x{self.v}'}x{self.score}>",
+            "own": f"tensor<?x?x?x{self.score}>",
         }
         results = [arguments["v"], *[made[name] for name in self.outputs]]
         operands = [f"%{name}" for name in arguments if name != "table"]
@@ -68,11 +72,11 @@ class Linear:
         names = ", ".join(f'"{name}"' for name in self.outputs)
         attributes = f'heads = {self.heads} : i64, direction = "{self.direction}", channels = "{self.channels}", state = "{self.state}", '
         attributes += f"outputs = [{names}], operandSegmentSizes = array<i32: {', '.join(map(str, segments))}>"
-        found = [1, int(self.final), int(self.factor), int(self.interval > 0)]
+        found = [1, int(self.final), int(self.factor), int(self.interval > 0), int(self.own)]
         attributes += f", resultSegmentSizes = array<i32: {', '.join(map(str, found))}>"
         attributes += f", interval = {self.interval} : i64" if self.interval else ""
         attributes += f", chunk = {self.chunk} : i64" if self.chunk else ""
-        pieces = [*(self._mods() if self.mods or self.row_mods else []), *(self._factors() if self.chunk else [])]
+        pieces = [*self._mods(), *(self._factors() if self.chunk else [])]
         op = "attn.chunk" if self.chunk else "attn.linear_attention"
         blocks = f" attributes {{tile.blocks = array<i64: 16, {self.value_block}>}}" if self.value_block else ""
         values = ", ".join(f"%r{n}" for n in range(len(results)))
@@ -99,7 +103,9 @@ func.func @attention({", ".join(f"%{n}: {t}" for n, t in arguments.items())}) ->
         return made
 
     def _mods(self) -> list[str]:
-        """x * (1 + table[h, t]) + d for q, k and v; g + table[h, t] * (d + 1) for decays. `row_mods`: x * (1 + table[h, t]) alone."""
+        """x * (1 + table[h, t]) + d for q, k and v; g + table[h, t] * (d + 1) for decays. `row_mods`: x * (1 + table[h, t]) alone,
+        `result`: o times that, `skip`: what o_t gets of v_t.
+        """
         places = "%b: index, %h: index, %t: index, %d: index"
         read = "      %e0 = tensor.extract %table[%h, %t] : tensor<?x?xf32>\n"
         read += "      %e = arith.extf %e0 : f32 to f64\n" if self.score == "f64" else "      %e = arith.mulf %e0, %unit : f32\n"
@@ -108,10 +114,13 @@ func.func @attention({", ".join(f"%{n}: {t}" for n, t in arguments.items())}) ->
         change = "      %f = arith.addf %e, %unit : S\n      %m = arith.mulf %x, %f : S\n      %y = arith.addf %m, %df : S\n"
         scale = "      %f = arith.addf %e, %unit : S\n      %y = arith.mulf %x, %f : S\n"
         decay = "      %f = arith.addf %df, %unit : S\n      %m = arith.mulf %e, %f : S\n      %y = arith.addf %x, %m : S\n"
-        made = [(name, number + change if self.mods else scale) for name in ("query", "key", "value")]
+        made = [(name, number + change if self.mods else scale) for name in ("query", "key", "value") if self.mods or self.row_mods]
+        made += [("result", scale)] if self.result else []
         made += [("decay", number + decay)] if self.mods else []
         arguments = f"%x: {self.score}, {places}"
-        return [self._piece(name, arguments, (one + read + body).replace("S", self.score)) for name, body in made]
+        skip = (one + read + "      %y = arith.addf %e, %unit : S\n").replace("S", self.score)
+        behind = [self._piece("skip", "%b: index, %h: index, %t: index", skip)] if self.skip else []
+        return [*[self._piece(name, arguments, (one + read + body).replace("S", self.score)) for name, body in made], *behind]
 
 
 def inputs(
@@ -145,7 +154,7 @@ def recurrence(program: Linear, given: dict[str, Any]) -> dict[str, Any]:
 
     def change(name: str) -> Any:
         value = x[name]
-        if "table" in x:
+        if program.mods or program.row_mods:
             heads = value.shape[1]
             value = value * (1 + x["table"][:heads, :length, None]) + program.mods * np.arange(value.shape[3])
         return np.repeat(value, every // value.shape[1], axis=1)
@@ -187,10 +196,12 @@ def recurrence(program: Linear, given: dict[str, Any]) -> dict[str, Any]:
         final[number] = state
     if program.state == "vk":
         final, states = np.swapaxes(final, -1, -2), np.swapaxes(states, -1, -2)
-    made = {"o": o, "final_state": final, "states": states.reshape(batch, every, -1, states.shape[-1])}
+    factor = 1 + x["table"][None, :every, :length, None] if program.result else 1.0
+    skip = (1 + x["table"][None, :every, :length, None]) * np.repeat(x["v"], every // x["v"].shape[1], axis=1) if program.skip else 0.0
+    made = {"o": o * factor + skip, "final_state": final, "states": states.reshape(batch, every, -1, states.shape[-1])}
     if "factor" in x:
-        others = o - (q * k).sum(3, keepdims=True) * v
-        products = others * np.repeat(x["factor"], every // x["factor"].shape[1], axis=1)
+        own, repeated = (q * k).sum(3, keepdims=True) * v, np.repeat(x["factor"], every // x["factor"].shape[1], axis=1)
+        products, made["own"] = (o - own) * repeated, (own * repeated).sum(-1)
         made["products"] = products.sum(-1) if program.channels == "none" else products
     return {name: made[name] for name in ("o", *program.outputs)}
 

@@ -35,6 +35,7 @@ def reference(
     decay_mod: Any = None,
     initial_state: Any = None,
     cu_seqlens: Any = None,
+    skip_mod: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """o and the final state in float64, for inputs in [B, H, T, D]; what the mods capture must be float64 for gradients in it."""
     (b, h, t), dim = v.shape[:3], q.shape[3]
@@ -44,6 +45,7 @@ def reference(
         g = g.view(1, h, 1, *g.shape[1:]).expand(b, h, t, *g.shape[1:])
     if decay_mod is not None and decay_mod.__code__.co_argcount == 5 and g.dim() == 3:
         g = g.unsqueeze(3).expand(b, h, t, dim)
+    skipped = 0.0 if skip_mod is None else torch.as_tensor(skip_mod(*grid(b, h, t))).broadcast_to(b, h, t).unsqueeze(3) * v
     q = changed(q_mod, q) * (dim**-0.5 if scale is None else scale)
     k, v, g = changed(k_mod, k), changed(v_mod, v), changed(decay_mod, g)
     fade = g.exp() if g.dim() == 4 else g.exp().unsqueeze(3).expand(b, h, t, dim)
@@ -58,7 +60,7 @@ def reference(
             outputs.append((q[:, :, i, None, :] @ state)[:, :, 0])
         finals.append(state)
     o = torch.stack(outputs, 2) if outputs else v
-    return o, torch.cat(finals)
+    return o + skipped, torch.cat(finals)
 
 
 def error(result: Any, expected: Any) -> float:

@@ -81,6 +81,10 @@ def random_linear(draw: Draw) -> LinearCase:
         mod, text = _mod(name, draw, tensors) if draw(2) else (None, "")
         mods.append(mod)
         texts += [f"{name}: {text}"] if text else []
+    channels = decay in ("rates", "channels") or (mods[3] is not None and mods[3].__code__.co_argcount == 5)
+    skip, text = (None, "") if channels or not draw(2) else _expression(draw, tensors, 2)
+    mods.append(None if skip is None else lambda b, h, t: skip(tensors["steps"][b, h, t], b, h, t))
+    texts += [f"skip_mod: {text} of x = steps[b, h, t]"] if text else []
     return LinearCase("\n".join(texts), tuple(mods), tensors, {n: x.requires_grad_() for n, x in given.items()}, bounds)
 
 
@@ -119,7 +123,7 @@ def gradients(case: LinearCase, pipeline: str) -> list[tuple[str, float]]:
     entry, scan = find(case.mods, form, None)
     q, k, captures = arguments(entry.traced, call, entry.captures(scan, 0.0))
     inputs = [q, k, call.v, *captures]
-    o, state = reference(**case.given, **dict(zip(MODS, case.mods, strict=True)), cu_seqlens=case.bounds)
+    o, state = reference(**case.given, **dict(zip((*MODS, "skip_mod"), case.mods, strict=True)), cu_seqlens=case.bounds)
     weights = [randn(11, *o.shape), randn(12, *state.shape)]
     wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
     derived = _derived(entry.traced.text, inputs, weights, pipeline)

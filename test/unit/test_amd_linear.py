@@ -45,6 +45,18 @@ def test_directions_products_and_states_on_the_way(direction: str, state: str, e
 
 
 @needs_host_clang
+@pytest.mark.parametrize("fields", [{"own": True}, {"result": True}, {"own": True, "result": True, "row_mods": True, "v": 128}])
+def test_terms_that_products_leave_out_and_factors_behind_sums(fields: dict[str, Any]) -> None:
+    check(half(direction="backward", state="vk", element="bf16", factor=True, interval=64, **fields), 70)
+
+
+@needs_host_clang
+@pytest.mark.parametrize("mods", [{}, {"mods": True}, {"row_mods": True, "result": True}])
+def test_what_rows_get_of_their_own_row_of_v(mods: dict[str, bool]) -> None:
+    check(half(skip=True, element="bf16", offsets=True, **mods), 70, offsets=np.array([0, 30, 70]))
+
+
+@needs_host_clang
 def test_blocks_of_columns_have_slots_of_their_own() -> None:
     program = half(k=64, v=128, state="vk", initial=True, final=True, factor=True)
     check(program, 70, {"q": 2, "k": 1, "v": 2, "decay": 1})
@@ -172,6 +184,7 @@ def test_gradients_of_mamba() -> None:
 @pytest.mark.parametrize("arch", TARGETS)
 def test_no_spills_and_little_shared_memory(arch: str) -> None:
     programs = [half(k=128, v=64), half(k=128, v=128, element="bf16"), half(k=128, v=128, state="vk", factor=True, interval=256),
+                half(k=64, v=128, direction="backward", state="vk", element="bf16", factor=True, own=True, result=True, interval=256),
                 half(k=128, v=128, channels="key"), half(k=64, v=64, channels="value", state="vk", factor=True, interval=64)]  # fmt: skip
     made = [codes(program, arch)[0] for program in programs]
     for code, binary in zip(made, compile_all(made), strict=True):

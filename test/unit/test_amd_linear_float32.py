@@ -41,6 +41,15 @@ def test_sweeps_with_products_and_states(direction: str, fields: dict[str, str])
 
 
 @needs_host_clang
+@pytest.mark.parametrize(
+    "fields",
+    [{"factor": True, "interval": 64, "own": True, "result": True}, {"skip": True, "row_mods": True}, {"skip": True, "mods": True}],
+)
+def test_own_terms_and_what_stands_behind_sums(fields: dict[str, Any]) -> None:
+    check(wide(direction="backward", **fields), 70, bar=BAR)
+
+
+@needs_host_clang
 def test_mods_and_odd_columns() -> None:
     check(wide(k=7, v=5, mods=True), 70, bar=BAR)
     check(wide(k=33, v=50, channels="key", final=True), 40, bar=BAR)

@@ -48,6 +48,19 @@ def test_everything_at_once(direction: str, state: str, length: int) -> None:
     check(program, 2, _HEADS, length)
 
 
+@pytest.mark.parametrize(("element", "bar"), [("f32", 1e-6), ("bf16", 4e-3)])
+@pytest.mark.parametrize("mods", [{}, {"mods": True}, {"row_mods": True, "result": True}])
+def test_what_rows_get_of_their_own_row_of_v(element: str, bar: float, mods: dict[str, Any]) -> None:
+    check(Linear(k=20, v=40, chunk=32, direction="backward", skip=True, element=element, **mods), 2, _HEADS, 75, bar)
+
+
+@pytest.mark.parametrize(("element", "bar"), [("f32", 1e-6), ("bf16", 4e-3)])
+@pytest.mark.parametrize("fields", [{"own": True}, {"result": True, "value_block": 20}, {"own": True, "result": True, "value_block": 20}])
+def test_terms_that_products_leave_out_and_factors_behind_sums(element: str, bar: float, fields: dict[str, Any]) -> None:
+    program = Linear(k=20, v=40, chunk=32, direction="backward", state="vk", factor=True, interval=64, element=element, **fields)
+    check(program, 2, _HEADS, 75, bar)
+
+
 @pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))
 def test_tiles_that_are_read_where_they_are(direction: str, state: str) -> None:
     """Whole vectors of columns; the last chunk is a copy; positions of one head are apart in memory, and not aligned."""
@@ -65,6 +78,22 @@ def test_decays_of_channels(direction: str, channels: str) -> None:
     state = "kv" if channels == "key" else "vk"
     program = Linear(k=20, v=24, chunk=16, direction=direction, channels=channels, state=state, mods=True, factor=True, interval=16)
     check(program, 1, {"q": 2, "k": 2, "v": 2, "decay": 1}, 50)
+
+
+@pytest.mark.parametrize(
+    ("direction", "state", "channels", "element"),
+    [
+        ("forward", "kv", "none", "f32"), ("backward", "vk", "none", "f32"), ("forward", "vk", "none", "bf16"),
+        ("backward", "kv", "none", "f64"), ("backward", "kv", "key", "f32"),
+    ],
+)  # fmt: skip
+def test_wide_tiles(direction: str, state: str, channels: str, element: str) -> None:
+    """Tiles of several bands of columns, with mods and as they come."""
+    score = "f64" if element == "f64" else "f32"
+    wide: dict[str, Any] = {"k": 256, "v": 192, "chunk": 32, "direction": direction, "state": state, "channels": channels, "score": score}
+    for mods in (False, True):
+        program = Linear(**wide, element=element, mods=mods, initial=True, final=True, factor=True, interval=32)
+        check(program, 1, {"q": 1, "k": 1, "v": 2, "decay": 2}, 75, 0.004 if element == "bf16" else 1e-6)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

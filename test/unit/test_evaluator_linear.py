@@ -92,6 +92,16 @@ def test_a_backward_sweep_starts_from_the_far_end() -> None:
         np.testing.assert_allclose(kept[:, 0], final[b], rtol=0)
 
 
+def test_own_terms_are_what_products_leave_out() -> None:
+    (q, k, v, g, x, dt), (o, products, _, own) = evaluated("own-terms", Sizes(2, 4, 2, 21))
+    q, k, v, g, x = heads(q), heads(k), heads(0.5 * v), heads(g), heads(x)
+    for b in range(2):
+        sums = (np.einsum("htk,hsk->hts", q[b], k[b]) * factors(g[b][..., None], forward=False)[..., 0]) @ v[b]
+        np.testing.assert_allclose(o[b], sums * dt[b, :4, :21, None], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(own[b], (q[b] * k[b]).sum(axis=2) * (v[b] * x[b]).sum(axis=2), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(products[b] + own[b], (sums * x[b]).sum(axis=2), rtol=1e-12, atol=1e-12)
+
+
 def test_sequences_of_offsets_are_apart() -> None:
     (q, k, v, g, initial, _), _ = evaluated("varlen-states", Sizes(2, 4, 2, 50))
     offsets = np.array([0, 18, 18, 50])

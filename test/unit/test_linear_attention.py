@@ -140,6 +140,27 @@ def test_float64() -> None:
     assert max(found.values()) < 1e-13, found
 
 
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_nothing_is_saved_but_the_inputs(layout: str) -> None:
+    """So that o and the final state take no memory until the backward, and may be changed in place."""
+    x = {name: value.requires_grad_() for name, value in tensors(40).items() if name in ("q", "k", "v", "g")}
+    given = [x[name].transpose(1, 2) if layout == "bshd" else x[name] for name in ("q", "k", "v", "g")]
+    saved: list[torch.Size] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        o, final = linear_attention(*given, output_final_state=True, layout=layout)
+    assert len(saved) == len(given)
+    wanted = torch.autograd.grad(2.0 * o.sum() + final.sum(), list(x.values()), retain_graph=True)
+    o.mul_(2.0)
+    final.add_(1.0)
+    found = torch.autograd.grad(o.sum() + final.sum(), list(x.values()))
+    assert all(torch.equal(gradient, same) for gradient, same in zip(found, wanted, strict=True))
+
+
 @pytest.mark.parametrize("wanted", ["state", "k A"])
 def test_only_some_gradients(wanted: str) -> None:
     found = compare(mamba, tensors(40), wanted, final=False)
@@ -269,6 +290,8 @@ def test_what_mods_capture_is_read_anew_and_checked() -> None:
     short = torch.ones(B, H, 9)
     with pytest.raises(ArgumentError, match="`short` has size 9 in dimension 2, but `t` indexes it with 0 to 9"):
         linear_attention(x["q"], x["k"], x["v"], v_mod=lambda y, b, h, t: y * short[b, h, t])
+    with pytest.raises(ArgumentError, match=r"'short' has size 9 in dimension 2, but is read at t \+ 1, which runs over 1\.\.10\.$"):
+        linear_attention(x["q"], x["k"], x["v"], v_mod=lambda y, b, h, t: y * short[b, h, t + 1])
 
 
 def test_derivatives_that_are_not_there() -> None:
@@ -304,3 +327,14 @@ def test_stages() -> None:
     with pytest.raises(ArgumentError, match="stage is one of traced, "):
         attention.ir("attn-nothing")
     assert "carry" in attention.explain()
+
+
+def test_explanations_name_what_is_captured() -> None:
+    rates, steps = torch.rand(4), torch.rand(2, 4, 9)
+
+    def decay(g: Any, b: Any, h: Any, t: Any) -> Any:
+        return g * rates[h] - rates[h // 2]
+
+    attention = attn_mlir.LinearAttention(v_mod=lambda x, b, h, t: x * steps[b, h, t], decay_mod=decay)
+    lines = attention.explain().splitlines()
+    assert lines[2:4] == ["    v = v * steps[b, h, t]", "    g = g * rates[h] - rates[...]"]

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 
 import attn_mlir
 from linear_reference import grid
@@ -147,6 +149,43 @@ def test_how_many_arguments_a_mod_gets(name: str) -> None:
     changed = MODS[name](x, *indices)
     torch.testing.assert_close(run(), linear_attention(x, changed, x), rtol=1e-5, atol=1e-5)
     assert torch.equal(torch.compile(run, fullgraph=True, backend="aot_eager")(), run())
+
+
+@pytest.mark.parametrize("run", [linear_attention, attn_mlir.attention])
+def test_a_device_where_the_tensors_are_not(run: Callable[..., Any]) -> None:
+    """An error, as outside of torch.compile."""
+    x = inputs()["v"]
+    compiled = torch.compile(lambda device: run(x, x, x, device=device), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled("cpu"), run(x, x, x))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="q is on cpu, but device='cuda' was asked for"):
+        compiled("cuda")
+
+
+@pytest.mark.parametrize("name", ["decay", "initial_state"])
+def test_integers_are_refused(name: str) -> None:
+    """They are outside of torch.compile, too: a decay of -0.5 became 0 before it got there."""
+    x = inputs()
+    given = {"decay": x["dt"], "initial_state": x["state"]}[name].int()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=f"{name} has dtype torch.int32: use float32"):
+        torch.compile(lambda value: linear_attention(x["q"], x["k"], x["v"], **{name: value}), fullgraph=True, backend="aot_eager")(given)
+
+
+def test_the_backward_keeps_no_results() -> None:
+    """As outside of torch.compile."""
+    kept: list[str] = []
+
+    def forward(graph: torch.fx.GraphModule, _: Any) -> Any:
+        (returned,) = graph.graph.find_nodes(op="output")
+        kept.extend(node.op for node in returned.args[0][1:])
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=forward, bw_compiler=lambda graph, _: make_boxed_func(graph.forward))
+    x = {name: value.requires_grad_() for name, value in inputs().items()}
+    given = [x[name] for name in ("q", "k", "v", "g")]
+    o = torch.compile(lambda: linear_attention(*given), fullgraph=True, backend=backend)()
+    (mine,) = torch.autograd.grad(o.square().sum(), x["k"])
+    (known,) = torch.autograd.grad(linear_attention(*given).square().sum(), x["k"])
+    assert set(kept) == {"placeholder"} and torch.equal(mine, known)
 
 
 def test_a_segment_size_that_is_a_symbol() -> None:

@@ -103,8 +103,11 @@ def test_strong_decays(name: str, dtype: torch.dtype, low: float, high: float) -
     assert max(found.values()) < BOUND, found
 
 
+@pytest.mark.parametrize("of_skip", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_mamba2(dtype: torch.dtype) -> None:
+def test_mamba2(dtype: torch.dtype, of_skip: torch.dtype) -> None:
+    """With D in each dtype: its gradient is a sum of products that are not rounded."""
+
     def run(x: dict[str, torch.Tensor]) -> Any:
         return mamba2(x["v"], x["dt"], x["A"], x["k"], x["q"], 256, D=x["D"], initial_states=x["state"].mT, return_final_states=True)
 
@@ -112,9 +115,31 @@ def test_mamba2(dtype: torch.dtype) -> None:
         y, final = pair({**x, "v": x["v"] * x["dt"][..., None]}, (x["dt"] * x["A"]).transpose(1, 2), 1.0)
         return y + x["v"] * x["D"][:, None], final.mT
 
-    found = compare(run, known, inputs(300, dtype, heads=1), "q k v dt A D state")
+    x = inputs(300, dtype, heads=1)
+    found = compare(run, known, x | {"D": x["D"].to(of_skip)}, "q k v dt A D state")
+    assert found.pop("d D") < {torch.bfloat16: BOUND, torch.float16: 5e-4, torch.float32: BOUND_SINGLE}[of_skip], found
     # One number a head, the sum over all positions, which may cancel.
     assert found.pop("d A") < (2e-5 if dtype == torch.float32 else BOUND), found
+    assert max(found.values()) < bound(dtype), found
+
+
+@pytest.mark.parametrize(("dtype", "curved"), [(torch.bfloat16, False), (torch.float16, True), (torch.float32, False)], ids=str)
+def test_a_skip_for_each_position(dtype: torch.dtype, curved: bool) -> None:
+    """In sequences by cu_seqlens, of few heads of q and k; with and without a v_mod that multiplies rows."""
+    x, bounds = {n: value[:1] if value.dim() > 2 else value for n, value in inputs(260, dtype, heads=1).items()}, [0, 64, 64, 191, 260]
+    weights = torch.randn(1, H, 260, V, device="cuda").to(dtype)
+
+    def gradients(function: Callable[..., Any], x: dict[str, torch.Tensor], offsets: Any) -> dict[str, torch.Tensor]:
+        leaves = {n: x[n].transpose(1, 2).contiguous().requires_grad_() for n in ("q", "k", "v", "g", "dt")}
+        q, k, v, g, dt = leaves.values()
+        row, other = lambda y, b, h, t: y * dt[b, h, t], lambda y: y * torch.exp(-y * y)
+        made = function(q, k, v, g, v_mod=other if curved else row, skip_mod=lambda b, h, t: 1.0 - dt[b, h, t], cu_seqlens=offsets)
+        o = made[0] if isinstance(made, tuple) else made
+        return {"o": o} | dict(zip(leaves, torch.autograd.grad(o, list(leaves.values()), weights.to(o)), strict=True))
+
+    mine = gradients(linear_attention, x, torch.tensor(bounds, device="cuda", dtype=torch.int32))
+    theirs = gradients(reference, {n: value.cpu().double() for n, value in x.items()}, bounds)
+    found = {name: error(mine[name].cpu(), known) for name, known in theirs.items()}
     assert max(found.values()) < bound(dtype), found
 
 

@@ -116,6 +116,29 @@ def test_mamba2_with_limits_and_a_wide_skip() -> None:
     check_errors(found)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_gradient_of_the_skip_of_mamba2_is_summed_up_in_f32(wide: bool) -> None:
+    """Of products rounded to 16 bits the sum would be off by 1e-3 of its size, and more where terms cancel."""
+    x = {name: value.bfloat16() if name in ("v", "B", "C") else value for name, value in tensors(t=500).items()}
+    skip = x["wide" if wide else "D"].clone().requires_grad_()
+    y = mamba2(x["v"], x["dt"].exp(), x["A"], x["B"], x["C"], D=skip)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    (found,) = torch.autograd.grad(y, skip, dy)
+    assert found.dtype == torch.float32
+    assert error(found, (dy.double() * x["v"].double()).sum((0, 1) if wide else (0, 1, 3))) < TOLERANCE
+
+
+def test_mamba2_with_a_skip_for_each_of_a_batch() -> None:
+    x = tensors()
+    ds = torch.stack([x["D"], -2 * x["D"]])
+
+    def loss(d: torch.Tensor) -> torch.Tensor:
+        return (mamba2(x["v"], x["dt"].exp(), x["A"], x["B"], x["C"], D=d) * x["z"]).sum()
+
+    found = torch.func.vmap(torch.func.grad(loss))(ds)
+    assert error(found, (x["z"].double() * x["v"].double()).sum((0, 1, 3)).expand(2, H)) < TOLERANCE
+
+
 def test_mamba2_alone_returns_y() -> None:
     x = tensors()
     dt = x["dt"].exp()
@@ -204,6 +227,10 @@ def test_mistakes(call: Callable[[Tensors], Any], kind: type[Exception], text: s
         ({"A": torch.ones(H).cfloat()}, "A has dtype torch.complex64: use float32"),
         ({"dt_bias": torch.ones(H, device="meta")}, "dt_bias is on meta, but other inputs are on cpu"),
         ({"B": torch.ones(B, T, 2, K).double()}, "B has dtype torch.float64 but x has torch.float32"),
+        ({"x": torch.ones(B, T, H, V).int()}, "x has dtype torch.int32: use float32, float16, bfloat16 or float64"),
+        ({"x": torch.ones(B, T, H, 513)}, "x has P = 513; it must be 1 to 512"),
+        ({"B": torch.ones(B, T, 1, 513), "C": torch.ones(B, T, 1, 513)}, "B has N = 513; it must be 1 to 512"),
+        ({"cu_seqlens": torch.tensor([0, T])}, "with cu_seqlens all sequences are in one, of batch size 1, but the batch size is 2"),
         ({"C": torch.ones(B, T, 3, K)}, "C must be a tensor of shape [2, 75, G, 16], with G dividing the 4 heads of x, got shape"),
         ({"C": torch.ones(B, T, 2, K + 1)}, "C must be a tensor of shape [2, 75, G, 16], with G dividing"),
         ({"initial_states": torch.ones(B + 1, H, V, K)}, "initial_states must be a tensor of shape [2, 4, 8, 16], got shape [3, 4, 8, 16]"),

@@ -20,6 +20,7 @@ WRONG = {
     "k and q exchanged in dv": ("v", replace(GRADIENTS["v"], operands=("q", "k", "do"))),
     "dq from the last state's gradient": ("q", replace(GRADIENTS["q"], initial="d_final_state")),
     "dk from the initial state": ("k", replace(GRADIENTS["k"], initial="initial_state")),
+    "factors of q's rows with those of k": ("k", replace(GRADIENTS["k"], rows=("k", "v", "q"))),
     "dv from the initial state": ("v", replace(GRADIENTS["v"], initial="initial_state")),
 }
 

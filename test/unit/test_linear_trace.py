@@ -10,7 +10,7 @@ import torch
 import attn_mlir
 from attn_mlir.api.linear import arguments, find
 from attn_mlir.api.linear_inputs import check_linear
-from attn_mlir.errors import ArgumentError, AttnError, TraceError
+from attn_mlir.errors import ArgumentError, AttnError, TraceError, UnsupportedError
 from attn_mlir.frontend.linear import LinearProgram, trace_linear
 from linear_reference import error, reference
 from trace_helpers import evaluate_text
@@ -25,7 +25,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 Q, KEYS, VALUES, STATE = randn(B, 2, T, K), randn(B, 1, T, K), randn(B, H, T, V), randn(B, H, K, V)
 DT, A, RATES = randn(B, H, T).abs(), -randn(H).abs(), -randn(H, K).abs()
-NO_MODS: tuple[Any, ...] = (None, None, None, None)
+NO_MODS: tuple[Any, ...] = (None,) * 5
 
 
 def evaluated(mods: tuple[Any, ...] = NO_MODS, q: Any = Q, k: Any = KEYS, v: Any = VALUES, **options: Any) -> list[torch.Tensor]:
@@ -81,7 +81,7 @@ def _channels(g: Any, b: Any, h: Any, t: Any, d: Any) -> Any:
 def test_mods_read_the_head_of_o(which: str, mod: Callable[..., Any]) -> None:
     if which == "v_mod" and mod is _by_place:  # whose table has the columns of k
         mod = _by_step
-    mods = tuple(mod if name == which else None for name in ("q_mod", "k_mod", "v_mod", "decay_mod"))
+    mods = tuple(mod if name == which else None for name in ("q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod"))
     options: dict[str, Any] = {which: mod}
     expected, state = reference(Q, KEYS, VALUES, -DT, **options)
     o, final = evaluated(mods, decay=-DT)
@@ -93,7 +93,16 @@ def test_mods_read_the_head_of_o(which: str, mod: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("mod", [_decay, _channels])
 def test_decay_mods(mod: Callable[..., Any], decay: torch.Tensor | None) -> None:
     expected, state = reference(Q, KEYS, VALUES, decay, decay_mod=mod)
-    o, final = evaluated((None, None, None, mod), decay=decay)
+    o, final = evaluated((None, None, None, mod, None), decay=decay)
+    assert error(o, expected) < 1e-14
+    assert error(final, state) < 1e-14
+
+
+@pytest.mark.parametrize("mod", [None, _by_element, _by_step])
+def test_a_skip_takes_v_as_it_was_before_its_mod(mod: Any) -> None:
+    skip = lambda b, h, t: A[h] * DT[b, h, t] + 0.5 * t  # noqa: E731
+    expected, state = reference(Q, KEYS, VALUES, -DT, v_mod=mod, skip_mod=skip)
+    o, final = evaluated((None, None, mod, None, skip), decay=-DT)
     assert error(o, expected) < 1e-14
     assert error(final, state) < 1e-14
 
@@ -121,7 +130,7 @@ def test_numbers_are_arguments_and_heads_are_those_of_o() -> None:
     def mod(x: Any, b: Any, h: Any, t: Any) -> Any:
         return x * factor * attn_mlir.num_heads()
 
-    o, _ = evaluated((None, None, mod, None))
+    o, _ = evaluated((None, None, mod, None, None))
     assert error(o, reference(Q, KEYS, VALUES)[0] * (2.0 * H)) < 1e-14
     traced = trace_linear(LinearProgram(v_mod=mod), check_linear(Q, KEYS, VALUES, None, None, None, "bhsd").problem.inputs)
     assert [(captured.name, captured.kind) for captured in traced.captures] == [("factor", "float")]
@@ -145,7 +154,7 @@ def test_the_inputs_come_first_and_keep_their_names() -> None:
     assert [captured.name for captured in traced.captures] == ["decay", "initial_state", "cu_seqlens", "decay_1", "initial_state_1"]
 
 
-def raises(kind: type[AttnError], text: str) -> Any:
+def raises(kind: type[AttnError] | tuple[type[AttnError], ...], text: str) -> Any:
     return pytest.raises(kind, match=re.escape(text))
 
 
@@ -166,16 +175,17 @@ def raises(kind: type[AttnError], text: str) -> Any:
             {"initial_state": STATE.mT},
             "initial_state has shape [2, 4, 5, 6], but [B, H, K, V] is [2, 4, 6, 5] in",
         ),
-        ({"cu_seqlens": torch.tensor([0, T])}, "with cu_seqlens all sequences are in one, [1, H, T, D], but q has batch size 2"),
+        ({"cu_seqlens": torch.tensor([0, T])}, "with cu_seqlens all sequences are in one, of batch size 1, but the batch size is 2"),
         ({"cu_seqlens": torch.tensor([0.0, T])}, "cu_seqlens has dtype"),
         ({"cu_seqlens": torch.tensor([0])}, "cu_seqlens must be [sequences + 1]"),
         ({"scale": "big"}, "scale must be a number or None, got str"),
+        ({"scale": torch.ones((), requires_grad=True)}, "or with linear attention in q_mod, as in lambda x: x * scale; or pass"),
         ({"layout": "sbhd"}, 'layout is "bhsd"'),
     ],
 )
 def test_wrong_arguments(changes: dict[str, Any], text: str) -> None:
     given: dict[str, Any] = {"q": Q, "k": KEYS, "v": VALUES, **changes}
-    with raises(ArgumentError, text):
+    with raises((ArgumentError, UnsupportedError), text):
         attn_mlir.linear_attention(**given)
 
 
@@ -185,7 +195,9 @@ def test_wrong_arguments(changes: dict[str, Any], text: str) -> None:
         ({"q": Q}, f"a step takes one position, but q has {T}: linear_attention takes many"),
         ({"v": VALUES[:, :, :1]}, "q is [B, H, K], so that v must have 3 dimensions, too, got shape [2, 4, 1, 5]"),
         ({"decay": RATES}, "so that decay must be [H], [B, H] or [B, H, K], got shape [4, 6]; [H, K] needs q with positions"),
-        ({"state": STATE.mT}, "initial_state has shape [2, 4, 5, 6], but [B, H, K, V] is [2, 4, 6, 5] in"),
+        ({"state": STATE.mT}, "state has shape [2, 4, 5, 6], but [B, H, K, V] is [2, 4, 6, 5] in this call"),
+        ({"q": Q[0, :, 0]}, "q must be [B, H, K], or [B, H, 1, K] with a position, got shape ["),
+        ({"q": Q[0, :, 0], "layout": "bshd"}, "q must be [B, H, K], or [B, 1, H, K] with a position, got shape ["),
     ],
 )
 def test_wrong_arguments_of_a_step(changes: dict[str, Any], text: str) -> None:
@@ -202,6 +214,7 @@ def test_wrong_arguments_of_a_step(changes: dict[str, Any], text: str) -> None:
         ("decay_mod", lambda g: g > 0, "must return the changed log decay, but returned a condition"),
         ("v_mod", lambda x, b, h, t: x * DT, "computes with all of `DT`"),
         ("q_mod", lambda x: x.undefined(), "has no attribute"),
+        ("k_mod", lambda x: x.softmax(-1), "other tensors, q, k and v among them, can be reduced before the call"),
         ("q_mod", 3.0, "q_mod must be a function, got float"),
     ],
 )

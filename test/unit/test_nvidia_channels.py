@@ -2,49 +2,28 @@
 
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia.hopper.channel_read import read_channels
 from attn_mlir.backends.nvidia.hopper.channel_sweep import emit_channels, plan_channels
 from attn_mlir.backends.nvidia.target import TARGETS
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.mlir import ir
-from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.registry import registry
 from linear_programs import Linear
 from nvidia_fakes import set_apart
+from nvidia_scheduled import emitter_of, hopper_code, scheduled
 
 _PLAIN = {"initial": True, "final": True}
 
 
-@contextmanager
-def scheduled(**fields: object) -> Iterator[ir.Operation]:
-    """The scheduled kernel of a program."""
-    program = Linear(**{"channels": "key", "k": 128, "v": 128, "chunk": 0, "element": "bf16", **fields})  # pyright: ignore[reportArgumentType]
-    with ir.Context() as context:
-        load_all(context)
-        module = ir.Module.parse(program.text())
-        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
-        (kernel,) = module.body.operations
-        yield kernel.operation
-
-
-def emitter_of(kernel: ir.Operation) -> str:
-    return str(attributes.read(kernel, attributes.SCHEDULE)["emitter"])
+def text_of(**fields: object) -> str:
+    return Linear(**{"channels": "key", "k": 128, "v": 128, "chunk": 0, "element": "bf16", **fields}).text()  # pyright: ignore[reportArgumentType]
 
 
 def code_of(**fields: object) -> KernelCode:
-    with scheduled(**fields) as kernel:
-        assert emitter_of(kernel) == "hopper"
-        return codegen.emit(kernel)
+    return hopper_code(text_of(**fields))
 
 
 @pytest.mark.parametrize(
@@ -59,8 +38,7 @@ def code_of(**fields: object) -> KernelCode:
     ],
 )
 def test_other_kernels_are_left_to_others(fields: dict[str, object]) -> None:
-    with scheduled(**fields) as kernel:
-        assert emitter_of(kernel) == "tilelang"
+    assert emitter_of(text_of(**fields)) == "tilelang"
 
 
 def test_warpgroups_by_columns_of_v() -> None:
@@ -94,7 +72,7 @@ def test_nothing_is_loaded_where_there_are_no_chunks() -> None:
 
 
 def test_there_is_one_schedule() -> None:
-    with scheduled() as kernel:
+    with scheduled(text_of()) as kernel:
         sweep = read_channels(kernel)
         assert sweep is not None and emit_channels(sweep).shared_bytes <= TARGETS["sm_90a"].shared_bytes
         with pytest.raises(UnsupportedError, match="one schedule"):

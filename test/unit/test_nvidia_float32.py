@@ -50,6 +50,13 @@ def test_products_of_pieces(direction: str, state: str, gate: float) -> None:
     check(Linear(direction=direction, state=state, chunk=64, k=16, v=8, **_WHOLE), gate)
 
 
+@pytest.mark.parametrize(
+    "fields", [{"own": True, "result": True, **_WHOLE}, {"skip": True, "row_mods": True}, {"skip": True, "mods": True}]
+)
+def test_own_terms_and_what_stands_behind_sums(fields: dict[str, Any]) -> None:
+    check(Linear(direction="backward", chunk=64, k=16, v=8, **fields), 1.0)
+
+
 @pytest.mark.parametrize("gate", [0.01, 10.0])
 @pytest.mark.parametrize(("direction", "channels"), list(itertools.product(("forward", "backward"), ("key", "value"))))
 def test_decays_of_channels(direction: str, channels: str, gate: float) -> None:

@@ -55,6 +55,21 @@ def test_every_form_prints(direction: str, state: str, mods: bool) -> None:
     assert "products[block, " in text  # a slot for each of the three blocks of columns
 
 
+def test_terms_that_products_leave_out_have_slots_of_their_own() -> None:
+    with sweep(Linear(chunk=64, own=True, result=True, **_ALL)) as kernel:
+        text = program_of(kernel).text
+    compile(text, "sweep", "exec")
+    assert len(re.findall(r"\b(?:products|own)\[block, ", text)) == 2
+
+
+@pytest.mark.parametrize("mods", [False, True])
+def test_what_rows_get_of_their_own_row_of_v_prints(mods: bool) -> None:
+    with sweep(Linear(chunk=64, skip=True, mods=mods, k=64, v=64, element="bf16")) as kernel:
+        text = program_of(kernel).text
+    compile(text, "sweep", "exec")
+    assert text.count("T.gemm(") == 4
+
+
 @pytest.mark.parametrize(("direction", "channels"), itertools.product(("forward", "backward"), ("key", "value")))
 def test_decays_of_channels_print(direction: str, channels: str) -> None:
     state = "kv" if channels == "key" else "vk"
@@ -106,7 +121,7 @@ def test_two_programs_on_a_multiprocessor_come_before_loading_ahead() -> None:
 
 @needs_tools
 def test_a_sweep_compiles(tmp_path: Path) -> None:
-    more = {"factor": True, "interval": 256, "offsets": True, "row_mods": True}
+    more = {"factor": True, "own": True, "result": True, "interval": 256, "offsets": True, "row_mods": True}
     program = Linear(chunk=64, k=64, v=64, direction="backward", state="vk", element="bf16", **more)
     with sweep(program) as kernel:
         code = codegen.emit(kernel)

@@ -331,30 +331,6 @@ def test_mamba2_and_its_gradients(length: int, segment: int) -> None:
 
 
 @GPU
-@pytest.mark.parametrize(("length", "channels"), [(500, False), (2048, False), (300, True)])
-def test_gradients_that_are_sums_over_positions(length: int, channels: bool) -> None:
-    """Of A, as Mamba-2 starts with it, one number a head or a channel: terms of either sign, which nearly cancel in some draws."""
-    found: dict[int, float] = {}
-    for seed in range(4 if channels else 16):
-        torch.manual_seed(seed)
-        q, k, v = (torch.randn(1, heads, length, 64, device="cuda").to(BRAIN) for heads in (1, 1, 4))
-        dt = torch.nn.functional.softplus(torch.randn(1, 4, length, device="cuda") - 1)
-        a = (-1 - 15 * torch.rand(4, *([64] if channels else []), device="cuda")).requires_grad_()
-        mods: dict[str, Any] = {"v_mod": lambda x, b, h, t, dt=dt: x * dt[b, h, t], "decay_mod": lambda g, b, h, t, a=a: g * a[h]}
-        if channels:
-            mods = {"decay_mod": lambda g, b, h, t, d, a=a: g * a[h, d]}
-        o = linear_attention(q, k, v, dt, **mods)
-        do, exact = torch.randn_like(o), a.detach().double().requires_grad_()
-        steps = dt.double().transpose(1, 2).unsqueeze(3)
-        values = v.double().transpose(1, 2) * (1 if channels else steps)
-        g = steps * exact if channels else steps.squeeze(3) * exact
-        wanted, _ = formula(q.double().transpose(1, 2), k.double().transpose(1, 2), values, g, 1.0)
-        known = torch.autograd.grad(wanted, exact, do.double().transpose(1, 2))[0]
-        found[seed] = error(torch.autograd.grad(o, a, do)[0], known)
-    assert max(found.values()) < _BOUND, found
-
-
-@GPU
 def test_retention_in_segments() -> None:
     """Its decays are constants: no sum of a segment's decays is read from memory."""
     leaves = leaves_of(Shape(2, 1100, key_dim=128, value_dim=128), BRAIN, 0.1)

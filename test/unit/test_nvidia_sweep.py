@@ -138,6 +138,62 @@ def test_own_pairs_are_added_behind_the_products() -> None:
     assert "kOwn" not in code_of(v=128).source
 
 
+def test_terms_that_products_leave_out_are_summed_apart() -> None:
+    """After the others, in the same registers; each warp's sums have shared memory of their own."""
+    apart, plain = code_of(factor=True, own=True), code_of(factor=True)
+    for source, number in ((apart.source, 2), (plain.source, 1)):
+        assert source.count("float sums[16];") == source.count("attn::sum_over_rows(sums)") == number
+        assert source.count("attn::load_transposed(other +") == number
+    assert apart.shared_bytes == plain.shared_bytes + 4 * 256
+    assert apart.source.index("shared + kOwnSums + (4 *") < apart.source.index("store_transposed(own")
+
+
+def test_factors_behind_sums_scale_o_alone() -> None:
+    scaled, own, plain = (code_of(factor=True, **more).source for more in ({"result": True}, {"result": True, "own": True}, {}))
+    assert [source.count("result = attn::load_shared2(rows + 768") for source in (scaled, own, plain)] == [1, 1, 0]
+    for source in (scaled, own):
+        assert source.index("sums[2 * (c + d)] = o[4 *") < source.index("*= result.x") < source.index("store_transposed(own")
+    # Where there are no sums, they stand with the factors of q.
+    rows = code_of(result=True).source
+    assert "result.x" not in rows and "row_left" in rows
+
+
+@pytest.mark.parametrize("fields", [{"own": True}, {"own": True, "result": True}])
+def test_other_sums_than_those_of_own_terms_are_left_to_others(fields: dict[str, bool]) -> None:
+    """A map behind the diagonal of scores that sums up squares."""
+    sums = re.compile(r'arith.mulf (%\d+), %\d+( : f32\s+"tile.yield"\(%\d+\) \{operandSegmentSizes = array<i32: 0, 1>)')
+
+    def change(tiles: str) -> str:
+        before, behind = tiles.split("arith.cmpi eq", 1)
+        changed, count = sums.subn(r"arith.mulf \1, \1\2", behind, count=1)
+        assert count == 1
+        return f"{before}arith.cmpi eq{changed}"
+
+    assert code(program(factor=True, **fields)) is not None
+    assert code(program(factor=True, **fields), change) is None
+
+
+def test_what_rows_get_of_their_own_row_of_v_is_added_to_the_diagonal() -> None:
+    """To two numbers of each block of 8 x 8 on it, none to others; rows of v may have factors, which it has not."""
+    skipping, plain = code_of(v=128, skip=True), code_of(v=128)
+    scaled = code_of(v=128, skip=True, row_mods=True, direction="backward", result=True)
+    added = "if (warpgroup * 32 + 8 * (c + d) == 16 * warp + 8 * h) pair[0] += diagonal[2 * h], pair[1] += diagonal[2 * h + 1];"
+    assert [each.source.count(added) for each in (skipping, scaled, plain)] == [1, 1, 0]
+    assert skipping.shared_bytes == plain.shared_bytes + 3 * 256  # a row in each stage
+    # What changes elements of v makes another tile: rows of v as they come are not multiplied.
+    assert code(program(skip=True, mods=True)) is None
+
+
+def test_other_sums_than_the_diagonal_are_left_to_others() -> None:
+    def change(tiles: str) -> str:
+        end = tiles.index("arith.addf", tiles.index("arith.cmpi eq"))
+        begin = tiles.rindex("arith.cmpi eq", 0, end)
+        return f"{tiles[:begin]}arith.cmpi sle{tiles[begin + len('arith.cmpi eq') :]}"
+
+    assert code(program(skip=True)) is not None
+    assert code(program(skip=True), change) is None
+
+
 def test_sums_of_blocks_of_columns_have_slots() -> None:
     assert re.search(r"\w+\[block \* \w+_s0 \+ batch \* \w+_s1 .*\] = sum;", code_of(v=128, value_block=64, factor=True).source)
 
@@ -154,7 +210,9 @@ CASES = {
     "forward": {"k": 128, "v": 128, **EVERYTHING},
     "backward": {"k": 128, "v": 128, "state": "vk", "direction": "backward", "factor": True, "interval": 256},
     "heads": {"k": 128, "v": 64, "mods": True},
+    "skip": {"k": 128, "v": 64, "skip": True, "row_mods": True},
     "rows": {"k": 128, "v": 128, "direction": "backward", "state": "vk", "factor": True, "interval": 256, "row_mods": True},
+    "own": {"k": 64, "v": 128, "direction": "backward", "state": "vk", "factor": True, "interval": 256, "own": True, "result": True},
     "packed": {"k": 128, "v": 128, "offsets": True, **EVERYTHING},
     "wide": {"k": 256, "v": 256, "value_block": 128, "state": "vk", "factor": True, "interval": 256},
 }

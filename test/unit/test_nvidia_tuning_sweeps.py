@@ -34,7 +34,7 @@ GRADIENT = SweepFacts(128, 128, 64, 512, 0, channels=False, plain=True, factor=T
 
 def traced(element: str = "f16", keys: int = 128, values: int = 128, decay: str = "step") -> str:
     """A linear attention with log decays."""
-    return find((None, None, None, None), (element, keys, values, 1.0, decay, False, False, "", None), None)[0].traced.text
+    return find((None, None, None, None, None), (element, keys, values, 1.0, decay, False, False, "", None), None)[0].traced.text
 
 
 def kernels(text: str, job: Job, length: int = 4096) -> list[Tunable]:

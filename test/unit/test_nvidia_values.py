@@ -2,25 +2,18 @@
 
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia.hopper.value_read import read_values
 from attn_mlir.backends.nvidia.hopper.value_sweep import emit_values, plan_values
 from attn_mlir.backends.nvidia.target import TARGETS
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.mlir import ir
-from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.registry import registry
 from linear_programs import Linear
 from nvidia_fakes import set_apart
+from nvidia_scheduled import emitter_of, hopper_code, scheduled
 
 _USUAL = {"channels": "value", "state": "vk", "factor": True, "interval": 512, "k": 128, "v": 128, "chunk": 0, "element": "bf16"}
 
@@ -33,31 +26,13 @@ def text_of(rows: bool = True, **fields: object) -> str:
     return "\n".join([first, *lines, last, end])
 
 
-@contextmanager
-def scheduled(**fields: object) -> Iterator[ir.Operation]:
-    """The scheduled kernel of a program."""
-    with ir.Context() as context:
-        load_all(context)
-        module = ir.Module.parse(text_of(**fields))  # pyright: ignore[reportArgumentType]
-        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
-        (kernel,) = module.body.operations
-        yield kernel.operation
-
-
-def emitter_of(kernel: ir.Operation) -> str:
-    return str(attributes.read(kernel, attributes.SCHEDULE)["emitter"])
-
-
 def code_of(**fields: object) -> KernelCode:
-    with scheduled(**fields) as kernel:
-        assert emitter_of(kernel) == "hopper"
-        return codegen.emit(kernel)
+    return hopper_code(text_of(**fields))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("fields", [{"k": 96}, {"k": 256}, {"v": 96}, {"mods": True}, {"factor": False}])
 def test_other_kernels_are_left_to_others(fields: dict[str, object]) -> None:
-    with scheduled(interval=64, **fields) as kernel:
-        assert emitter_of(kernel) == "tilelang"
+    assert emitter_of(text_of(interval=64, **fields)) == "tilelang"  # pyright: ignore[reportArgumentType]
 
 
 def test_warpgroups_by_columns_of_v() -> None:
@@ -93,7 +68,7 @@ def test_programs_share_columns_of_every_tensor() -> None:
 
 
 def test_there_is_one_schedule() -> None:
-    with scheduled() as kernel:
+    with scheduled(text_of()) as kernel:
         sweep = read_values(kernel)
         assert sweep is not None and emit_values(sweep).shared_bytes <= TARGETS["sm_90a"].shared_bytes
         with pytest.raises(UnsupportedError, match="one schedule"):

@@ -160,13 +160,13 @@ def test_own_and_upstream_passes_run_in_order() -> None:
     context = ir.Context()
     with context:
         module = ir.Module.parse(SOURCE)
-        pipeline = Pipeline.parse("twice,func.func(cse),symbol-dce", REGISTRY)
+        pipeline = Pipeline.parse("twice,func.func(canonicalize{max-iterations=2},cse),symbol-dce", REGISTRY)
         pipeline.run(module, after=[lambda step, op, seconds: steps.append((step.name, "test.seen_2" in op.attributes, seconds >= 0))])
         assert "test.seen_1, test.seen_2" in str(module)
     assert steps == [
         ("test-options", False, True),
         ("test-options", True, True),
-        ("func.func(cse)", True, True),
+        ("func.func(canonicalize,cse)", True, True),
         ("symbol-dce", True, True),
     ]
 

@@ -25,13 +25,12 @@ def check(program: Linear, batch: int, heads: dict[str, int], length: int, sub: 
         Pipeline.parse(f"attn-tile{{sub-chunk={sub}}},canonicalize,cse", registry()).run(module)
         slots = program.v // (program.value_block or program.v)
         shapes = {name: value.shape for name, value in wanted.items()}
-        if "products" in shapes and slots > 1 and program.channels == "none":
-            shapes["products"] = (slots, *shapes["products"])
+        of_slots = [name for name in ("products", "own") if name in shapes and slots > 1 and program.channels == "none"]
+        shapes |= {name: (slots, *shapes[name]) for name in of_slots}
         outputs = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
         run_kernel(module.body.operations[0].operation, [*given.values(), *outputs.values()])
-    if len(shapes.get("products", ())) == 4 and program.channels == "none":
-        outputs["products"] = outputs["products"].sum(0)
-    if program.offsets:  # rows behind a sequence's last state are not written
+    outputs |= {name: outputs[name].sum(0) for name in of_slots}
+    if program.offsets and program.interval:  # rows behind a sequence's last state are not written
         outputs["states"] = np.nan_to_num(outputs["states"])
     for name, value in wanted.items():
         assert error(outputs[name], value) < 1e-12, name
@@ -45,6 +44,31 @@ def test_one_decay_for_all_channels(direction: str, state: str, mods: dict[str, 
     check(program, 2, {"q": 2, "k": 1, "v": 4, "decay": 4, "factor": 2}, 21)
 
 
+@pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))
+@pytest.mark.parametrize(
+    "fields",
+    [{"own": True}, {"result": True}, {"own": True, "result": True, "row_mods": True}, {"own": True, "result": True, "value_block": 2}],
+)
+def test_terms_that_products_leave_out_and_factors_behind_sums(direction: str, state: str, fields: dict[str, Any]) -> None:
+    program = Linear(direction=direction, state=state, chunk=8, k=4, v=6, **_EVERYTHING, **fields)
+    check(program, 2, {"q": 2, "k": 1, "v": 4, "decay": 4, "factor": 2}, 21)
+
+
+@pytest.mark.parametrize("row_mods", [False, True])
+def test_factors_of_rows_where_o_is_all_there_is(row_mods: bool) -> None:
+    """They stand with those of q."""
+    program = Linear(result=True, row_mods=row_mods, chunk=8, k=4, v=6, element="f64", score="f64", initial=True, final=True, offsets=True)
+    check(program, 1, {"q": 1, "k": 2, "v": 4, "decay": 2}, 40, offsets=np.array([0, 5, 5, 25, 40]))
+
+
+@pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))
+@pytest.mark.parametrize("fields", [{}, {"mods": True}, {"row_mods": True, "result": True, "value_block": 2}])
+def test_what_rows_get_of_their_own_row_of_v(direction: str, state: str, fields: dict[str, Any]) -> None:
+    more = {"initial": True, "final": True, "element": "f64", "score": "f64", "offsets": True}
+    program = Linear(skip=True, direction=direction, state=state, chunk=8, k=4, v=6, **fields, **more)
+    check(program, 1, {"q": 1, "k": 2, "v": 4, "decay": 2}, 40, offsets=np.array([0, 5, 5, 25, 40]))
+
+
 @pytest.mark.parametrize(("direction", "channels"), list(itertools.product(("forward", "backward"), ("key", "value"))))
 @pytest.mark.parametrize(("chunk", "sub", "value_block"), [(4, 16, 0), (4, 1, 2), (16, 4, 2), (16, 2, 0), (6, 4, 0), (12, 2, 0)])
 def test_decays_of_channels(direction: str, channels: str, chunk: int, sub: int, value_block: int) -> None:
@@ -53,8 +77,8 @@ def test_decays_of_channels(direction: str, channels: str, chunk: int, sub: int,
     check(Linear(chunk=chunk, k=6, v=4, value_block=value_block, **more), 1, {"q": 1, "k": 2, "v": 2, "decay": 1}, 55, sub)
 
 
-def rounded_products(program: Linear, given: dict[str, Any]) -> float:
-    """The error of products where numbers are rounded to 16 bits as the program says."""
+def rounded_products(program: Linear, given: dict[str, Any], name: str = "products") -> float:
+    """The error of products (or another result) where numbers are rounded to 16 bits as the program says."""
     wanted = recurrence(program, given)
     with ir.Context() as context:
         load_all(context)
@@ -62,7 +86,7 @@ def rounded_products(program: Linear, given: dict[str, Any]) -> float:
         Pipeline.parse("attn-tile,canonicalize,cse", registry()).run(module)
         made = {name: np.full(value.shape, np.nan) for name, value in wanted.items()}
         run_kernel(module.body.operations[0].operation, [*given.values(), *made.values()], rounding=True)
-    return error(made["products"], wanted["products"])
+    return error(made[name], wanted[name])
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -89,6 +113,14 @@ def test_products_are_sums_of_two_pieces(direction: str, channels: str, element:
     # Numbers of few digits: neither they nor q k^T are rounded.
     given |= {name: rng.integers(-6, 7, given[name].shape).astype(float) for name in ("q", "k", "v", "factor")}
     assert rounded_products(program, given) < (5e-5 if element == "bf16" else 3e-6)
+
+
+def test_terms_that_products_leave_out_are_not_rounded() -> None:
+    program = Linear(k=8, v=8, chunk=32, direction="backward", state="vk", factor=True, own=True, result=True, element="bf16")
+    given = inputs(program, 1, {"q": 1, "k": 1, "v": 1, "decay": 1, "factor": 1}, 64)
+    # Few digits: the inputs themselves are not rounded.
+    given |= {name: np.round(given[name] * 16) / 16 for name in ("q", "k", "v", "factor")}
+    assert rounded_products(program, given, "own") < 1e-6
 
 
 @pytest.mark.parametrize(("direction", "state"), list(itertools.product(("forward", "backward"), ("kv", "vk"))))

@@ -42,19 +42,22 @@ ATTN_DEVICE float sum_of_lanes_before(float x) {
   return x;
 }
 
+// The first 2 * kHalf numbers of each lane, summed over two lanes that differ in one bit: each keeps kHalf of the sums.
+template <int kHalf> ATTN_DEVICE void share_sums(float (&x)[16]) {
+  const bool upper = threadIdx.x & kHalf * 2;
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    const float keep = upper ? x[i + kHalf] : x[i], give = upper ? x[i] : x[i + kHalf];
+    x[i] = keep + __shfl_xor_sync(0xffffffffu, give, kHalf * 2);
+  }
+}
+
 // 16 numbers of each lane, summed over the 8 lanes that differ in bits 2 to 4: the lane gets the sums of the numbers `place_of_sum()` and
 // the next one.
 ATTN_DEVICE float2 sum_over_rows(float (&x)[16]) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int half = 8; half >= 2; half /= 2) {
-    const bool upper = lane & half * 2;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float keep = upper ? x[i + half] : x[i], give = upper ? x[i] : x[i + half];
-      x[i] = keep + __shfl_xor_sync(0xffffffffu, give, half * 2);
-    }
-  }
+  share_sums<8>(x);
+  share_sums<4>(x);
+  share_sums<2>(x);
   return make_float2(x[0], x[1]);
 }
 ATTN_DEVICE int place_of_sum() {

@@ -50,6 +50,11 @@ class ChannelLayout:
         """Threads that hold states."""
         return 128 * self.warpgroups
 
+    @property
+    def threads(self) -> int:
+        """Of all warps."""
+        return self.consumers + 32 * WARPS
+
     def address(self) -> str:
         """The declaration of the address of a stage."""
         return f"const uint32_t at = shared + kStages + stage * {self.stage_bytes};"

@@ -3,34 +3,21 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, OtherKernelError, input_of, is_copy, made, need, rank, sources
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, VALUES, Frame, final_of, initial_of, is_packed, loop_of, need_all, states_of
+from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep, steps_of
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, input_of, is_copy, known, made, need, rank
+from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, final_of, initial_of, is_packed, loop_of, states_of
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
-KEYS = (64, 128)
-"""Columns of q and k."""
-
 
 @dataclass(kw_only=True)
-class ChannelSweep(Frame):
-    """One kernel. `made` is its `tile.decay_channels`, `steps` the map of log decays, of tiles that `decays` loads (None: of none).
+class ChannelSweep(PreparedSweep):
+    """One kernel. `made` is its `tile.decay_channels`; `mods` are the maps that make q and k of what is loaded, by name.
 
-    `mods` are the maps that make q and k of what is loaded, by name, where there are any. `store` puts rows of o in memory;
-    None where only the state is of use, and q is k.
+    Without `store` only the state is of use, and q is k.
     """
 
-    made: ir.Operation
-    q: Input
-    steps: ir.Operation
-    decays: ir.Operation | None
     mods: dict[str, ir.Operation]
-    store: ir.Operation | None
-
-    @property
-    def reverse(self) -> bool:
-        """Whether the sweep goes from the last chunk to the first."""
-        return flag(self.made, "reverse")
 
     @property
     def operands(self) -> dict[str, Input]:
@@ -50,10 +37,7 @@ class ChannelSweep(Frame):
 
 def read_channels(kernel: ir.Operation) -> ChannelSweep | None:
     """The sweep that a kernel is; None for a kernel of another form."""
-    try:
-        return _read(kernel)
-    except OtherKernelError:
-        return None
+    return known(_read, kernel)
 
 
 def _read(kernel: ir.Operation) -> ChannelSweep:
@@ -71,23 +55,21 @@ def _read(kernel: ir.Operation) -> ChannelSweep:
     need(len(stores) <= 1)
     rows = _rows(stores[0], (leaving, state, pairs, values)) if stores else []
     need(bool(rows) or (q == k and not any(True for value in (leaving, pairs) for _ in value.uses)))
-    steps = made(decays, "tile.map")
-    loaded = sources(steps, 2)
-    need(len(loaded) <= 1 and all(list(read.operands)[1:] == list(body(steps).arguments) for read in reads_of(steps)))
+    steps, loaded = steps_of(decays)
     states, branch = states_of(inner, state, following.results[0])
     operands = [("q", q), ("k", k)] if stores else [("k", k)]
     inputs = {"q": input_of(q), "k": input_of(k), "v": input_of(values)}
     sweep = ChannelSweep(
         kernel=kernel, loop=loop, state=state, following=following.results[0], initial=initial_of(loop), k=inputs["k"], v=inputs["v"],
         packed=is_packed(kernel), transposed=False, states=states, branch=branch, final=final_of(operations(body(kernel)), loop),
-        made=found[0], q=inputs["q"], steps=steps, decays=made(loaded[0], "tile.load") if loaded else None,
+        made=found[0], q=inputs["q"], steps=steps, decays=loaded,
         mods={name: made(value, "tile.map") for name, value in operands if value != inputs[name].load.results[0]},
         store=stores[0] if stores else None,
     )  # fmt: skip
     used = [found[0], following, *rows, steps, branch if branch is not None else states]
-    used += [sweep.decays, *sweep.mods.values(), *(each.load for each in inputs.values())]
-    _check(sweep, inner, [op for op in used if op is not None])
-    need(sweep.count == count)
+    used += [*sweep.mods.values(), *sweep.loads]
+    sweep.check(CHUNK, inner, used)
+    need(sweep.count == count and not sweep.v.factors and sweep.v.mod is None)
     return sweep
 
 
@@ -101,26 +83,3 @@ def _rows(store: ir.Operation, of: tuple[ir.Value, ...]) -> list[ir.Operation]:
     need(list(rows.operands)[1:] == [pairs, values] and first.operands[0] == leaving and is_copy(held, state))
     need(not any(flag(op, name) for op in (rows, first) for name in ("transpose_a", "transpose_b")))
     return [rows, first, held, store]
-
-
-def reads_of(op: ir.Operation) -> list[ir.Operation]:
-    """The elements of tiles that a map reads."""
-    return [inner for inner in operations(body(op)) if inner.name == "tensor.extract"]
-
-
-def _check(sweep: ChannelSweep, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
-    """Sizes and types are those of the generated code, and no op of the loop is left over."""
-    loads = [each.load for each in (sweep.q, sweep.k, sweep.v)]
-    tiles = [ir.RankedTensorType(load.results[0].type) for load in loads]
-    kinds = {str(type_.element_type) for type_ in tiles}
-    if sweep.store is not None:
-        kinds.add(str(ir.MemRefType(sweep.store.operands[1].type).element_type))
-        need(list(sweep.store.operands)[4:6] == [sweep.begin, sweep.count])
-    need(len(kinds) == 1 and sweep.element in ("f16", "bf16"))
-    need(all(type_.shape[0] == CHUNK for type_ in tiles) and sweep.keys in KEYS and sweep.values in VALUES)
-    need(not sweep.v.factors and sweep.v.mod is None)
-    if sweep.decays is not None:
-        need(str(ir.RankedTensorType(sweep.decays.results[0].type).element_type) in ("f32", "f16", "bf16"))
-        loads.append(sweep.decays)
-    need(all(list(load.operands)[3:5] == [sweep.begin, sweep.count] for load in loads))
-    need_all(inner, used)

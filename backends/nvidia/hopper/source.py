@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 
+from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout
 from attn_mlir.mlir import ir
@@ -35,15 +36,16 @@ def function_source(core: Core, layout: Layout, threads: int) -> str:
     return "\n".join([header(), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
 
 
-def kernel_source(core: Core, memory: Layout, bounds: tuple[int, int], helpers: str) -> str:
-    """The whole CUDA file of a kernel that knows its program (`block`, `head`, `batch`); `bounds`: threads, and blocks of them on a
-    multiprocessor; `helpers`: the header.
+def kernel_code(core: Core, memory: Layout, threads: int, residents: int, *helpers: str) -> KernelCode:
+    """A kernel that knows its program (`block`, `head`, `batch`): its whole CUDA file, with headers of these names, and how to launch it.
+
+    `residents`: blocks of so many `threads` on a multiprocessor.
     """
     name = ir.StringAttr(core.kernel.attributes["sym_name"]).value
     declared = [f"    {text}," for text in core.arguments.declarations()]
     declared[-1] = declared[-1][:-1] + ") {"
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({bounds[0]}, {bounds[1]}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({threads}, {residents}) {name}(',
         *declared,
         *[f"  {text}" for text in memory.declarations()],
         "  extern __shared__ __align__(1024) unsigned char memory[];",
@@ -54,4 +56,7 @@ def kernel_source(core: Core, memory: Layout, bounds: tuple[int, int], helpers: 
         "  }",
         "  __syncthreads();",
     ]
-    return "\n".join([helpers, core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
+    source = "\n".join([header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
+    return KernelCode(
+        name=name, entry=name, source=source, parameters=core.arguments.parameters(), threads=threads, shared_bytes=memory.bytes()
+    )

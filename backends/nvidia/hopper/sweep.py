@@ -11,7 +11,7 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout
-from attn_mlir.backends.nvidia.hopper.source import header, kernel_source
+from attn_mlir.backends.nvidia.hopper.source import kernel_code
 from attn_mlir.backends.nvidia.hopper.sweep_chunk import ChunkPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL, bind_position
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
@@ -91,15 +91,7 @@ class SweepKernel:
         with core.scope(None):
             self._program(core, layout)
         threads = 128 * layout.warpgroups + (128 if self._uneven() else 32)
-        name = ir.StringAttr(sweep.kernel.attributes["sym_name"]).value
-        return KernelCode(
-            name=name,
-            entry=name,
-            source=kernel_source(core, layout.memory, (threads, int(self.schedule["residents"])), header("attn_sweep.cuh")),
-            parameters=core.arguments.parameters(),
-            threads=threads,
-            shared_bytes=layout.memory.bytes(),
-        )
+        return kernel_code(core, layout.memory, threads, int(self.schedule["residents"]), "attn_sweep.cuh")
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""

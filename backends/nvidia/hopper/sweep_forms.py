@@ -1,10 +1,14 @@
 """Forms of maps and memory in kernels of grid "chunks" that `sweep_read` recognises."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
 from attn_mlir.mlir import ir
+
+_Sweep = TypeVar("_Sweep")
 
 
 class OtherKernelError(Exception):
@@ -40,6 +44,14 @@ def need(condition: bool) -> None:
         raise OtherKernelError
 
 
+def known(read: Callable[[ir.Operation], _Sweep], kernel: ir.Operation) -> _Sweep | None:
+    """The sweep that `read` makes of a kernel; None for a kernel of another form."""
+    try:
+        return read(kernel)
+    except OtherKernelError:
+        return None
+
+
 def made(value: ir.Value, *names: str) -> ir.Operation:
     """The op of one of these names that makes a value. Raises OtherKernelError for other values."""
     op = maker(value)
@@ -53,10 +65,14 @@ def rank(value: ir.Value) -> int:
     return ir.RankedTensorType(value.type).rank
 
 
+def reads_of(op: ir.Operation) -> list[ir.Operation]:
+    """The elements of tiles that a map reads."""
+    return [inner for inner in operations(body(op)) if inner.name == "tensor.extract"]
+
+
 def sources(op: ir.Operation, of_rank: int) -> list[ir.Value]:
     """The tiles of that rank that a map reads."""
-    read = (inner.operands[0] for inner in operations(body(op)) if inner.name == "tensor.extract")
-    return [value for value in dict.fromkeys(read) if rank(value) == of_rank]
+    return [value for value in dict.fromkeys(read.operands[0] for read in reads_of(op)) if rank(value) == of_rank]
 
 
 def view_of(value: ir.Value) -> View:
@@ -169,8 +185,7 @@ def input_of(value: ir.Value) -> Input:
     rows = _scaled_rows(op)
     if rows is not None:
         return Input(load, view_of(load.operands[0]), rows[1])
-    reads = [inner for inner in operations(body(op)) if inner.name == "tensor.extract"]
-    need(all(list(read.operands) == [found[0], *body(op).arguments] for read in reads))
+    need(all(list(read.operands) == [found[0], *body(op).arguments] for read in reads_of(op)))
     return Input(load, view_of(load.operands[0]), [], op)
 
 

@@ -42,6 +42,9 @@ class SweepLayout:
         of_pairs = {"left": sweep.left, "right": sweep.right} if sweep.rows else {}
         for name in ("sums", *of_rows, "enter", *(name for name, op in of_pairs.items() if op is not None)):
             self.rows[name] = len(self.rows) * _ROW
+        for name, op in () if sweep.rows is None else (("result", sweep.rows.result), ("skip", sweep.rows.skip)):
+            if op is not None:
+                self.rows[name] = len(self.rows) * _ROW
         self.rows_bytes = len(self.rows) * _ROW
         memory.tile("kStages", stages * self.loaded_bytes)
         products = sweep.rows is not None and sweep.rows.products is not None
@@ -58,6 +61,8 @@ class SweepLayout:
         if products:
             memory.slot("kSums", 4 * self.warpgroups * _ROW)
             memory.slot("kOwn", _ROW)
+        if sweep.rows is not None and sweep.rows.own_sums is not None:
+            memory.slot("kOwnSums", 4 * self.warpgroups * _ROW)
 
     def addresses(self) -> list[str]:
         """Declarations of the addresses of a stage's tiles and rows."""

@@ -5,7 +5,7 @@ weights goes to shared memory, in sweeps with products in bf16 as two pieces (ro
 operand in registers), scaled, + v^T P^T. o^T leaves, transposed on its way, through the shared memory of v.
 """
 
-from attn_mlir.backends.gpu.structure import body, operations, widened, yielded
+from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
 from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL_BYTES
@@ -55,6 +55,7 @@ class RowsPrinter(LeavingPrinter):
             writer.line("attn::wgmma_commit();")
             writer.line(f"const int from = warpgroup * {share} + column;")
             rows = self._at_rows()
+            self._diagonal()
             writer.line("attn::wgmma_wait<0>();", "attn::hold(scores);")
             pieces = ["packed", "rest"] if self._rows.rest is not None else ["packed"]
             with core.unrolled("c", share // 8, 2):
@@ -65,6 +66,8 @@ class RowsPrinter(LeavingPrinter):
                         writer.line("float pair[2];")
                         with core.unrolled("e", 2):
                             writer.line(f"pair[e] = {self._weight(rows, columns)};")
+                        if self._rows.skip is not None:
+                            writer.line(f"if ({self._on_diagonal}) pair[0] += diagonal[2 * h], pair[1] += diagonal[2 * h + 1];")
                         writer.line(f"packed[2 * d + h] = {self._pack}(pair[0], pair[1]);")
                         if self._rows.rest is not None:
                             writer.line(f"rest[2 * d + h] = {self._rest}(packed[2 * d + h], pair[0], pair[1]);")
@@ -87,6 +90,21 @@ class RowsPrinter(LeavingPrinter):
                 core.writer.line(f"const float {found[name]}[2] = {{{', '.join(reads)}}};")
         return found
 
+    @property
+    def _on_diagonal(self) -> str:
+        """Whether the block of 8 x 8 elements lies on the diagonal of A, the same for all threads of a warp."""
+        return f"warpgroup * {self._share} + 8 * (c + d) == 16 * warp + 8 * h"
+
+    def _diagonal(self) -> None:
+        """What is added to the elements of such blocks that this thread has: 0 but for a row's own column."""
+        if self._rows.skip is None:
+            return
+        for h in range(2):
+            at = f"rows + {self._layout.rows['skip']} + 4 * (row{' + 8' if h else ''})"
+            self._core.writer.line(f"const float skip_{h} = lane / 8 == lane % 4 ? attn::load_shared({at}) : 0.0f;")
+        parts = [f"{'' if e else '!'}(lane / 4 % 2) ? skip_{h} : 0.0f" for h in range(2) for e in range(2)]
+        self._core.writer.line(f"const float diagonal[4] = {{{', '.join(parts)}}};")
+
     def _at_columns(self) -> dict[str, str]:
         """Values of two columns."""
         core, layout, found = self._core, self._layout, {}
@@ -99,17 +117,15 @@ class RowsPrinter(LeavingPrinter):
     def _own(self, element: ir.Value, rows: dict[str, str], columns: dict[str, str]) -> None:
         """Puts elements of the diagonal into shared memory, where row and column are the same."""
         core = self._core
-        with core.scope(f"if (warpgroup * {self._share} + 8 * (c + d) == 16 * warp + 8 * h && lane / 8 == lane % 4)"):
+        with core.scope(f"if ({self._on_diagonal} && lane / 8 == lane % 4)"):
             core.writer.line("const int e = lane / 4 % 2;")
             self._bind(element.owner.operation.block, rows, columns, "(e ? scores[4 * (c + d) + 2 * h + 1] : scores[4 * (c + d) + 2 * h])")
             core.writer.line(f"attn::store_shared(shared + kOwn + 4 * (row + 8 * h), {core.value(element)});")
 
     def _weight(self, rows: dict[str, str], columns: dict[str, str]) -> str:
         """An element of P before it is rounded."""
-        op = self._rows.weights
-        self._bind(body(op), rows, columns, "scores[4 * (c + d) + 2 * h + e]")
-        (value,) = yielded(body(op))
-        return self._core.value(widened(value))
+        self._bind(body(self._rows.weights), rows, columns, "scores[4 * (c + d) + 2 * h + e]")
+        return self._core.value(self._rows.weight)
 
     def _bind(self, block: ir.Block, rows: dict[str, str], columns: dict[str, str], score: str) -> None:
         """Makes a map's arguments stand for a place, what it reads of row and column for their values, and elements of A for `score`."""

@@ -77,7 +77,9 @@ class SweepProducer:
                 known = [{**each, name: value} for each, value in zip(known, values, strict=True)]
                 if name in self._layout.rows:
                     self._store(name, values)
-        for name, op in (("leave", None if sweep.rows is None else sweep.rows.leave), ("enter", sweep.enter)):
+        of_rows = {} if sweep.rows is None else {"leave": sweep.rows.leave, "result": sweep.rows.result, "skip": sweep.rows.skip}
+        for name in ("leave", "enter", "result", "skip"):
+            op = sweep.enter if name == "enter" else of_rows.get(name)
             if op is not None:
                 self._store(name, [self._row_value(op, row, each) for row, each in zip(rows, known, strict=True)])
 

@@ -1,10 +1,17 @@
-"""Sums over columns of o times a factor (before o is rounded), for every position; behind them o gets what positions give to themselves."""
+"""Sums over columns of o times a factor (before o is rounded), for every position; behind them o gets what positions give to themselves.
+
+Sums of that are apart where they are wanted. At last rows of o may have a factor.
+"""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
 from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
+from attn_mlir.mlir import ir
+
+_PLACE = "4 * (8 * (attn::place_of_sum() / 2) + column)"
+"""Where the two positions whose sums a thread gets lie in a row of numbers."""
 
 
 class ProductSums:
@@ -18,11 +25,9 @@ class ProductSums:
         """The warps' sums of this chunk, then what is missing in o."""
         core, writer = self._core, self._core.writer
         with core.scope(""):
-            writer.line(f"const uint32_t other = at + {self._layout.tiles['factor'].offset} + warpgroup * {PANEL_BYTES};")
-            writer.line(f"float sums[{CHUNK // 4}];")
+            self._declare()
             with core.unrolled("c", CHUNK // 8, 2):
-                writer.line("uint32_t factor[4];")
-                writer.line("attn::load_transposed(other + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), factor);")
+                self._load("factor", "other")
                 with writer.unrolled("d", 2):
                     writer.line(f"const float2 upper = {unpack}(factor[2 * d]), lower = {unpack}(factor[2 * d + 1]);")
                     for e, part in enumerate("xy"):
@@ -30,36 +35,83 @@ class ProductSums:
                             f"o[4 * (c + d){f' + {at}' if at else ''}] * {name}.{part}" for at, name in ((e, "upper"), (e + 2, "lower"))
                         ]
                         writer.line(f"sums[2 * (c + d){' + 1' if e else ''}] = {' + '.join(terms)};")
-                self._add_own(unpack)
+                if self._rows.own_sums is None:
+                    self._load("values", "own")
+                    with writer.unrolled("d", 2):
+                        self._add_own(unpack)
             writer.line("const float2 total = attn::sum_over_rows(sums);")
-            place = "4 * (8 * (attn::place_of_sum() / 2) + column)"
-            where = f"shared + kSums + (4 * warpgroup + warp) * {CHUNK * 4} + {place}"
-            writer.line(f"attn::store_shared2({where}, total.x, total.y);")
+            writer.line(f"attn::store_shared2({self._of_warp('kSums')}, total.x, total.y);")
+        if self._rows.own_sums is not None:
+            with core.scope(""):
+                self._own_sums(unpack)
+
+    def _declare(self) -> None:
+        """The factor's panel and 16 sums of a thread."""
+        writer = self._core.writer
+        writer.line(f"const uint32_t other = at + {self._layout.tiles['factor'].offset} + warpgroup * {PANEL_BYTES};")
+        writer.line(f"float sums[{CHUNK // 4}];")
+
+    def _load(self, name: str, panel: str) -> None:
+        """Elements of a panel for columns of matrices c and c + 1, as those of o lie in a thread."""
+        self._core.writer.line(
+            f"uint32_t {name}[4];",
+            f"attn::load_transposed({panel} + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), {name});",
+        )
 
     def _add_own(self, unpack: str) -> None:
-        """What the positions give to their own rows, which the sums leave out."""
+        """What the positions give to their own rows, which the sums leave out, and the factor of the whole."""
         writer = self._core.writer
-        writer.line("uint32_t values[4];")
-        writer.line("attn::load_transposed(own + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), values);")
-        with writer.unrolled("d", 2):
+        writer.line(
+            "const float2 score = attn::load_shared2(shared + kOwn + 4 * (8 * (c + d) + column));",
+            f"const float2 upper = {unpack}(values[2 * d]), lower = {unpack}(values[2 * d + 1]);",
+            "o[4 * (c + d)] += score.x * upper.x, o[4 * (c + d) + 1] += score.y * upper.y;",
+            "o[4 * (c + d) + 2] += score.x * lower.x, o[4 * (c + d) + 3] += score.y * lower.y;",
+        )
+        if self._rows.result is not None:
             writer.line(
-                "const float2 score = attn::load_shared2(shared + kOwn + 4 * (8 * (c + d) + column));",
-                f"const float2 upper = {unpack}(values[2 * d]), lower = {unpack}(values[2 * d + 1]);",
-                "o[4 * (c + d)] += score.x * upper.x, o[4 * (c + d) + 1] += score.y * upper.y;",
-                "o[4 * (c + d) + 2] += score.x * lower.x, o[4 * (c + d) + 3] += score.y * lower.y;",
+                f"const float2 result = attn::load_shared2(rows + {self._layout.rows['result']} + 4 * (8 * (c + d) + column));",
+                "o[4 * (c + d)] *= result.x, o[4 * (c + d) + 1] *= result.y;",
+                "o[4 * (c + d) + 2] *= result.x, o[4 * (c + d) + 3] *= result.y;",
             )
+
+    def _own_sums(self, unpack: str) -> None:
+        """The sums of v times the factor, times the positions' scores with themselves: after the others, whose registers they take."""
+        core, writer = self._core, self._core.writer
+        self._declare()
+        with core.unrolled("c", CHUNK // 8, 2):
+            self._load("factor", "other")
+            self._load("values", "own")
+            with writer.unrolled("d", 2):
+                self._add_own(unpack)
+                writer.line(
+                    f"const float2 above = {unpack}(factor[2 * d]), below = {unpack}(factor[2 * d + 1]);",
+                    "sums[2 * (c + d)] = upper.x * above.x + lower.x * below.x;",
+                    "sums[2 * (c + d) + 1] = upper.y * above.y + lower.y * below.y;",
+                )
+        writer.line(
+            f"const float2 total = attn::sum_over_rows(sums), score = attn::load_shared2(shared + kOwn + {_PLACE});",
+            f"attn::store_shared2({self._of_warp('kOwnSums')}, total.x * score.x, total.y * score.y);",
+        )
+
+    def _of_warp(self, sums: str) -> str:
+        return f"shared + {sums} + (4 * warpgroup + warp) * {CHUNK * 4} + {_PLACE}"
 
     def flush(self) -> None:
         """Stores the sums, after all warpgroups have met and before one of them adds those of the next chunk."""
-        core, writer, op = self._core, self._core.writer, self._rows.products
-        if op is None:
-            return
+        core, rows = self._core, self._rows
         with core.scope(f"if (threadIdx.x < {CHUNK})"):
-            view = view_of(op.operands[1])
-            batch, head, first, count = (core.value(value) for value in list(op.operands)[2:6])
-            writer.line("float sum = 0.0f;")
-            with writer.unrolled("n", self._warps):
-                writer.line(f"sum += attn::load_shared(shared + kSums + n * {CHUNK * 4} + 4 * threadIdx.x);")
-            slot = [core.value(view.slot)] if view.slot is not None else []
-            element = core.arguments.element(view.argument, [*slot, batch, head, f"({first} + (int)threadIdx.x)"])
-            writer.line(f"if ((int)threadIdx.x < {count}) {element} = sum;")
+            for name, sums, op in (("sum", "kSums", rows.products), ("own_sum", "kOwnSums", rows.own_sums)):
+                if op is not None:
+                    self._flush(name, sums, op)
+
+    def _flush(self, name: str, sums: str, op: ir.Operation) -> None:
+        """Adds up the warps' sums of a position for each thread; `name`: of the variable."""
+        core, writer = self._core, self._core.writer
+        view = view_of(op.operands[1])
+        batch, head, first, count = (core.value(value) for value in list(op.operands)[2:6])
+        writer.line(f"float {name} = 0.0f;")
+        with writer.unrolled("n", self._warps):
+            writer.line(f"{name} += attn::load_shared(shared + {sums} + n * {CHUNK * 4} + 4 * threadIdx.x);")
+        slot = [core.value(view.slot)] if view.slot is not None else []
+        element = core.arguments.element(view.argument, [*slot, batch, head, f"({first} + (int)threadIdx.x)"])
+        writer.line(f"if ((int)threadIdx.x < {count}) {element} = {name};")

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.structure import body, constant, maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.sweep_forms import (
     Input,
-    OtherKernelError,
     input_of,
+    known,
     made,
     need,
+    reads_of,
     scaled,
     sources,
     view_of,
@@ -57,10 +58,7 @@ class Sweep(Frame):
 
 def read_sweep(kernel: ir.Operation) -> Sweep | None:
     """The sweep that a kernel is; None for a kernel of another form."""
-    try:
-        return _read(kernel)
-    except OtherKernelError:
-        return None
+    return known(_read, kernel)
 
 
 def _read(kernel: ir.Operation) -> Sweep:
@@ -77,7 +75,7 @@ def _read(kernel: ir.Operation) -> Sweep:
     left_out = rests(*([rows.from_state] if rows else []), (following, last, 0 if transposed else 1))
     carry = made(following.operands[1], "tile.map")
     left, right = _row_factors(rows, enter)
-    of_rows = [op.results[0] for op in (left, right) if op is not None]
+    of_rows = [op.results[0] for op in (left, right, rows.skip if rows else None) if op is not None]
     prefix, steps, total = _decays([*([rows.leave, *rows.pairs] if rows else []), enter, carry], of_rows, loop)
     states, branch = states_of(inner, state, last.results[0])
     sweep = Sweep(
@@ -103,7 +101,7 @@ def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) ->
     need(len(kinds) == 1 and sweep.element in ("f16", "bf16"))
     places = [list(load.operands)[3:5] for load in loads] + ([list(rows.store.operands)[4:6]] if rows else [])
     need(all(place == [sweep.begin, sweep.count] for place in places))
-    stored = [op for op in (sweep.states, sweep.final, *([rows.store, rows.products] if rows else [])) if op is not None]
+    stored = [op for op in (sweep.states, sweep.final, *([rows.store, rows.products, rows.own_sums] if rows else [])) if op is not None]
     for memory in [*(op.operands[1] for op in stored), *([] if sweep.initial is None else [sweep.initial.operands[0]])]:
         view_of(memory)
     need(rows is None or rows.factor is None or rows.factor.mod is None)
@@ -120,11 +118,13 @@ def _row_factors(rows: Rows | None, enter: ir.Operation) -> tuple[ir.Operation |
         need(len(maps) <= 1)
         found.append(maps[0] if maps else None)
     left, right = found
+    of_rows = [op for op in (left, None if rows is None else rows.skip) if op is not None]
+    of_columns = [] if right is None else [right]
     for op in [] if rows is None else rows.pairs:
-        for read in (inner for inner in operations(body(op)) if inner.name == "tensor.extract"):
+        for read in reads_of(op):
             at = [read.operands[1] == argument for argument in body(op).arguments]
             of = maker(read.operands[0])
-            need(of is None or of.name != "tile.map" or (at[0] and of == left) or (at[1] and of == right))
+            need(of is None or of.name != "tile.map" or (at[0] and of in of_rows) or (at[1] and of in of_columns))
     return left, right
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.gpu.structure import body, constant, maker, operations, yielded
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, input_of, is_copy, is_rest, made, need, rank, sources
+from attn_mlir.backends.gpu.structure import body, constant, maker, widened, yielded
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, input_of, is_copy, is_rest, made, need, rank, reads_of, sources
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import arith, ir
 
@@ -12,20 +12,26 @@ from attn_mlir.mlir import arith, ir
 class Rows:
     """Rows of o: `leave` scales what the state gives to them (a map of rank 1), `weights` makes P of `scores`, `store` puts them in memory.
 
+    `skip` (a map of rank 1, or None) is added to the diagonal of P; `weight` is an element of P without it, before it is rounded.
     `rest` makes what rounding leaves out of P (None: it is lost). `products` stores their sums with `factor`, without pairs of a position
-    with itself, which are added behind: `own` is their factor of v. `keys` and `values` are the tiles that they are made of, `from_state`
-    the products with the state: the first one, the last one that adds to it, and which factor is the state. `ops` is all that belongs to
-    them alone.
+    with itself, which are added behind: `own` is their factor of v, and `own_sums` stores their sums with `factor` (None: they are of no
+    use). Behind all that, `result` (a map of rank 1, or None) scales rows. `keys` and `values` are the tiles that they are made of,
+    `from_state` the products with the state: the first one, the last one that adds to it, and which factor is the state. `ops` is all
+    that belongs to them alone.
     """
 
     q: Input
     factor: Input | None
     scores: ir.Value
     weights: ir.Operation
+    weight: ir.Value
+    skip: ir.Operation | None
     leave: ir.Operation
     store: ir.Operation
     products: ir.Operation | None
     own: ir.Value | None
+    own_sums: ir.Operation | None
+    result: ir.Operation | None
     keys: ir.Value
     values: ir.Value
     transposed: bool
@@ -56,64 +62,113 @@ def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -
     held, leave, weights = made(first.operands[1], "tile.map"), made(sums.operands[1], "tile.map"), made(sums.operands[2], "tile.map")
     need(is_copy(held, state) and not flag(sums, "transpose_a") and not flag(sums, "transpose_b"))
     need(len(sources(weights, 2)) == 1)
-    (scores,) = sources(weights, 2)
+    (scores,), (weight, skip) = sources(weights, 2), _weight(weights)
     product = made(scores, "tile.dot")
     need(flag(product, "transpose_b") and product.operands[0] == first.operands[0])
-    factor, products = _products(stores, last.results[0])
+    factor, products, own_sums = _sums(stores, last.results[0], own)
     need((own is None) == (products is None) and (own is None or (own.scores, own.values) == (scores, sums.operands[3])))
     ops = [whole, sums, first, held, weights, product, leave, outputs[0], *([] if own is None else own.ops)]
-    ops += [last, *(op for op in (maker(product.operands[0]), products, rest) if op is not None)]
-    ops += [] if products is None else [made(products.operands[0], "tile.map")]
+    ops += [last, *(op for op in (maker(product.operands[0]), products, own_sums, rest, skip) if op is not None)]
+    ops += [made(op.operands[0], "tile.map") for op in (products, own_sums) if op is not None]
     return Rows(
-        q=input_of(product.operands[0]), factor=factor, scores=scores, weights=weights, leave=leave, store=outputs[0], products=products,
-        own=None if own is None else own.score,
+        q=input_of(product.operands[0]), factor=None if factor is None else input_of(factor), scores=scores,
+        weights=weights, weight=weight, skip=skip, leave=leave, store=outputs[0], products=products,
+        own=None if own is None else own.score, own_sums=own_sums, result=None if own is None else own.result,
         keys=product.operands[1], values=sums.operands[3], transposed=flag(first, "transpose_b"), from_state=(first, whole, 1),
         rest=rest,
         ops=ops,
     )  # fmt: skip
 
 
+def _weight(op: ir.Operation) -> tuple[ir.Value, ir.Operation | None]:
+    """An element of P before it is rounded, without what is added to the diagonal: i == j ? P + skip[i] : P."""
+    at, whole = list(body(op).arguments), widened(yielded(body(op))[0])
+    same, added, otherwise = made(whole, "arith.select").operands
+    condition = made(same, "arith.cmpi", "arith.andi")
+    if condition.name == "arith.andi":
+        return whole, None
+    weight, own = made(added, "arith.addf").operands
+    skip = made(own, "tensor.extract")
+    equal = ir.IntegerAttr(condition.attributes["predicate"]).value == arith.CmpIPredicate.eq
+    need(equal and list(condition.operands) == at and list(skip.operands)[1:] == at[:1] and weight == otherwise)
+    return weight, made(skip.operands[0], "tile.map")
+
+
 class _OwnPairs:
-    """A map that adds what every position gives to its own row: the diagonal of `scores`, for every row its sum, times rows of `values`."""
+    """A map that adds what every position gives to its own row: the diagonal of `scores`, for every row its sum, times rows of `values`.
+
+    `result` are factors of the rows that it makes, a map of rank 1 (None: 1).
+    """
 
     def __init__(self, op: ir.Operation) -> None:
-        i, d = body(op).arguments
+        at = list(body(op).arguments)
         (value,) = yielded(body(op))
-        other, own = made(value, "arith.addf").operands
-        factor, column = made(own, "arith.mulf").operands
-        whole, row = made(other, "tensor.extract"), made(factor, "tensor.extract")
-        element = made(made(column, "arith.extf").operands[0], "tensor.extract")
-        need(list(whole.operands)[1:] == [i, d] and list(element.operands)[1:] == [i, d] and list(row.operands)[1:] == [i])
-        diagonal = made(row.operands[0], "tile.map")
-        self.others, self.values, self.ops = whole.operands[0], element.operands[0], [op, diagonal]
-        at, (chosen,) = body(diagonal).arguments, yielded(body(diagonal))
+        top, self.result = made(value, "arith.addf", "arith.mulf"), None
+        if top.name == "arith.mulf":
+            whole, factor = made(top.operands[0], "arith.addf"), made(top.operands[1], "tensor.extract")
+            self.result = made(factor.operands[0], "tile.map")
+            need(list(factor.operands)[1:] == at[:1] and not sources(self.result, 1) and not sources(self.result, 2))
+        else:
+            whole = top
+        other, own = whole.operands
+        self.others = _tile(other, at)
+        self.rows, self.values = _own_part(own, at)
+        diagonal = made(self.rows, "tile.map")
+        self.ops = [op, diagonal, *([] if self.result is None else [self.result])]
+        (chosen,) = yielded(body(diagonal))
         same, score, nothing = made(chosen, "arith.select").operands
-        compared, reads = made(same, "arith.cmpi"), [inner for inner in operations(body(diagonal)) if inner.name == "tensor.extract"]
-        reads = [read for read in reads if rank(read.operands[0]) == 2]
-        equal = ir.IntegerAttr(compared.attributes["predicate"]).value == arith.CmpIPredicate.eq
-        need(equal and len(reads) == 1 and [*compared.operands] == [*at] == list(reads[0].operands)[1:] and constant(nothing) == 0.0)
-        need([ir.StringAttr(each).value for each in ir.ArrayAttr(diagonal.attributes["reductions"])] == ["sum"])
+        compared, reads = made(same, "arith.cmpi"), [read for read in reads_of(diagonal) if rank(read.operands[0]) == 2]
+        equal, pair = ir.IntegerAttr(compared.attributes["predicate"]).value == arith.CmpIPredicate.eq, [*body(diagonal).arguments]
+        need(equal and len(reads) == 1 and [*compared.operands] == pair == list(reads[0].operands)[1:] and constant(nothing) == 0.0)
+        need(_kinds(diagonal) == ["sum"])
         self.scores, self.score = reads[0].operands[0], score
 
 
-def _products(stores: list[ir.Operation], o: ir.Value) -> tuple[Input | None, ir.Operation | None]:
-    """The sums over columns of o times a factor: the factor's tile and the store."""
-    rows = [op for op in stores if rank(op.operands[0]) == 1]
-    need(len(rows) <= 1)
-    if not rows:
-        return None, None
-    op = made(rows[0].operands[0], "tile.map")
-    values, kinds = yielded(body(op)), [ir.StringAttr(each).value for each in ir.ArrayAttr(op.attributes["reductions"])]
-    need(kinds == ["sum"] and len(values) == 1)
-    sides = []
-    for operand in made(values[0], "arith.mulf").operands:
-        side = made(operand, "arith.extf", "tensor.extract")
-        side = side if side.name == "tensor.extract" else made(side.operands[0], "tensor.extract")
-        need(list(side.operands)[1:] == list(body(op).arguments))
-        sides.append(side.operands[0])
-    others = [side for side in sides if side != o]
-    need(len(others) == 1)
-    return input_of(others[0]), rows[0]
+def _kinds(op: ir.Operation) -> list[str]:
+    """The reductions of a map."""
+    return [ir.StringAttr(each).value for each in ir.ArrayAttr(op.attributes["reductions"])]
+
+
+def _tile(value: ir.Value, at: list[ir.Value]) -> ir.Value:
+    """The tile of which a value is the element there, as it is or widened."""
+    read = made(value, "arith.extf", "tensor.extract")
+    read = read if read.name == "tensor.extract" else made(read.operands[0], "tensor.extract")
+    need(list(read.operands)[1:] == at)
+    return read.operands[0]
+
+
+def _own_part(value: ir.Value, at: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
+    """The tiles of which a value is the product: one of rank 1, of rows, and one of rank 2."""
+    row, column = made(value, "arith.mulf").operands
+    return _tile(row, at[:1]), _tile(column, at)
+
+
+def _sums(
+    stores: list[ir.Operation], o: ir.Value, own: _OwnPairs | None
+) -> tuple[ir.Value | None, ir.Operation | None, ir.Operation | None]:
+    """The sums over columns of o times a factor, and of what `own` adds: the factor's tile, the store of o's sums, that of the others."""
+    factors: dict[bool, tuple[ir.Value, ir.Operation]] = {}
+    for store in stores:
+        if rank(store.operands[0]) != 1:
+            continue
+        op = made(store.operands[0], "tile.map")
+        values, at = yielded(body(op)), list(body(op).arguments)
+        need(_kinds(op) == ["sum"] and len(values) == 1)
+        sides, of_own = list(made(values[0], "arith.mulf").operands), False
+        if own is not None and own.rows in sources(op, 1):
+            of_own = True
+            need(_own_part(sides[0], at) == (own.rows, own.values))
+            factor = _tile(sides[1], at)
+        else:
+            tiles = [_tile(side, at) for side in sides]
+            need(o in tiles)
+            factor = tiles[1 - tiles.index(o)]
+        need(of_own not in factors)
+        factors[of_own] = (factor, store)
+    if not factors:
+        return None, None, None
+    need(False in factors and all(factor == factors[False][0] for factor, _ in factors.values()))
+    return *factors[False], factors[True][1] if True in factors else None
 
 
 def rests(*products: tuple[ir.Operation, ir.Operation, int]) -> list[ir.Operation]:

@@ -123,14 +123,15 @@ class BlockPrinter:
         writer.line("rows.add_outside(exchanged, lane);")
         with core.unrolled("r", BLOCK), core.scope("if (r < count)"):
             factors = f"in + {layout.tiles['factor']} + half * {BLOCK_PANEL}"
-            of = {"products": f"product = rows.product({factors}, lane, r)", "rows": "row = rows.whole(values, scores, lane, r)"}
-            writer.line(f"const float2 {', '.join(of[name] for name in sweep.outputs)};")
+            names = {"products": "product", "rows": "row"}
+            made = {"products": f"rows.product({factors}, lane, r)", "rows": "rows.whole(values, scores, lane, r)"}
+            writer.line(f"const float2 {', '.join(f'{names[name]} = {made[name]}' for name in sweep.outputs)};")
             begin = core.value(sweep.begin)
             for name, store in sweep.outputs.items():
                 argument = view_of(store.operands[1]).argument
                 along, across = (core.arguments.stride(argument, dim) for dim in (2, 3))
                 writer.line(f"auto *const to_{name} = {name}_place + ({begin} + r) * {along};")
-                pair = of[name].partition(" ")[0]
+                pair = names[name]
                 words = f"*reinterpret_cast<float2 *>(to_{name}) = {pair};"
                 if name == "rows":
                     words = f"*reinterpret_cast<uint32_t *>(to_{name}) = attn::{PANELS[sweep.element]}({pair}.x, {pair}.y);"

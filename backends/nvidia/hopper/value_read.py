@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
-from attn_mlir.backends.nvidia.hopper.channel_read import KEYS, reads_of
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, OtherKernelError, input_of, is_copy, made, need, sources, view_of
-from attn_mlir.backends.nvidia.hopper.sweep_frame import VALUES, Frame, final_of, initial_of, is_packed, loop_of, need_all, states_of
+from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep, steps_of
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, input_of, is_copy, known, made, need
+from attn_mlir.backends.nvidia.hopper.sweep_frame import final_of, initial_of, is_packed, loop_of, states_of
 from attn_mlir.backends.nvidia.hopper.sweep_rows import rests
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
@@ -15,34 +15,19 @@ BLOCK = 16
 
 
 @dataclass(kw_only=True)
-class ValueSweep(Frame):
-    """One kernel. `made` is its `tile.decay_values`, `steps` the map of log decays, of tiles that `decays` loads (None: of none).
+class ValueSweep(PreparedSweep):
+    """One kernel. `made` is its `tile.decay_values`; `products` stores those of `factor` times what other positions give."""
 
-    `store` puts rows of o in memory (None: they are of no use), `products` those of `factor` times what other positions give.
-    """
-
-    made: ir.Operation
-    q: Input
     factor: Input
-    steps: ir.Operation
-    decays: ir.Operation | None
-    store: ir.Operation | None
     products: ir.Operation
 
     @property
-    def reverse(self) -> bool:
-        """Whether the sweep goes from the last chunk to the first."""
-        return flag(self.made, "reverse")
-
-    @property
     def inputs(self) -> dict[str, Input]:
-        """The tiles of 16 bits that a chunk loads, by name."""
-        return {"q": self.q, "k": self.k, "v": self.v, "factor": self.factor}
+        return {**super().inputs, "factor": self.factor}
 
     @property
     def outputs(self) -> dict[str, ir.Operation]:
-        """The stores of a chunk, by name."""
-        return {"products": self.products, **({} if self.store is None else {"rows": self.store})}
+        return {"products": self.products, **super().outputs}
 
     @property
     def lifted(self) -> bool:
@@ -52,10 +37,7 @@ class ValueSweep(Frame):
 
 def read_values(kernel: ir.Operation) -> ValueSweep | None:
     """The sweep that a kernel is; None for a kernel of another form."""
-    try:
-        return _read(kernel)
-    except OtherKernelError:
-        return None
+    return known(_read, kernel)
 
 
 def _read(kernel: ir.Operation) -> ValueSweep:
@@ -80,20 +62,18 @@ def _read(kernel: ir.Operation) -> ValueSweep:
     need(len(stores) == 1)
     (products,) = stores.values()
     factor, product = _factor(products.operands[0], others)
-    steps = made(decays, "tile.map")
-    loaded = sources(steps, 2)
-    need(len(loaded) <= 1 and all(list(read.operands)[1:] == list(body(steps).arguments) for read in reads_of(steps)))
+    steps, loaded = steps_of(decays)
     states, branch = states_of(inner, state, last.results[0])
     sweep = ValueSweep(
         kernel=kernel, loop=loop, state=state, following=last.results[0], initial=initial_of(loop), k=input_of(k), v=input_of(v),
         packed=is_packed(kernel), transposed=True, states=states, branch=branch, final=final_of(operations(body(kernel)), loop),
-        made=found[0], q=input_of(q), factor=input_of(factor), steps=steps,
-        decays=made(loaded[0], "tile.load") if loaded else None, store=store, products=products,
+        made=found[0], q=input_of(q), factor=input_of(factor), steps=steps, decays=loaded, store=store, products=products,
     )  # fmt: skip
     used = [found[0], pairs, first, added, held, following, last, whole, *left_out, product, *sweep.outputs.values(), steps]
-    used += [branch if branch is not None else states, sweep.decays, *(each.load for each in sweep.inputs.values())]
-    _check(sweep, inner, [op for op in used if op is not None])
+    sweep.check(BLOCK, inner, [*used, branch if branch is not None else states, *sweep.loads])
     need(sweep.count == count and len(left_out) == 2)
+    need(str(ir.MemRefType(products.operands[1].type).element_type) == "f32")
+    need(all(not each.factors and each.mod is None for each in sweep.inputs.values()))
     return sweep
 
 
@@ -109,23 +89,3 @@ def _factor(products: ir.Value, others: ir.Value) -> tuple[ir.Value, ir.Operatio
         sides.append(side.operands[0])
     need(others in sides)
     return sides[1 - sides.index(others)], op
-
-
-def _check(sweep: ValueSweep, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
-    """Sizes and types are those of the generated code, and no op of the loop is left over."""
-    loads, stores = [each.load for each in sweep.inputs.values()], list(sweep.outputs.values())
-    tiles = [ir.RankedTensorType(load.results[0].type) for load in loads]
-    need(len({str(type_.element_type) for type_ in tiles}) == 1 and sweep.element in ("f16", "bf16"))
-    written = {name: str(ir.MemRefType(store.operands[1].type).element_type) for name, store in sweep.outputs.items()}
-    need(written["products"] == "f32" and written.get("rows", sweep.element) == sweep.element)
-    need(all(type_.shape[0] == BLOCK for type_ in tiles) and sweep.keys in KEYS and sweep.values in VALUES)
-    need(all(not each.factors and each.mod is None for each in sweep.inputs.values()))
-    if sweep.decays is not None:
-        need(str(ir.RankedTensorType(sweep.decays.results[0].type).element_type) in ("f32", "f16", "bf16"))
-        loads.append(sweep.decays)
-    need(all(list(load.operands)[3:5] == [sweep.begin, sweep.count] for load in loads))
-    need(all(list(store.operands)[4:6] == [sweep.begin, sweep.count] for store in stores))
-    stored = [*stores, *(op for op in (sweep.states, sweep.final) if op is not None)]
-    for memory in [*(op.operands[1] for op in stored), *([] if sweep.initial is None else [sweep.initial.operands[0]])]:
-        view_of(memory)
-    need_all(inner, used)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.target import TARGETS
-from attn_mlir.backends.nvidia.tuning.sweep_facts import CHANNEL_KEYS, PANEL
+from attn_mlir.backends.nvidia.tuning.sweep_facts import knows_channels
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all, maker, pieces
+from attn_mlir.passes.regions import find_all, maker
 
 _INTERVAL = 512
 """As many positions as where a head has one decay."""
@@ -38,8 +38,4 @@ class ChooseIntervals(Pass):
 
 def _rounds_the_state_alone(op: ir.Operation) -> bool:
     """Whether a sweep becomes one in which nothing but the state is rounded on the way to its products."""
-    view = op.opview
-    q, v = (ir.RankedTensorType(value.type) for value in (view.q, view.v))
-    plain = "crossing" not in op.attributes and not any(pieces(op, f"attn.{name}") for name in ("query", "key", "value"))
-    narrow = q.element_type.width == 16 and (view.decay is None or ir.RankedTensorType(view.decay.type).element_type.width <= 32)
-    return view.channels.value == "value" and plain and narrow and q.shape[3] in CHANNEL_KEYS and v.shape[3] % PANEL == 0
+    return op.opview.channels.value == "value" and "crossing" not in op.attributes and knows_channels(op)

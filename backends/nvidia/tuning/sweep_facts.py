@@ -12,7 +12,7 @@ PANEL = 64
 """Columns of v of one warpgroup of the emitter "hopper"."""
 PREPARED = {"key": 64, "value": 16}
 """Positions of a chunk of that emitter where key or value channels have decays of their own."""
-_KEYS, CHANNEL_KEYS = (64, 128, 256), (64, 128)
+_KEYS, _CHANNEL_KEYS = (64, 128, 256), (64, 128)
 """Rows of a state that it knows, and with decays of channels."""
 
 
@@ -54,14 +54,16 @@ def sweep_facts(op: ir.Operation) -> SweepFacts:
     exact = narrow and is_exact(op)
     weights = 2 if exact and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
     whole = math.gcd(interval, segment)
-    known = narrow and keys in CHANNEL_KEYS and values % PANEL == 0 and _is_prepared(op)
-    prepared = PREPARED[view.channels.value] if known else 0
+    prepared = PREPARED[view.channels.value] if knows_channels(op) and fits_at_once(op) else 0
     return SweepFacts(keys, values, view.chunk.value, whole, segment, not one, plain, factor, exact, not narrow, prepared, weights)
 
 
-def _is_prepared(op: ir.Operation) -> bool:
-    """Whether decays of channels, and mods, have a form that the emitter "hopper" knows."""
-    decay = op.opview.decay
-    wide = decay is not None and ir.RankedTensorType(decay.type).element_type.width > 32
-    own = {"key": ("attn.value",), "value": ("attn.query", "attn.key", "attn.value")}
-    return fits_at_once(op) and not wide and not any(piece(op, name) for name in own[op.opview.channels.value])
+def knows_channels(op: ir.Operation) -> bool:
+    """Whether an `attn.linear_attention` or `attn.chunk` has decays of channels, sizes, types and mods that the emitter "hopper" knows."""
+    view = op.opview
+    own = {"key": ("attn.value",), "value": ("attn.query", "attn.key", "attn.value")}.get(view.channels.value)
+    k, v = (ir.RankedTensorType(value.type) for value in (view.k, view.v))
+    wide = view.decay is not None and ir.RankedTensorType(view.decay.type).element_type.width > 32
+    if own is None or wide or k.element_type.width != 16:
+        return False
+    return k.shape[3] in _CHANNEL_KEYS and v.shape[3] % PANEL == 0 and not any(piece(op, name) for name in own)

@@ -32,8 +32,7 @@ def attention_in_graph(
     device: str | None = None,
 ) -> Any:
     """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row."""
-    if device is not None and takes_other_tensors(device):
-        raise UnsupportedError(f"device={device!r} is not there inside torch.compile yet: call the attention outside of it")
+    check_device_in_graph(device, q, "the attention")
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     element = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -82,8 +81,18 @@ def attention_in_graph(
     return (*wanted, states) if return_states else wanted
 
 
+def check_device_in_graph(device: str | None, q: torch.Tensor, function: str) -> None:
+    """Checks that q is on the device that was asked for, in a call of `function` inside torch.compile."""
+    if device is None:
+        return
+    if _takes_other_tensors(device):
+        raise UnsupportedError(f"device={device!r} is not there inside torch.compile yet: call {function} outside of it")
+    if device.partition(":")[0] != q.device.type:
+        raise ArgumentError(f"q is on {q.device.type}, but device={device!r} was asked for: move q, k and v with .to({device!r})")
+
+
 @torch._dynamo.assume_constant_result
-def takes_other_tensors(device: str) -> bool:
+def _takes_other_tensors(device: str) -> bool:
     """Whether it computes on tensors of another torch device type, as emulations do."""
     return ":" not in device and tensors_of(device) != device
 

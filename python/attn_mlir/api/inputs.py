@@ -67,7 +67,8 @@ def _number(scale: Any) -> float:
     if isinstance(scale, torch.Tensor) and scale.requires_grad and torch.is_grad_enabled():
         raise UnsupportedError(
             "scale requires a gradient, but it is taken as a number: pass scale=1.0 and multiply in score_mod, "
-            "as in lambda score, b, h, q_idx, kv_idx: score * scale; or pass scale.detach()"
+            "as in lambda score, b, h, q_idx, kv_idx: score * scale, or with linear attention in q_mod, as in lambda x: x * scale; "
+            "or pass scale.detach()"
         )
     number = scale
     if not isinstance(scale, (int, float)):

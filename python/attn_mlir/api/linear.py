@@ -18,7 +18,8 @@ from attn_mlir.frontend.linear import LinearProgram, trace_linear
 from attn_mlir.frontend.program import Traced
 
 Function = Callable[..., Any]
-Mods = tuple[Function | None, Function | None, Function | None, Function | None]
+Mods = tuple[Function | None, Function | None, Function | None, Function | None, Function | None]
+"""Those of q, k, v, the decay and the skip."""
 _CACHE = TraceCache()
 # Element type, K, V, form of the scale, form of the decay, whether there are an initial and a final state, element type of cu_seqlens,
 # positions of a segment.
@@ -48,11 +49,12 @@ class LinearAttention:
         tune: bool = False,
         tune_file: str = "",
         segment_size: int | None = None,
+        skip_mod: Function | None = None,
     ) -> None:
         if not isinstance(layout, str) or layout not in LAYOUTS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
         check_flags(output_final_state=output_final_state, tune=tune)
-        self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod)
+        self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod)
         self._options = (scale, bool(output_final_state), layout, device_type(device), check_segment(segment_size))
         self._device = self._options[3] or "cpu"
         self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file), self._options[3])
@@ -79,7 +81,7 @@ class LinearAttention:
 
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
-        return importlib.import_module("attn_mlir.api.describe").explain_traced(self._entry().traced.text)
+        return importlib.import_module("attn_mlir.api.describe").explain_traced(self._entry().traced.located)
 
     def _entry(self) -> Entry:
         return find(self._mods, self._last, None)[0]
@@ -101,6 +103,7 @@ def linear_attention(
     layout: str = "bhsd",
     device: str | torch.device | None = None,
     segment_size: int | None = None,
+    skip_mod: Function | None = None,
 ) -> Any:
     """Linear attention: o_t = scale q_t . S_t with the state S_t = exp(g_t) S_(t-1) + k_t v_t^T, over all positions t.
 
@@ -120,8 +123,10 @@ def linear_attention(
     device: the type of device that the tensors must be on.
     segment_size: for few heads and long sequences: segments of so many positions, a multiple of 512, are computed at the same time, each
     twice, for its final state and from the state before it (state passing in parallel). None: where sizes and device ask for it; 0: never.
+    skip_mod: f(b, h, t), the factor with which o_t also gets v_t, as it is before v_mod: a skip connection, not scaled. It captures what
+    the other mods may, and does not go with decays of channels.
     """
-    mods = (q_mod, k_mod, v_mod, decay_mod)
+    mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod)
     check_flags(output_final_state=output_final_state)
     if torch.compiler.is_dynamo_compiling():
         name = None if device is None else str(device)

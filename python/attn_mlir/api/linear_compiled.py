@@ -6,15 +6,14 @@ from typing import Any
 import torch
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
-from attn_mlir.api.compiled import arity, as_tensor, takes_other_tensors
+from attn_mlir.api.compiled import arity, as_tensor, check_device_in_graph
 from attn_mlir.api.graphs import symbol
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
 from attn_mlir.api.linear_inputs import check_segment
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.linear import INPUTS
 
 _NAMES = ("query", "key", "value")
-_INDICES = ("b", "h", "t", "d")
 _COUNTS = (1, 4, 5)
 """How many arguments a mod may take."""
 
@@ -28,9 +27,8 @@ def linear_in_graph(
     device: str | None = None,
     segment: int | None = None,
 ) -> Any:
-    """What `linear_attention` returns; `inputs` are q, k, v, decay, initial_state and cu_seqlens, `mods` those of q, k, v and decay."""
-    if device is not None and takes_other_tensors(device):
-        raise UnsupportedError(f"device={device!r} is not there inside torch.compile yet: call linear_attention outside of it")
+    """What `linear_attention` returns; `inputs` are q, k, v, decay, initial_state and cu_seqlens, `mods` as `api.linear` orders them."""
+    check_device_in_graph(device, inputs[0], "linear_attention")
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     check_segment(segment)
@@ -42,7 +40,8 @@ def linear_in_graph(
     further, given = [], []
     for name, tensor in zip(INPUTS, (decay, initial_state, cu_seqlens), strict=True):
         if tensor is not None:
-            further.append(tensor if name == "cu_seqlens" else tensor.to(element))
+            # Integers stay what they are, for the check of `check_linear`.
+            further.append(tensor.to(element) if tensor.is_floating_point() else tensor)
             given.append(name)
     count = 1 + final
 
@@ -52,11 +51,14 @@ def linear_in_graph(
             if mod is not None:
                 pieces.append(as_tensor(_call(mod, _arguments(name, "x", element, q.device)), element))
                 names.append(name)
-        decay_mod = mods[3]
+        decay_mod, skip_mod = mods[3:]
         if decay_mod is not None:
             arguments = _arguments("decay", "g", element, q.device)
             pieces.append(as_tensor(_call(decay_mod, arguments), element))
             names.append("channel" if arity(decay_mod, _COUNTS) == len(arguments) else "decay")
+        if skip_mod is not None:
+            pieces.append(as_tensor(skip_mod(*_places("skip", "bht", q.device)), element))
+            names.append("skip")
         lines = ["\n".join(words) for words in (given, names)]
         results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment)
         return tuple([results[i] for i in range(count)])
@@ -68,7 +70,11 @@ def linear_in_graph(
 
 def _arguments(name: str, first: str, element: torch.dtype, device: torch.device) -> list[torch.Tensor]:
     """What stands for the arguments of a mod."""
-    return [symbol(f"{name}.{first}", element, device), *[symbol(f"{name}.{i}", torch.int64, device) for i in _INDICES]]
+    return [symbol(f"{name}.{first}", element, device), *_places(name, "bhtd", device)]
+
+
+def _places(name: str, indices: str, device: torch.device) -> list[torch.Tensor]:
+    return [symbol(f"{name}.{i}", torch.int64, device) for i in indices]
 
 
 def _call(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:

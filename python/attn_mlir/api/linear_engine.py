@@ -62,7 +62,7 @@ class LinearAttentionEngine:
         self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
         self._device, self._segment = device_of(device), check_segment(segment_size)
         self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), self._device, ("tune_filename",) * 2)
-        self._mods = (q_mod, k_mod, v_mod, decay_mod)
+        self._mods = (q_mod, k_mod, v_mod, decay_mod, None)
         self._decay = "step"
         self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None))
         self._accessors = accessors(self._mods)
@@ -124,7 +124,7 @@ class LinearAttentionEngine:
 
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
-        return explain_traced(self._find(self._dtypes, None)[0].traced.text)
+        return explain_traced(self._find(self._dtypes, None)[0].traced.located)
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))

@@ -68,6 +68,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
         functions.get("key"),
         functions.get("value"),
         functions.get("decay") or functions.get("channel"),
+        functions.get("skip"),
         form,
         checked.decay_form,
         checked.initial_state is not None,
@@ -87,4 +88,6 @@ def _function(name: str, piece: GraphPiece) -> Callable[..., Any]:
             return lambda g, b, h, t: piece.run(g=g, b=b, h=h, t=t)
         case "channel":
             return lambda g, b, h, t, d: piece.run(g=g, b=b, h=h, t=t, d=d)
+        case "skip":
+            return lambda b, h, t: piece.run(b=b, h=h, t=t)
     return lambda x, b, h, t, d: piece.run(x=x, b=b, h=h, t=t, d=d)

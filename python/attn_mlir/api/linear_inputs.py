@@ -145,5 +145,5 @@ def _check_offsets(offsets: Any, q: torch.Tensor) -> str:
             f"cu_seqlens must be [sequences + 1], where each sequence begins and the last one ends, got shape {list(offsets.shape)}"
         )
     if q.shape[0] != 1:
-        raise ArgumentError(f"with cu_seqlens all sequences are in one, [1, H, T, D], but q has batch size {q.shape[0]}")
+        raise ArgumentError(f"with cu_seqlens all sequences are in one, of batch size 1, but the batch size is {q.shape[0]}")
     return _OFFSETS[offsets.dtype]

@@ -24,6 +24,7 @@ def linear_attention_step(
     decay_mod: Function | None = None,
     layout: str = "bhsd",
     device: str | torch.device | None = None,
+    skip_mod: Function | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(o, state): the next position of `linear_attention` from the state before it, and the state after it.
 
@@ -44,11 +45,19 @@ def linear_attention_step(
                     f"q is [B, H, K], so that decay must be [H], [B, H] or [B, H, K], got {_shape(decay)}; [H, K] needs q with positions"
                 )
             decay = decay.unsqueeze(axis)
-    elif isinstance(q, torch.Tensor) and q.dim() == 4 and q.shape[axis] != 1:
+    elif isinstance(q, torch.Tensor) and q.dim() != 4:
+        whole = "[B, 1, H, K]" if layout == "bshd" else "[B, H, 1, K]"
+        raise ArgumentError(f"q must be [B, H, K], or {whole} with a position, got {_shape(q)}")
+    elif isinstance(q, torch.Tensor) and q.shape[axis] != 1:
         raise ArgumentError(f"a step takes one position, but q has {q.shape[axis]}: linear_attention takes many")
+    if isinstance(state, torch.Tensor) and isinstance(v, torch.Tensor) and v.dim() == 4:
+        wanted = [q.shape[0], v.shape[3 - axis], q.shape[3], v.shape[3]]
+        if list(state.shape) != wanted:
+            raise ArgumentError(f"state has shape {list(state.shape)}, but [B, H, K, V] is {wanted} in this call")
     o, state = linear_attention(
-        q, k, v, decay, scale, q_mod, k_mod, v_mod, decay_mod, initial_state=state, output_final_state=True, layout=layout, device=device
-    )
+        q, k, v, decay, scale, q_mod, k_mod, v_mod, decay_mod, initial_state=state, output_final_state=True, layout=layout, device=device,
+        skip_mod=skip_mod,
+    )  # fmt: skip
     return (o.squeeze(axis) if flat else o), state  # type: ignore[return-value]
 
 

@@ -63,11 +63,11 @@ def mamba2(
     state = None if initial_states is None else initial_states.transpose(2, 3)
     made = linear_attention(
         C, B, x, step, decay_mod=decay_mod, v_mod=v_mod, initial_state=state, output_final_state=return_final_states,
-        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size,
+        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size, skip_mod=_skip_of(D, step.dtype),
     )  # fmt: skip
     y, final = made if return_final_states else (made, None)
-    if D is not None:
-        y = torch.addcmul(y, x, (D if D.dim() == 2 else D.unsqueeze(1)).to(x.dtype))  # one pass over memory
+    if D is not None and D.dim() == 2:
+        y = _Skip.apply(y, x, D)
     if z is not None:
         y = y * functional.silu(z.to(y.dtype))
     return (y, final.transpose(2, 3)) if final is not None else y
@@ -163,6 +163,45 @@ def gla(
         raise ArgumentError(f"g must be a tensor of shape [B, T, H, K], got {described(g)}; simple_gla takes one for each head and step")
     check("g", g, v, (*sizes_of(v)[:3], sizes_of(k, "k")[3]))
     return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size)
+
+
+def _skip_of(D: Tensor | None, dtype: torch.dtype) -> Any:
+    """The skip_mod for D of shape [H]; None for others."""
+    if D is None or D.dim() == 2:
+        return None
+    skip = D.to(dtype)
+
+    def skip_mod(b: Any, h: Any, t: Any) -> Any:
+        return skip[h]
+
+    return skip_mod
+
+
+class _Skip(torch.autograd.Function):
+    """y + D x, in one pass over memory; D is [H, P]. Its gradient adds up products that are not rounded to 16 bits.
+
+    Rounded ones would leave errors in a sum over all positions that are large where its terms cancel.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor, x: Tensor, D: Tensor) -> Tensor:
+        return torch.addcmul(y, x, D.to(x.dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (dy,), (x, D) = grad_outputs, ctx.saved_tensors
+        of_y, of_x, of_D = ctx.needs_input_grad
+        dD = None
+        if of_D:
+            zero = torch.zeros(1, dtype=score_of(x), device=x.device)  # makes the products' type that of scores, without copies
+            dD = torch.addcmul(zero, dy, x).sum_to_size(D.shape).to(D.dtype)
+        return dy if of_y else None, dy * D.to(dy.dtype) if of_x else None, dD
 
 
 def _pair(

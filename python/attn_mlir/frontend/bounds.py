@@ -37,6 +37,7 @@ LINEAR_SIZES = {
     "key": ("", "B", "Hkv", "Sq", "D"),
     "value": ("", "B", "H", "Sq", "Dv"),
     "decay": ("", "B", "H", "Sq", "D"),
+    "skip": ("B", "H", "Sq"),
 }
 """Those of the pieces of a linear attention, where H is the number of heads of v."""
 

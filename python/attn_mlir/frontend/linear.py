@@ -9,6 +9,7 @@ import torch
 
 from attn_mlir.dialects import load_all
 from attn_mlir.dialects.attn import build
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import functions, where
 from attn_mlir.frontend.bounds import LINEAR_SIZES, extents
 from attn_mlir.frontend.captures import Scan
@@ -43,6 +44,7 @@ class LinearProgram:
     k_mod: Function | None = None
     v_mod: Function | None = None
     decay_mod: Function | None = None
+    skip_mod: Function | None = None
     scale: str | float = 1.0
     """A number to compile in, or "runtime" for an argument."""
     decay: str = "none"
@@ -60,7 +62,7 @@ class LinearProgram:
 
     @property
     def functions(self) -> tuple[Any, ...]:
-        return (self.q_mod, self.k_mod, self.v_mod, self.decay_mod)
+        return (self.q_mod, self.k_mod, self.v_mod, self.decay_mod, self.skip_mod)
 
 
 def decay_has_channels(program: LinearProgram) -> bool:
@@ -71,10 +73,15 @@ def decay_has_channels(program: LinearProgram) -> bool:
 
 
 def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> Traced:
-    """Traces `program`. Raises TraceError for what cannot be traced."""
+    """Traces `program`. Raises TraceError for what cannot be traced, UnsupportedError for a skip beside decays of channels."""
     scan = Scan(program.functions, detailed=True)
     dims = dict(LINEAR_DIMS)
     channels = decay_has_channels(program)
+    if channels and program.skip_mod is not None:
+        raise UnsupportedError(
+            "skip_mod does not go with decays of channels, [H, K], [B, H, T, K] or a decay_mod that takes d: "
+            "leave it out, and add skip * v to o in PyTorch"
+        )
     if channels:
         dims["decay"] = dims["key"]
     state = NamedTrace(program.dtypes, dims)
@@ -84,6 +91,8 @@ def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> 
     pieces = [_input_piece(state, program, name, role, rebind) for name, role in _MODS if _is_changed(program, name, role)]
     if program.decay_mod is not None or "head" in program.decay:
         pieces.append(_decay_piece(state, program, given.get("decay"), rebind))
+    if program.skip_mod is not None:
+        pieces.append(_skip_piece(state, program.skip_mod, rebind))
     read = used_captures(pieces, state.captures, state.specialised)
     captures = unique([*given.values(), *(captured for captured in read if captured.source[0] != "input")])
     text, located = _emit(program, inputs, pieces, captures, state, channels)
@@ -165,6 +174,13 @@ def _decay_piece(state: NamedTrace, program: LinearProgram, decay: Captured | No
     if function is None:
         state.labels[node] = "decay"
     return Piece("decay", arguments, (node,), functions.position_of(function) if function is not None else None)
+
+
+def _skip_piece(state: NamedTrace, function: Function, rebind: Rebinder) -> Piece:
+    parameters = choose_arity("skip_mod", function, [_POSITION])
+    arguments, result = trace_call(state, "skip", "skip_mod", rebind(function), parameters)
+    node = functions.as_float(state, result, function, "skip_mod", "the factor of v")
+    return Piece("skip", arguments, (node,), functions.position_of(function))
 
 
 def _asked(

@@ -289,7 +289,7 @@ def reduce(kind: str, x: Node) -> Node:
         raise scope.fail(
             "a reduction over the row, where only one position is seen",
             "reductions belong into the row function: attention(..., row=f) with f(s), which gets a row of scores; "
-            "other tensors can be reduced before the call",
+            "other tensors, q, k and v among them, can be reduced before the call",
         )
     return make("attn.reduce", "float", cast(x, "float"), attribute=kind, invariant=True)
 

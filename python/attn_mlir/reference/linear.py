@@ -49,6 +49,8 @@ class Sweep:
     """[B, H, T, 1], or with channels [B, H, T, K] or [B, H, T, V]."""
     initial: Array
     factor: Array | None
+    own: Array
+    """v as it comes."""
     sequences: list[Part]
 
     @property
@@ -107,7 +109,7 @@ def sweep_of(op: ir.Operation, frame: Frame, args: list[Array]) -> Sweep:
     g = modified(op, frame, "attn.decay", all_heads(decay))
     sequences = _sequences(op, batch, length, given.get("offsets"))
     factor = all_heads(given["factor"]) if "factor" in given else None
-    return Sweep(op, frame, mods["q"], mods["k"], mods["v"], g, _initial(op, heads, len(sequences), given), factor, sequences)
+    return Sweep(op, frame, mods["q"], mods["k"], mods["v"], g, _initial(op, heads, len(sequences), given), factor, all_heads(v), sequences)
 
 
 _MODS = ("query", "key", "value")
@@ -189,9 +191,15 @@ def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> l
         products = (o - own) * sweep.factor
         if "crossing" in op.attributes:
             products, states = _crossing(sweep, products, states if sweep.forward else ends)
+        found["own"] = (own * sweep.factor).sum(axis=3)
         found["products"] = products.sum(axis=3) if sweep.channels == "none" else products
     turned = _turned(op, states)
     found["states"] = turned.reshape(batch, heads, count * turned.shape[3], turned.shape[4])
+    o = modified(op, sweep.frame, "attn.result", o)
+    skip = piece(op, "attn.skip")
+    if skip is not None:
+        (factor,) = sweep.frame.with_().run(block_of(skip), grid(o.shape[:3]))
+        o = o + np.broadcast_to(factor, o.shape[:3])[..., None] * sweep.own
     return [o, *(found[ir.StringAttr(name).value] for name in ir.ArrayAttr(op.attributes["outputs"]))]
 
 

@@ -39,10 +39,11 @@ _VARIABLES = {
     "attn.step": ("", *_ROWS),
 }
 _LINEAR_VARIABLES = {
-    "attn.query": ("", *_ROWS, "d"),
-    "attn.key": ("", "b", "h_kv", "q_idx", "d"),
-    "attn.value": ("", "b", "h_v", "q_idx", "dv"),
-    "attn.decay": ("", "b", "h_v", "q_idx", "d"),
+    "attn.query": ("", "b", "h", "t", "d"),
+    "attn.key": ("", "b", "h_kv", "t", "d"),
+    "attn.value": ("", "b", "h_v", "t", "dv"),
+    "attn.decay": ("", "b", "h_v", "t", "d"),
+    "attn.skip": ("b", "h_v", "t"),
 }
 # (accumulators..., b, h, q_idx, states...), and functions of scalars, (scalars..., b, h, q_idx, kv_idx, ...).
 _SCALARS_FIRST = {"attn.finalize": _ROWS, "func.func": (*_ROWS, "kv_idx")}
@@ -98,7 +99,7 @@ class Plan:
     def _ranges(self, sizes: tuple[int, ...], captures: Sequence[Any]) -> dict[Node, Interval]:
         """Every leaf with its numbers."""
         b, hq, hkv, sq, skv, d, dv, hv = sizes
-        extents = {"b": b, "h": hq, "h_kv": hkv, "h_v": hv, "q_idx": sq, "kv_idx": skv, "d": d, "dv": dv}
+        extents = {"b": b, "h": hq, "h_kv": hkv, "h_v": hv, "q_idx": sq, "kv_idx": skv, "t": sq, "d": d, "dv": dv}
         shapes = [(b, hq, sq, d), (b, hkv, skv, d), (b, hv, skv, dv)]
         ranges = {}
         for node in postorder([read.index for read in self.reads]):

@@ -73,7 +73,7 @@ def empty_forward(
 def forward_backward(ctx: Any, saved: Sequence[Tensor], grads: Sequence[Tensor | None], gradients: Any) -> list[Tensor | None]:
     """The gradients of q, k, v and the captures by those of the results; `gradients` is `backward`, or what computes it.
 
-    `saved` are inputs, captures and results of the forward pass.
+    `saved` are inputs, captures and, where the backward reads them, results of the forward pass.
     """
     floats, ints, program, wrt, layout = ctx.numbers
     inputs, captures, results = list(saved[:3]), list(saved[3 : 3 + ctx.captures]), list(saved[3 + ctx.captures :])
@@ -81,9 +81,26 @@ def forward_backward(ctx: Any, saved: Sequence[Tensor], grads: Sequence[Tensor |
     if not wrt:
         raise UnsupportedError("this result was computed without the values that a gradient needs: name what needs one in `wrt`")
     check_row_gradients(program, grads[1:count])
-    given = [or_zeros(grad, result) for grad, result in zip(grads[:count], results[:count], strict=True)]
+    if results:
+        given = [or_zeros(grad, result) for grad, result in zip(grads[:count], results[:count], strict=True)]
+    else:
+        results = given = gradients_alone(inputs, captures, (floats, ints, program), grads)
     made = gradients(inputs, captures, floats, ints, results, given, program, wrt, layout)
     return spread(made, inputs, captures, program, wrt)
+
+
+def gradients_alone(
+    inputs: Sequence[Tensor], captures: Sequence[Tensor], numbers: tuple[Any, ...], grads: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """Gradients of the results of a forward pass, where its results are not there; zeros that take no memory for None.
+
+    They stand for the results, too, which a backward takes but does not read.
+    """
+    floats, ints, program = numbers
+    found, (q, k, v) = programs.find(program), inputs
+    results = found.results(q, k, v, found.join(captures, floats, ints))
+    pairs = zip(grads, results, strict=True)
+    return [q.new_zeros((), dtype=dtype).expand(shape) if grad is None else grad for grad, (shape, dtype) in pairs]
 
 
 def check_row_gradients(program: str, grads: Sequence[Tensor | None]) -> None:

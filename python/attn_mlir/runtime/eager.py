@@ -43,8 +43,9 @@ class Forward(torch.autograd.Function):
             results = compute.compute_forward(first, second, third, list(captures), *numbers)
             results = _turned(results, 1) if turned else results
         ctx.numbers, ctx.captures, ctx.turned = numbers, len(captures), turned
-        ctx.save_for_backward(q, k, v, *captures, *results)
-        ctx.mark_non_differentiable(*results[1 + len(programs.find(numbers[2]).outputs) :])
+        found = programs.find(numbers[2])
+        ctx.save_for_backward(q, k, v, *captures, *(results if found.reads_results else []))
+        ctx.mark_non_differentiable(*results[1 + len(found.outputs) :])
         ctx.set_materialize_grads(False)
         return tuple(results)
 

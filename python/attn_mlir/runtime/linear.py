@@ -5,12 +5,13 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from attn_mlir import driver
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.runtime import compute
 from attn_mlir.runtime.programs import Program
 
 _WITHOUT = {
@@ -66,8 +67,15 @@ class LinearRun:
 
 
 def _in_order(result: torch.Tensor, follows: bool) -> torch.Tensor:
-    """A result in the memory order of [B, T, H, D] where it `follows` that layout and has rank 4, contiguous where not."""
-    return result.transpose(1, 2).contiguous().transpose(1, 2) if follows and result.dim() == 4 else result.contiguous()
+    """A result in the memory order of [B, T, H, D] where it `follows` that layout and has rank 4, contiguous where not.
+
+    No view, which autograd would not let its owner change in place.
+    """
+    if not follows or result.dim() != 4:
+        return result.contiguous()
+    if result.transpose(1, 2).is_contiguous():
+        return result
+    return compute.empty([(result.shape, result.dtype)], result.device, "bshd")[0].copy_(result)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +103,8 @@ def results(q: torch.Tensor, v: torch.Tensor, given: Mapping[str, torch.Tensor],
 @dataclasses.dataclass(eq=False)
 class LinearProgram(Program):
     """A traced linear attention. Its first captures are `inputs`, of "decay", "initial_state" and "cu_seqlens"."""
+
+    reads_results: ClassVar[bool] = False
 
     inputs: tuple[str, ...] = ()
     segment: int | None = None

@@ -93,10 +93,11 @@ def _fake_tangent(
 
 def _setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     q, k, v, captures, floats, ints, program, wrt, layout = inputs
-    ctx.save_for_backward(q, k, v, *captures, *output)
+    found = programs.find(program)
+    ctx.save_for_backward(q, k, v, *captures, *(output if found.reads_results else []))
     ctx.numbers = (floats, ints, program, wrt, layout)
     ctx.captures = len(captures)
-    ctx.mark_non_differentiable(*output[1 + len(programs.find(program).outputs) :])
+    ctx.mark_non_differentiable(*output[1 + len(found.outputs) :])
     ctx.set_materialize_grads(False)
 
 

@@ -11,7 +11,7 @@ import math
 import threading
 import weakref
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -57,6 +57,9 @@ class Program:
     derivatives: dict[tuple[str, str, str, bool], driver.Program] = dataclasses.field(default_factory=dict)
     places: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     """What `wanted` found."""
+
+    reads_results: ClassVar[bool] = True
+    """Whether its backward reads what the forward pass gave."""
 
     def kernel(self, device: str) -> driver.Kernel:
         """The kernel for a device that computes o and the row outputs, compiled at its first use."""

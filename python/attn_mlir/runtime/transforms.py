@@ -117,17 +117,19 @@ class Forward(torch.autograd.Function):
         ctx.call = call
         ctx.mark_non_differentiable(*output[call.outputs :])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_backward(*tensors, *(output if programs.find(call.program).reads_results else []))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         call: Call = ctx.call
-        saved = ctx.saved_tensors
-        results, given = saved[3 + call.captures :], grads[: call.outputs]
+        saved, given = ctx.saved_tensors, grads[: call.outputs]
+        inputs, captures, results = saved[:3], saved[3 : 3 + call.captures], saved[3 + call.captures :]
         compute.check_row_gradients(call.program, given[1:])
-        filled = [compute.or_zeros(grad, result) for grad, result in zip(given, results, strict=False)]
-        made = Backward.apply(call, *saved, *filled)  # type: ignore[no-untyped-call]
-        inputs, captures = saved[:3], saved[3 : 3 + call.captures]
+        if results:
+            filled = [compute.or_zeros(grad, result) for grad, result in zip(given, results, strict=False)]
+        else:
+            results = filled = compute.gradients_alone(inputs, captures, (call.floats, call.ints, call.program), given)
+        made = Backward.apply(call, *inputs, *captures, *results, *filled)  # type: ignore[no-untyped-call]
         spread = compute.spread(made, inputs, captures, call.program, call.wrt)
         return (None, *spread)
 

@@ -61,7 +61,7 @@ func.func @wide(%q: !q, %k: !q, %v: !v, %g: tensor<?x?x?xf32>) -> !v {
   %o = "attn.linear_attention"(%q, %k, %v, %g) ({
   ^bb0:
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [],
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!q, !q, !v, tensor<?x?x?xf32>) -> !v
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (!q, !q, !v, tensor<?x?x?xf32>) -> !v
   return %o : !v
 }
 
@@ -70,6 +70,6 @@ func.func @largest(%q: !k, %k: !k, %v: !k, %g: tensor<?x?x?xf32>) -> !k {
   %o = "attn.linear_attention"(%q, %k, %v, %g) ({
   ^bb0:
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [],
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!k, !k, !k, tensor<?x?x?xf32>) -> !k
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (!k, !k, !k, tensor<?x?x?xf32>) -> !k
   return %o : !k
 }

@@ -36,7 +36,7 @@ func.func @attention(%q: !t, %k: !t, %v: !t, %decay: tensor<?x?x?xf32>, %initial
   %o, %final_state = "attn.linear_attention"(%q, %k, %v, %decay, %initial_state) ({
   ^bb0:
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["final_state"],
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0>}
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0, 0, 0>}
     : (!t, !t, !t, tensor<?x?x?xf32>, !s) -> (!t, !s)
   return %o, %final_state : !t, !s
 }

@@ -28,7 +28,7 @@ func.func @attention(%q: !t, %k: !t, %v: !t, %decay: tensor<?x?x?xf32>, %factor:
   %o, %products, %states = "attn.linear_attention"(%q, %k, %v, %decay, %factor) ({
   ^bb0:
   }) {heads = 0 : i64, direction = "forward", channels = "none", state = "vk", outputs = ["products", "states"], interval = 512 : i64,
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1>}
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 1, 1, 0>}
     : (!t, !t, !t, tensor<?x?x?xf32>, !t) -> (!t, tensor<?x?x?xf32>, !s)
   return %o, %products, %states : !t, tensor<?x?x?xf32>, !s
 }

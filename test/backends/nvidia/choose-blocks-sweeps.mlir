@@ -8,7 +8,7 @@
 func.func @rule(%q: !t, %k: !t, %v: !t) -> !t {
   %o = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!t, !t, !t) -> !t
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (!t, !t, !t) -> !t
   return %o : !t
 }
 
@@ -22,7 +22,7 @@ module attributes {nvidia.tuned = {"attention" = {block_kv = 64, block_q = 32, e
   func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
     %o = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-    }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!t, !t, !t) -> !t
+    }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (!t, !t, !t) -> !t
     return %o : !t
   }
 }
@@ -35,7 +35,7 @@ func.func @states(%q: !t, %k: !t, %v: !t) -> (!t, tensor<?x?x?x128xf32>) attribu
   // expected-error@+1 {{nvidia-choose-blocks: chunks of 128 positions do not end where states are stored, every 64}}
   %o, %states = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["states"], interval = 64 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 1>} : (!t, !t, !t) -> (!t, tensor<?x?x?x128xf32>)
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["states"], interval = 64 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 1, 0>} : (!t, !t, !t) -> (!t, tensor<?x?x?x128xf32>)
   return %o, %states : !t, tensor<?x?x?x128xf32>
 }
 
@@ -49,7 +49,7 @@ func.func @states(%q: !t, %k: !t, %v: !t) -> (!t, tensor<?x?x?x128xf32>) attribu
 func.func @pieces(%q: !t, %k: !t, %v: !t) -> !t {
   %o = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!t, !t, !t) -> !t
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (!t, !t, !t) -> !t
   return %o : !t
 }
 
@@ -58,6 +58,6 @@ func.func @pieces(%q: !t, %k: !t, %v: !t) -> !t {
 func.func @large(%q: !u, %k: !u, %v: !u) -> !u {
   %o = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>} : (!u, !u, !u) -> !u
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (!u, !u, !u) -> !u
   return %o : !u
 }

@@ -7,7 +7,7 @@ func.func @attention(%q: !q, %k: !q, %v: !v) {
   // expected-error @below {{'attn.linear_attention' has segments of at least one position, got 0 : i64}}
   %o = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], segment = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], segment = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
     : (!q, !q, !v) -> !v
   return
 }
@@ -20,7 +20,7 @@ func.func @attention(%q: !q, %k: !q, %v: !v, %offsets: tensor<?xi32>) {
   // expected-error @below {{'attn.linear_attention' is cut by offsets or into segments, not both}}
   %o = "attn.linear_attention"(%q, %k, %v, %offsets) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], segment = 64 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 1>, resultSegmentSizes = array<i32: 1, 0, 0, 0>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], segment = 64 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 1>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
     : (!q, !q, !v, tensor<?xi32>) -> !v
   return
 }
@@ -33,7 +33,7 @@ func.func @attention(%q: !q, %k: !q, %v: !v) {
   // expected-error @below {{'attn.linear_attention' makes states every 64 positions, which do not divide segments of 96}}
   %o, %states = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["states"], interval = 64 : i64, segment = 96 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 1>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = ["states"], interval = 64 : i64, segment = 96 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 1, 0>}
     : (!q, !q, !v) -> (!v, !v)
   return
 }
@@ -61,7 +61,7 @@ func.func @attention(%q: !q, %k: !q, %v: !v) {
     ^bb0(%t: f32, %s: f32):
       "attn.yield"(%t) : (f32) -> ()
     }) : () -> ()
-  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], chunk = 16 : i64, segment = 24 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0>}
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], chunk = 16 : i64, segment = 24 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
     : (!q, !q, !v) -> !v
   return
 }

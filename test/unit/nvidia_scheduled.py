@@ -1,0 +1,36 @@
+"""Programs of linear attention as NVIDIA's kernels: scheduled, and their code."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+
+@contextmanager
+def scheduled(text: str) -> Iterator[ir.Operation]:
+    """The scheduled kernel of a program."""
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(text)
+        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        (kernel,) = module.body.operations
+        yield kernel.operation
+
+
+def emitter_of(text: str) -> str:
+    """The emitter that a program's kernel is scheduled for."""
+    with scheduled(text) as kernel:
+        return str(attributes.read(kernel, attributes.SCHEDULE)["emitter"])
+
+
+def hopper_code(text: str) -> KernelCode:
+    """The code of a program's kernel, which is Hopper's."""
+    with scheduled(text) as kernel:
+        assert attributes.read(kernel, attributes.SCHEDULE)["emitter"] == "hopper"
+        return codegen.emit(kernel)
