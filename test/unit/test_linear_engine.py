@@ -53,11 +53,12 @@ def test_mamba2_and_its_gradients(which: str, custom: CustomIO) -> None:
     o, known = mod(*mine), expected(*theirs, which=which)
     assert o.shape == (B, H, T, DV)
     assert error(o, known) < TOLERANCE
-    weight = torch.randn_like(o)
-    o.backward(weight)
-    known.backward(weight.double())
-    pairs = zip(("q", "k", "v", "decay", "A", "dt"), mine, theirs, strict=True)
-    check_errors({f"d {name}": error(x.grad, y.grad) for name, x, y in pairs})
+    # Over several draws: dA is a sum over pairs of positions, and in one draw of a hundred it is by chance a tenth of what it usually is.
+    weights = torch.randn(8, *o.shape)
+    found = (torch.autograd.grad(o, mine, weight, retain_graph=True) for weight in weights)
+    wanted = (torch.autograd.grad(known, theirs, weight.double(), retain_graph=True) for weight in weights)
+    draws = zip(("q", "k", "v", "decay", "A", "dt"), zip(*found, strict=True), zip(*wanted, strict=True), strict=True)
+    check_errors({f"d {name}": error(torch.stack(x), torch.stack(y)) for name, x, y in draws})
 
 
 def test_retention_with_the_logarithm_in_the_mod() -> None:
