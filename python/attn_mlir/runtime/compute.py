@@ -81,26 +81,26 @@ def forward_backward(ctx: Any, saved: Sequence[Tensor], grads: Sequence[Tensor |
     if not wrt:
         raise UnsupportedError("this result was computed without the values that a gradient needs: name what needs one in `wrt`")
     check_row_gradients(program, grads[1:count])
-    if results:
-        given = [or_zeros(grad, result) for grad, result in zip(grads[:count], results[:count], strict=True)]
-    else:
-        results = given = gradients_alone(inputs, captures, (floats, ints, program), grads)
+    results, given = results_and_gradients(inputs, captures, (floats, ints, program), results, grads[:count])
     made = gradients(inputs, captures, floats, ints, results, given, program, wrt, layout)
     return spread(made, inputs, captures, program, wrt)
 
 
-def gradients_alone(
-    inputs: Sequence[Tensor], captures: Sequence[Tensor], numbers: tuple[Any, ...], grads: Sequence[Tensor | None]
-) -> list[Tensor]:
-    """Gradients of the results of a forward pass, where its results are not there; zeros that take no memory for None.
+def results_and_gradients(
+    inputs: Sequence[Tensor], captures: Sequence[Tensor], numbers: tuple[Any, ...], kept: Sequence[Tensor], grads: Sequence[Tensor | None]
+) -> tuple[Sequence[Tensor], list[Tensor]]:
+    """What a backward takes besides inputs and captures: results of the forward pass and their gradients, None made zeros without memory.
 
-    They stand for the results, too, which a backward takes but does not read.
+    Where no results were `kept` (`Program.kept`) the backward reads none, and the gradients stand for them.
     """
+    if kept:
+        return kept, [or_zeros(grad, result) for grad, result in zip(grads, kept, strict=False)]
     floats, ints, program = numbers
     found, (q, k, v) = programs.find(program), inputs
     results = found.results(q, k, v, found.join(captures, floats, ints))
     pairs = zip(grads, results, strict=True)
-    return [q.new_zeros((), dtype=dtype).expand(shape) if grad is None else grad for grad, (shape, dtype) in pairs]
+    given = [q.new_zeros((), dtype=dtype).expand(shape) if grad is None else grad for grad, (shape, dtype) in pairs]
+    return given, given
 
 
 def check_row_gradients(program: str, grads: Sequence[Tensor | None]) -> None:

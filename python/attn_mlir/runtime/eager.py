@@ -44,7 +44,7 @@ class Forward(torch.autograd.Function):
             results = _turned(results, 1) if turned else results
         ctx.numbers, ctx.captures, ctx.turned = numbers, len(captures), turned
         found = programs.find(numbers[2])
-        ctx.save_for_backward(q, k, v, *captures, *(results if found.reads_results else []))
+        ctx.save_for_backward(q, k, v, *captures, *found.kept(results))
         ctx.mark_non_differentiable(*results[1 + len(found.outputs) :])
         ctx.set_materialize_grads(False)
         return tuple(results)

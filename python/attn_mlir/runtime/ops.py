@@ -94,7 +94,7 @@ def _fake_tangent(
 def _setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     q, k, v, captures, floats, ints, program, wrt, layout = inputs
     found = programs.find(program)
-    ctx.save_for_backward(q, k, v, *captures, *(output if found.reads_results else []))
+    ctx.save_for_backward(q, k, v, *captures, *found.kept(output))
     ctx.numbers = (floats, ints, program, wrt, layout)
     ctx.captures = len(captures)
     ctx.mark_non_differentiable(*output[1 + len(found.outputs) :])

@@ -97,6 +97,10 @@ class Program:
             self.derivatives[key] = found
         return found
 
+    def kept(self, results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """What of the results of a forward pass is kept for the backward: all or nothing."""
+        return results if self.reads_results else ()
+
     @property
     def is_written(self) -> bool:
         """Whether the user wrote the backward pass."""

@@ -117,7 +117,7 @@ class Forward(torch.autograd.Function):
         ctx.call = call
         ctx.mark_non_differentiable(*output[call.outputs :])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *(output if programs.find(call.program).reads_results else []))
+        ctx.save_for_backward(*tensors, *programs.find(call.program).kept(output))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -125,10 +125,7 @@ class Forward(torch.autograd.Function):
         saved, given = ctx.saved_tensors, grads[: call.outputs]
         inputs, captures, results = saved[:3], saved[3 : 3 + call.captures], saved[3 + call.captures :]
         compute.check_row_gradients(call.program, given[1:])
-        if results:
-            filled = [compute.or_zeros(grad, result) for grad, result in zip(given, results, strict=False)]
-        else:
-            results = filled = compute.gradients_alone(inputs, captures, (call.floats, call.ints, call.program), given)
+        results, filled = compute.results_and_gradients(inputs, captures, (call.floats, call.ints, call.program), results, given)
         made = Backward.apply(call, *inputs, *captures, *results, *filled)  # type: ignore[no-untyped-call]
         spread = compute.spread(made, inputs, captures, call.program, call.wrt)
         return (None, *spread)
