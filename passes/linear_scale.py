@@ -42,7 +42,9 @@ def movable_scale(linear: ir.Operation) -> ir.Value | None:
     """The number that `attn.query` multiplies by, where `is_small` may hold for it: of constants only those, and scalars from outside."""
     found = factor_of(linear, "attn.query")
     constant = None if found is None else maker(found, "arith.constant")
-    return None if constant is not None and not SMALL[0] <= abs(ir.FloatAttr(constant.attributes["value"]).value) < SMALL[1] else found
+    if constant is None:
+        return found
+    return found if SMALL[0] <= abs(ir.FloatAttr(constant.attributes["value"]).value) < SMALL[1] else None
 
 
 def is_small(scale: ir.Value) -> ir.Value:

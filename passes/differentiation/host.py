@@ -124,6 +124,12 @@ class Host:
     def constant(self, value: float) -> ir.Value:
         return arith.constant(self.score, value)
 
+    def read(self, tensor: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
+        """An element of a tensor in the type of scores."""
+        element = ir.RankedTensorType(tensor.type).element_type
+        read = ir.Operation.create("tensor.extract", results=[element], operands=[tensor, *indices]).result
+        return cast_float(read, self.score)
+
 
 def _next(op: ir.Operation) -> ir.Operation | None:
     operations = [view.operation for view in op.block.operations]
@@ -162,7 +168,7 @@ class Expressions:
 
     def _emit(self, n: Node, args: list[ir.Value]) -> ir.Value:
         if n in self.rows:
-            return self._extract(self.rows[n], self.indices[:3])
+            return self.host.read(self.rows[n], self.indices[:3])
         if n.is_const:
             if n.type == BOOL:
                 return arith.constant(ir.IntegerType.get_signless(1), int(bool(n.attr)))
@@ -173,7 +179,7 @@ class Expressions:
             case "s":
                 return self.emit(self.program.scores[int(n.attr)])  # type: ignore[call-overload]
             case "row":
-                return self._extract(self.host.tensors[str(n.attr)], self.indices[:3])
+                return self.host.read(self.host.tensors[str(n.attr)], self.indices[:3])
             case "param":
                 param = self.program.param(n)
                 return self.copy(param.value, param.block)
@@ -197,12 +203,7 @@ class Expressions:
         if param.read is None:
             raise ValueError("only a read of a captured tensor has an adjoint")
         tensor = self.host.tensors[prefix + self.host.primal.input_names[ir.BlockArgument(param.read.tensor).arg_number]]
-        return self._extract(tensor, [self.copy(index, param.block) for index in param.read.indices])
-
-    def _extract(self, tensor: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
-        element = ir.RankedTensorType(tensor.type).element_type
-        read = ir.Operation.create("tensor.extract", results=[element], operands=[tensor, *indices]).result
-        return cast_float(read, self.host.score)
+        return self.host.read(tensor, [self.copy(index, param.block) for index in param.read.indices])
 
     def copy(self, value: ir.Value, block: ir.Block) -> ir.Value:
         """A value of a piece of the primal, with the ops that make it, here."""
@@ -219,8 +220,19 @@ class Expressions:
         return self._copies[value]
 
 
-def scatter_to_read(host: Host, program: Program, leaf: Node, of: ir.Value | None, weight: int, names: Sequence[str]) -> ir.Value:
-    """`attn.scatter` of a weight to where a parameter reads its captured tensor; `names` are those of the positions."""
+def scatter_to_read(
+    host: Host,
+    program: Program,
+    leaf: Node,
+    of: ir.Value | None,
+    weight: int,
+    names: Sequence[str],
+    indices: Callable[[Sequence[ir.Value]], Sequence[ir.Value]] = list,
+) -> ir.Value:
+    """`attn.scatter` of a weight to where a parameter reads its captured tensor.
+
+    `names` are those of the positions, of which `indices` makes what pieces get.
+    """
     param = program.param(leaf)
     if param.read is None or of is None:
         raise ValueError("only reads of captured tensors are scattered to")
@@ -228,7 +240,7 @@ def scatter_to_read(host: Host, program: Program, leaf: Node, of: ir.Value | Non
     tensor = host.mapping[read.tensor]
 
     def index(*positions: ir.Value) -> list[ir.Value]:
-        expressions = Expressions(host, program, positions, {})
+        expressions = Expressions(host, program, indices(positions), {})
         return [expressions.copy(i, param.block) for i in read.indices]
 
     with ir.Location.name(f"d{param.name}", ir.Location.current):

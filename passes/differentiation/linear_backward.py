@@ -9,7 +9,6 @@ from attn_mlir.dialects.attn.linear import state_shape
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.functions import zero_capture
-from attn_mlir.passes.differentiation.host import Expressions
 from attn_mlir.passes.differentiation.linear_model import GRADIENTS, SWAPPED
 from attn_mlir.passes.differentiation.linear_products import Products
 from attn_mlir.passes.differentiation.linear_writer import Writer
@@ -67,8 +66,7 @@ class Backward(Writer):
 
     def _sweep(self, role: str, decays: bool) -> ir.Operation:
         """The linear attention that makes dq, dk or dv, with all heads; for decays its products and states, too."""
-        host, primal = self.host, self.of.primal
-        made = GRADIENTS[role]
+        host, primal, made = self.host, self.of.primal, GRADIENTS[role]
         moved = self._moved if role == "v" else None
         tensors = host.tensors if moved is None else self._with_scale_of_key(moved)
         operands = [tensors[name] for name in made.operands]
@@ -94,22 +92,27 @@ class Backward(Writer):
         if of_decay and self.of.crossing:
             op.attributes["crossing"] = ir.UnitAttr.get()
         with ir.InsertionPoint(block):
-            mods = {name: taken for name, taken in zip(PIECES.values(), made.operands, strict=True) if taken in self.of.kept}
-            if role == "v" and self.of.makes_dv:
-                mods |= {"attn.result": role} if role in self.of.kept else {}
-                host.clone_piece("attn.skip")
-            if role == "k" and "v" in self.of.row_reads:
-                del mods["attn.query"]
-                self._split("attn.query", "attn.result", self.of.kept["v"])
-            if self.of.scale is not None:
-                scales = {made.scaled: self.of.scale} if moved is None else {"attn.query": moved.of_key, "attn.key": moved.of_query}
-                for name, scale in scales.items():
-                    if scale is not None:
-                        self._scale(name, self.of.kept.get(mods.pop(name, "")), scale)
-            for name, taken in mods.items():
-                clone_as(name, self.of.kept[taken], host.mapping)
-            host.clone_piece("attn.decay")
+            self._pieces(role, moved)
         return op
+
+    def _pieces(self, role: str, moved: _Scales | None) -> None:
+        """The pieces of a sweep: factors of rows where those stand that have them, the scale, the skip and the decay."""
+        host, made = self.host, GRADIENTS[role]
+        mods = {name: taken for name, taken in zip(PIECES.values(), made.operands, strict=True) if taken in self.of.kept}
+        if role == "v" and self.of.makes_dv:
+            mods |= {"attn.result": role} if role in self.of.kept else {}
+            host.clone_piece("attn.skip")
+        if role == "k" and "v" in self.of.row_reads:
+            del mods["attn.query"]
+            self._split("attn.query", "attn.result", self.of.kept["v"])
+        if self.of.scale is not None:
+            scales = {made.scaled: self.of.scale} if moved is None else {"attn.query": moved.of_key, "attn.key": moved.of_query}
+            for name, scale in scales.items():
+                if scale is not None:
+                    self._scale(name, self.of.kept.get(mods.pop(name, "")), scale)
+        for name, taken in mods.items():
+            clone_as(name, self.of.kept[taken], host.mapping)
+        host.clone_piece("attn.decay")
 
     def _split(self, first: str, second: str, mod: ir.Operation) -> None:
         """Builds a mod that multiplies rows as two (see `split`).
@@ -136,7 +139,7 @@ class Backward(Writer):
             last.operands[0] = arith.mulf(last.operands[0], read_scale(scale, host.mapping))
 
     @cached_property
-    def _moved(self) -> "_Scales | None":
+    def _moved(self) -> _Scales | None:
         """The scales of k and q in dv's sweep, where it is k that has the scale of q."""
         scale, host = self.of.scale_of_key, self.host
         if scale is None:
@@ -150,7 +153,7 @@ class Backward(Writer):
         of_key = arith.select(small, given, one)
         return _Scales(of_key, arith.select(small, one, given), arith.divf(one, of_key))
 
-    def _with_scale_of_key(self, scales: "_Scales") -> dict[str, ir.Value]:
+    def _with_scale_of_key(self, scales: _Scales) -> dict[str, ir.Value]:
         """The tensors of dv's sweep, where k has the scale of q: by a factor of the sweep, or itself where channels have decays."""
         tensors = self.host.tensors | {"q": self.host.mapping[self.of.primal.operands["q"]]}
         if self.of.scale is None:
@@ -163,7 +166,7 @@ class Backward(Writer):
 
     def _times(self, value: ir.Value, factor: ir.Value) -> ir.Value:
         """A tensor times a number."""
-        made = build.elements(value, lambda *indices: [arith.mulf(self.read(value, indices), read_scale(factor))])
+        made = build.elements(value, lambda *indices: [arith.mulf(self.host.read(value, indices), read_scale(factor))])
         return build.collect(made, 0, value.type)
 
     def _all_heads(self, type_: ir.Type, whole: bool) -> ir.Type:
@@ -183,20 +186,15 @@ class Backward(Writer):
 
     def _skip(self, factor: Node) -> None:
         """Adds the gradients of what `attn.skip` reads: its factor has the sums over d of do v."""
-        adjoint, shares = self.of.shares("skip", factor)
-        reads = [n for n in self.of.reads(factor) if n in shares]
-        do, v = self.host.tensors["do"], self.operand("v")
-        if not reads or v is None:
+        shares, do, v = self.of.shares("skip", factor), self.host.tensors["do"], self.operand("v")
+        if not shares.reads or v is None:
             return
 
         def body(*indices: ir.Value) -> list[ir.Value]:
-            known = {adjoint: arith.mulf(self.read(do, indices), self.read(v, indices))}
-            expressions = Expressions(self.host, self.of.program, indices, known)
-            return [expressions.emit(shares[n]) for n in reads]
+            known = {shares.adjoint: arith.mulf(self.host.read(do, indices), self.host.read(v, indices))}
+            return self.emit([shares.of[n] for n in shares.reads], indices, known)
 
-        made = build.elements(do, body)
-        for number, n in enumerate(reads):
-            self.scatter(n, made, number, 4)
+        self.scatter(shares.reads, build.elements(do, body), 0, 4)
 
     def _pull(self, role: str, originals: Mapping[str, ir.Value], gradient: ir.Value) -> None:
         """Adds what the gradient of q, k or v after its mod makes: that of the input, and of what the mod reads."""
@@ -208,18 +206,18 @@ class Backward(Writer):
         if role not in self.of.mods.of or (role == "v" and self.of.makes_dv):
             self.add(argument, gradient)
             return
-        x, result = self.of.mods.of[role]
-        adjoint, shares = self.of.shares_of_mod(role)
-        reads = [] if role in self.of.row_reads else [n for n in self.of.reads(result) if n in shares]
+        x, _ = self.of.mods.of[role]
+        shares = self.of.shares_of_mod(role)
+        reads = {} if role in self.of.row_reads else shares.reads
         of_input = argument in self.of.chosen
-        weights = ([shares.get(x, self.of.program.graph.const(0.0))] if of_input else []) + [shares[n] for n in reads]
+        weights = ([shares.of.get(x, self.of.program.graph.const(0.0))] if of_input else []) + [shares.of[n] for n in reads]
+        skip = [self.of.skip] if of_input and role == "v" and self.of.skip is not None else []
 
         def body(*indices: ir.Value) -> list[ir.Value]:
-            known = {x: self.read(given, indices), adjoint: self.read(gradient, indices)}
-            expressions = Expressions(self.host, self.of.program, indices, known)
-            values = [expressions.emit(w) for w in weights]
-            if of_input and role == "v" and self.of.skip is not None:
-                own = arith.mulf(expressions.emit(self.of.skip), self.read(self.host.tensors["do"], indices))
+            known = {x: self.host.read(given, indices), shares.adjoint: self.host.read(gradient, indices)}
+            values = self.emit([*weights, *skip], indices, known)
+            if skip:
+                own = arith.mulf(values.pop(), self.host.read(self.host.tensors["do"], indices))
                 values[0] = arith.addf(values[0], own)
             return values
 
@@ -227,5 +225,4 @@ class Backward(Writer):
         if of_input:
             with ir.Location.name(f"d{role}", ir.Location.current):
                 self.add(argument, build.collect(made, 0, argument.type))
-        for number, n in enumerate(reads, int(of_input)):
-            self.scatter(n, made, number, 4)
+        self.scatter(reads, made, int(of_input), 4)

@@ -46,6 +46,15 @@ GRADIENTS = {
 }
 
 
+@dataclass(frozen=True)
+class Shares:
+    """The `adjoint` of a piece's result, and those of leaves that it is made of; `reads` are those with a gradient, and their tensors."""
+
+    adjoint: Node
+    of: dict[Node, Node]
+    reads: dict[Node, ir.Value]
+
+
 def source_of(role: str) -> str:
     """The gradient whose sweep makes the products x_t . dx_t of an input x."""
     return next(name for name, made in GRADIENTS.items() if role in made.rows)
@@ -150,10 +159,11 @@ class LinearModel:
         arguments = list(self.primal.entry.arguments)
         return {arguments[i] for i in self.wrt}
 
-    def reads(self, result: Node) -> list[Node]:
-        """What an expression reads of captured tensors that have a gradient."""
+    def reads(self, result: Node) -> dict[Node, ir.Value]:
+        """What an expression reads of captured tensors that have a gradient, and these tensors."""
         params = sorted(n for n in leaves(result) if n.op == "param")
-        return [n for n in params if (read := self.program.param(n).read) is not None and read.tensor in self.chosen]
+        found = {n: read.tensor for n in params if (read := self.program.param(n).read) is not None}
+        return {n: tensor for n, tensor in found.items() if tensor in self.chosen}
 
     @property
     def counted(self) -> str:
@@ -175,23 +185,21 @@ class LinearModel:
         return "v" not in self.mods.of or ("v" in self.kept and self.by_products)
 
     @cached_property
-    def row_reads(self) -> dict[str, list[Node]]:
+    def row_reads(self) -> dict[str, dict[Node, ir.Value]]:
         """What factors of rows read whose gradients are made of products, by input."""
-        found = {}
-        for role in self.kept if self.by_products else ():
-            _, shares = self.shares_of_mod(role)
-            found[role] = [n for n in self.reads(self.mods.of[role][1]) if n in shares]
+        found = {role: self.shares_of_mod(role).reads for role in (self.kept if self.by_products else ())}
         return {role: reads for role, reads in found.items() if reads}
 
-    def shares_of_mod(self, role: str) -> tuple[Node, dict[Node, Node]]:
+    def shares_of_mod(self, role: str) -> Shares:
         """`shares` of what the mod of q, k or v makes."""
         return self.shares(role, self.mods.of[role][1])
 
-    def shares(self, name: str, result: Node) -> tuple[Node, dict[Node, Node]]:
-        """The adjoint of a piece's result, `name` tells it from others, and those of what it is made of."""
+    def shares(self, name: str, result: Node) -> Shares:
+        """How the adjoint of a piece's result, `name` tells it from others, goes on to what it is made of."""
         graph = self.program.graph
         adjoint = graph.node("element", attr=f"adjoint_{name}")
-        return adjoint, adjoints(graph, [(result, adjoint)])
+        found = adjoints(graph, [(result, adjoint)])
+        return Shares(adjoint, found, {n: tensor for n, tensor in self.reads(result).items() if n in found})
 
     def rows_wanted(self, role: str) -> bool:
         """Whether the sweep for the gradient of q, k or v makes products for those of factors of rows."""

@@ -7,9 +7,8 @@ from typing import Any
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.linear import state_shape
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.differentiation.host import Expressions
 from attn_mlir.passes.differentiation.linear_model import source_of
-from attn_mlir.passes.differentiation.linear_writer import Writer, padded
+from attn_mlir.passes.differentiation.linear_writer import Writer
 from attn_mlir.passes.linear_scale import split
 
 
@@ -33,24 +32,22 @@ class Products(Writer):
                 self.add(operand, build.head_sum(gradient, self.host.mapping[operand]))
             return
         x, result = self.of.decay
-        adjoint, shares = self.of.shares("decay", result)
-        reads = [n for n in self.of.reads(result) if n in shares]
+        shares = self.of.shares("decay", result)
         of_operand = operand is not None and operand in self.of.chosen
-        weights = ([shares.get(x, self.of.program.graph.const(0.0))] if of_operand else []) + [shares[n] for n in reads]
+        weights = ([shares.of.get(x, self.of.program.graph.const(0.0))] if of_operand else []) + [shares.of[n] for n in shares.reads]
         if not weights:
             return
 
         group = None if operand is None else self.group(gradient, self.host.mapping[operand])
 
         def body(*indices: ir.Value) -> list[ir.Value]:
-            known = {adjoint: self.read(gradient, indices)}
+            known = {shares.adjoint: self.host.read(gradient, indices)}
             if operand is None or group is None:
                 known[x] = self.host.constant(0.0)
             else:
                 head = arith.floordivsi(indices[1], group)
-                known[x] = self.read(self.host.mapping[operand], [indices[0], head, *indices[2:]])
-            expressions = Expressions(self.host, self.of.program, padded(indices), known)
-            return [expressions.emit(w) for w in weights]
+                known[x] = self.host.read(self.host.mapping[operand], [indices[0], head, *indices[2:]])
+            return self.emit(weights, indices, known)
 
         made = build.elements(gradient, body)
         if of_operand and operand is not None:
@@ -58,8 +55,7 @@ class Products(Writer):
             with ir.Location.name("d_decay", ir.Location.current):
                 whole = build.collect(made, 0, gradient.type)
             self.add(operand, build.head_sum(whole, given))
-        for number, n in enumerate(reads, int(of_operand)):
-            self.scatter(n, made, number, ir.RankedTensorType(gradient.type).rank)
+        self.scatter(shares.reads, made, int(of_operand), ir.RankedTensorType(gradient.type).rank)
 
     def rows(self, swept: Mapping[str, ir.Operation]) -> None:
         """The gradients of what factors of rows read: x_t . dx_t of every input is a product of a sweep, its own term included."""
@@ -71,7 +67,7 @@ class Products(Writer):
         self._know("k" if role == "v" else role, sweep.products)
 
         def total(indices: Sequence[ir.Value]) -> ir.Value:
-            value = arith.addf(self.read(sweep.products, indices), self.read(sweep.own, indices))
+            value = arith.addf(self.host.read(sweep.products, indices), self.host.read(sweep.own, indices))
             if role == "v":
                 value = arith.divf(value, split(self._factor("v", indices))[0])
                 return arith.mulf(value, self._factor("k", indices)) if "k" in self.of.kept else value
@@ -82,16 +78,13 @@ class Products(Writer):
             with ir.Location.name(f"{role}_d{role}", ir.Location.current):
                 whole = build.collect(build.elements(like, lambda *indices: [total(indices)]), 0, like.type)
                 like = summed = build.head_sum(whole, self.host.tensors[role])
-        (x, _), (adjoint, shares), reads = self.of.mods.of[role], self.of.shares_of_mod(role), self.of.row_reads[role]
+        (x, _), shares = self.of.mods.of[role], self.of.shares_of_mod(role)
 
         def body(*indices: ir.Value) -> list[ir.Value]:
-            known = {x: self.host.constant(1.0), adjoint: total(indices) if summed is None else self.read(summed, indices)}
-            expressions = Expressions(self.host, self.of.program, padded(indices), known)
-            return [expressions.emit(shares[n]) for n in reads]
+            known = {x: self.host.constant(1.0), shares.adjoint: total(indices) if summed is None else self.host.read(summed, indices)}
+            return self.emit([shares.of[n] for n in shares.reads], indices, known)
 
-        made = build.elements(like, body)
-        for number, n in enumerate(reads):
-            self.scatter(n, made, number, 3)
+        self.scatter(shares.reads, build.elements(like, body), 0, 3)
 
     def _after_mods(self, role: str, products: ir.Value) -> ir.Value:
         """The products of q or k with its gradient after all mods, where the sweep made those of what they multiply."""
@@ -100,7 +93,7 @@ class Products(Writer):
         self._know(role, products)
 
         def body(*indices: ir.Value) -> list[ir.Value]:
-            value = self.read(products, indices)
+            value = self.host.read(products, indices)
             if role in self.of.kept:
                 value = arith.mulf(value, self._factor(role, indices))
             return [self._behind(role, value, indices)]
@@ -124,5 +117,5 @@ class Products(Writer):
         """What the mod of an input multiplies its rows by, at a position of o."""
         x, result = self.of.mods.of[role]
         head = indices[1] if role == self.of.counted else arith.floordivsi(indices[1], self._groups[role])
-        places = padded([indices[0], head, *indices[2:]])
-        return Expressions(self.host, self.of.program, places, {x: self.host.constant(1.0)}).emit(result)
+        (factor,) = self.emit([result], [indices[0], head, *indices[2:]], {x: self.host.constant(1.0)})
+        return factor

@@ -1,14 +1,13 @@
 """What the parts of the backward of a linear attention have in common: tensors that are read, and gradients that add up."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.derivation.expr import Node
-from attn_mlir.passes.differentiation.host import Expressions, Host
+from attn_mlir.passes.differentiation.host import Expressions, Host, scatter_to_read
 from attn_mlir.passes.differentiation.linear_model import LinearModel
-from attn_mlir.passes.tiling.scalars import cast_float, constant_index
+from attn_mlir.passes.tiling.scalars import constant_index
 
 
 @dataclass(eq=False)
@@ -30,30 +29,19 @@ class Writer:
         heads, given = (tensor.dim(x, one) for x in (whole, shared))
         return arith.floordivsi(heads, given)
 
-    def read(self, source: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
-        """An element of a tensor in the type of scores."""
-        element = ir.RankedTensorType(source.type).element_type
-        read = ir.Operation.create("tensor.extract", results=[element], operands=[source, *indices]).result
-        return cast_float(read, self.host.score)
+    def emit(self, nodes: Sequence[Node], indices: Sequence[ir.Value], known: Mapping[Node, ir.Value]) -> list[ir.Value]:
+        """Values of nodes at a position, where those of some leaves are known."""
+        expressions = Expressions(self.host, self.of.program, padded(indices), dict(known))
+        return [expressions.emit(node) for node in nodes]
 
     def add(self, argument: ir.Value, gradient: ir.Value) -> None:
         """Adds a part of an argument's gradient."""
         self.found.setdefault(argument, []).append(gradient)
 
-    def scatter(self, leaf: Node, of: ir.Value, weight: int, rank: int) -> None:
-        """Adds a weight to where a parameter reads its captured tensor."""
-        param = self.of.program.param(leaf)
-        if param.read is None:
-            raise ValueError("only reads of captured tensors are scattered to")
-        read, into = param.read, self.host.mapping[param.read.tensor]
-
-        def index(*positions: ir.Value) -> list[ir.Value]:
-            expressions = Expressions(self.host, self.of.program, padded(positions), {})
-            return [expressions.copy(i, param.block) for i in read.indices]
-
-        with ir.Location.name(f"d{param.name}", ir.Location.current):
-            made = build.scatter(of, into, weight, self.host.like(into), ("b", "h", "t", "d")[:rank], index)
-        self.add(read.tensor, made)
+    def scatter(self, reads: Mapping[Node, ir.Value], of: ir.Value, first: int, rank: int) -> None:
+        """Adds weights, from number `first` on, to where captured tensors are read."""
+        for weight, (leaf, captured) in enumerate(reads.items(), first):
+            self.add(captured, scatter_to_read(self.host, self.of.program, leaf, of, weight, ("b", "h", "t", "d")[:rank], padded))
 
 
 def padded(indices: Sequence[ir.Value]) -> list[ir.Value]:

@@ -11,7 +11,6 @@ from attn_mlir.passes.differentiation.model import Program
 from attn_mlir.passes.differentiation.propagate import adjoints, tangent
 from attn_mlir.passes.differentiation.read import read_element
 from attn_mlir.passes.regions import piece
-from attn_mlir.passes.tiling.scalars import cast_float
 
 PIECES = {"q": "attn.query", "k": "attn.key", "v": "attn.value"}
 _NAMES = ("b", "h", "i", "d")
@@ -69,9 +68,4 @@ class Mods:
         return build.collect(weights, 0, type_)
 
     def _expressions(self, host: Host, indices: tuple[ir.Value, ...], tensors: Mapping[Node, ir.Value]) -> Expressions:
-        leaves = {}
-        for leaf, tensor in tensors.items():
-            element = ir.RankedTensorType(tensor.type).element_type
-            read = ir.Operation.create("tensor.extract", results=[element], operands=[tensor, *indices]).result
-            leaves[leaf] = cast_float(read, host.score)
-        return Expressions(host, self.program, indices, leaves)
+        return Expressions(host, self.program, indices, {leaf: host.read(tensor, indices) for leaf, tensor in tensors.items()})
