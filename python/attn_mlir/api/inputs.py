@@ -137,11 +137,22 @@ def check_tensor(name: str, tensor: Any, layout: str) -> None:
     if tensor.dim() != 4:
         order = "[batch, head, position, dim]" if layout == "bhsd" else "[batch, position, head, dim]"
         raise ArgumentError(f"{name} must have 4 dimensions, {order}, got shape {list(tensor.shape)}")
-    if tensor.dtype not in ELEMENTS:
-        raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32, float16, bfloat16 or float64")
+    check_element(name, tensor)
     long = [size for size in tensor.shape if size >= _MAX_LENGTH]
     if long:
         raise ArgumentError(f"{name} has a dimension of {long[0]} elements; the limit is {_MAX_LENGTH - 1}")
+
+
+def check_element(name: str, tensor: torch.Tensor) -> None:
+    """Checks the dtype of q, k, v, or of what takes their place."""
+    if tensor.dtype not in ELEMENTS:
+        raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32, float16, bfloat16 or float64")
+
+
+def check_head_dim(what: str, size: int) -> None:
+    """Checks a head dimension; `what` has it, as the error says."""
+    if not 1 <= size <= MAX_HEAD_DIM:
+        raise ArgumentError(f"{what} {size}; it must be 1 to {MAX_HEAD_DIM}")
 
 
 def device_type(device: Any) -> str | None:
@@ -173,8 +184,7 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
     if (heads % kv_heads if kv_heads else heads) != 0:
         raise ArgumentError(f"q has {heads} heads, which is no multiple of the {kv_heads} heads of k and v")
     for name, size in (("q", dim), ("v", value_dim)):
-        if not 1 <= size <= MAX_HEAD_DIM:
-            raise ArgumentError(f"{name} has head dimension {size}; it must be 1 to {MAX_HEAD_DIM}")
+        check_head_dim(f"{name} has head dimension", size)
     sizes = {"B": b, "Hq": heads, "Hkv": kv_heads, "Sq": length, "Skv": keys, "D": dim, "Dv": value_dim}
     q = named["q"]
     return Problem(Inputs(ELEMENTS[q.dtype], dim, value_dim), q.device, sizes, q.device.type, 0 in (b, heads, length, keys))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.inputs import ELEMENTS, MAX_HEAD_DIM, Problem
+from attn_mlir.api.inputs import ELEMENTS, Problem, check_head_dim
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.named_tensors import Dim
@@ -107,6 +107,6 @@ def _meta(name: str, value: Any) -> MetaTensor:
         raise ArgumentError(f"qkv_meta: {name} must have 4 dimensions, [batch, heads, length, head dimension], got {list(meta.shape)}")
     if meta.dtype not in ELEMENTS:
         raise ArgumentError(f"qkv_meta: {name} has dtype {meta.dtype}: use torch.float32, torch.float16, torch.bfloat16 or torch.float64")
-    if isinstance(meta.shape[3], int) and not 1 <= meta.shape[3] <= MAX_HEAD_DIM:
-        raise ArgumentError(f"qkv_meta: {name} has head dimension {meta.shape[3]}; it must be 1 to {MAX_HEAD_DIM}")
+    if isinstance(meta.shape[3], int):
+        check_head_dim(f"qkv_meta: {name} has head dimension", meta.shape[3])
     return meta

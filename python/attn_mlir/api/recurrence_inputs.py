@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_mlir.api.inputs import ELEMENTS, MAX_HEAD_DIM, check_dtype
+from attn_mlir.api.inputs import check_dtype, check_element, check_head_dim
 from attn_mlir.errors import ArgumentError
 
 
@@ -47,8 +47,7 @@ def check_mamba2(
     """Checks the inputs of `mamba2`."""
     if not isinstance(x, Tensor) or x.dim() != 4:
         raise ArgumentError(f"x must be a tensor [B, T, H, P], got {described(x)}")
-    if x.dtype not in ELEMENTS:
-        raise ArgumentError(f"x has dtype {x.dtype}: use float32, float16, bfloat16 or float64")
+    check_element("x", x)
     sizes = tuple(x.shape)
     for name, value in (("B", B), ("C", C)):
         if not isinstance(value, Tensor) or value.dim() != 4 or tuple(value.shape[:2]) != sizes[:2]:
@@ -57,9 +56,8 @@ def check_mamba2(
         if value.shape[3] != B.shape[3] or (sizes[2] % value.shape[2] if value.shape[2] else sizes[2]):
             groups = f"[{sizes[0]}, {sizes[1]}, G, {B.shape[3]}], with G dividing the {sizes[2]} heads of x"
             raise ArgumentError(f"{name} must be a tensor of shape {groups}, got {described(value)}")
-    for name, size in (("x has P", sizes[3]), ("B has N", B.shape[3])):
-        if not 1 <= size <= MAX_HEAD_DIM:
-            raise ArgumentError(f"{name} = {size}; it must be 1 to {MAX_HEAD_DIM}")
+    check_head_dim("x has P =", sizes[3])
+    check_head_dim("B has N =", B.shape[3])
     if chunk_size is not None and (not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size < 1):
         raise ArgumentError(f"chunk_size must be a positive number or None, got {described(chunk_size)}; it has no effect")
     check("dt", dt, x, sizes[:3])
