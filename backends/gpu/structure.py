@@ -157,7 +157,7 @@ class _Partial:
             return
         for value in values:
             self._whole |= scalars.get(value, frozenset())
-        kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        kinds = op.opview.kinds()
         for kind, result in zip(kinds, list(op.results)[len(values) - len(kinds) :], strict=True):
             if kind == "sum" and result not in self._whole:
                 self._roots[result] = frozenset({result})

@@ -83,7 +83,7 @@ class Maps:
     def _pairs(self, op: ir.Operation, names: dict[ir.Value, str], slot: str = "") -> None:
         core, block = self.core, body(op)
         values, results = yielded(block), list(op.results)
-        kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        kinds = op.opview.kinds()
         if any(kind != "sum" for kind in kinds):
             raise UnsupportedError(f"amd: a sweep over chunks adds up rows, it does not take their {kinds[0]} ({op.location})")
         stored = len(results) - len(kinds)

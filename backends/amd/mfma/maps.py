@@ -85,7 +85,7 @@ class _Elements:
         self.depends = dependence(self.block)
         self.values = yielded(self.block)
         self.results = list(op.results)
-        self.kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        self.kinds = op.opview.kinds()
         self.stored = len(self.results) - len(self.kinds)
         self.columns = round_up(self.core.columns_of(op), STEP)
         self.staged = maps.staged.get(op, {})

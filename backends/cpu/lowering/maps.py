@@ -33,7 +33,7 @@ def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
     operations = [view.operation for view in body.operations]
     yielded = list(operations[-1].operands)
     segments = list(ir.DenseI32ArrayAttr(operations[-1].attributes["operandSegmentSizes"]))
-    kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+    kinds = op.opview.kinds()
     context.values[i] = emit.lane_numbers(context.lanes)
     in_loop = uses_column(operations[:-1], j)
     for inner in operations[:-1]:

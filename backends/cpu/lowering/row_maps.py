@@ -21,7 +21,7 @@ class _Map:
         *self._inner, last = (view.operation for view in self._body.operations)
         segments = list(ir.DenseI32ArrayAttr(last.attributes["operandSegmentSizes"]))
         self._tiles, self._sums = list(last.operands)[: segments[0]], list(last.operands)[segments[0] :]
-        self._kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        self._kinds = op.opview.kinds()
         self._targets = [tile_in(context, result.type, context.buffer(op, n)) for n, result in enumerate(op.results)]
         self._column = list(self._body.arguments)[-1]
         self._along = uses_column(self._inner, self._column)

@@ -95,7 +95,7 @@ class Degrees:
             degree = self._of(value)
             if not degree.plain:
                 self._known[result] = degree
-        kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        kinds = op.opview.kinds()
         for kind, value in zip(kinds, list(last.operands)[len(list(last.operands)) - len(kinds) :], strict=True):
             degree = self._of(value)
             if kind == "sum" and degree.log and not degree.plain:

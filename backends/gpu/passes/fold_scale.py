@@ -31,7 +31,7 @@ class FoldScale(Pass):
 
 def _fold(map_: ir.Operation) -> None:
     terminator = list(map_.regions[0].blocks[0].operations)[-1].operation
-    kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(map_.attributes["reductions"])]
+    kinds = map_.opview.kinds()
     tiles = len(map_.results) - len(kinds)
     for position, kind in enumerate(kinds, tiles):
         value = terminator.operands[position]

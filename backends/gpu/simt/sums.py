@@ -72,7 +72,7 @@ def _read(kernel: ir.Operation) -> _Sums | None:
 
 def _fits(kernel: ir.Operation, found: _Sums, tile: ir.RankedTensorType) -> bool:
     """Whether maps read what a thread has, and all tiles have the same place."""
-    kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(found.rows.attributes["reductions"])]
+    kinds = found.rows.opview.kinds()
     place = list(found.store.operands)[2:]
     own = [op.results[0] for op in found.loads]
     right = not flag(found.sums, "reverse") and found.sums.operands[0] == found.steps.results[0] and kinds == ["sum"]

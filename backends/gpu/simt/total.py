@@ -29,7 +29,7 @@ def plan_total(kernel: ir.Operation, wave: int) -> Fields | None:
     step, last = maker(yielded(body(loops[0]))[0]), maker(stores[0].operands[0])
     if step is None or last is None or step.name != "tile.map" or last.name != "tile.map" or last.block != body(kernel):
         return None
-    adds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(last.attributes["reductions"])] == ["sum"] and len(last.results) == 1
+    adds = last.opview.kinds() == ["sum"] and len(last.results) == 1
     reads = [op for op in find_all(kernel, "tensor.extract") if op.operands[0] == carried]
     inner = [op for op in find_all(kernel, "tensor.extract") if op not in reads]
     own = all(list(op.operands) == [carried, body(last).arguments[1]] for op in reads)

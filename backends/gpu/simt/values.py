@@ -199,7 +199,7 @@ class Printer:
 
     def _reduce(self, map_: ir.Operation) -> list[str]:
         """Prints all reductions of a map along row i; names by position, "" for its tiles."""
-        kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(map_.attributes["reductions"])]
+        kinds = map_.opview.kinds()
         tiles = len(map_.results) - len(kinds)
         values = _yielded(map_)[tiles:]
         names = [self.names.fresh({"sum": "total", "max": "most", "min": "least"}[kind]) for kind in kinds]

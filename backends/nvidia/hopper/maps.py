@@ -75,7 +75,7 @@ class _Elements:
         self.block = op.regions[0].blocks[0]
         self.depends = dependence(self.block)
         made = list(zip(list(self.block.operations)[-1].operation.operands, op.results, strict=True))
-        kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        kinds = op.opview.kinds()
         whole = len(made) - len(kinds)
         kept = [number for number, (_, result) in enumerate(made) if wanted is None or result in wanted]
         self.values = [made[number][0] for number in kept]

@@ -94,7 +94,7 @@ class PairMap:
         """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`."""
         self.core, self.op, self.slots, self.packed = core, op, slots, packed
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
-        self.kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        self.kinds = op.opview.kinds()
         self.stored = len(self.results) - len(self.kinds)
         self.depends = dependence(self.block)
 

@@ -180,7 +180,7 @@ def _reductions(op: ir.Operation) -> list[tuple[ir.Value, str]]:
     """The results of a map that are reductions, with their kinds."""
     if op.name != "tile.map":
         return []
-    kinds = [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+    kinds = op.opview.kinds()
     results = list(op.results)
     return list(zip(results[len(results) - len(kinds) :], kinds, strict=True))
 

@@ -71,7 +71,7 @@ class Map:
         self._context, self._op = context, op
         self._block = op.regions[0].blocks[0]
         yielded = list(list(self._block.operations)[-1].operation.operands)
-        results, self._kinds = list(op.results), [ir.StringAttr(kind).value for kind in ir.ArrayAttr(op.attributes["reductions"])]
+        results, self._kinds = list(op.results), op.opview.kinds()
         count = len(results) - len(self._kinds)
         self._tiles = list(zip(results[:count], yielded[:count], strict=True))
         self._rows = list(zip(results[count:], yielded[count:], self._kinds, strict=True))
