@@ -24,7 +24,7 @@ def multiplies_rows(mod: ir.Operation) -> bool:
 
 
 def reached(block: ir.Block, source: ir.Value) -> set[ir.Value]:
-    """An argument of a piece and the values of the piece that are computed from it."""
+    """A value of a block, an argument say, and the values of the block that are computed from it."""
     found = {source}
     for op in [view.operation for view in block.operations]:
         if any(operand in found for each in (op, *walk(op)) for operand in each.operands):

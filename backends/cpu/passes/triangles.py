@@ -1,5 +1,6 @@
 """Products with a tile that a map makes zero on one side of its diagonal: what is zero need not be multiplied."""
 
+from attn_mlir.dialects.attn.rows import reached
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.regions import maker
 from attn_mlir.passes.simplification.folding import number
@@ -32,14 +33,7 @@ def _zeros_read_by(reading: ir.Operation) -> str | None:
         return None
     side = _zeros_made_by(op)
     chosen = maker(list(block.operations)[-1].operation.operands[0], "arith.select")
-    return side if chosen is not None and not _reaches(reading, chosen.operands[0], block) else None
-
-
-def _reaches(reading: ir.Operation, value: ir.Value, block: ir.Block) -> bool:
-    if isinstance(value.owner, ir.Block) or value.owner.operation.block != block:
-        return False
-    op = value.owner.operation
-    return op == reading or any(_reaches(reading, operand, block) for operand in op.operands)
+    return side if chosen is not None and chosen.operands[0] not in reached(block, reading.results[0]) else None
 
 
 def _zeros_made_by(op: ir.Operation) -> str | None:

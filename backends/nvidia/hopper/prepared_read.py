@@ -6,7 +6,7 @@ Some warps prepare chunks of q, k, v and log decays, others hold the state and m
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, made, need, reads_of, sources, view_of
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, made, need, reads_of, sources
 from attn_mlir.backends.nvidia.hopper.sweep_frame import VALUES, Frame, need_all
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
@@ -52,17 +52,12 @@ class PreparedSweep(Frame):
         Raises OtherKernelError where that is not so.
         """
         tiles = [ir.RankedTensorType(each.load.results[0].type) for each in self.inputs.values()]
-        need({str(type_.element_type) for type_ in tiles} == {self.element} and self.element in ("f16", "bf16"))
         need(all(type_.shape[0] == positions for type_ in tiles) and self.keys in KEYS and self.values in VALUES)
+        self.check_memory(self.inputs.values(), self.store, self.outputs.values())
+        need(all(list(store.operands)[4:6] == [self.begin, self.count] for store in self.outputs.values()))
         if self.decays is not None:
             need(str(ir.RankedTensorType(self.decays.results[0].type).element_type) in ("f32", "f16", "bf16"))
-        if self.store is not None:
-            need(str(ir.MemRefType(self.store.operands[1].type).element_type) == self.element)
-        need(all(list(load.operands)[3:5] == [self.begin, self.count] for load in self.loads))
-        need(all(list(store.operands)[4:6] == [self.begin, self.count] for store in self.outputs.values()))
-        stored = [*self.outputs.values(), *(op for op in (self.states, self.final) if op is not None)]
-        for memory in [*(op.operands[1] for op in stored), *([] if self.initial is None else [self.initial.operands[0]])]:
-            view_of(memory)
+            need(list(self.decays.operands)[3:5] == [self.begin, self.count])
         need_all(inner, [op for op in used if op is not None])
 
 

@@ -75,6 +75,23 @@ def sources(op: ir.Operation, of_rank: int) -> list[ir.Value]:
     return [value for value in dict.fromkeys(read.operands[0] for read in reads_of(op)) if rank(value) == of_rank]
 
 
+def tile_at(value: ir.Value, at: list[ir.Value]) -> ir.Value:
+    """The tile of which a value is the element there, as it is or widened. Raises OtherKernelError for other values."""
+    read = made(value, "arith.extf", "tensor.extract")
+    read = read if read.name == "tensor.extract" else made(read.operands[0], "tensor.extract")
+    need(list(read.operands)[1:] == at)
+    return read.operands[0]
+
+
+def factor_of(op: ir.Operation, tile: ir.Value) -> ir.Value:
+    """The tile that a map multiplies another by, element by element. Raises OtherKernelError for other maps."""
+    values = yielded(body(op))
+    need(len(values) == 1)
+    sides = [tile_at(side, list(body(op).arguments)) for side in made(values[0], "arith.mulf").operands]
+    need(tile in sides)
+    return sides[1 - sides.index(tile)]
+
+
 def view_of(value: ir.Value) -> View:
     """What part of which argument a memref is. Raises OtherKernelError for parts of another form."""
     if maker(value) is None:

@@ -1,11 +1,12 @@
 """What all kernels of grid "chunks" for Hopper have in common: a state that a loop carries, tiles of k and v, where states are stored."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, constant, operations
 from attn_mlir.backends.gpu.writer import Writer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, made, need
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, made, need, view_of
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.mlir import ir
 
@@ -66,6 +67,23 @@ class Frame:
     def element(self) -> str:
         """ "f16" or "bf16"."""
         return str(ir.RankedTensorType(self.k.load.results[0].type).element_type)
+
+    def check_memory(self, inputs: Iterable[Input], rows: ir.Operation | None, sums: Iterable[ir.Operation | None]) -> None:
+        """Checks what a chunk reads and stores. Raises OtherKernelError for what the generated code does not know.
+
+        `inputs` and rows of o (`rows` stores them, None: they are of no use) are of one type of 16 bits and lie where the chunk does.
+        These, `sums` and states are in memory that is an argument.
+        """
+        loads = [each.load for each in inputs]
+        kinds = {str(ir.RankedTensorType(load.results[0].type).element_type) for load in loads}
+        if rows is not None:
+            kinds.add(str(ir.MemRefType(rows.operands[1].type).element_type))
+            need(list(rows.operands)[4:6] == [self.begin, self.count])
+        need(kinds == {self.element} and self.element in ("f16", "bf16"))
+        need(all(list(load.operands)[3:5] == [self.begin, self.count] for load in loads))
+        stored = [op.operands[1] for op in (rows, *sums, self.states, self.final) if op is not None]
+        for memory in [*stored, *([] if self.initial is None else [self.initial.operands[0]])]:
+            view_of(memory)
 
 
 def declare_place(writer: Writer) -> None:

@@ -39,12 +39,9 @@ class SweepLayout:
         self.loaded_bytes = offset
         self.rows: dict[str, int] = {}
         of_rows = ["leave"] if sweep.rows else []
-        of_pairs = {"left": sweep.left, "right": sweep.right} if sweep.rows else {}
-        for name in ("sums", *of_rows, "enter", *(name for name, op in of_pairs.items() if op is not None)):
+        some = {"left": sweep.left, "right": sweep.right, "result": sweep.rows.result, "skip": sweep.rows.skip} if sweep.rows else {}
+        for name in ("sums", *of_rows, "enter", *(name for name, op in some.items() if op is not None)):
             self.rows[name] = len(self.rows) * _ROW
-        for name, op in () if sweep.rows is None else (("result", sweep.rows.result), ("skip", sweep.rows.skip)):
-            if op is not None:
-                self.rows[name] = len(self.rows) * _ROW
         self.rows_bytes = len(self.rows) * _ROW
         memory.tile("kStages", stages * self.loaded_bytes)
         products = sweep.rows is not None and sweep.rows.products is not None

@@ -77,9 +77,10 @@ class SweepProducer:
                 known = [{**each, name: value} for each, value in zip(known, values, strict=True)]
                 if name in self._layout.rows:
                     self._store(name, values)
-        of_rows = {} if sweep.rows is None else {"leave": sweep.rows.leave, "result": sweep.rows.result, "skip": sweep.rows.skip}
-        for name in ("leave", "enter", "result", "skip"):
-            op = sweep.enter if name == "enter" else of_rows.get(name)
+        maps: dict[str, ir.Operation | None] = {"enter": sweep.enter}
+        if sweep.rows is not None:
+            maps = {"leave": sweep.rows.leave, **maps, "result": sweep.rows.result, "skip": sweep.rows.skip}
+        for name, op in maps.items():
             if op is not None:
                 self._store(name, [self._row_value(op, row, each) for row, each in zip(rows, known, strict=True)])
 

@@ -12,7 +12,6 @@ from attn_mlir.backends.nvidia.hopper.sweep_forms import (
     reads_of,
     scaled,
     sources,
-    view_of,
 )
 from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, VALUES, Frame, final_of, initial_of, is_packed, loop_of, need_all, states_of
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows, read_rows, rests, scales_rows
@@ -95,15 +94,8 @@ def _read(kernel: ir.Operation) -> Sweep:
 def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
     """Sizes and types are those of the generated code, and no op of the loop is left over."""
     need(sweep.k.load.results[0].type.shape[0] == CHUNK and sweep.keys in KEYS and sweep.values in VALUES)  # pyright: ignore
-    rows, loads = sweep.rows, [each.load for each in sweep.inputs.values()]
-    kinds = {str(ir.RankedTensorType(load.results[0].type).element_type) for load in loads}
-    kinds |= {str(ir.MemRefType(rows.store.operands[1].type).element_type)} if rows else set()
-    need(len(kinds) == 1 and sweep.element in ("f16", "bf16"))
-    places = [list(load.operands)[3:5] for load in loads] + ([list(rows.store.operands)[4:6]] if rows else [])
-    need(all(place == [sweep.begin, sweep.count] for place in places))
-    stored = [op for op in (sweep.states, sweep.final, *([rows.store, rows.products, rows.own_sums] if rows else [])) if op is not None]
-    for memory in [*(op.operands[1] for op in stored), *([] if sweep.initial is None else [sweep.initial.operands[0]])]:
-        view_of(memory)
+    rows = sweep.rows
+    sweep.check_memory(sweep.inputs.values(), rows.store if rows else None, [rows.products, rows.own_sums] if rows else [])
     need(rows is None or rows.factor is None or rows.factor.mod is None)
     need(not any(each.factors for each in sweep.inputs.values()))
     need_all(inner, used)

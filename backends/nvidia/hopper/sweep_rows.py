@@ -3,7 +3,19 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.structure import body, constant, maker, widened, yielded
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, input_of, is_copy, is_rest, made, need, rank, reads_of, sources
+from attn_mlir.backends.nvidia.hopper.sweep_forms import (
+    Input,
+    factor_of,
+    input_of,
+    is_copy,
+    is_rest,
+    made,
+    need,
+    rank,
+    reads_of,
+    sources,
+    tile_at,
+)
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import arith, ir
 
@@ -111,7 +123,7 @@ class _OwnPairs:
         else:
             whole = top
         other, own = whole.operands
-        self.others = _tile(other, at)
+        self.others = tile_at(other, at)
         self.rows, self.values = _own_part(own, at)
         diagonal = made(self.rows, "tile.map")
         self.ops = [op, diagonal, *([] if self.result is None else [self.result])]
@@ -120,27 +132,14 @@ class _OwnPairs:
         compared, reads = made(same, "arith.cmpi"), [read for read in reads_of(diagonal) if rank(read.operands[0]) == 2]
         equal, pair = ir.IntegerAttr(compared.attributes["predicate"]).value == arith.CmpIPredicate.eq, [*body(diagonal).arguments]
         need(equal and len(reads) == 1 and [*compared.operands] == pair == list(reads[0].operands)[1:] and constant(nothing) == 0.0)
-        need(_kinds(diagonal) == ["sum"])
+        need(diagonal.opview.kinds() == ["sum"])
         self.scores, self.score = reads[0].operands[0], score
-
-
-def _kinds(op: ir.Operation) -> list[str]:
-    """The reductions of a map."""
-    return [ir.StringAttr(each).value for each in ir.ArrayAttr(op.attributes["reductions"])]
-
-
-def _tile(value: ir.Value, at: list[ir.Value]) -> ir.Value:
-    """The tile of which a value is the element there, as it is or widened."""
-    read = made(value, "arith.extf", "tensor.extract")
-    read = read if read.name == "tensor.extract" else made(read.operands[0], "tensor.extract")
-    need(list(read.operands)[1:] == at)
-    return read.operands[0]
 
 
 def _own_part(value: ir.Value, at: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
     """The tiles of which a value is the product: one of rank 1, of rows, and one of rank 2."""
     row, column = made(value, "arith.mulf").operands
-    return _tile(row, at[:1]), _tile(column, at)
+    return tile_at(row, at[:1]), tile_at(column, at)
 
 
 def _sums(
@@ -153,16 +152,14 @@ def _sums(
             continue
         op = made(store.operands[0], "tile.map")
         values, at = yielded(body(op)), list(body(op).arguments)
-        need(_kinds(op) == ["sum"] and len(values) == 1)
-        sides, of_own = list(made(values[0], "arith.mulf").operands), False
-        if own is not None and own.rows in sources(op, 1):
-            of_own = True
-            need(_own_part(sides[0], at) == (own.rows, own.values))
-            factor = _tile(sides[1], at)
+        need(op.opview.kinds() == ["sum"] and len(values) == 1)
+        of_own = own is not None and own.rows in sources(op, 1)
+        if own is not None and of_own:
+            part, other = made(values[0], "arith.mulf").operands
+            need(_own_part(part, at) == (own.rows, own.values))
+            factor = tile_at(other, at)
         else:
-            tiles = [_tile(side, at) for side in sides]
-            need(o in tiles)
-            factor = tiles[1 - tiles.index(o)]
+            factor = factor_of(op, o)
         need(of_own not in factors)
         factors[of_own] = (factor, store)
     if not factors:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
+from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep, steps_of
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, input_of, is_copy, known, made, need
+from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, factor_of, input_of, is_copy, known, made, need
 from attn_mlir.backends.nvidia.hopper.sweep_frame import final_of, initial_of, is_packed, loop_of, states_of
 from attn_mlir.backends.nvidia.hopper.sweep_rows import rests
 from attn_mlir.dialects.numbers import flag
@@ -61,7 +61,8 @@ def _read(kernel: ir.Operation) -> ValueSweep:
     store = stores.pop(rows, None)
     need(len(stores) == 1)
     (products,) = stores.values()
-    factor, product = _factor(products.operands[0], others)
+    product = made(products.operands[0], "tile.map")
+    factor = factor_of(product, others)
     steps, loaded = steps_of(decays)
     states, branch = states_of(inner, state, last.results[0])
     sweep = ValueSweep(
@@ -75,17 +76,3 @@ def _read(kernel: ir.Operation) -> ValueSweep:
     need(str(ir.MemRefType(products.operands[1].type).element_type) == "f32")
     need(all(not each.factors and each.mod is None for each in sweep.inputs.values()))
     return sweep
-
-
-def _factor(products: ir.Value, others: ir.Value) -> tuple[ir.Value, ir.Operation]:
-    """The tile that others are multiplied by, element by element, and the map that does."""
-    op = made(products, "tile.map")
-    need(len(yielded(body(op))) == 1)
-    sides: list[ir.Value] = []
-    for operand in made(yielded(body(op))[0], "arith.mulf").operands:
-        widening = maker(operand)
-        side = made(widening.operands[0] if widening is not None and widening.name == "arith.extf" else operand, "tensor.extract")
-        need(list(side.operands)[1:] == list(body(op).arguments))
-        sides.append(side.operands[0])
-    need(others in sides)
-    return sides[1 - sides.index(others)], op
