@@ -1,6 +1,7 @@
 """Turns traced pieces into a module of the `attn` dialect."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,11 @@ class Inputs:
     element: str
     head_dim: int
     value_dim: int
+
+    @property
+    def largest(self) -> float:
+        """The largest finite score."""
+        return sys.float_info.max if self.element == "f64" else 3.4028234663852886e38
 
 
 def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], specialised: Mapping[Source, Any]) -> list[Captured]:

@@ -85,7 +85,7 @@ def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> 
     if channels:
         dims["decay"] = dims["key"]
     state = NamedTrace(program.dtypes, dims)
-    state.device, state.heads_of, state.reusable = device, "v", scan.reusable
+    state.device, state.heads_of, state.reusable, state.largest = device, "v", scan.reusable, inputs.largest
     rebind = rebinder(scan, state)
     given = _inputs(program, "f64" if inputs.element == "f64" else "f32", channels)
     pieces = [_input_piece(state, program, name, role, rebind) for name, role in _MODS if _is_changed(program, name, role)]

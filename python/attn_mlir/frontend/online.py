@@ -73,7 +73,7 @@ def trace_online(program: OnlineProgram, inputs: Inputs, device: Any = None) -> 
     """
     scan = Scan(program.functions, detailed=True)
     state = NamedTrace(program.dtypes)
-    state.device = device
+    state.device, state.largest = device, inputs.largest
     state.reusable = scan.reusable
     rebind = rebinder(scan, state)
     pieces = []

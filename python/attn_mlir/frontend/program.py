@@ -88,7 +88,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     """Traces `program`. Raises TraceError for what cannot be traced."""
     scan = Scan(program.functions, detailed=True)
     state = Trace()
-    state.device = device
+    state.device, state.largest = device, inputs.largest
     state.reusable = scan.reusable
     rebind = rebinder(scan, state)
     pieces = []

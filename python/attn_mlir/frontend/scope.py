@@ -55,6 +55,8 @@ class Trace:
         self.scope: Scope | None = None
         self.device: Any = None
         """What `.device` of a traced value says."""
+        self.largest = 3.4028234663852886e38
+        """The largest finite score."""
         self.heads_of = "q"
         """The input whose heads `num_heads()` counts."""
         self._count = 0

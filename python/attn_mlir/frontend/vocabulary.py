@@ -8,8 +8,6 @@ from attn_mlir.dialects.fastmath import APPROXIMATE
 from attn_mlir.frontend import ops, scope
 from attn_mlir.frontend.values import Value, lift, value, wrap
 
-_SQRT_HALF = math.sqrt(0.5)
-
 
 def _unary(op: str, fold: Callable[[float], float], nonnegative: bool = False) -> Callable[[Any], Value]:
     return lambda x: wrap(ops.unary(op, fold, lift(x), nonnegative))
@@ -78,7 +76,7 @@ def expm1(x: Any) -> Value:
     return difference + detach(where(u == 1.0, x, lost))
 
 
-def _minus_abs(x: Value) -> Value:
+def minus_abs(x: Value) -> Value:
     """-|x|, with the derivative 1 at 0: then what is even in it has the right one there."""
     return wrap(ops.extremum("min", lift(-x), lift(x), tie="second"))
 
@@ -88,29 +86,33 @@ def sigmoid(x: Any) -> Value:
     return 1.0 / (1.0 + exp(wrap(ops.extremum("min", lift(-value(x)), lift(88.0)))))
 
 
-def logsigmoid(x: Any) -> Value:
-    return -softplus(-value(x))
-
-
-def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
-    scaled = value(x) * beta
-    return (relu(scaled) + log1p(exp(_minus_abs(scaled)))) / beta
-
-
 def tan(x: Any) -> Value:
     return sin(x) / cos(x)
 
 
 def sinh(x: Any) -> Value:
-    return 0.5 * (exp(x) - exp(-value(x)))
+    """Accurate near 0, and as far as the result is finite, where exp(x) alone is not."""
+    x = value(x)
+    large = abs_(x) > 40.0
+    small = where(large, 0.0, x)
+    up, down = exp(0.5 * x), exp(-0.5 * x)
+    return where(large, (0.5 * up) * up - (0.5 * down) * down, 0.5 * (expm1(small) - expm1(-small)))
 
 
 def cosh(x: Any) -> Value:
-    return 0.5 * (exp(x) + exp(-value(x)))
+    up, down = exp(0.5 * value(x)), exp(-0.5 * value(x))
+    return (0.5 * up) * up + (0.5 * down) * down
 
 
-def erfc(x: Any) -> Value:
-    return 1.0 - erf(x)
+def abs_(x: Any) -> Value:
+    return abs(value(x))
+
+
+def frac(x: Any) -> Value:
+    x = value(x)
+    if x._node.kind != "float":
+        raise scope.fail("frac of an integer", "its fraction is 0; did you mean x.float().frac()?")
+    return x - trunc(x)
 
 
 def square(x: Any) -> Value:
@@ -145,33 +147,10 @@ def relu(x: Any, inplace: bool = False) -> Value:
     return wrap(ops.extremum("max", x, lift(0 if x.kind == "int" else 0.0), tie="second"))
 
 
-def relu6(x: Any, inplace: bool = False) -> Value:
-    return hardtanh(x, 0.0, 6.0)
-
-
 def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
     """A clamp whose derivative at the bounds is 0, as in torch."""
     above = wrap(ops.extremum("max", lift(x), lift(min_val), tie="second"))
     return wrap(ops.extremum("min", lift(above), lift(max_val), tie="second"))
-
-
-def leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
-    return where(value(x) > 0.0, x, value(x) * negative_slope)
-
-
-def elu(x: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
-    return where(value(x) > 0.0, x, alpha * expm1(minimum(x, 0.0)))
-
-
-def silu(x: Any, inplace: bool = False) -> Value:
-    return value(x) * sigmoid(x)
-
-
-def gelu(x: Any, approximate: str = "none") -> Value:
-    x = value(x)
-    if approximate == "tanh":
-        return 0.5 * x * (1.0 + tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * (1.0 + erf(x * _SQRT_HALF))
 
 
 def maximum(a: Any, b: Any) -> Value:
@@ -213,6 +192,10 @@ def rsub(a: Any, b: Any, alpha: Any = 1) -> Value:
     return sub(b, a, alpha)
 
 
+def mul(a: Any, b: Any) -> Value:
+    return value(a) * b
+
+
 def div(a: Any, b: Any, rounding_mode: str | None = None) -> Value:
     match rounding_mode:
         case None:
@@ -245,7 +228,18 @@ def logaddexp(a: Any, b: Any) -> Value:
 
 
 def lerp(a: Any, b: Any, weight: Any) -> Value:
-    return value(a) + weight * (value(b) - a)
+    """a + weight (b - a), from the nearer end, as in torch: exact at both."""
+    a, b, weight = value(a), value(b), value(weight)
+    difference = b - a
+    return where(abs_(weight) < 0.5, a + weight * difference, b - difference * (1.0 - weight))
+
+
+def addcmul(x: Any, a: Any, b: Any, value: Any = 1) -> Value:
+    return add(x, mul(a, b), alpha=value)
+
+
+def addcdiv(x: Any, a: Any, b: Any, value: Any = 1) -> Value:
+    return add(x, div(a, b), alpha=value)
 
 
 def detach(x: Any) -> Value:
