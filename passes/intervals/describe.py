@@ -27,6 +27,8 @@ def describe(node: Node, name_of: Callable[[Hashable], str]) -> str:
             if condition.args[0] is -b - 1:  # Python's negative index: i + size if i < 0 else i
                 return describe(b, name_of)
             return f"({describe(a, name_of)} or {describe(b, name_of)})"
+        case "select" if node.args[0].op == "eq0" and node.args[0].args[0] is node.args[2]:  # a divisor that is not to be 0
+            return describe(node.args[2], name_of)
         case "select":
             return f"({describe(node.args[1], name_of)} or {describe(node.args[2], name_of)})"
     if node.op in _INFIX:

@@ -57,7 +57,7 @@ def attention_in_graph(
         if mask_mod is not None:
             pieces.append(as_tensor(mask_mod(*[index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
             names.append("mask")
-        weight = _call(row, [symbol("row.s", element, q.device)], [index(f"row.{i}") for i in _POSITION])
+        weight = _call(row, [symbol("row.s", element, q.device, k.shape[2] or 1)], [index(f"row.{i}") for i in _POSITION])
         states: dict[str, Any] = {}
         if isinstance(weight, tuple):
             weight, states = weight

@@ -25,6 +25,7 @@ __all__ = [
     "call_program",
     "captures_of",
     "guard",
+    "numbers_of",
     "run_graph",
     "runner",
     "scale_in_graph",
@@ -40,18 +41,18 @@ _LATEST = threading.local()
 
 
 @torch.library.custom_op("attn_mlir::symbol", mutates_args=())
-def symbol(name: str, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+def symbol(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
     """Stands for an argument of one of the user's functions: "piece.argument"; on `device`, as what the functions capture.
 
-    It has one element in one dimension, as an index without dimensions would be read; the scores of a row have several.
+    It has one element in one dimension, as an index without dimensions would be read; the scores of a row, one for each key.
     Without a device, as for the sizes that functions ask for themselves, that of the latest symbol is meant.
     """
-    return torch.zeros(2 if name == "row.s" else 1, dtype=dtype, device=_device(device))
+    return torch.zeros(size, dtype=dtype, device=_device(device))
 
 
 @symbol.register_fake
-def _(name: str, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    return torch.empty(2 if name == "row.s" else 1, dtype=dtype, device=_device(device))
+def _(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
+    return torch.empty(size, dtype=dtype, device=_device(device))
 
 
 def _device(given: torch.device | None) -> torch.device:
@@ -102,12 +103,17 @@ def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[
     """`call` are the arguments of `traced` in the graph."""
     q, k, v = (inputs[node] for node in call[:3])
     layout, tensors = call[8], {node: value for node, value in inputs.items() if isinstance(value, Tensor)}
-    key = (_KEY, q.dtype, q.shape[3], v.shape[3], *((value.dtype, value.dim()) for value in tensors.values()))
+    key = (_KEY, q.dtype, q.shape[3], v.shape[3], *numbers_of(inputs), *((value.dtype, value.dim()) for value in tensors.values()))
     if graph.meta.get(_KEY, (None,))[0] != key:
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             graph.meta[_KEY] = (key, *_trace(call, inputs, (q, k, v)))
     _, name, captures = graph.meta[_KEY]
     return call_program(name, (q, k, v, *values_of(captures, inputs)), layout)
+
+
+def numbers_of(inputs: dict[torch.fx.Node, Any]) -> list[Any]:
+    """Numbers among the inputs that become constants of the program: they are symbols only where a backend traces the graph once more."""
+    return [value for value in inputs.values() if isinstance(value, (int, float))]
 
 
 def values_of(captures: Sequence[Any], inputs: dict[torch.fx.Node, Any]) -> list[Any]:

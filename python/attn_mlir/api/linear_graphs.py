@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from attn_mlir.api.graphs import GraphPiece, call_program, captures_of, guard, runner, scale_in_graph, stand_in, values_of
+from attn_mlir.api.graphs import GraphPiece, call_program, captures_of, guard, numbers_of, runner, scale_in_graph, stand_in, values_of
 from attn_mlir.api.linear import arguments
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
 from attn_mlir.frontend.linear import INPUTS, LinearProgram, trace_linear
@@ -48,7 +48,8 @@ def _linear(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[tor
     decay, initial_state, cu_seqlens = (named.get(name) for name in INPUTS)
     checked = check_linear(inputs[call[0]], inputs[call[1]], inputs[call[2]], decay, initial_state, cu_seqlens, "bhsd")
     tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
-    key = (_KEY, checked.q.dtype, checked.q.shape[3], checked.v.shape[3], *((value.dtype, value.dim()) for value in tensors))
+    sizes = (checked.q.shape[3], checked.v.shape[3], *numbers_of(inputs))
+    key = (_KEY, checked.q.dtype, *sizes, *((value.dtype, value.dim()) for value in tensors))
     if graph.meta.get(_KEY, (None,))[0] != key:
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             graph.meta[_KEY] = (key, *_trace(call, inputs, checked))

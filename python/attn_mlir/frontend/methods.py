@@ -48,6 +48,13 @@ def _is_row(x: Any) -> bool:
     return lift(x).varying and piece is not None and piece.kind == "row"
 
 
+def _squeezed(x: Any, dim: Any = None) -> Value:
+    """A reduced row with or without a dimension for the keys is one number."""
+    if _is_row(x):
+        raise scope.fail(f"changes the dimensions of {value(x)._describe()}, which is a whole row of keys", unknown.ROW)
+    return value(x)
+
+
 def _shape(x: Any) -> tuple[Any, ...]:
     """A row is as long as there are keys, masked ones included; anything else is one number."""
     return (kv_len(),) if _is_row(x) else torch.Size([])
@@ -114,6 +121,7 @@ METHODS: Mapping[str, Callable[..., Any]] = {
     "float": lambda x: to(x, torch.float32), "double": lambda x: to(x, torch.float32), "half": lambda x: to(x, torch.float32),
     "bfloat16": lambda x: to(x, torch.float32), "int": lambda x: to(x, torch.int64), "long": lambda x: to(x, torch.int64),
     "bool": lambda x: to(x, torch.bool), "cpu": value, "cuda": lambda x, *_: value(x), "expand_as": lambda x, other: value(x),
+    "squeeze": _squeezed, "unsqueeze": _squeezed,
     "where": lambda x, condition, other: vocabulary.where(condition, x, other),
     "dim": lambda x: len(_shape(x)), "numel": _numel, "size": _size, "is_floating_point": lambda x: lift(x).kind == "float",
 }  # fmt: skip

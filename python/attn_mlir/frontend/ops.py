@@ -126,7 +126,11 @@ def floordiv(a: Node, b: Node) -> Node:
     a, b = promote(a, b, least="int")
     if a.kind == "float":
         return unary("math.floor", math.floor, truediv(a, b))
-    return make("arith.floordivsi", "int", a, _divisor(b), fold=operator.floordiv, nonnegative=a.nonnegative and b.nonnegative)
+    return _integer_floordiv(a, _divisor(b))
+
+
+def _integer_floordiv(a: Node, b: Node) -> Node:
+    return make("arith.floordivsi", "int", a, b, fold=operator.floordiv, nonnegative=a.nonnegative and b.nonnegative)
 
 
 def mod(a: Node, b: Node) -> Node:
@@ -134,7 +138,9 @@ def mod(a: Node, b: Node) -> Node:
     a, b = promote(a, b, least="int")
     if a.kind == "int":
         b = _divisor(b)
-    product = mul(floordiv(a, b), b)
+        product = mul(_integer_floordiv(a, b), b)
+    else:
+        product = mul(floordiv(a, b), b)
     suffix = "f" if a.kind == "float" else "i"
     return make(f"arith.sub{suffix}", a.kind, a, product, fold=operator.sub, nonnegative=b.nonnegative)
 

@@ -5,13 +5,17 @@ from collections.abc import Iterable
 
 PAGE = "docs/vocabulary.md lists what there is"
 LENGTHS = "attn_mlir.q_len() and attn_mlir.kv_len() give the lengths"
+ROW = (
+    "keys come block by block, in no fixed order: reduce the row, as in s.max(), s.sum() or s.mean(), or give a position its own "
+    "score in score_mod, which gets kv_idx"
+)
 _SCANS = frozenset(
     "topk sort msort argsort cumsum cumprod cummax cummin logcumsumexp cumulative_trapezoid flip fliplr roll diff median nanmedian mode "
     "quantile nanquantile kthvalue argmax argmin unique unique_consecutive searchsorted bucketize histc gather take scatter".split()
 )
 _PRODUCTS = frozenset("matmul mm bmm dot einsum outer inner tensordot conv1d linear bilinear".split())
 _SHAPES = frozenset(
-    "view reshape unsqueeze squeeze transpose permute expand repeat flatten unbind split chunk cat stack narrow select tile t".split()
+    "view reshape transpose permute expand repeat flatten unbind split chunk cat stack narrow select tile t".split()
 )
 # Names of operators, which nobody means to call.
 _UNSPOKEN = frozenset("or and xor mod truediv floordiv lshift rshift invert positive tensor scalar_tensor rsub".split())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from attn_mlir.errors import TraceError
-from attn_mlir.frontend import ops, report, scope, where
+from attn_mlir.frontend import ops, report, scope, unknown, where
 from attn_mlir.frontend.node import Node
 
 
@@ -181,17 +181,27 @@ class Value:
 
     # What a rank-0 value does not have.
     def __iter__(self) -> Any:
+        if self._is_row():
+            raise scope.fail(f"iterates over {self._describe()}, which is a whole row of keys", unknown.ROW)
         raise scope.fail(f"iterates over {self._describe()}, which is one number", "the function sees one position at a time")
 
     def __len__(self) -> int:
-        raise scope.fail(
-            f"len(...) of {self._describe()}, which is one number", "attn_mlir.q_len() and attn_mlir.kv_len() give the lengths"
-        )
+        kind = "as long as there are keys: Python needs a number" if self._is_row() else "one number"
+        raise scope.fail(f"len(...) of {self._describe()}, which is {kind}", unknown.LENGTHS)
 
     def __getitem__(self, index: Any) -> Any:
-        raise scope.fail(
-            f"indexes {self._describe()}, which is one number", "the function sees one position at a time; index captured tensors only"
-        )
+        items = index if isinstance(index, tuple) else (index,)
+        if self._is_row():
+            raise scope.fail(f"indexes {self._describe()}, which is a whole row of keys", unknown.ROW)
+        if all(item is None or item is Ellipsis for item in items):  # a reduced row with a dimension for the keys, as in m[..., None]
+            return self
+        advice = "the function sees one position at a time; index captured tensors only"
+        raise scope.fail(f"indexes {self._describe()}, which is one number", advice)
+
+    def _is_row(self) -> bool:
+        """Whether it differs from key to key of a row function."""
+        piece = scope.current().scope
+        return self._node.varying and piece is not None and piece.kind in ("row", "step")
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise scope.fail("changes a traced value in place", "make a new value: score = torch.where(cond, a, score)")
