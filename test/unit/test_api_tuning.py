@@ -13,7 +13,7 @@ from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.meta import meta_tensor
 from attn_mlir.api.tuning import Rewriting
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 from engine_helpers import OnlineSoftmax
 
 Asked = list[dict[str, Any]]
@@ -135,9 +135,10 @@ def test_a_linear_engine_reads_its_file_and_measures_what_it_is_asked(asked: Ask
 
 
 @pytest.mark.parametrize("option", ["tune", "tune_bwd"])
-def test_a_device_without_a_tuner_says_so(option: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"{option}=True: there is no tuner for device 'cpu'"):
-        engine(device="cpu", **{option: True})
+def test_without_a_tuner_there_is_nothing_to_choose(option: str) -> None:
+    given = [tensor.transpose(1, 2) for tensor in qkv()]
+    tuned = engine(device="cpu", tune_file="none.json", **{option: True})(*given)
+    assert torch.equal(tuned, engine(device="cpu")(*given))
 
 
 def test_files_are_paths() -> None:

@@ -26,8 +26,6 @@ def raises(kind: type[AttnError], text: str) -> Any:
     ("options", "text"),
     [
         ({"backend": "cute"}, "backend='cute' is not there yet: leave it out"),
-        ({"tune": True, "device": "cpu"}, "tune=True: there is no tuner for device 'cpu'; leave it out"),
-        ({"tune_bwd": True, "device": "cpu"}, "tune_bwd=True: there is no tuner for device 'cpu'; leave it out"),
         ({"kv_shared": True}, "kv_shared=True is not there yet: pass k and v as two tensors"),
         ({"extern_block_mask": True}, "extern_block_mask=True without a mask function is not there yet: give mask_mod="),
         ({"block_mask": torch.ones(1, 1, 1, 1)}, "block_mask as a tensor is not there yet: pass the mask function"),

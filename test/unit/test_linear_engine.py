@@ -125,8 +125,6 @@ def test_inspection() -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
-        ({"tune": True, "device": "cpu"}, UnsupportedError, "tune=True: there is no tuner for device 'cpu'"),
-        ({"tune_bwd": True, "device": "cpu"}, UnsupportedError, "tune_bwd=True: there is no tuner for device 'cpu'"),
         ({"tune_filename": 3}, ArgumentError, "tune_filename is a path, got 3"),
         ({"custom_io": {}}, ArgumentError, "custom_io must be a CustomIO, got dict"),
         ({"v_mod": lambda v, custom_io: v * custom_io.input_tensors["w"]}, TraceError, "raised KeyError: 'w'"),

@@ -50,7 +50,7 @@ class Attention:
         self._functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
         self._options = (scale, layout, return_lse, return_states, device_type(device))
         self.deterministic = bool(deterministic)
-        self._tuning = tuning_of(Wish(tune, tune_file, tune, tune_file), self._options[4])
+        self._tuning = tuning_of(Wish(tune, tune_file, tune, tune_file))
         if not isinstance(layout, str) or layout not in LAYOUTS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
         self._last, self._device = Inputs("f32", 64, 64), device_type(device) or "cpu"

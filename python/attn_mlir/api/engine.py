@@ -27,6 +27,7 @@ from attn_mlir.api.inputs import Problem, check_inputs, problem_of
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
 from attn_mlir.api.online_rows import Identity
+from attn_mlir.api.refused import without_backward
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
@@ -93,7 +94,7 @@ class AttentionEngine:
             raise ArgumentError(f'mask_value is "-inf" or "0", got {mask_value!r}')
         check_support(backend, kv_shared)
         self._device = device_of(device)
-        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune_bwd), tune_file_bwd), self._device)
+        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune_bwd), tune_file_bwd))
         self._deterministic = bool(deterministic)
         self._mask = mask_of(mask_mod, block_mask, extern_block_mask)
         self._sizes = block_mask.sizes if isinstance(block_mask, BlockMask) else None
@@ -124,7 +125,13 @@ class AttentionEngine:
         self._dtypes = tuple(tensor.dtype for tensor in custom)
         entry, captures = self._program(problem, named)
         if needing_gradient((q, k, v, *captures)):
-            entry, captures = self._program(problem, named, backward=True)
+            try:
+                entry, captures = self._program(problem, named, backward=True)
+            except TraceError as error:  # the backward pass that the user wrote cannot be used: told when it is asked for
+                with torch.no_grad():
+                    o, rows = self(q, k, v, *custom, block_mask=block_mask, return_rowscales=True)
+                o, *results = without_backward([o, *rows.values()], (q, k, v, *captures), error)
+                return (o, dict(zip(self._outputs, results, strict=True))) if return_rowscales else o
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if self._tuning is not None:
             entry = self._tuning.entry(entry, q, k, v, captures, "bshd", problem.device_type, self._deterministic)

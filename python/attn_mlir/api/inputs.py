@@ -169,6 +169,14 @@ def device_type(device: Any) -> str | None:
         return str(device)
 
 
+def _other_layout(named: dict[str, torch.Tensor], layout: str) -> str:
+    """A question, where the shapes fit the other layout."""
+    other = "bshd" if layout == "bhsd" else "bhsd"
+    (_, heads, _, dim), (_, kv_heads, keys, key_dim), value = (tuple(x.shape[i] for i in LAYOUTS[other]) for x in named.values())
+    fits = kv_heads and heads % kv_heads == 0 and value[1:3] == (kv_heads, keys) and dim == key_dim
+    return f'; did you mean layout="{other}"?' if fits else ""
+
+
 def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
     shapes = {name: tuple(tensor.shape[i] for i in LAYOUTS[layout]) for name, tensor in named.items()}
     (b, heads, length, dim), (_, kv_heads, keys, _), value_dim = shapes["q"], shapes["k"], shapes["v"][3]
@@ -182,7 +190,8 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
     if shapes["k"][3] != dim:
         raise ArgumentError(f"k has head dimension {shapes['k'][3]} but q has {dim}")
     if (heads % kv_heads if kv_heads else heads) != 0:
-        raise ArgumentError(f"q has {heads} heads, which is no multiple of the {kv_heads} heads of k and v")
+        hint = _other_layout(named, layout)
+        raise ArgumentError(f"q has {heads} heads, which is no multiple of the {kv_heads} heads of k and v{hint}")
     for name, size in (("q", dim), ("v", value_dim)):
         check_head_dim(f"{name} has head dimension", size)
     sizes = {"B": b, "Hq": heads, "Hkv": kv_heads, "Sq": length, "Skv": keys, "D": dim, "Dv": value_dim}

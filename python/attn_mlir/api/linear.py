@@ -57,7 +57,7 @@ class LinearAttention:
         self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod)
         self._options = (scale, bool(output_final_state), layout, device_type(device), check_segment(segment_size))
         self._device = self._options[3] or "cpu"
-        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file), self._options[3])
+        self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file))
         self._last: _Form = ("f32", 64, 64, scale_form(scale, 64)[0], "step", False, bool(output_final_state), "", segment_size)
         self._entry()
 

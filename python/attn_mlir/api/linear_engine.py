@@ -61,7 +61,7 @@ class LinearAttentionEngine:
         self._shapes = Shapes(qkv_meta, LINEAR_KEYS, "[B, H, T, D], too")
         self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
         self._device, self._segment = device_of(device), check_segment(segment_size)
-        self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), self._device, ("tune_filename",) * 2)
+        self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), ("tune_filename",) * 2)
         self._mods = (q_mod, k_mod, v_mod, decay_mod, None)
         self._decay = "step"
         self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None))

@@ -11,7 +11,7 @@ from torch._C._functorch import maybe_current_level
 
 from attn_mlir import driver
 from attn_mlir.api.execute import needing_gradient, program_of
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 
 
@@ -25,24 +25,15 @@ class Wish:
     file_backward: str = ""
 
 
-def tuning_of(wish: Wish, device: str | None, names: Sequence[str] = ("tune_file", "tune_file_bwd")) -> "Tuning | None":
+def tuning_of(wish: Wish, names: Sequence[str] = ("tune_file", "tune_file_bwd")) -> "Tuning | None":
     """The tuning of an attention, None where nothing is wished; `names` are those of the arguments for files.
 
-    Raises UnsupportedError where measuring is wished for a device, the GPU if there is one for None, whose backend has no tuner, and
-    ArgumentError for files that are no paths.
+    On devices whose backend has no tuner sizes are chosen by rule, whatever is wished. Raises ArgumentError for files that are no paths.
     """
     for name, file in zip(names, (wish.file, wish.file_backward), strict=True):
         if not isinstance(file, (str, os.PathLike)):
             raise ArgumentError(f"{name} is a path, got {file!r}")
-    if wish.forward or wish.backward:
-        _check(wish, device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return Tuning(wish) if wish.forward or wish.backward or wish.file or wish.file_backward else None
-
-
-def _check(wish: Wish, device: str) -> None:
-    if driver.tuner_for(device) is None:
-        name = "tune" if wish.forward else "tune_bwd"
-        raise UnsupportedError(f"{name}=True: there is no tuner for device '{device}'; leave it out, and sizes are chosen by rule")
 
 
 class Tuning:
@@ -57,12 +48,10 @@ class Tuning:
     def entry(self, entry: Entry, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str, device: str, deterministic: bool) -> Entry:
         """The program to run in place of `entry` on these tensors, [B, H, S, D]: the tuned one, tuned now if this is the first such call.
 
-        Raises UnsupportedError where tuning is asked for on a device whose backend has no tuner.
+        It is `entry` itself on a device whose backend has no tuner.
         """
         tuner = driver.tuner_for(device)
         if tuner is None:
-            if self._wish.forward or self._wish.backward:
-                _check(self._wish, device)
             return entry
         values = [q, k, v, *captures]
         if maybe_current_level() is not None or not all(size for value in (q, k) for size in value.shape):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attn_mlir.errors import ArgumentError, AttnError, TraceError
-from attn_mlir.frontend import ops, report, scope, tensors, where
+from attn_mlir.frontend import helps, ops, report, scope, tensors, where
 from attn_mlir.frontend.node import Kind, Node, Position
 from attn_mlir.frontend.scope import Scope, Trace
 from attn_mlir.frontend.torch_functions import TracingMode
@@ -81,11 +81,17 @@ def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]
         named = [dataclasses.replace(parameter, name=name) for parameter, name in zip(choice, names, strict=False)]
         return (*named, *choice[len(named) :])
     wanted = " or ".join(f"({', '.join(parameter.name for parameter in choice)})" for choice in choices)
-    advice = f"write def {_name(function)}{wanted.split(' or ')[-1]}: ..."
+    advice = helps.for_arity(role, _name(function), _required(signature)) or f"write def {_name(function)}{wanted.split(' or ')[-1]}: ..."
     if all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in signature.parameters.values()):
         advice += f"; or pass {_name(function)}() if that is what makes the function"
     taken = ", ".join(signature.parameters)
     raise report.failure(subject(role, function), f"takes ({taken}), but is called with {wanted}", advice, definition(function))
+
+
+def _required(signature: inspect.Signature) -> list[str]:
+    """The names of the parameters that a call must give by position."""
+    parameters = signature.parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def _is_cached(function: Any) -> bool:
@@ -129,8 +135,7 @@ def _explain(error: Exception) -> TraceError:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if not where.is_ours(frame.f_code.co_filename):
             at = (frame.f_code, _last_instruction(error, frame))
-    advice = "the function is called once with traced values instead of numbers; it must work for any of them"
-    return report.failure(name, f"raised {type(error).__name__}: {error}", advice, at)
+    return report.failure(name, f"raised {type(error).__name__}: {error}", helps.for_exception(error, at), at)
 
 
 def _last_instruction(error: Exception, frame: Any) -> int:

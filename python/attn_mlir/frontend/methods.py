@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.frontend import activations, inverse, ops, reductions, scope, special, unknown, vocabulary
+from attn_mlir.frontend import activations, helps, inverse, ops, reductions, scope, special, unknown, vocabulary
 from attn_mlir.frontend.node import Kind
 from attn_mlir.frontend.reductions import logsumexp
 from attn_mlir.frontend.sizes import kv_len
@@ -147,7 +147,7 @@ def attribute(x: Value, name: str) -> Any:
         return lambda *arguments, **options: _checked(name, function, x, *arguments, **options)
     if name.endswith("_"):
         raise scope.fail(f".{name}() changes a value in place", f"write x = x.{name[:-1]}(...)")
-    raise AttributeError(f"a traced value has no attribute {name!r}; {unknown.advice(name, METHODS)}")
+    raise helps.UnknownAttribute(f"a traced value has no attribute {name!r}", unknown.advice(name, METHODS))
 
 
 def call(name: str, library: str, *arguments: Any, **options: Any) -> Any:

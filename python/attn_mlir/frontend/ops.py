@@ -148,6 +148,8 @@ def mod(a: Node, b: Node) -> Node:
 def remainder_towards_zero(a: Node, b: Node) -> Node:
     """torch.fmod: the result has the sign of `a`."""
     a, b = promote(a, b, least="int")
+    if a.kind == "int" and a.nonnegative and b.nonnegative:  # as %, whose bounds are known
+        return mod(a, b)
     if a.kind == "int":
         return make("arith.remsi", "int", a, _divisor(b), fold=lambda x, y: int(math.fmod(x, y)), nonnegative=a.nonnegative)
     return sub(a, mul(truncate(truediv(a, b)), b))
