@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from attn_mlir.frontend import where
 from attn_mlir.frontend.emit import Piece, reachable
-from attn_mlir.frontend.node import Node, Source
+from attn_mlir.frontend.node import Node, Position, Source
 
 _QUERY = ("", "B", "Hq", "Sq", "D")
 _SIZES = {
@@ -30,6 +31,14 @@ class Extent:
     index: str
     size: str
     """B, Hq, Hkv, Sq, Skv, D or Dv; H for the heads of v where these are not Hkv."""
+    position: Position | None = dataclasses.field(default=None, compare=False)
+    """Where the user's function reads it."""
+
+    def line(self) -> str:
+        """The line of the user's function, for messages."""
+        if self.position is None or self.position[0].co_filename.startswith("<"):
+            return ""
+        return "\n" + where.resolve(self.position).snippet()
 
 
 LINEAR_SIZES = {
@@ -55,4 +64,4 @@ def extents(pieces: Iterable[Piece], sizes_of: Mapping[str, Sequence[str]] = _SI
 
 def _of_extract(node: Node, sizes: dict[Node, str]) -> Sequence[Extent]:
     source = node.attribute.source
-    return [Extent(source, dim, str(index.attribute), sizes[index]) for dim, index in enumerate(node.operands) if sizes.get(index)]
+    return [Extent(source, dim, str(index.attribute), sizes[index], node.position) for dim, index in enumerate(node.operands) if sizes.get(index)]

@@ -157,10 +157,10 @@ class Program:
         for position, extent in self.extents:
             shape, size = captures[position].shape, sizes[extent.size]
             if shape[extent.dim] < size:
-                raise ArgumentError(
-                    f"the captured tensor `{self.names[position]}` has size {shape[extent.dim]} in dimension {extent.dim}, "
-                    f"but `{extent.index}` indexes it with 0 to {size - 1}"
-                )
+                name = self.names[position]
+                what = "a tensor that a function computes" if name.startswith("captured") else f"the captured tensor `{name}`"
+                has = f"{what} has size {shape[extent.dim]} in dimension {extent.dim}"
+                raise ArgumentError(f"{has}, but `{extent.index}` indexes it with 0 to {size - 1}{extent.line()}")
         if "tensor" in self.kinds:
             _reads(self.written[0] or self.text, self.names).check(sizes, captures)
 
@@ -191,6 +191,7 @@ class Program:
 def register(traced: Traced, deterministic: bool = False) -> str:
     """The name of a traced program; the same for equal ones. It tells the whole program, so that any process can run it."""
     positions = {captured.source: i for i, captured in enumerate(traced.captures)}
+    extents = [extent for extent in traced.extents if extent.source in positions]
     form = {
         "text": traced.text,
         "written": traced.written[0],
@@ -198,7 +199,7 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         "kinds": [captured.kind for captured in traced.captures],
         "outputs": list(traced.outputs),
         "nonzero": sorted(positions[source] for source in traced.nonzero if source in positions),
-        "extents": [(positions[e.source], e.dim, e.index, e.size) for e in traced.extents if e.source in positions],
+        "extents": [(positions[e.source], e.dim, e.index, e.size) for e in extents],
         "deterministic": deterministic,
         "device": "",
     }
@@ -206,7 +207,7 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         form["linear"], form["segment"] = list(traced.linear), traced.segment
     name = json.dumps(form)
     if name not in _TABLE:
-        _TABLE[name] = _read(form, name, traced.located, traced.written[1])
+        _TABLE[name] = _read(form, name, traced.located, traced.written[1], [extent.position for extent in extents])
     return name
 
 
@@ -228,9 +229,10 @@ def find(name: str) -> Program:
     return program
 
 
-def _read(form: dict[str, Any], name: str, located: str, located_written: str) -> Program:
+def _read(form: dict[str, Any], name: str, located: str, located_written: str, lines: Sequence[Any] = ()) -> Program:
     names, kinds, outputs, nonzero = (tuple(form[key]) for key in ("names", "kinds", "outputs", "nonzero"))
-    extents = tuple((p, Extent(("leaf", p), d, i, s)) for p, d, i, s in form["extents"])
+    known = zip(form["extents"], [*lines, *[None] * len(form["extents"])], strict=False)
+    extents = tuple((p, Extent(("leaf", p), d, i, s, line)) for (p, d, i, s), line in known)
     written = (form["written"], located_written)
     kind: type[Program] = Program
     options: dict[str, Any] = {}
