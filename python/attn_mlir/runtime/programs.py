@@ -26,6 +26,8 @@ _LIMIT = 512
 _Problem = tuple[int, int, int, int, int, int, int]
 _LINEAR = "attn_mlir.runtime.linear"
 _TABLE: dict[str, "Program"] = {}
+_READ: dict[str, tuple[list[Any], list[Extent]]] = {}
+"""Of each program here where its functions read captured tensors; nothing where functions at several places came to the same program."""
 _INPUTS = ("q", "k", "v")
 _WRITTEN = {"fwd": "written-fwd", "bwd": "written-bwd"}
 
@@ -154,15 +156,20 @@ class Program:
         for position in self.nonzero:
             if captures[position] == 0:
                 raise ArgumentError(f"the captured number `{self.names[position]}` is 0, and a function divides by it")
-        for position, extent in self.extents:
+        for number, (position, extent) in enumerate(self.extents):
             shape, size = captures[position].shape, sizes[extent.size]
             if shape[extent.dim] < size:
                 name = self.names[position]
                 what = "a tensor that a function computes" if name.startswith("captured") else f"the captured tensor `{name}`"
                 has = f"{what} has size {shape[extent.dim]} in dimension {extent.dim}"
-                raise ArgumentError(f"{has}, but `{extent.index}` indexes it with 0 to {size - 1}{extent.line()}")
+                raise ArgumentError(f"{has}, but `{extent.index}` indexes it with 0 to {size - 1}{self._line(number)}")
         if "tensor" in self.kinds:
             _reads(self.written[0] or self.text, self.names).check(sizes, captures)
+
+    def _line(self, extent: int) -> str:
+        """The line of a function that reads a captured tensor, where it is known."""
+        extents = _READ.get(self.name, ([], []))[1]
+        return extents[extent].line() if extents else ""
 
     def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
         """The sizes that q, k and v, [B, H, S, D], give."""
@@ -207,7 +214,10 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         form["linear"], form["segment"] = list(traced.linear), traced.segment
     name = json.dumps(form)
     if name not in _TABLE:
-        _TABLE[name] = _read(form, name, traced.located, traced.written[1], [extent.position for extent in extents])
+        _TABLE[name] = _read(form, name, traced.located, traced.written[1])
+    read = [extent.position for extent in extents]
+    if _READ.setdefault(name, (read, extents))[0] != read:
+        _READ[name] = ([], [])
     return name
 
 
@@ -229,10 +239,9 @@ def find(name: str) -> Program:
     return program
 
 
-def _read(form: dict[str, Any], name: str, located: str, located_written: str, lines: Sequence[Any] = ()) -> Program:
+def _read(form: dict[str, Any], name: str, located: str, located_written: str) -> Program:
     names, kinds, outputs, nonzero = (tuple(form[key]) for key in ("names", "kinds", "outputs", "nonzero"))
-    known = zip(form["extents"], [*lines, *[None] * len(form["extents"])], strict=False)
-    extents = tuple((p, Extent(("leaf", p), d, i, s, line)) for (p, d, i, s), line in known)
+    extents = tuple((p, Extent(("leaf", p), d, i, s)) for p, d, i, s in form["extents"])
     written = (form["written"], located_written)
     kind: type[Program] = Program
     options: dict[str, Any] = {}
