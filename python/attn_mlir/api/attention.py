@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import torch
 
@@ -10,6 +10,7 @@ from attn_mlir.api.execute import again, differentiable, execute, stage_of, stag
 from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
+from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import program
 from attn_mlir.frontend.cache import Entry, TraceCache
@@ -46,7 +47,10 @@ class Attention:
         return_states: bool = False,
         tune: bool = False,
         tune_file: str = "",
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise unexpected("Attention", unknown)
         self._functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
         self._options = (scale, layout, return_lse, return_states, device_type(device))
         self.deterministic = bool(deterministic)
@@ -100,6 +104,7 @@ def attention(
     device: str | torch.device | None = None,
     deterministic: bool = False,
     return_states: bool = False,
+    **unknown: Never,
 ) -> Any:
     """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
 
@@ -116,6 +121,8 @@ def attention(
     device: the type of device that the tensors must be on. deterministic: gradients have the same bits in every run, as they have on a
     CPU, and results everywhere; on a GPU this takes more time. `torch.use_deterministic_algorithms(True)` asks for it, too.
     """
+    if unknown:
+        raise unexpected("attention", unknown)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register

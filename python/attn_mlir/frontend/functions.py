@@ -135,7 +135,8 @@ def _explain(error: Exception) -> TraceError:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if not where.is_ours(frame.f_code.co_filename):
             at = (frame.f_code, _last_instruction(error, frame))
-    return report.failure(name, f"raised {type(error).__name__}: {error}", helps.for_exception(error, at), at)
+    kind = "AttributeError" if isinstance(error, helps.UnknownAttribute) else type(error).__name__
+    return report.failure(name, f"raised {kind}: {error}", helps.for_exception(error, at), at)
 
 
 def _last_instruction(error: Exception, frame: Any) -> int:

@@ -33,5 +33,5 @@ def advice(name: str, names: Iterable[str]) -> str:
         return "a function sees one number at a time: compute products of tensors before the call, and index the result"
     if name in _SHAPES:
         return "a traced value has no dimensions to change: leave it out, and index captured tensors with b, h, q_idx, kv_idx"
-    similar = difflib.get_close_matches(name, [known for known in names if known not in _UNSPOKEN], n=2, cutoff=0.75)
+    similar = difflib.get_close_matches(name, [known for known in names if known not in _UNSPOKEN], n=2, cutoff=0.82)
     return PAGE + (f"; did you mean {' or '.join(similar)}?" if similar else "; or compose it of arithmetic, torch.where, torch.exp, ...")
