@@ -26,7 +26,7 @@ def advice(name: str, names: Iterable[str]) -> str:
     if name in _SCANS:
         return (
             f"keys come block by block, so nothing that depends on their order or rank, such as {name}, is there; the largest values "
-            "come of repeated maxima: m1 = s.max(), m2 = torch.where(s < m1, s, -math.inf).max(), ...; order by position belongs "
+            "come of repeated maxima: m1 = s.max(), m2 = torch.where(s < m1, s, -1e30).max(), ...; order by position belongs "
             "into score_mod or mask_mod, which get kv_idx"
         )
     if name in _PRODUCTS:
