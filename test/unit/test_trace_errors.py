@@ -115,7 +115,7 @@ SCORES: dict[str, tuple[Function, str]] = {
     "item": (lambda s, b, h, i, j: s.item(), "already is a number"),  # here
     "numpy": (lambda s, b, h, i, j: np.asarray(s), "use torch's functions"),  # here
     "numpy reduction": (lambda s, b, h, i, j: np.multiply.outer(s, s), "use torch's functions"),  # here
-    "unknown torch function": (lambda s, b, h, i, j: torch.special.airy_ai(s), "docs/vocabulary.md lists what there is; or compose"),  # here
+    "unknown torch function": (lambda s, b, h, i, j: torch.special.airy_ai(s), "docs/vocabulary.md lists what there is"),  # here
     "unknown shape function": (lambda s, b, h, i, j: torch.cumsum(s, 0), "torch.cumsum of a traced value is not known"),  # here
     "unknown method": (lambda s, b, h, i, j: s.sigmoidd(), "did you mean sigmoid"),  # here
     "in-place method": (lambda s, b, h, i, j: s.add_(1), "write x = x.add(...)"),  # here

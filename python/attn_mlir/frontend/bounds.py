@@ -64,4 +64,8 @@ def extents(pieces: Iterable[Piece], sizes_of: Mapping[str, Sequence[str]] = _SI
 
 def _of_extract(node: Node, sizes: dict[Node, str]) -> Sequence[Extent]:
     source = node.attribute.source
-    return [Extent(source, dim, str(index.attribute), sizes[index], node.position) for dim, index in enumerate(node.operands) if sizes.get(index)]
+    return [
+        Extent(source, dim, str(index.attribute), sizes[index], node.position)
+        for dim, index in enumerate(node.operands)
+        if sizes.get(index)
+    ]

@@ -81,7 +81,8 @@ def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]
         named = [dataclasses.replace(parameter, name=name) for parameter, name in zip(choice, names, strict=False)]
         return (*named, *choice[len(named) :])
     wanted = " or ".join(f"({', '.join(parameter.name for parameter in choice)})" for choice in choices)
-    advice = helps.for_arity(role, _name(function), _required(signature)) or f"write def {_name(function)}{wanted.split(' or ')[-1]}: ..."
+    advice = helps.for_arity(role, _name(function), _required(signature)) if "custom_fwd_inputs" not in wanted else ""
+    advice = advice or f"write def {_name(function)}{wanted.split(' or ')[-1]}: ..."
     if all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in signature.parameters.values()):
         advice += f"; or pass {_name(function)}() if that is what makes the function"
     taken = ", ".join(signature.parameters)

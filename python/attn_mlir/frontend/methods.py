@@ -7,7 +7,6 @@ import torch
 
 from attn_mlir.frontend import activations, helps, inverse, ops, reductions, scope, special, unknown, vocabulary
 from attn_mlir.frontend.node import Kind
-from attn_mlir.frontend.reductions import logsumexp
 from attn_mlir.frontend.sizes import kv_len
 from attn_mlir.frontend.values import Value, lift, value, wrap
 

@@ -13,9 +13,9 @@ from attn_mlir.frontend.bounds import Extent, extents
 from attn_mlir.frontend.captures import Scan, as_tensor
 from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
-from attn_mlir.frontend.methods import logsumexp
 from attn_mlir.frontend.node import Node, Source
 from attn_mlir.frontend.rebind import Rebinder
+from attn_mlir.frontend.reductions import logsumexp
 from attn_mlir.frontend.report import failure
 from attn_mlir.frontend.scope import Captured, Scope, Trace
 from attn_mlir.frontend.values import Value, wrap

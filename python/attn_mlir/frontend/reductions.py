@@ -94,9 +94,7 @@ def var(x: Any, dim: Any = None, unbiased: bool = True, *, correction: Any = Non
     return var_mean(x, dim, unbiased, correction=correction)[0]
 
 
-def var_mean(
-    x: Any, dim: Any = None, unbiased: bool = True, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Value, Value]:
+def var_mean(x: Any, dim: Any = None, unbiased: bool = True, *, correction: Any = None, keepdim: bool = False) -> tuple[Value, Value]:
     if isinstance(dim, bool):  # torch also takes unbiased first
         dim, unbiased = None, dim
     _check_dim(dim)
@@ -111,9 +109,7 @@ def std(x: Any, dim: Any = None, unbiased: bool = True, *, correction: Any = Non
     return std_mean(x, dim, unbiased, correction=correction)[0]
 
 
-def std_mean(
-    x: Any, dim: Any = None, unbiased: bool = True, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Value, Value]:
+def std_mean(x: Any, dim: Any = None, unbiased: bool = True, *, correction: Any = None, keepdim: bool = False) -> tuple[Value, Value]:
     variance, centre = var_mean(x, dim, unbiased, correction=correction)
     return _root(variance), centre
 

@@ -14,9 +14,7 @@ _SCANS = frozenset(
     "quantile nanquantile kthvalue argmax argmin unique unique_consecutive searchsorted bucketize histc gather take scatter".split()
 )
 _PRODUCTS = frozenset("matmul mm bmm dot einsum outer inner tensordot conv1d linear bilinear".split())
-_SHAPES = frozenset(
-    "view reshape transpose permute expand repeat flatten unbind split chunk cat stack narrow select tile t".split()
-)
+_SHAPES = frozenset("view reshape transpose permute expand repeat flatten unbind split chunk cat stack narrow select tile t".split())
 # Names of operators, which nobody means to call.
 _UNSPOKEN = frozenset("or and xor mod truediv floordiv lshift rshift invert positive tensor scalar_tensor rsub".split())
 
