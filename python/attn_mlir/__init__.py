@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from attn_mlir.errors import ArgumentError, AttnError, CompileError, TraceError, UnsupportedError
+from attn_mlir.torch_import import register_with_torch
 
 if TYPE_CHECKING:
     from attn_mlir import testing
@@ -107,6 +108,9 @@ _LAZY = {
     "softmax": "attn_mlir.api.rows",
     "testing": "attn_mlir.testing",
 }
+
+
+register_with_torch()
 
 
 def __getattr__(name: str) -> Any:

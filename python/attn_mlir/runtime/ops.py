@@ -1,4 +1,6 @@
-"""Torch operators of an attention and its derivatives: `torch.ops.attn_mlir.forward`, `backward`, `backward2`, `tangent`.
+"""What the torch operators of an attention and its derivatives do: `torch.ops.attn_mlir.forward`, `backward`, `backward2`, `tangent`.
+
+`schemas` registers them, and finds their parts here by name: run_forward, fake_forward, setup_forward, differentiate_forward, batch_forward.
 
 They take the name of a traced program (see `programs`), and `wrt`, the arguments that need a derivative, joined by "+".
 q, k and v are [B, H, S, D]; with `layout` "bshd" the memory of their results has that order. Further arguments of the
@@ -26,16 +28,15 @@ from attn_mlir.runtime.compute import (
     or_zeros,
     spread,
 )
+from attn_mlir.runtime.schemas import OPERATORS
 from attn_mlir.runtime.vmap import loop_over_batch
 
 __all__ = ["backward", "backward2", "forward", "tangent"]
 
-forward = torch.library.custom_op("attn_mlir::forward", compute_forward, mutates_args=())
-backward = torch.library.custom_op("attn_mlir::backward", compute_backward, mutates_args=())
+forward, backward, backward2, tangent = (OPERATORS[name] for name in ("forward", "backward", "backward2", "tangent"))
 
 
-@torch.library.custom_op("attn_mlir::backward2", mutates_args=())
-def backward2(
+def run_backward2(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
     grads2: list[Tensor], program: str, wrt: str, layout: str,
 ) -> list[Tensor]:  # fmt: skip
@@ -47,8 +48,7 @@ def backward2(
     ]
 
 
-@torch.library.custom_op("attn_mlir::tangent", mutates_args=())
-def tangent(
+def run_tangent(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor],
     program: str, wrt: str, layout: str,
 ) -> list[Tensor]:  # fmt: skip
@@ -62,19 +62,14 @@ def tangent(
     return made
 
 
-forward.register_fake(empty_forward)
-
-
-@backward.register_fake
-def _fake_backward(
+def fake_backward(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
     program: str, wrt: str, layout: str,
 ) -> list[Tensor]:  # fmt: skip
     return empty_gradients(inputs, captures, program, wrt, layout)
 
 
-@backward2.register_fake
-def _fake_backward2(
+def fake_backward2(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
     grads2: list[Tensor], program: str, wrt: str, layout: str,
 ) -> list[Tensor]:  # fmt: skip
@@ -82,8 +77,7 @@ def _fake_backward2(
     return [*empty_gradients(inputs, captures, program, wrt, layout), *upstream]
 
 
-@tangent.register_fake
-def _fake_tangent(
+def fake_tangent(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor],
     program: str, wrt: str, layout: str,
 ) -> list[Tensor]:  # fmt: skip
@@ -91,7 +85,7 @@ def _fake_tangent(
     return empty(derivative.results(arguments), inputs[0].device, layout)
 
 
-def _setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     q, k, v, captures, floats, ints, program, wrt, layout = inputs
     found = programs.find(program)
     ctx.save_for_backward(q, k, v, *captures, *found.kept(output))
@@ -101,12 +95,28 @@ def _setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> N
     ctx.set_materialize_grads(False)
 
 
-def _forward_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+def differentiate_forward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    _check_wanted(ctx)
     every = forward_backward(ctx, ctx.saved_tensors, grads, backward)
     return (*every[:3], every[3:], *_of_numbers(*ctx.numbers[:2]), None, None, None)
 
 
-def _setup_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+def _check_wanted(ctx: Any) -> None:
+    """Refuses a gradient that `wrt` does not name, as of a graph that was exported when nothing needed it; torch would take it for 0."""
+    program, wrt = ctx.numbers[2:4]
+    found = programs.find(program)
+    wanted = found.wanted(wrt) if wrt else ()
+    needed = [*ctx.needs_input_grad[:3], *(ctx.needs_input_grad[3] or ())]
+    names = ("q", "k", "v", *found.names)
+    missing = [names[at] for place, at in enumerate(found.tensor_positions()) if needed[place] and place not in wanted]
+    if missing:
+        raise UnsupportedError(
+            f"a gradient of {', '.join(missing)} is asked for, but this graph was made where it was not needed: make it (torch.export) "
+            "outside of torch.no_grad(), with inputs and parameters that have requires_grad=True"
+        )
+
+
+def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     qkv, captures, floats, ints, results, grads, program, wrt, layout = inputs
     ctx.save_for_backward(*qkv, *captures, *results, *grads)
     ctx.numbers = (floats, ints, program, wrt, layout)
@@ -114,7 +124,7 @@ def _setup_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> 
     ctx.set_materialize_grads(False)
 
 
-def _backward_backward(ctx: Any, grads2: Sequence[Tensor | None]) -> tuple[Any, ...]:
+def differentiate_backward(ctx: Any, grads2: Sequence[Tensor | None]) -> tuple[Any, ...]:
     floats, ints, program, wrt, layout = ctx.numbers
     saved = list(ctx.saved_tensors)
     inputs, rest = saved[:3], saved[3:]
@@ -146,9 +156,12 @@ def no_mixed_derivative(*_: Any) -> NoReturn:
     )
 
 
-forward.register_autograd(_forward_backward, setup_context=_setup_forward)
-backward.register_autograd(_backward_backward, setup_context=_setup_backward)
-backward2.register_autograd(no_third_derivative)
-tangent.register_autograd(no_mixed_derivative)
-for _operator in (forward, backward, backward2, tangent):
-    _operator.register_vmap(loop_over_batch(_operator))
+def setup_backward2(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    """Nothing: there is no derivative."""
+
+
+setup_tangent = setup_backward2
+run_forward, fake_forward = compute_forward, empty_forward
+run_backward = compute_backward
+differentiate_backward2, differentiate_tangent = no_third_derivative, no_mixed_derivative
+batch_forward, batch_backward, batch_backward2, batch_tangent = map(loop_over_batch, (forward, backward, backward2, tangent))

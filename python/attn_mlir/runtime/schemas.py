@@ -1,0 +1,49 @@
+"""Schemas of the torch operators, which are registered once torch and attn_mlir are both imported.
+
+What an operator does is imported when it is first used: registering takes milliseconds, importing a compiler does not. So a graph that
+another process exported, packaged or cached finds its operators after `import attn_mlir`.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["OPERATORS"]
+
+# AOTInductor hands over an empty list as None, so that lists which may be empty are optional.
+_CAPTURES = "Tensor[]? captures, float[]? floats, SymInt[]? ints"
+_PROGRAM = "str program, str wrt, str layout"
+_SCHEMAS = {
+    "forward": f"(Tensor q, Tensor k, Tensor v, {_CAPTURES}, {_PROGRAM}) -> Tensor[]",
+    "backward": f"(Tensor[] inputs, {_CAPTURES}, Tensor[] results, Tensor[] grads, {_PROGRAM}) -> Tensor[]",
+    "backward2": f"(Tensor[] inputs, {_CAPTURES}, Tensor[] results, Tensor[] grads, Tensor[] grads2, {_PROGRAM}) -> Tensor[]",
+    "tangent": f"(Tensor[] inputs, {_CAPTURES}, Tensor[] tangents, {_PROGRAM}) -> Tensor[]",
+}
+
+
+def _late(part: str, name: str) -> Callable[..., Any]:
+    """The function `part` of the operator `name`, found when it is called."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module("attn_mlir.runtime.ops"), f"{part}_{name}")(*arguments, **options)
+
+    return call
+
+
+def _with_lists(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with empty lists for None."""
+    return lambda *arguments: function(*[[] if argument is None else argument for argument in arguments])
+
+
+def _register(name: str) -> Any:
+    run = _with_lists(_late("run", name))
+    operator = torch.library.custom_op(f"attn_mlir::{name}", run, mutates_args=(), schema=_SCHEMAS[name])
+    operator.register_fake(_with_lists(_late("fake", name)))
+    operator.register_autograd(_late("differentiate", name), setup_context=_late("setup", name))
+    operator.register_vmap(_late("batch", name))
+    return operator
+
+
+OPERATORS = {name: _register(name) for name in _SCHEMAS}
