@@ -80,6 +80,9 @@ def execute(
         else:
             results = ops().forward(q, k, v, tensors, floats, ints, program.name, wrt, layout)
         return results[: 1 + len(program.outputs)]
+    if not eager().applies(values):  # torch.export and the like want an operator to look at
+        tensors, floats, ints = program.split(captures)
+        return ops().forward(q, k, v, tensors, floats, ints, program.name, "", layout)
     if captures:
         program.check(captures, problem.sizes, problem.device)
     if problem.is_empty:
@@ -112,6 +115,8 @@ def again(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, de
     if repeat is None or device != problem.device_type or maybe_current_level() is not None or may_carry_tangents():
         return None
     if torch.is_grad_enabled() and any([value.requires_grad for value in values if isinstance(value, torch.Tensor)]):
+        return None
+    if not eager().applies(values):
         return None
     if len(values) > 3:
         program.check(values[3:], problem.sizes, problem.device)  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ from attn_mlir.frontend.emit import Inputs
 LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
 ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 MAX_HEAD_DIM = 512
-_MAX_LENGTH = 2**31
+MAX_LENGTH = 2**31
 _CACHE_LIMIT = 4096
 
 
@@ -43,9 +43,10 @@ def check_inputs(q: Any, k: Any, v: Any, layout: str) -> Problem:
         key = problem = None
     if problem is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
         problem = problem_of(q, k, v, layout)
-        if len(_checked) >= _CACHE_LIMIT:
-            _checked.clear()
-        _checked[key] = problem
+        if key is not None:
+            if len(_checked) >= _CACHE_LIMIT:
+                _checked.clear()
+            _checked[key] = problem
     return problem
 
 
@@ -81,6 +82,8 @@ def _number(scale: Any) -> float:
         given = f"{type(scale).__name__} of shape {list(shape)}" if shape else type(scale).__name__
         if isinstance(scale, (torch.Tensor, np.generic, np.ndarray)):
             given += f" of dtype {scale.dtype}"
+        if isinstance(scale, (torch.SymInt, torch.SymFloat)):
+            given += ", which torch.export leaves open: pass scale=1.0 and multiply in score_mod, or export with strict=True"
         raise ArgumentError(f"scale must be a number or None, got {given}")
     try:
         return float(number)
@@ -138,9 +141,9 @@ def check_tensor(name: str, tensor: Any, layout: str) -> None:
         order = "[batch, head, position, dim]" if layout == "bhsd" else "[batch, position, head, dim]"
         raise ArgumentError(f"{name} must have 4 dimensions, {order}, got shape {list(tensor.shape)}")
     check_element(name, tensor)
-    long = [size for size in tensor.shape if size >= _MAX_LENGTH]
+    long = [size for size in tensor.shape if size >= MAX_LENGTH] if not torch.compiler.is_compiling() else []
     if long:
-        raise ArgumentError(f"{name} has a dimension of {long[0]} elements; the limit is {_MAX_LENGTH - 1}")
+        raise ArgumentError(f"{name} has a dimension of {long[0]} elements; the limit is {MAX_LENGTH - 1}")
 
 
 def check_element(name: str, tensor: torch.Tensor) -> None:
@@ -196,4 +199,6 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
         check_head_dim(f"{name} has head dimension", size)
     sizes = {"B": b, "Hq": heads, "Hkv": kv_heads, "Sq": length, "Skv": keys, "D": dim, "Dv": value_dim}
     q = named["q"]
-    return Problem(Inputs(ELEMENTS[q.dtype], dim, value_dim), q.device, sizes, q.device.type, 0 in (b, heads, length, keys))
+    # Lengths that a graph leaves open are asked nothing that would bound them; head dimensions are always numbers.
+    is_empty = not torch.compiler.is_compiling() and 0 in (b, heads, length, keys)
+    return Problem(Inputs(ELEMENTS[q.dtype], int(dim), int(value_dim)), q.device, sizes, q.device.type, is_empty)

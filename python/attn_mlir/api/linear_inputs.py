@@ -50,7 +50,7 @@ def check_linear(q: Any, k: Any, v: Any, decay: Any, initial_state: Any, cu_seql
     sequences = sizes["B"] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     decay, form = _check_decay(decay, q, sizes, layout, score)
     initial_state = _check_state("initial_state", initial_state, q, (sequences, sizes["H"], sizes["D"], sizes["Dv"]), score)
-    problem = Problem(Inputs(ELEMENTS[q.dtype], sizes["D"], sizes["Dv"]), q.device, sizes, q.device.type, False)
+    problem = Problem(Inputs(ELEMENTS[q.dtype], int(sizes["D"]), int(sizes["Dv"])), q.device, sizes, q.device.type, False)
     return LinearCall(problem, q, k, v, decay, initial_state, cu_seqlens, form, offsets)
 
 

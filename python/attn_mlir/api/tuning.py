@@ -10,7 +10,7 @@ import torch
 from torch._C._functorch import maybe_current_level
 
 from attn_mlir import driver
-from attn_mlir.api.execute import needing_gradient, program_of
+from attn_mlir.api.execute import eager, needing_gradient, program_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 
@@ -54,7 +54,7 @@ class Tuning:
         if tuner is None:
             return entry
         values = [q, k, v, *captures]
-        if maybe_current_level() is not None or not all(size for value in (q, k) for size in value.shape):
+        if maybe_current_level() is not None or not eager().applies(values) or not all(size for value in (q, k) for size in value.shape):
             return self.latest(entry, device)
         program = program_of(entry, deterministic)
         wrt = tuple(program.argument(i) for i in needing_gradient(values))

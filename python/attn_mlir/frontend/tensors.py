@@ -150,6 +150,10 @@ def lift(x: Any) -> Node:
     """The node of a captured tensor of rank 0; anything else is an error."""
     if isinstance(x, torch.Tensor) and id(x) in scope.current().fresh and x.dim() == 0:
         return ops.constant(x.item())
+    if isinstance(x, torch.SymInt):
+        return _symbolic(x)
+    if isinstance(x, torch.SymFloat):  # which operators take as tensors only
+        x = torch.scalar_tensor(x, dtype=torch.float64)  # type: ignore[arg-type]
     if isinstance(x, torch.Tensor):
         x = capture(x)
     if isinstance(x, CapturedTensor):
@@ -160,6 +164,14 @@ def lift(x: Any) -> Node:
     if converted is not None:
         return ops.constant(converted)
     raise scope.fail(f"uses a {type(x).__name__} as a number", "use numbers, traced values and torch tensors")
+
+
+def _symbolic(x: torch.SymInt) -> Node:
+    """The node of an integer that torch.export leaves open, such as a length."""
+    trace = scope.current()
+    trace.reusable = False
+    trace.keep.append(x)
+    return trace.capture(Captured(("constant", id(x)), "captured", "int", constant=x))
 
 
 def _numpy_scalar(x: Any) -> bool | int | float | None:

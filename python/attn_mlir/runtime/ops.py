@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from attn_mlir.errors import UnsupportedError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime import programs
 from attn_mlir.runtime.compute import (
     as_dtype_of,
@@ -33,7 +33,20 @@ from attn_mlir.runtime.vmap import loop_over_batch
 
 __all__ = ["backward", "backward2", "forward", "tangent"]
 
+MAX_LENGTH = 2**31
+
 forward, backward, backward2, tangent = (OPERATORS[name] for name in ("forward", "backward", "backward2", "tangent"))
+
+
+def run_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
+    """See `compute_forward`. A packaged graph may be given shapes that nobody has looked at."""
+    shapes = tuple(q.shape), tuple(k.shape), tuple(v.shape)
+    (b, _, _, dim), (kb, _, keys, key_dim), (vb, _, values, _) = shapes
+    if (b, b, keys, dim) != (kb, vb, values, key_dim):
+        raise ArgumentError(f"q, k and v have shapes {list(shapes[0])}, {list(shapes[1])} and {list(shapes[2])}, which do not go together")
+    if max(map(max, shapes)) >= MAX_LENGTH:
+        raise ArgumentError(f"q, k or v has a dimension of {max(map(max, shapes))} elements; the limit is {MAX_LENGTH - 1}")
+    return compute_forward(q, k, v, *rest)
 
 
 def run_backward2(
@@ -161,7 +174,6 @@ def setup_backward2(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> 
 
 
 setup_tangent = setup_backward2
-run_forward, fake_forward = compute_forward, empty_forward
-run_backward = compute_backward
+run_backward, fake_forward = compute_backward, empty_forward
 differentiate_backward2, differentiate_tangent = no_third_derivative, no_mixed_derivative
 batch_forward, batch_backward, batch_backward2, batch_tangent = map(loop_over_batch, (forward, backward, backward2, tangent))
