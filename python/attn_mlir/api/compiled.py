@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
+from attn_mlir import driver
 from attn_mlir.api.graphs import run_graph, symbol, traced
+from attn_mlir.api.inputs import device_type
 from attn_mlir.backends import tensors_of
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 
 _POSITION = ("b", "h", "q_idx")
 _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
@@ -32,7 +34,7 @@ def attention_in_graph(
     device: str | None = None,
 ) -> Any:
     """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row."""
-    check_device_in_graph(device, q, "the attention")
+    emulation = emulation_in_graph(device, q)
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     element = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -67,7 +69,7 @@ def attention_in_graph(
         if return_lse and "lse" not in outputs:
             outputs.append("lse")
         lines = ["\n".join(words) for words in (names, states, outputs)]
-        results = traced(q, k, v, pieces, *lines, scale, layout, return_lse, return_states, deterministic)
+        results = traced(q, k, v, pieces, *lines, scale, layout, return_lse, return_states, deterministic, emulation)
         return tuple(results), tuple(outputs)
 
     if layout == "bshd":
@@ -81,20 +83,26 @@ def attention_in_graph(
     return (*wanted, states) if return_states else wanted
 
 
-def check_device_in_graph(device: str | None, q: torch.Tensor, function: str) -> None:
-    """Checks that q is on the device that was asked for, in a call of `function` inside torch.compile."""
+def emulation_in_graph(device: str | None, q: torch.Tensor) -> str:
+    """The name of the device that was asked for where it takes tensors of another type, as emulations do; else nothing.
+
+    Raises ArgumentError where q is not on the device.
+    """
     if device is None:
-        return
-    if _takes_other_tensors(device):
-        raise UnsupportedError(f"device={device!r} is not there inside torch.compile yet: call {function} outside of it")
-    if device.partition(":")[0] != q.device.type:
-        raise ArgumentError(f"q is on {q.device.type}, but device={device!r} was asked for: move q, k and v with .to({device!r})")
+        return ""
+    tensors = _tensors_of(device)
+    if tensors != q.device.type:
+        taken = f"device={device!r} was asked for" if tensors == device else f"device={device!r} takes tensors on {tensors!r}"
+        raise ArgumentError(f"q is on {q.device.type}, but {taken}: move q, k and v with .to({tensors!r})")
+    return "" if tensors == device.partition(":")[0] else device
 
 
 @torch._dynamo.assume_constant_result
-def _takes_other_tensors(device: str) -> bool:
-    """Whether it computes on tensors of another torch device type, as emulations do."""
-    return ":" not in device and tensors_of(device) != device
+def _tensors_of(device: str) -> str:
+    """The torch device type of the tensors that a device takes; the name may have a number."""
+    name = device_type(device) or ""
+    driver.compiler_for(name)
+    return tensors_of(name)
 
 
 def arity(function: Callable[..., Any], choices: Sequence[int]) -> int:

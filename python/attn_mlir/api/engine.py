@@ -12,7 +12,6 @@ from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_online
 from attn_mlir.api.engine_arguments import (
     captures_with,
-    check_device,
     check_external,
     check_support,
     compare_written,
@@ -20,6 +19,7 @@ from attn_mlir.api.engine_arguments import (
     device_of,
     has_backward,
     mask_of,
+    target_of,
     working_dtypes,
 )
 from attn_mlir.api.execute import execute, forward_in_graph, needing_gradient, ops, program_of, stage_of, stages_of
@@ -33,6 +33,7 @@ from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.online import OnlineProgram, trace_online
+from attn_mlir.runtime.programs import served_by
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -121,7 +122,7 @@ class AttentionEngine:
         self._shapes.check(problem, q.dtype)
         self._check_mask(block_mask, problem)
         named = check_custom(self._custom.input_tensors, custom, problem)
-        check_device("AttentionEngine", self._device, problem)
+        target = target_of("AttentionEngine", self._device, problem)
         self._dtypes = tuple(tensor.dtype for tensor in custom)
         entry, captures = self._program(problem, named)
         if needing_gradient((q, k, v, *captures)):
@@ -134,8 +135,8 @@ class AttentionEngine:
                 return (o, dict(zip(self._outputs, results, strict=True))) if return_rowscales else o
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if self._tuning is not None:
-            entry = self._tuning.entry(entry, q, k, v, captures, "bshd", problem.device_type, self._deterministic)
-        results = execute(entry, problem, q, k, v, captures, "bshd", problem.device_type, self._deterministic)
+            entry = self._tuning.entry(entry, q, k, v, captures, "bshd", target, self._deterministic)
+        results = execute(entry, problem, q, k, v, captures, "bshd", target, self._deterministic)
         o = results[0].transpose(1, 2)
         return (o, dict(zip(self._outputs, results[1:], strict=True))) if return_rowscales else o
 
@@ -144,6 +145,7 @@ class AttentionEngine:
         problem = problem_of(q, k, v, "bshd")
         self._shapes.check(problem, q.dtype)
         check_custom(self._custom.input_tensors, custom, problem)
+        target_of("AttentionEngine", self._device, problem)
         leaves = [read() for read in self._accessors if read is not None]
         backward = torch.is_grad_enabled() and any([isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, *custom, *leaves)])
         name, sources = self._graph_program(q.device.type, backward, *[t.dtype for t in custom])
@@ -173,11 +175,12 @@ class AttentionEngine:
                     f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of custom_fwd_inputs"
                 )
             sources.append((kind, names.index(at) if kind == "custom" else int(at), captured.kind, program.argument(3 + number)))
-        return program.name, tuple(sources)
+        emulation = self._device.emulation
+        return (served_by(program, emulation) if emulation else program).name, tuple(sources)
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""
-        return stages_of(self._find(self._dtypes, None)[0], self._device or "cpu")
+        return stages_of(self._find(self._dtypes, None)[0], self._device.name or "cpu")
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""

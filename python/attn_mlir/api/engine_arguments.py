@@ -1,5 +1,6 @@
 """Arguments of engines: their checks, what they stand for, and what the author of an OnlineFunc wrote for the backward pass."""
 
+import dataclasses
 import itertools
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.api.custom_io import CustomIO
 from attn_mlir.api.inputs import Problem, device_type
 from attn_mlir.api.online_func import OnlineFunc, writes_backward
+from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, CompileError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.captures import Scan
@@ -75,10 +77,14 @@ def captures_with(custom: Mapping[str, torch.Tensor], entry: Entry, scan: Scan) 
     return captures
 
 
-def check_device(engine: str, device: str | None, problem: Problem) -> None:
-    """Checks that the tensors of a call are on the device that an engine was made for; None: on any."""
-    if device not in (None, problem.device_type):
-        raise ArgumentError(f"q is on {problem.device}, but this {engine} was made with device={device!r}")
+def target_of(engine: str, device: "EngineDevice", problem: Problem) -> str:
+    """What computes a call of an engine: the device that it was made for, or that of the tensors, which must fit each other."""
+    if device.name is None:
+        return problem.device_type
+    if device.tensors != problem.device_type:
+        takes = "" if device.tensors == device.name else f", which takes tensors on {device.tensors!r}"
+        raise ArgumentError(f"q is on {problem.device}, but this {engine} was made with device={device.name!r}{takes}")
+    return device.name
 
 
 def check_external(online_func: OnlineFunc, custom: CustomIO) -> None:
@@ -100,12 +106,27 @@ def check_support(backend: Any, kv_shared: Any) -> None:
         raise UnsupportedError("kv_shared=True is not there yet: pass k and v as two tensors; they may be views of the same memory")
 
 
-def device_of(device: Any) -> str | None:
-    """The type of a device that a backend serves; None for None."""
+@dataclasses.dataclass(frozen=True)
+class EngineDevice:
+    """The device that an engine was made for; without a name, that of the tensors of a call."""
+
+    name: str | None
+    tensors: str | None
+    """The torch device type of the tensors that it takes."""
+
+    @property
+    def emulation(self) -> str:
+        """Its name where it takes tensors of another device type than its own, else nothing."""
+        return self.name if self.name is not None and self.tensors != self.name else ""
+
+
+def device_of(device: Any) -> EngineDevice:
+    """The type of a device that a backend serves."""
     name = device_type(device)
-    if name is not None:
-        driver.compiler_for(name)
-    return name
+    if name is None:
+        return EngineDevice(None, None)
+    driver.compiler_for(name)
+    return EngineDevice(name, tensors_of(name))
 
 
 def mask_of(mask_mod: Any, block_mask: Any, extern_block_mask: bool) -> Function | None:

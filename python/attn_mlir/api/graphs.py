@@ -25,6 +25,7 @@ __all__ = [
     "call_program",
     "captures_of",
     "guard",
+    "name_on",
     "numbers_of",
     "run_graph",
     "runner",
@@ -65,11 +66,11 @@ def _device(given: torch.device | None) -> torch.device:
 @torch.library.custom_op("attn_mlir::traced", mutates_args=())
 def traced(
     q: Tensor, k: Tensor, v: Tensor, pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
-    layout: str, lse: bool, return_states: bool, deterministic: bool,
+    layout: str, lse: bool, return_states: bool, deterministic: bool, device: str,
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weight.
 
-    Several names come in lines.
+    Several names come in lines. `device` is one that takes tensors of another type, or empty.
     """
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     results = [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
@@ -129,7 +130,7 @@ def call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]:
 
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
     """The name of the program, and where its captures come from: inputs of the graph, or numbers."""
-    _, _, _, pieces, names, states, _, scale, _, lse, return_states, deterministic = call
+    _, _, _, pieces, names, states, _, scale, _, lse, return_states, deterministic, device = call
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions: dict[str, Any] = {}
     for position, name in enumerate(names.splitlines()):
@@ -141,7 +142,12 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     whole = program.Program(functions["row"], score, mask, query, key, value, form, lse, return_states)
     made = program.trace(whole, problem.inputs, qkv[0].device)
     guard(made, inputs, stand_ins)
-    return programs.register(made, deterministic), captures_of(made, stand_ins, factor)
+    return name_on(programs.register(made, deterministic), device), captures_of(made, stand_ins, factor)
+
+
+def name_on(program: str, device: str) -> str:
+    """The name of the program as `device` computes it, where that is not empty."""
+    return programs.served_by(programs.find(program), device).name if device else program
 
 
 def scale_in_graph(

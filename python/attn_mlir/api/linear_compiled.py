@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
-from attn_mlir.api.compiled import arity, as_tensor, check_device_in_graph
+from attn_mlir.api.compiled import arity, as_tensor, emulation_in_graph
 from attn_mlir.api.graphs import symbol
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
 from attn_mlir.api.linear_inputs import check_segment
@@ -28,7 +28,7 @@ def linear_in_graph(
     segment: int | None = None,
 ) -> Any:
     """What `linear_attention` returns; `inputs` are q, k, v, decay, initial_state and cu_seqlens, `mods` as `api.linear` orders them."""
-    check_device_in_graph(device, inputs[0], "linear_attention")
+    emulation = emulation_in_graph(device, inputs[0])
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     check_segment(segment)
@@ -60,7 +60,7 @@ def linear_in_graph(
             pieces.append(as_tensor(skip_mod(*_places("skip", "bht", q.device)), element))
             names.append("skip")
         lines = ["\n".join(words) for words in (given, names)]
-        results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment)
+        results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment, emulation)
         return tuple([results[i] for i in range(count)])
 
     results = dynamo_bypassing_wrapper(run_linear_graph, body, q, k, v, *further)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from attn_mlir.api.accessors import accessors
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_traced
-from attn_mlir.api.engine_arguments import captures_with, check_device, custom_of, device_of, working_dtypes
+from attn_mlir.api.engine_arguments import captures_with, custom_of, device_of, target_of, working_dtypes
 from attn_mlir.api.execute import forward_in_graph, ops, program_of, stage_of, stages_of
 from attn_mlir.api.linear import arguments, program_of_form, run
 from attn_mlir.api.linear_inputs import check_linear, check_segment
@@ -21,6 +21,7 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.linear import trace_linear
+from attn_mlir.runtime.programs import served_by
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -79,14 +80,14 @@ class LinearAttentionEngine:
         sizes = {**call.problem.sizes, "Hq": call.problem.sizes["H"]}
         problem = dataclasses.replace(call.problem, sizes=sizes)
         named = check_custom(self._custom.input_tensors, custom, problem, "q, k, v and decay", "custom_io")
-        check_device("LinearAttentionEngine", self._device, call.problem)
+        target = target_of("LinearAttentionEngine", self._device, call.problem)
         self._decay = call.decay_form
         dtypes = tuple([tensor.dtype for tensor in custom])
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph(call, named, dtypes)
         self._dtypes = dtypes
         entry, scan = self._find(dtypes, call.problem.device)
-        return run(entry, call, captures_with(named, entry, scan), "bhsd", None, self._tuning)
+        return run(entry, call, captures_with(named, entry, scan), "bhsd", target, self._tuning)
 
     def _in_graph(self, call: Any, named: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...]) -> Any:
         """The same inside torch.compile."""
@@ -112,11 +113,13 @@ class LinearAttentionEngine:
                 raise UnsupportedError(
                     f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of custom_io"
                 )
-        return entry, program.name, tuple(program.argument(i) for i in range(3 + len(entry.traced.captures)))
+        emulation = self._device.emulation
+        name = (served_by(program, emulation) if emulation else program).name
+        return entry, name, tuple(program.argument(i) for i in range(3 + len(entry.traced.captures)))
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""
-        return stages_of(self._find(self._dtypes, None)[0], self._device or "cpu")
+        return stages_of(self._find(self._dtypes, None)[0], self._device.name or "cpu")
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""

@@ -7,7 +7,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from attn_mlir.api.graphs import GraphPiece, call_program, captures_of, guard, numbers_of, runner, scale_in_graph, stand_in, values_of
+from attn_mlir.api.graphs import (
+    GraphPiece,
+    call_program,
+    captures_of,
+    guard,
+    name_on,
+    numbers_of,
+    runner,
+    scale_in_graph,
+    stand_in,
+    values_of,
+)
 from attn_mlir.api.linear import arguments
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
 from attn_mlir.frontend.linear import INPUTS, LinearProgram, trace_linear
@@ -22,11 +33,11 @@ _KEY = "attn_mlir_linear"
 @torch.library.custom_op("attn_mlir::traced_linear", mutates_args=())
 def traced_linear(
     q: Tensor, k: Tensor, v: Tensor, inputs: list[Tensor], given: str, pieces: list[Tensor], names: str, scale: float | None, final: bool,
-    layout: str, segment: int | None,
+    layout: str, segment: int | None, device: str,
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the linear attention whose functions, called `names`, made `pieces`; `given` names the inputs besides q, k and v.
 
-    Several names come in lines. All tensors are [B, H, T, D]; `layout` is that of the memory of o; `segment` see `Traced`.
+    Several names come in lines. All tensors are [B, H, T, D]; `layout` is that of the memory of o; `segment` see `Traced`, `device` see `traced`.
     """
     results = linear.results(q, v, dict(zip(given.splitlines(), inputs, strict=True)), final)
     return compute.empty_results(results, q.device, layout)
@@ -60,7 +71,7 @@ def _linear(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[tor
 
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: LinearCall) -> tuple[Traced, str, list[Any]]:
     """The traced program, its name, and where its captures come from: inputs of the graph, or numbers."""
-    (pieces, names, scale, final), segment = call[5:9], call[10]
+    (pieces, names, scale, final), (segment, device) = call[5:9], call[10:12]
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions = {name: _function(name, GraphPiece([piece], (), stand_ins)) for name, piece in zip(names.splitlines(), pieces, strict=True)}
     form, factor = scale_in_graph(scale, checked.problem.inputs.head_dim, inputs, stand_ins)
@@ -79,7 +90,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
     )
     made = trace_linear(program, checked.problem.inputs, checked.problem.device)
     guard(made, inputs, stand_ins)
-    return made, programs.register(made), captures_of(made, stand_ins, factor)
+    return made, name_on(programs.register(made), device), captures_of(made, stand_ins, factor)
 
 
 def _function(name: str, piece: GraphPiece) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """Ready-made linear attentions, under the argument names that their users know. Tensors are [B, T, H, D].
 
-Each of them is a few lines on top of `linear_attention`, which says what `segment_size` is; a copy is the start of another recurrence.
+Each of them is a few lines on top of `linear_attention`, which says what `segment_size` and `device` are; a copy is the start of another recurrence.
 """
 
 import math
@@ -33,6 +33,7 @@ def mamba2(
     dt_limit: tuple[float, float] = (0.0, math.inf),
     return_final_states: bool = False,
     segment_size: int | None = None,
+    device: str | torch.device | None = None,
 ) -> Any:
     """Mamba-2's SSD, as `mamba_chunk_scan_combined`: S_t = exp(dt_t A) S_(t-1) + dt_t x_t B_t^T, y_t = S_t C_t + D x_t, times silu(z_t).
 
@@ -63,7 +64,7 @@ def mamba2(
     state = None if initial_states is None else initial_states.transpose(2, 3)
     made = linear_attention(
         C, B, x, step, decay_mod=decay_mod, v_mod=v_mod, initial_state=state, output_final_state=return_final_states,
-        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size, skip_mod=_skip_of(D, step.dtype),
+        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size, device=device, skip_mod=_skip_of(D, step.dtype),
     )  # fmt: skip
     y, final = made if return_final_states else (made, None)
     if D is not None and D.dim() == 2:
@@ -84,6 +85,7 @@ def simple_gla(
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
     segment_size: int | None = None,
+    device: str | torch.device | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated retention, as `chunk_simple_gla`: one log decay for each head and step, g [B, T, H], or for each head, g_gamma [H], or both.
 
@@ -101,8 +103,8 @@ def simple_gla(
         def add(x: Any, b: Any, h: Any, t: Any) -> Any:
             return x + rate[h]
 
-        return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size, add)
-    return _pair(q, k, v, g_gamma if g is None else g, scale, initial_state, output_final_state, cu_seqlens, segment_size)
+        return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size, device, add)
+    return _pair(q, k, v, g_gamma if g is None else g, scale, initial_state, output_final_state, cu_seqlens, segment_size, device)
 
 
 def retention_linear(
@@ -114,10 +116,11 @@ def retention_linear(
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
     segment_size: int | None = None,
+    device: str | torch.device | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """RetNet's retention in recurrent form, as `chunk_retention`: head h decays by gamma = 1 - 2^(-5-h). See `simple_gla`."""
     gamma = 1.0 - torch.exp2(-5.0 - _numbers(v))
-    return _pair(q, k, v, gamma.log(), scale, initial_state, output_final_state, cu_seqlens, segment_size)
+    return _pair(q, k, v, gamma.log(), scale, initial_state, output_final_state, cu_seqlens, segment_size, device)
 
 
 def lightning(
@@ -132,6 +135,7 @@ def lightning(
     cu_seqlens: Tensor | None = None,
     slopes: Tensor | None = None,
     segment_size: int | None = None,
+    device: str | torch.device | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Lightning attention, as `chunk_lightning_attn`: head h decays by exp(-slope), slope = 8 h / H (1 - layer_idx / num_layers).
 
@@ -144,7 +148,7 @@ def lightning(
     if slopes is None:
         slopes = 8.0 / max(heads, 1) * (1.0 - layer_idx / num_layers) * _numbers(v)
     check("slopes", slopes, v, (heads,))
-    return _pair(q, k, v, -slopes, scale, initial_state, output_final_state, cu_seqlens, segment_size)
+    return _pair(q, k, v, -slopes, scale, initial_state, output_final_state, cu_seqlens, segment_size, device)
 
 
 def gla(
@@ -157,12 +161,13 @@ def gla(
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
     segment_size: int | None = None,
+    device: str | torch.device | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated linear attention, as `chunk_gla`: one log decay for each key channel, g [B, T, H, K]. See `simple_gla`."""
     if not isinstance(g, Tensor) or g.dim() != 4:
         raise ArgumentError(f"g must be a tensor of shape [B, T, H, K], got {described(g)}; simple_gla takes one for each head and step")
     check("g", g, v, (*sizes_of(v)[:3], sizes_of(k, "k")[3]))
-    return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size)
+    return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size, device)
 
 
 def _skip_of(D: Tensor | None, dtype: torch.dtype) -> Any:
@@ -214,12 +219,13 @@ def _pair(
     output_final_state: bool,
     cu_seqlens: Tensor | None,
     segment_size: int | None,
+    device: str | torch.device | None,
     decay_mod: Any = None,
 ) -> tuple[Tensor, Tensor | None]:
     """(o, final_state or None)."""
     made = linear_attention(
         q, k, v, decay, scale, decay_mod=decay_mod, initial_state=initial_state, output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size,
+        cu_seqlens=cu_seqlens, layout="bshd", segment_size=segment_size, device=device,
     )  # fmt: skip
     return made if output_final_state else (made, None)
 
