@@ -7,6 +7,7 @@ from typing import Any, Never
 import torch
 
 from attn_mlir.api.execute import again, differentiable, execute, stage_of, stages_of
+from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
@@ -51,7 +52,7 @@ class Attention:
     ) -> None:
         if unknown:
             raise unexpected("Attention", unknown)
-        self._functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+        self._functions: tuple[Any, ...] = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
         self._options = (scale, layout, return_lse, return_states, device_type(device))
         self.deterministic = bool(deterministic)
         self._tuning = tuning_of(Wish(tune, tune_file, tune, tune_file))
@@ -85,7 +86,7 @@ class Attention:
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options
-        return _find(self._functions, inputs, scale_form(scale, inputs.head_dim)[0], lse, states, None)
+        return _find(with_function(self._functions), inputs, scale_form(scale, inputs.head_dim)[0], lse, states, None)
 
 
 def attention(
@@ -114,7 +115,7 @@ def attention(
 
     row: row(s) or row(s, b, h, q_idx), from one row of scores to its weights; or to (weights, {"name": row state}).
     score_mod: score_mod(score, b, h, q_idx, kv_idx), the changed score. mask_mod: mask_mod(b, h, q_idx, kv_idx), true
-    where a key is present. scale: what scores are multiplied with first; None means 1/sqrt(D).
+    where a key is present; or a BlockMask, of which its mask_mod is taken. scale: what scores are multiplied with first; None means 1/sqrt(D).
     query_mod, key_mod, value_mod: elementwise changes of q, k, v: f(x) or f(x, b, h, idx, d).
     return_lse: also return the natural logarithm of the sum of exp(score), [B, Hq, Sq], or the row's own "lse".
     return_states: also return a dictionary of the row's states, each [B, Hq, Sq].
@@ -147,6 +148,9 @@ def _execute(
 ) -> tuple[Any, Inputs, str]:
     """The result, and the inputs and the device that it was computed for."""
     problem = check_inputs(q, k, v, layout)
+    if is_block_mask(functions[4]):
+        check_sizes(sizes_of(functions[4]), problem.sizes)
+        functions = with_function(functions)
     target = problem.device_type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device)

@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
 
 from attn_mlir import driver
+from attn_mlir.api.block_mask import BlockMask
+from attn_mlir.api.given_masks import check_sizes, function_of, sizes_of
 from attn_mlir.api.graphs import run_graph, symbol, traced
-from attn_mlir.api.inputs import device_type
+from attn_mlir.api.inputs import LAYOUTS, device_type
 from attn_mlir.backends import tensors_of
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _POSITION = ("b", "h", "q_idx")
 _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
@@ -39,6 +42,8 @@ def attention_in_graph(
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     element = torch.float64 if q.dtype == torch.float64 else torch.float32
     score_mod, mask_mod, row = functions[3:]
+    if isinstance(mask_mod, (BlockMask, FlexBlockMask)):
+        mask_mod = _mask_function(mask_mod, q, k, layout)
     if row is None:
         raise ArgumentError("row must be a function from a row of scores to its weights, got None")
 
@@ -81,6 +86,26 @@ def attention_in_graph(
     states = dict(zip(outputs, results[1:], strict=True))
     wanted = (o, states["lse"]) if return_lse else (o,)
     return (*wanted, states) if return_states else wanted
+
+
+def _mask_function(mask: Any, q: torch.Tensor, k: torch.Tensor, layout: str) -> Callable[..., Any]:
+    """The mask function of a block mask, which must be for tensors of these sizes."""
+    length, heads = LAYOUTS[layout][2], LAYOUTS[layout][1]
+    check_sizes(sizes_of(mask), {"B": q.shape[0], "Hq": q.shape[heads], "Sq": q.shape[length], "Skv": k.shape[length]})
+    if isinstance(mask, FlexBlockMask):
+        _compare_blocks(mask)
+    return mask.mask_mod
+
+
+@torch._dynamo.assume_constant_result
+def _compare_blocks(mask: FlexBlockMask) -> bool:
+    if not hasattr(mask, "mask_mod"):
+        raise UnsupportedError(
+            "this BlockMask is made inside of torch.compile, where nobody can compare its blocks with its mask_mod: "
+            "pass the mask function as mask_mod, or make the BlockMask outside"
+        )
+    function_of(mask)
+    return True
 
 
 def emulation_in_graph(device: str | None, q: torch.Tensor) -> str:

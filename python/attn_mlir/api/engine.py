@@ -23,6 +23,7 @@ from attn_mlir.api.engine_arguments import (
     working_dtypes,
 )
 from attn_mlir.api.execute import execute, forward_in_graph, needing_gradient, ops, program_of, stage_of, stages_of
+from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of
 from attn_mlir.api.inputs import Problem, check_inputs, problem_of
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
@@ -98,7 +99,7 @@ class AttentionEngine:
         self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune_bwd), tune_file_bwd))
         self._deterministic = bool(deterministic)
         self._mask = mask_of(mask_mod, block_mask, extern_block_mask)
-        self._sizes = block_mask.sizes if isinstance(block_mask, BlockMask) else None
+        self._sizes = [sizes_of(given) for given in (mask_mod, block_mask) if is_block_mask(given)]
         self._functions = (query_mod, key_mod, value_mod, score_mod, self._mask, self._online.online_fwd, self._online.online_fwd_epilogue)
         states, outputs = self._online.online_rowscales, self._online.final_rowscales
         self._states = {name: scalar.initial for name, scalar in states.items()}
@@ -146,6 +147,7 @@ class AttentionEngine:
         self._shapes.check(problem, q.dtype)
         check_custom(self._custom.input_tensors, custom, problem)
         target_of("AttentionEngine", self._device, problem)
+        self._check_mask(None, problem)
         leaves = [read() for read in self._accessors if read is not None]
         backward = torch.is_grad_enabled() and any([isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, *custom, *leaves)])
         name, sources = self._graph_program(q.device.type, backward, *[t.dtype for t in custom])
@@ -217,19 +219,10 @@ class AttentionEngine:
 
     def _check_mask(self, block_mask: Any, problem: Problem) -> None:
         """`block_mask` is that of a call; the one given at construction has sizes to hold to."""
-        if block_mask is not None and not (isinstance(block_mask, BlockMask) and block_mask.mask_mod is self._mask):
+        if block_mask is not None and not (is_block_mask(block_mask) and block_mask.mask_mod is self._mask):
             raise UnsupportedError(
                 "a block mask can't be passed with the call yet: make the AttentionEngine with mask_mod=, a function of "
                 "(b, h, q_idx, kv_idx), which may read a tensor, as in pattern[q_idx // 128, kv_idx // 128]"
             )
-        sizes = self._sizes if block_mask is None else block_mask.sizes
-        if sizes is None:
-            return
-        for name, given, key in zip(
-            ("batch size", "number of heads", "length", "length of k"), sizes, ("B", "Hq", "Sq", "Skv"), strict=True
-        ):
-            wanted = problem.sizes[key]
-            if given != wanted and not (given == 1 and key in ("B", "Hq")):
-                raise ArgumentError(
-                    f"block_mask was made for a {name} of {given}, but it is {wanted} in this call; pass the mask function itself instead"
-                )
+        for sizes in self._sizes if block_mask is None else [sizes_of(block_mask)]:
+            check_sizes(sizes, problem.sizes)

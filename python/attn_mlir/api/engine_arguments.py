@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from attn_mlir import driver, testing
-from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.api.custom_io import CustomIO
+from attn_mlir.api.given_masks import function_of, is_block_mask
 from attn_mlir.api.inputs import Problem, device_type
 from attn_mlir.api.online_func import OnlineFunc, writes_backward
 from attn_mlir.backends import tensors_of
@@ -131,7 +131,9 @@ def device_of(device: Any) -> EngineDevice:
 
 def mask_of(mask_mod: Any, block_mask: Any, extern_block_mask: bool) -> Function | None:
     """The mask function, under whichever name it came."""
-    function = block_mask.mask_mod if isinstance(block_mask, BlockMask) else block_mask
+    if is_block_mask(mask_mod):
+        mask_mod = function_of(mask_mod)
+    function = function_of(block_mask) if is_block_mask(block_mask) else block_mask
     if isinstance(block_mask, torch.Tensor):
         raise UnsupportedError("block_mask as a tensor is not there yet: pass the mask function, or create_block_mask(mask, B, H, Sq, Skv)")
     if mask_mod is not None and function is not None and function is not mask_mod:

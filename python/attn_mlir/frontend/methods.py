@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.frontend import activations, helps, inverse, ops, reductions, scope, special, unknown, vocabulary
+from attn_mlir.frontend import activations, creation, helps, inverse, ops, reductions, scope, special, unknown, vocabulary
 from attn_mlir.frontend.node import Kind
 from attn_mlir.frontend.sizes import kv_len
 from attn_mlir.frontend.values import Value, lift, value, wrap
@@ -116,6 +116,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 METHODS: Mapping[str, Callable[..., Any]] = {
     **FUNCTIONS,
+    **creation.METHODS,
     "to": to, "type": to, "type_as": to, "get_reduce": reductions.get_reduce, "item": _item, "tolist": _item,
     "float": lambda x: to(x, torch.float32), "double": lambda x: to(x, torch.float32), "half": lambda x: to(x, torch.float32),
     "bfloat16": lambda x: to(x, torch.float32), "int": lambda x: to(x, torch.int64), "long": lambda x: to(x, torch.int64),

@@ -1,0 +1,122 @@
+"""Block masks, ours or FlexAttention's, where a mask function is taken: their mask_mod, if it says what their blocks say."""
+
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from attn_mlir.api.block_mask import BlockMask
+from attn_mlir.errors import ArgumentError
+
+_FLEX = "torch.nn.attention.flex_attention"
+_WHOLE = 1 << 30
+"""The block size of masks that FlexAttention makes where it is given none; they fit any length."""
+_SAMPLES = 1 << 21
+_NAMES = (("batch size", "B"), ("number of heads", "Hq"), ("length", "Sq"), ("length of k", "Skv"))
+_compared: "weakref.WeakKeyDictionary[Any, tuple[Any, ...]]" = weakref.WeakKeyDictionary()
+
+
+def is_block_mask(mask: Any) -> bool:
+    """Whether this is no function but a mask with sizes."""
+    if mask is None or type(mask) is FunctionType:
+        return False
+    return isinstance(mask, BlockMask) or (_FLEX in sys.modules and isinstance(mask, sys.modules[_FLEX].BlockMask))
+
+
+def function_of(mask: Any) -> Callable[..., Any]:
+    """The mask function of a block mask. Raises ArgumentError where the blocks say something else."""
+    if isinstance(mask, BlockMask):
+        return mask.mask_mod
+    function = mask.mask_mod
+    if function is getattr(sys.modules[_FLEX], "_sliced_mask_mod_error", None):
+        raise ArgumentError(
+            "this BlockMask is a slice of another, which has no mask_mod of its own: pass a mask function for these positions, "
+            "as in lambda b, h, q_idx, kv_idx: whole.mask_mod(b, h, q_idx + offset, kv_idx)"
+        )
+    key = (function, *[(tensor, tensor._version) for tensor in _tables(mask) if not tensor.is_inference()])
+    known = _compared.get(mask)
+    if known is None or len(known) != len(key) or not all(_same(a, b) for a, b in zip(known, key, strict=True)):
+        with _disable_current_modes():  # the blocks are real also where a graph is made of tensors without data
+            _compare(mask, function)
+        _compared[mask] = key
+    return function
+
+
+def with_function(functions: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The functions of an attention, with the mask function in place of a block mask."""
+    return (*functions[:4], function_of(functions[4]), functions[5]) if is_block_mask(functions[4]) else functions
+
+
+def sizes_of(mask: Any) -> tuple[int, ...] | None:
+    """For how many batches, heads, queries and keys a block mask is; 1 batch or head: for any number. None: for all sizes."""
+    if isinstance(mask, BlockMask):
+        return mask.sizes
+    if tuple(mask.BLOCK_SIZE) == (_WHOLE, _WHOLE):
+        return None
+    shape = (*mask.kv_num_blocks.shape[:-1], *mask.seq_lengths)
+    return (*(1 for _ in range(4 - len(shape))), *shape)
+
+
+def check_sizes(given: tuple[int, ...] | None, sizes: Mapping[str, int]) -> None:
+    """Checks that a block mask was made for a call of these sizes. Raises ArgumentError."""
+    if given is None:
+        return
+    for (name, key), size in zip(_NAMES, given, strict=True):
+        wanted = sizes[key]
+        if size != wanted and not (size == 1 and key in ("B", "Hq")):
+            raise ArgumentError(
+                f"block_mask was made for a {name} of {size}, but it is {wanted} in this call; pass the mask function itself instead"
+            )
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, tuple) and a[0] is b[0] and a[1] == b[1])
+
+
+def _tables(mask: Any) -> list[torch.Tensor]:
+    names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+    return [table for name in names if (table := getattr(mask, name)) is not None]
+
+
+def _compare(mask: Any, function: Callable[..., Any]) -> None:
+    """Evaluates the mask function at the corners and in the middle of each block: blocks left out keep nothing there, full ones all."""
+    tables = _tables(mask)
+    if tuple(mask.BLOCK_SIZE) == (_WHOLE, _WHOLE):
+        return
+    some, full = _blocks(*tables[:2]), _blocks(*tables[2:]) if len(tables) == 4 else torch.zeros_like(tables[1], dtype=torch.bool)
+    some, full = (blocks.reshape((1,) * (4 - blocks.dim()) + tuple(blocks.shape)) for blocks in (some | full, full))
+    where = torch.nonzero(~some | full)
+    where = where[(where[:, 2:] * where.new_tensor(mask.BLOCK_SIZE) < where.new_tensor(mask.seq_lengths)).all(-1)]
+    if where.shape[0] > _SAMPLES // 5:
+        where = where[:: -(-where.shape[0] * 5 // _SAMPLES)]
+    b, h, q_block, k_block = where.unsqueeze(1).expand(-1, 5, -1).unbind(-1)
+    parts = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.5, 0.5]], device=where.device)
+    places = []
+    for blocks, size, length, part in zip((q_block, k_block), mask.BLOCK_SIZE, mask.seq_lengths, parts.unbind(-1), strict=True):
+        places.append((blocks * size + (part * (size - 1)).long()).clamp(max=length - 1))
+    kept = _evaluate(function, [x.flatten() for x in (b, h, *places)])
+    wanted = full[tuple(where.unbind(-1))].unsqueeze(1).expand(-1, 5).flatten()
+    if not torch.equal(kept, wanted):
+        raise ArgumentError(
+            "the blocks of this BlockMask are not those that its mask_mod keeps, as of one made by from_kv_blocks or changed after slicing: "
+            "pass a mask function, which may read a tensor, as in lambda b, h, q_idx, kv_idx: pattern[q_idx // 128, kv_idx // 128]"
+        )
+
+
+def _blocks(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Which blocks a table lists: the first ones of each row of `indices`."""
+    listed = torch.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
+    return torch.zeros(indices.shape, dtype=torch.int32, device=indices.device).scatter_add(-1, indices.long(), listed.int()) > 0
+
+
+def _evaluate(function: Callable[..., Any], indices: list[torch.Tensor]) -> torch.Tensor:
+    if not indices[0].numel():
+        return indices[0].bool()
+    try:
+        return torch.vmap(function)(*indices).bool()
+    except Exception as error:
+        raise ArgumentError(f"the mask_mod of this BlockMask cannot be compared with its blocks: it raised {error!r}") from error
