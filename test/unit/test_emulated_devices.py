@@ -23,7 +23,7 @@ def check(call: Callable[..., Any], given: list[torch.Tensor], device: str = EMU
         leaves = [tensor.clone().requires_grad_(gradients) for tensor in given]
         results = call(name, *leaves)
         results = [result for result in (results if isinstance(results, tuple) else (results,)) if result is not None]
-        derived = torch.autograd.grad(sum(result.float().square().sum() for result in results), leaves) if gradients else []
+        derived = torch.autograd.grad(torch.stack([result.float().square().sum() for result in results]).sum(), leaves) if gradients else []
         made.append([*results, *derived])
     for got, wanted in zip(*made, strict=True):
         torch.testing.assert_close(got.float(), wanted.float(), rtol=0.03, atol=0.03 * float(wanted.detach().abs().max()))
@@ -50,29 +50,28 @@ def test_linear_attention_engine(device: str) -> None:
     check(call, tensors(*[(1, 2, 17, 16)] * 3, (1, 2, 17)), device, gradients=device == EMULATED)
 
 
-def mamba2(device: str, *x: torch.Tensor) -> Any:
-    return attn_mlir.mamba2(x[2], x[3].float().square(), -x[4].float().exp(), x[0], x[1], D=x[4], dt_softplus=True, device=device)
+def mamba2(device: str, q: Any, k: Any, v: Any, g: Any, a: Any) -> Any:
+    return attn_mlir.mamba2(v, g.float().square(), -a.float().exp(), q, k, D=a, dt_softplus=True, device=device)
 
 
-def simple_gla(device: str, *x: torch.Tensor) -> Any:
-    return attn_mlir.simple_gla(*x[:3], -x[3].float().square(), x[4].float().square().neg(), output_final_state=True, device=device)
+def simple_gla(device: str, q: Any, k: Any, v: Any, g: Any, a: Any) -> Any:
+    return attn_mlir.simple_gla(q, k, v, -g.float().square(), -a.float().square(), output_final_state=True, device=device)
 
 
-def gla(device: str, *x: torch.Tensor) -> Any:
-    return attn_mlir.gla(*x[:3], -(x[0].float() * x[3].float()[..., None] * x[4].float()[:, None]).square(), device=device)
+def gla(device: str, q: Any, k: Any, v: Any, g: Any, a: Any) -> Any:
+    return attn_mlir.gla(q, k, v, -(q.float() * g.float()[..., None] * a.float()[:, None]).square(), device=device)
 
 
-def retention_linear(device: str, *x: torch.Tensor) -> Any:
-    return attn_mlir.retention_linear(*x[:3], device=device)[0] + (x[3].sum() + x[4].sum()) * 0
+def retention_linear(device: str, q: Any, k: Any, v: Any, *_: Any) -> Any:
+    return attn_mlir.retention_linear(q, k, v, device=device)
 
 
-def lightning(device: str, *x: torch.Tensor) -> Any:
-    return attn_mlir.lightning(*x[:3], slopes=x[4].float().square(), device=device)[0] + x[3].sum() * 0
+def lightning(device: str, q: Any, k: Any, v: Any, g: Any, a: Any) -> Any:
+    return attn_mlir.lightning(q, k, v, slopes=a.float().square(), device=device)
 
 
-def step(device: str, *x: torch.Tensor) -> Any:
-    q, k, v = (tensor[:, 0] for tensor in x[:3])
-    return attn_mlir.linear_attention_step(q, k, v, -x[3][:, 0].float().square() - x[4].float().square(), device=device)
+def step(device: str, q: Any, k: Any, v: Any, g: Any, a: Any) -> Any:
+    return attn_mlir.linear_attention_step(q[:, 0], k[:, 0], v[:, 0], -g[:, 0].float().square() - a.float().square(), device=device)
 
 
 @pytest.mark.parametrize("call", [mamba2, simple_gla, gla, retention_linear, lightning, step], ids=lambda call: call.__name__)

@@ -71,7 +71,7 @@ def test_compile_refuses_what_attention_refuses() -> None:
         compiled(q, block_mask[0])
     with pytest.raises(Exception, match="block_mask was made for a length of 150, but it is 100 in this call"):
         compiled(q[:, :, :100], block_mask)
-    with pytest.raises(Exception, match="made inside of torch.compile"):
+    with pytest.raises(Exception, match=r"made inside of torch\.compile"):
         torch.compile(lambda q: attention(q, k, v, mask_mod=create_block_mask(causal, 2, 2, LENGTH, LENGTH, device="cpu")))(q)
 
 
@@ -108,7 +108,8 @@ def test_objects_hold_to_the_sizes_of_a_block_mask() -> None:
         made(q[:, :, :100], k, v)
     metas = tuple(meta_tensor("B", "H", "S", 8, dtype=torch.float32) for _ in range(3))
     turned = [tensor.transpose(1, 2) for tensor in (q, k, v)]
-    for given in ({"block_mask": block_mask}, {"mask_mod": block_mask}):
+    options: list[dict[str, Any]] = [{"block_mask": block_mask}, {"mask_mod": block_mask}]
+    for given in options:
         engine = AttentionEngine(metas, score_mod=lambda s, c, b, h, i, j: s * 8**-0.5, online_func=OnlineSoftmax(), **given)
         assert_near(engine(*turned).transpose(1, 2), wanted)
         assert_near(engine(*turned, block_mask=block_mask).transpose(1, 2), wanted)
@@ -136,9 +137,9 @@ def test_blocks_that_are_not_those_of_the_mask_are_refused() -> None:
     tables = (whole.kv_num_blocks, whole.kv_indices, whole.full_kv_num_blocks, whole.full_kv_indices)
     without = BlockMask.from_kv_blocks(*tables, seq_lengths=(LENGTH, LENGTH))
     narrower = BlockMask.from_kv_blocks(*tables, mask_mod=noop_mask, seq_lengths=(LENGTH, LENGTH))
-    for tensors, mask in ((half, of_second), ((q, k, v), without), ((q, k, v), narrower)):
+    for (first, second, third), mask in ((half, of_second), ((q, k, v), without), ((q, k, v), narrower)):
         with pytest.raises(ArgumentError, match="not those that its mask_mod keeps"):
-            attention(*tensors, mask_mod=mask)
+            attention(first, second, third, mask_mod=mask)
     assert_near(attention(q, k, v, mask_mod=whole), expected(by_batch, q, k, v).nan_to_num(0.0))
     whole.mask_mod = noop_mask  # after it was found to be good
     with pytest.raises(ArgumentError, match="not those that its mask_mod keeps"):

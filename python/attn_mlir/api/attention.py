@@ -7,7 +7,7 @@ from typing import Any, Never
 import torch
 
 from attn_mlir.api.execute import again, differentiable, execute, stage_of, stages_of
-from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
+from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
@@ -36,7 +36,7 @@ class Attention:
         self,
         row: Function = softmax,
         score_mod: Function | None = None,
-        mask_mod: Function | None = None,
+        mask_mod: Mask | None = None,
         scale: float | None = None,
         query_mod: Function | None = None,
         key_mod: Function | None = None,
@@ -95,7 +95,7 @@ def attention(
     v: torch.Tensor,
     row: Function = softmax,
     score_mod: Function | None = None,
-    mask_mod: Function | None = None,
+    mask_mod: Mask | None = None,
     scale: float | None = None,
     query_mod: Function | None = None,
     key_mod: Function | None = None,
@@ -115,7 +115,7 @@ def attention(
 
     row: row(s) or row(s, b, h, q_idx), from one row of scores to its weights; or to (weights, {"name": row state}).
     score_mod: score_mod(score, b, h, q_idx, kv_idx), the changed score. mask_mod: mask_mod(b, h, q_idx, kv_idx), true
-    where a key is present; or a BlockMask, of which its mask_mod is taken. scale: what scores are multiplied with first; None means 1/sqrt(D).
+    where a key is present; or a BlockMask, whose mask_mod is taken. scale: what scores are multiplied with first; None means 1/sqrt(D).
     query_mod, key_mod, value_mod: elementwise changes of q, k, v: f(x) or f(x, b, h, idx, d).
     return_lse: also return the natural logarithm of the sum of exp(score), [B, Hq, Sq], or the row's own "lse".
     return_states: also return a dictionary of the row's states, each [B, Hq, Sq].
@@ -137,7 +137,7 @@ def _execute(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    functions: tuple[Function | None, ...],
+    functions: tuple[Any, ...],
     scale: float | None,
     layout: str,
     return_lse: bool,

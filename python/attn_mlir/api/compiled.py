@@ -28,7 +28,7 @@ def attention_in_graph(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    functions: tuple[Callable[..., Any] | None, ...],
+    functions: tuple[Any, ...],
     scale: float | None,
     layout: str,
     return_lse: bool,

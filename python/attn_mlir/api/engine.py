@@ -7,7 +7,6 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.accessors import accessors
-from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_online
 from attn_mlir.api.engine_arguments import (
@@ -23,7 +22,7 @@ from attn_mlir.api.engine_arguments import (
     working_dtypes,
 )
 from attn_mlir.api.execute import execute, forward_in_graph, needing_gradient, ops, program_of, stage_of, stages_of
-from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of
+from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of
 from attn_mlir.api.inputs import Problem, check_inputs, problem_of
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
@@ -67,8 +66,8 @@ class AttentionEngine:
         qkv_meta: Any,
         custom_fwd_inputs: CustomIO | None = None,
         score_mod: Function | None = None,
-        mask_mod: Function | None = None,
-        block_mask: Function | BlockMask | None = None,
+        mask_mod: Mask | None = None,
+        block_mask: Mask | None = None,
         online_func: OnlineFunc | None = None,
         query_mod: Function | None = None,
         key_mod: Function | None = None,

@@ -4,7 +4,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -12,6 +12,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.errors import ArgumentError
 
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
+
+Mask: TypeAlias = "Callable[..., Any] | BlockMask | FlexBlockMask"
 _FLEX = "torch.nn.attention.flex_attention"
 _WHOLE = 1 << 30
 """The block size of masks that FlexAttention makes where it is given none; they fit any length."""
@@ -102,7 +106,7 @@ def _compare(mask: Any, function: Callable[..., Any]) -> None:
     wanted = full[tuple(where.unbind(-1))].unsqueeze(1).expand(-1, 5).flatten()
     if not torch.equal(kept, wanted):
         raise ArgumentError(
-            "the blocks of this BlockMask are not those that its mask_mod keeps, as of one made by from_kv_blocks or changed after slicing: "
+            "the blocks of this BlockMask are not those that its mask_mod keeps, as of one that from_kv_blocks made, or a slice: "
             "pass a mask function, which may read a tensor, as in lambda b, h, q_idx, kv_idx: pattern[q_idx // 128, kv_idx // 128]"
         )
 

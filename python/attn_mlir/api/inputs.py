@@ -36,6 +36,7 @@ _checked: dict[Any, Problem] = {}
 
 def check_inputs(q: Any, k: Any, v: Any, layout: str) -> Problem:
     """The problem that q, k and v pose. Raises ArgumentError naming the argument that is wrong."""
+    refuse_jit_trace()
     try:
         key = (layout, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout)
         problem = _checked.get(key)
@@ -48,6 +49,12 @@ def check_inputs(q: Any, k: Any, v: Any, layout: str) -> Problem:
                 _checked.clear()
             _checked[key] = problem
     return problem
+
+
+def refuse_jit_trace() -> None:
+    """Refuses torch.jit.trace, which would take what is computed now for a constant. Raises UnsupportedError."""
+    if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        raise UnsupportedError("torch.jit.trace cannot record attention: use torch.export.export, or torch.compile")
 
 
 def scale_form(scale: float | None, head_dim: int) -> tuple[str | float, float]:
@@ -83,7 +90,7 @@ def _number(scale: Any) -> float:
         if isinstance(scale, (torch.Tensor, np.generic, np.ndarray)):
             given += f" of dtype {scale.dtype}"
         if isinstance(scale, (torch.SymInt, torch.SymFloat)):
-            given += ", which torch.export leaves open: pass scale=1.0 and multiply in score_mod, or export with strict=True"
+            given += ", which torch.export leaves open: pass scale=1.0 and multiply in score_mod"
         raise ArgumentError(f"scale must be a number or None, got {given}")
     try:
         return float(number)

@@ -37,7 +37,8 @@ def traced_linear(
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the linear attention whose functions, called `names`, made `pieces`; `given` names the inputs besides q, k and v.
 
-    Several names come in lines. All tensors are [B, H, T, D]; `layout` is that of the memory of o; `segment` see `Traced`, `device` see `traced`.
+    Several names come in lines. All tensors are [B, H, T, D]; `layout` is that of the memory of o; `segment`: see `Traced`,
+    `device`: `traced`.
     """
     results = linear.results(q, v, dict(zip(given.splitlines(), inputs, strict=True)), final)
     return compute.empty_results(results, q.device, layout)

@@ -1,6 +1,7 @@
 """Ready-made linear attentions, under the argument names that their users know. Tensors are [B, T, H, D].
 
-Each of them is a few lines on top of `linear_attention`, which says what `segment_size` and `device` are; a copy is the start of another recurrence.
+Each of them is a few lines on top of `linear_attention`, which says what `segment_size` and `device` are; a copy is the start of
+another recurrence.
 """
 
 import math

@@ -1,6 +1,7 @@
 """What the torch operators of an attention and its derivatives do: `torch.ops.attn_mlir.forward`, `backward`, `backward2`, `tangent`.
 
-`schemas` registers them, and finds their parts here by name: run_forward, fake_forward, setup_forward, differentiate_forward, batch_forward.
+`schemas` registers them, and finds their parts here by name: run_forward, fake_forward, setup_forward, differentiate_forward,
+batch_forward.
 
 They take the name of a traced program (see `programs`), and `wrt`, the arguments that need a derivative, joined by "+".
 q, k and v are [B, H, S, D]; with `layout` "bshd" the memory of their results has that order. Further arguments of the
@@ -10,7 +11,6 @@ program come by kind: tensors, floats and ints. The gradients of a result that h
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
 
 from attn_mlir.errors import ArgumentError, UnsupportedError
