@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
@@ -15,6 +16,7 @@ LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
 ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 MAX_HEAD_DIM = 512
 MAX_LENGTH = 2**31
+_is_traced = torch._C._is_tracing
 _CACHE_LIMIT = 4096
 
 
@@ -53,7 +55,7 @@ def check_inputs(q: Any, k: Any, v: Any, layout: str) -> Problem:
 
 def refuse_jit_trace() -> None:
     """Refuses torch.jit.trace, which would take what is computed now for a constant. Raises UnsupportedError."""
-    if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+    if _is_traced():
         raise UnsupportedError("torch.jit.trace cannot record attention: use torch.export.export, or torch.compile")
 
 
@@ -148,9 +150,8 @@ def check_tensor(name: str, tensor: Any, layout: str) -> None:
         order = "[batch, head, position, dim]" if layout == "bhsd" else "[batch, position, head, dim]"
         raise ArgumentError(f"{name} must have 4 dimensions, {order}, got shape {list(tensor.shape)}")
     check_element(name, tensor)
-    long = [size for size in tensor.shape if size >= MAX_LENGTH] if not torch.compiler.is_compiling() else []
-    if long:
-        raise ArgumentError(f"{name} has a dimension of {long[0]} elements; the limit is {MAX_LENGTH - 1}")
+    if not is_compiling() and max(tensor.shape) >= MAX_LENGTH:
+        raise ArgumentError(f"{name} has a dimension of {max(tensor.shape)} elements; the limit is {MAX_LENGTH - 1}")
 
 
 def check_element(name: str, tensor: torch.Tensor) -> None:
@@ -207,5 +208,5 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
     sizes = {"B": b, "Hq": heads, "Hkv": kv_heads, "Sq": length, "Skv": keys, "D": dim, "Dv": value_dim}
     q = named["q"]
     # Lengths that a graph leaves open are asked nothing that would bound them; head dimensions are always numbers.
-    is_empty = not torch.compiler.is_compiling() and 0 in (b, heads, length, keys)
+    is_empty = not is_compiling() and 0 in (b, heads, length, keys)
     return Problem(Inputs(ELEMENTS[q.dtype], int(dim), int(value_dim)), q.device, sizes, q.device.type, is_empty)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attn_mlir.api.execute import execute, stage_of, stages_of
-from attn_mlir.api.inputs import LAYOUTS, device_type, scale_form
+from attn_mlir.api.inputs import LAYOUTS, device_type, refuse_jit_trace, scale_form
 from attn_mlir.api.linear_inputs import LinearCall, check_flags, check_linear, check_segment
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.errors import ArgumentError
@@ -174,6 +174,7 @@ def _execute(
     segment: int | None,
     tuning: Tuning | None = None,
 ) -> Any:
+    refuse_jit_trace()
     entry, scan = find(mods, _form(call, scale, final, segment), call.problem.device)
     factor = scale_form(scale, call.problem.inputs.head_dim)[1]
     return run(entry, call, entry.captures(scan, factor), layout, device, tuning)

@@ -13,6 +13,7 @@ from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_traced
 from attn_mlir.api.engine_arguments import captures_with, custom_of, device_of, target_of, working_dtypes
 from attn_mlir.api.execute import forward_in_graph, ops, program_of, stage_of, stages_of
+from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear import arguments, program_of_form, run
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
@@ -86,6 +87,7 @@ class LinearAttentionEngine:
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph(call, named, dtypes)
         self._dtypes = dtypes
+        refuse_jit_trace()
         entry, scan = self._find(dtypes, call.problem.device)
         return run(entry, call, captures_with(named, entry, scan), "bhsd", target, self._tuning)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.inputs import ELEMENTS, LAYOUTS, Problem, check_device, check_dtype, check_head_dim, check_tensor, refuse_jit_trace
+from attn_mlir.api.inputs import ELEMENTS, LAYOUTS, Problem, check_device, check_dtype, check_head_dim, check_tensor
 from attn_mlir.backends.segments import UNIT
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
@@ -34,7 +34,6 @@ class LinearCall:
 
 def check_linear(q: Any, k: Any, v: Any, decay: Any, initial_state: Any, cu_seqlens: Any, layout: Any) -> LinearCall:
     """The inputs of a call. Raises ArgumentError naming the argument that is wrong."""
-    refuse_jit_trace()
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
     for name, tensor in (("q", q), ("k", k), ("v", v)):

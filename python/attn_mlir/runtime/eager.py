@@ -13,11 +13,17 @@ from torch import Tensor
 from attn_mlir.runtime import compute, programs
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_modes = torch._C._len_torch_dispatch_stack
 
 
 def applies(values: Sequence[Any]) -> bool:
     """Whether the function may stand for the operator: nobody looks at operators, and no value is of a class of its own."""
-    return not torch._C._len_torch_dispatch_stack() and all(type(value) in _PLAIN for value in values if isinstance(value, Tensor))
+    if _modes():
+        return False
+    for value in values:
+        if type(value) not in _PLAIN and isinstance(value, Tensor):
+            return False
+    return True
 
 
 def forward(
