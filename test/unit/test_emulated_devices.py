@@ -7,9 +7,12 @@ import pytest
 import torch
 
 import attn_mlir
+from amd_tools import needs_clang, needs_host_clang, needs_objdump
 from attn_mlir import ArgumentError, AttentionEngine, LinearAttentionEngine, OnlineSoftmax, attention, masks, meta_tensor
 
+pytestmark = needs_host_clang
 EMULATED = "hip-emulated"
+DEVICES = [EMULATED, pytest.param("hip-interpreted", marks=[needs_clang, needs_objdump])]
 
 
 def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
@@ -29,7 +32,7 @@ def check(call: Callable[..., Any], given: list[torch.Tensor], device: str = EMU
         torch.testing.assert_close(got.float(), wanted.float(), rtol=0.03, atol=0.03 * float(wanted.detach().abs().max()))
 
 
-@pytest.mark.parametrize("device", [EMULATED, "hip-interpreted"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_attention_engine(device: str) -> None:
     def call(device: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         metas = tuple(meta_tensor("B", 2, "S", 16, dtype=torch.bfloat16) for _ in range(3))
@@ -41,7 +44,7 @@ def test_attention_engine(device: str) -> None:
     check(call, tensors(*[(1, 17, 2, 16)] * 3), device, gradients=device == EMULATED)
 
 
-@pytest.mark.parametrize("device", [EMULATED, "hip-interpreted"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_linear_attention_engine(device: str) -> None:
     def call(device: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor) -> Any:
         metas = tuple(meta_tensor("B", 2, "T", 16, dtype=torch.bfloat16) for _ in range(3))
