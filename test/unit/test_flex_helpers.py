@@ -83,7 +83,7 @@ def test_a_mask_and_scores_of_new_tensors() -> None:
     def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         first = h.new_zeros(h.shape)
         one = score.new_ones(()) * score.new_full((), 0.5) + q_idx.new_tensor(0.5) + h.new_ones(size=(), dtype=torch.float32)
-        return score * one + table[b, first, q_idx, kv_idx] + q_idx.new_full((1,), 7.9) + score.new_tensor([2.0])
+        return score * one + torch.ops.aten.index(table, [b, first, q_idx, kv_idx]) + q_idx.new_full((1,), 7.9) + score.new_tensor([2.0])
 
     def plain(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return score * 1.5 + table[b, 0, q_idx, kv_idx] + 9.0  # an integer's new_tensor(0.5) is 0, and its new_full(..., 7.9) 7

@@ -1,4 +1,4 @@
-"""Numbers that a traced value makes, as the methods `new_ones`, `new_zeros`, `new_full`, `new_empty` and `new_tensor` of a tensor do."""
+"""Numbers that a traced value makes, as the methods `new_ones`, `new_zeros`, `new_full`, `new_empty` and `new_tensor` of a tensor do, and `aten.index`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,10 +38,18 @@ def _tensor(x: Any, data: Any, dtype: Any = None, **_: Any) -> Value:
     return made if dtype is None and isinstance(number, (Value, torch.Tensor)) else made.to(value(x).dtype if dtype is None else dtype)
 
 
+def _index(x: Any, indices: Any) -> Any:
+    """`torch.ops.aten.index`, which is `x[indices]` of a captured tensor."""
+    from attn_mlir.frontend import tensors
+
+    return (tensors.capture(x) if isinstance(x, torch.Tensor) else x)[tuple(indices)]
+
+
 METHODS: Mapping[str, Callable[..., Any]] = {
     "new_ones": _filled("new_ones", 1),
     "new_zeros": _filled("new_zeros", 0),
     "new_empty": _filled("new_empty", 0),
     "new_full": _full,
     "new_tensor": _tensor,
+    "index": _index,
 }
