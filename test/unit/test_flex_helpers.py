@@ -108,13 +108,24 @@ def test_objects_hold_to_the_sizes_of_a_block_mask() -> None:
         made(q[:, :, :100], k, v)
     metas = tuple(meta_tensor("B", "H", "S", 8, dtype=torch.float32) for _ in range(3))
     turned = [tensor.transpose(1, 2) for tensor in (q, k, v)]
-    options: list[dict[str, Any]] = [{"block_mask": block_mask}, {"mask_mod": block_mask}]
-    for given in options:
-        engine = AttentionEngine(metas, score_mod=lambda s, c, b, h, i, j: s * 8**-0.5, online_func=OnlineSoftmax(), **given)
+
+    def scaled(s: Any, c: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s * 8**-0.5
+
+    def engine_of(**given: Any) -> AttentionEngine:
+        return AttentionEngine(metas, score_mod=scaled, online_func=OnlineSoftmax(), **given)
+
+    for engine in (engine_of(block_mask=block_mask), engine_of(mask_mod=block_mask)):
         assert_near(engine(*turned).transpose(1, 2), wanted)
         assert_near(engine(*turned, block_mask=block_mask).transpose(1, 2), wanted)
         with pytest.raises(ArgumentError, match="made for a length of 150, but it is 100 in this call"):
             engine(*[tensor[:, :100] for tensor in turned])
+    with torch.no_grad():
+        compiled = torch.compile(engine_of(block_mask=block_mask), fullgraph=True, backend="aot_eager")
+        assert_near(compiled(*turned).transpose(1, 2), wanted)
+        document.copy_(torch.arange(LENGTH) // 30)
+        assert torch.equal(compiled(*turned), engine_of(mask_mod=mask)(*turned))
+        document.copy_(torch.arange(LENGTH) // 40)
     with pytest.raises(ArgumentError, match="is a slice of another"):
         AttentionEngine(metas, online_func=OnlineSoftmax(), block_mask=block_mask[0])
     other = create_block_mask(mask, 3, None, LENGTH, LENGTH, device="cpu")

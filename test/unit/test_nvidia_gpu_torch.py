@@ -57,6 +57,28 @@ class TestTorch:
             for x, y in zip(*(torch.autograd.grad(o.float().sum(), [*given, slopes]) for o in (got, want)), strict=True):
                 torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-3)
 
+    def test_export_and_package(self, tmp_path: Path) -> None:
+        class Model(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.slopes = torch.nn.Parameter(torch.tensor([0.5, 0.25, 0.1, 0.2], device="cuda"))
+
+            def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+                return attention(q, k, v, score_mod=lambda s, b, h, i, j: s + self.slopes[h] * (j - i), mask_mod=causal)
+
+        model, length = Model(), torch.export.Dim("length")
+        with torch.no_grad():
+            for strict in (False, True):
+                exported = torch.export.export(model, tuple(qkv(s=200)), strict=strict, dynamic_shapes=({2: length},) * 3)
+                for s in (200, 300):
+                    given = tuple(qkv(s=s))
+                    assert torch.equal(exported.module()(*given), model(*given))
+            path = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+            package = torch._inductor.aoti_load_package(path)
+            for s in (200, 300):
+                given = tuple(qkv(s=s))
+                assert torch.equal(package(*given), model(*given))
+
     def test_compile_with_sizes(self) -> None:
         q, k, v = qkv(s=100)
         limit = torch.tensor(80, device="cuda")

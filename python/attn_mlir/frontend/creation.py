@@ -1,4 +1,4 @@
-"""Numbers that a traced value makes, as the methods `new_ones`, `new_zeros`, `new_full`, `new_empty` and `new_tensor` of a tensor do, and `aten.index`."""
+"""Numbers that a traced value makes, as `new_ones`, `new_zeros`, `new_full`, `new_empty` and `new_tensor` of a tensor; and `aten.index`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
