@@ -128,7 +128,7 @@ def test_shapes_that_do_not_go_together_are_refused_by_the_operator() -> None:
     q, k, v = qkv()
     name = next(node.args[6] for node in torch.export.export(Model(), (q, k, v)).graph.nodes if "attn_mlir.forward" in str(node.target))
     with pytest.raises(ValueError, match=r"which do not go together"):
-        schemas.OPERATORS["forward"](q, k[:, :, :5], v, None, None, None, name, "", "bhsd")
+        schemas.OPERATORS["forward"](q, k[:, :, :5], v, [], None, None, name, "", "bhsd")
 
 
 _RUN = """

@@ -145,6 +145,16 @@ def test_vmap() -> None:
     assert lse.shape == (3, 1, 2, 4) and torch.equal(o[1], biased(many[1], k, v, slopes))
 
 
+def test_vmap_of_captured_tensors_alone() -> None:
+    q, k, v, slopes = small()
+    many = torch.stack([slopes, -slopes])
+    got = torch.func.vmap(lambda x: biased(q, k, v, x))(many)
+    each = torch.func.vmap(torch.func.grad(lambda x: biased(q, k, v, x).square().sum()))(many)
+    for i in range(2):
+        assert torch.equal(got[i], biased(q, k, v, many[i]))
+        assert torch.equal(each[i], torch.func.grad(lambda x: biased(q, k, v, x).square().sum())(many[i]))
+
+
 def test_hessians() -> None:
     q, k, v, slopes = small()
 

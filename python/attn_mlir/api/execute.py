@@ -78,11 +78,11 @@ def execute(
         elif eager().applies(values):
             results = eager().forward(q, k, v, tensors, floats, ints, program.name, wrt, layout)
         else:
-            results = ops().forward(q, k, v, tensors, floats, ints, program.name, wrt, layout)
+            results = ops().forward(q, k, v, some_tensors(tensors, q), floats, ints, program.name, wrt, layout)
         return results[: 1 + len(program.outputs)]
     if not eager().applies(values):  # torch.export and the like want an operator to look at
         tensors, floats, ints = program.split(captures)
-        return ops().forward(q, k, v, tensors, floats, ints, program.name, "", layout)
+        return ops().forward(q, k, v, some_tensors(tensors, q), floats, ints, program.name, "", layout)
     if captures:
         program.check(captures, problem.sizes, problem.device)
     if problem.is_empty:
@@ -101,7 +101,13 @@ def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequenc
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad:
                 wrt.append(name)
     by_kind = [[value for value, kind in zip(values[3:], kinds, strict=True) if kind == wanted] for wanted in ("tensor", "float", "int")]
+    by_kind[0] = some_tensors(by_kind[0], values[0])
     return torch.ops.attn_mlir.forward(values[0], values[1], values[2], *by_kind, program, "+".join(wrt), layout)
+
+
+def some_tensors(captures: list[Any], q: torch.Tensor) -> list[Any]:
+    """The captured tensors of an operator in a graph, never none: AOTInductor makes None of an empty list. Who has none reads none."""
+    return captures or [q]
 
 
 def again(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool) -> list[Any] | None:

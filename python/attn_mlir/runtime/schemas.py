@@ -12,8 +12,9 @@ import torch
 
 __all__ = ["OPERATORS"]
 
-# AOTInductor hands over an empty list as None, so that lists which may be empty are optional.
-_CAPTURES = "Tensor[]? captures, float[]? floats, SymInt[]? ints"
+# AOTInductor hands over an empty list as None, so that lists which may be empty are optional. That of tensors cannot be: torch.vmap does
+# not look into an optional list. Graphs give it q where nothing is captured, which nobody reads (`api.execute.some_tensors`).
+_CAPTURES = "Tensor[] captures, float[]? floats, SymInt[]? ints"
 _PROGRAM = "str program, str wrt, str layout"
 _SCHEMAS = {
     "forward": f"(Tensor q, Tensor k, Tensor v, {_CAPTURES}, {_PROGRAM}) -> Tensor[]",
