@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.dialects.attn.pieces import outputs_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.cost import bytes_of, traffic, work
-from attn_mlir.passes.derivation import Derivation, DerivationError, Row, accumulator_limit, derive, read_row
+from attn_mlir.passes.derivation import Derivation, DerivationError, Row, accumulator_limit, derive, is_narrow, read_row
 from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import Graph, Node, text
 from attn_mlir.passes.derivation.plan import OUTPUT
@@ -50,7 +50,7 @@ def _attention(op: ir.Operation, max_accumulators: int) -> Iterator[str]:
         row = read_row(row_piece)
         outputs, sources = _output_names(op), _sources(op)
         yield from _row(row, outputs[row.o_count :], sources)
-        derivation = derive(row, accumulator_limit(op, max_accumulators))
+        derivation = derive(row, accumulator_limit(op, max_accumulators), is_narrow(op))
     except DerivationError as error:
         yield f"no online form: {error}"
         return
@@ -109,6 +109,8 @@ def _decisions(derivation: Derivation, row: Row, sources: Sequence[str]) -> Iter
         yield f"  {name}: {decision.method}, {decision.detail}"
     states = ", ".join(derivation.program.names) or "none"
     yield f"  sweeps over the keys: {plan.sweeps}; state per row: {states}; accumulators: {len(plan.accumulators)}"
+    if derivation.choice:
+        yield f"  range: {derivation.choice}"
 
 
 def _sum_name(row: Row, number: int, sources: Sequence[str]) -> str:

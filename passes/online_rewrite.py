@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.derivation import DerivationError, accumulator_limit, derive, read_row
+from attn_mlir.passes.derivation import DerivationError, accumulator_limit, derive, is_narrow, read_row
 from attn_mlir.passes.derivation.emit import PieceWriter
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
@@ -35,7 +35,7 @@ class OnlineRewrite(Pass):
             return False
         try:
             row = read_row(row_piece)
-            derivation = derive(row, accumulator_limit(attention, self.max_accumulators))
+            derivation = derive(row, accumulator_limit(attention, self.max_accumulators), is_narrow(attention))
         except DerivationError as error:
             row_piece.location.emit_error(f"the row has no online form: {error}")
             return False

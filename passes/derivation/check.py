@@ -99,21 +99,32 @@ def samples(row: Row, seed: int = 0) -> Samples:
     return Samples(scores, values, present, params, tame, more_scores, more_values)
 
 
-def dense(row: Row, data: Samples, scores: Array) -> tuple[dict[int, Array], Array, list[Array]]:
-    """The row program evaluated as it was written: reductions, two columns of every output, and row outputs."""
+def dense(row: Row, data: Samples, scores: Array, dtype: type = np.float64, weights: type | None = None) -> tuple[dict[int, Array], Array, list[Array]]:
+    """The row program evaluated as it was written: reductions, two columns of every output, and row outputs.
+
+    `weights` is the type that weights are rounded to.
+    """
     env: dict[Node, Array] = replace(data, scores=scores).leaves(row) | data.params
     rows = len(scores)
     reductions: dict[int, Array] = {}
     for i, reduction in enumerate(row.reductions):
-        value = Evaluator(env, data.present)(row.graph.reduce(reduction.kind, reduction.value))
+        value = Evaluator(env, data.present, dtype)(row.graph.reduce(reduction.kind, reduction.value))
         env[row.red(i)] = reductions[i] = value
-    evaluator = Evaluator(env, data.present)
-    o = [np.zeros((rows, 2)) for _ in range(row.o_count)]
+    evaluator = Evaluator(env, data.present, dtype)
+    o = [np.zeros((rows, 2), dtype) for _ in range(row.o_count)]
     for weight in row.weights:
-        w = np.where(data.present, np.broadcast_to(evaluator(weight.node), scores.shape), 0)
+        w = rounded(np.where(data.present, np.broadcast_to(evaluator(weight.node), scores.shape), 0), weights)
         with np.errstate(all="ignore"):
             o[weight.output] = o[weight.output] + (w[..., None] * data.source(weight.source)).sum(axis=1)
-    return reductions, np.concatenate(o, axis=1), [np.broadcast_to(Evaluator(env)(n), (rows, 1)) for n in row.outputs]
+    return reductions, np.concatenate(o, axis=1), [np.broadcast_to(Evaluator(env, None, dtype)(n), (rows, 1)) for n in row.outputs]
+
+
+def rounded(weights: Array, to: type | None) -> Array:
+    """Weights as a product with v reads them."""
+    if to is None:
+        return weights
+    with np.errstate(all="ignore"):
+        return weights.astype(to).astype(weights.dtype)
 
 
 @dataclass(eq=False)
@@ -123,6 +134,7 @@ class Simulation:
     program: Program
     data: Samples
     dtype: type = np.float64
+    weights: type | None = None
 
     def run(self) -> tuple[list[Array], list[Array]]:
         """States and accumulators after all sweeps."""
@@ -178,7 +190,7 @@ class Simulation:
         updated = []
         sources = [accumulator.source for accumulator in self.program.plan.accumulators]
         for weight, scale, acc, source in zip(piece.weights, piece.scales, accumulators, sources, strict=False):
-            w = np.where(present, np.broadcast_to(evaluator(weight), present.shape), 0)
+            w = rounded(np.where(present, np.broadcast_to(evaluator(weight), present.shape), 0), self.weights)
             with np.errstate(all="ignore"):
                 updated.append(acc * evaluator(scale) + (w[..., None] * self.data.source(source, keys)).sum(axis=1))
         return new, updated

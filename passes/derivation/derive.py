@@ -1,21 +1,34 @@
 """Row program in, confirmed online program out."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from attn_mlir.mlir import ir
+from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, PLAIN, SCALED, USUAL, WHOLE, Form
 from attn_mlir.passes.derivation.check import Checker, Report
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.plan import OUTPUT, Plan
 from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.ranges import Ranges
 from attn_mlir.passes.derivation.row import Row
+
+_DETAIL = {
+    KEPT: "factors exp(r) stay with their terms, and sums are rescaled",
+    BOUNDED: "factors exp(r) stay with their terms as far as they are below 1, and sums are rescaled",
+    WHOLE: "factors that are known before the sum stay with their terms",
+    SCALED: "weights are divided by a power of two near the largest of the row",
+}
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """A program and the check that confirmed it."""
+    """A program and the check that confirmed it; `choice` says what the range of its types asked for, and why."""
 
     program: Program
     report: Report
+    choice: str = ""
 
 
 def accumulator_limit(attention: ir.Operation, wanted: int) -> int:
@@ -25,24 +38,86 @@ def accumulator_limit(attention: ir.Operation, wanted: int) -> int:
     left would be the rounding; one more sweep has weights that are final before they are rounded. Tangents are worth the
     rounding: sum e s' v - mean(s') sum e v cancels only where s' is nearly the same for all keys.
     """
-    element = ir.RankedTensorType(attention.operands[0].type).element_type
-    return 1 if isinstance(element, (ir.F16Type, ir.BF16Type)) else wanted
+    return 1 if isinstance(_element(attention), (ir.F16Type, ir.BF16Type)) else wanted
 
 
-def derive(row: Row, max_accumulators: int = 2) -> Derivation:
-    """The online program with the fewest sweeps that the numeric check confirms.
+def is_narrow(attention: ir.Operation) -> bool:
+    """Whether weights are rounded to a type of less range than f32."""
+    return isinstance(_element(attention), ir.F16Type)
 
-    Whatever the check rejects is computed one sweep later, from values that are final by then.
+
+def _element(attention: ir.Operation) -> ir.Type:
+    return ir.RankedTensorType(attention.operands[0].type).element_type
+
+
+def derive(row: Row, max_accumulators: int = 2, narrow: bool = False) -> Derivation:
+    """The online program with the fewest sweeps that the numeric check confirms, and that stays in range where the row as written does.
+
+    With `narrow`, weights are rounded to f16.
     """
-    checker = Checker(row)
-    distrusted: frozenset[int] = frozenset()
-    for _ in range(len(row.reductions) + 2):
-        program = Program(Plan(row, max_accumulators, distrusted))
-        report = checker.check(program)
-        if not report.failed:
-            return Derivation(program, report)
-        first = min(report.failed - {OUTPUT}, default=OUTPUT)
-        if first in distrusted:
-            break
-        distrusted |= {first}
-    raise DerivationError("no online form of this row agrees with its dense evaluation on random scores")
+    return _Search(row, max_accumulators, narrow).found()
+
+
+@dataclass(eq=False)
+class _Search:
+    row: Row
+    max_accumulators: int
+    narrow: bool
+    _seen: set[tuple[object, ...]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._checker = Checker(self.row)
+
+    def found(self) -> Derivation:
+        usual = self._confirmed(USUAL, frozenset())
+        self._ranges = [("f32", Ranges(self.row)), *([("f16", Ranges(self.row, np.float16))] if self.narrow else [])]
+        why = self._fails(usual)
+        if not why:
+            return usual
+        for form, distrusted, detail in self._others(usual):
+            try:
+                other = self._confirmed(form, distrusted)
+            except DerivationError:
+                continue
+            if self._new(other) and not self._fails(other):
+                return Derivation(other.program, other.report, f"{detail}, because the usual form {why} where the row as written does not")
+        return Derivation(usual.program, usual.report, f"the usual form {why} for large or small scores, and no other one was found")
+
+    def _confirmed(self, form: Form, distrusted: frozenset[int]) -> Derivation:
+        """Whatever the check rejects is computed one sweep later, from values that are final by then."""
+        for _ in range(len(self.row.reductions) + 2):
+            program = Program(Plan(self.row, self.max_accumulators, distrusted, form))
+            report = self._checker.check(program)
+            if not report.failed:
+                return Derivation(program, report)
+            first = min(report.failed - {OUTPUT}, default=OUTPUT)
+            if first in distrusted:
+                break
+            distrusted |= {first}
+        raise DerivationError("no online form of this row agrees with its dense evaluation on random scores")
+
+    def _fails(self, derivation: Derivation) -> str:
+        for name, ranges in self._ranges:
+            problem = ranges.fails(derivation.program)
+            if problem:
+                return f"{problem} in {name}"
+        return ""
+
+    def _new(self, derivation: Derivation) -> bool:
+        plan = derivation.program.plan
+        key = (plan.sweeps, *[(m.kind, m.weight, m.sweep) for m in plan.moments], *[(a.weight, a.norm) for a in plan.accumulators])
+        new = key not in self._seen
+        self._seen.add(key)
+        return new
+
+    def _others(self, usual: Derivation) -> Iterator[tuple[Form, frozenset[int], str]]:
+        """Other forms, the cheapest first: those of one sweep, then those with one more for the outputs, for what reductions read, for both."""
+        self._new(usual)
+        forms = [Form(exponents) for exponents in (KEPT, BOUNDED)]
+        if self.narrow:
+            forms += [Form(PLAIN, WHOLE), *[Form(exponents, SCALED) for exponents in (PLAIN, KEPT, BOUNDED)]]
+        later = frozenset(i for i in usual.program.plan.decisions if i > OUTPUT and self.row.reductions[i].value.reds)
+        for distrusted in (frozenset(), frozenset({OUTPUT}), later, later | {OUTPUT}):
+            for form in forms if not distrusted else [USUAL, *forms]:
+                said = [_DETAIL[choice] for choice in (form.exponents, form.weights) if choice in _DETAIL]
+                yield form, distrusted, ", and ".join(["one more sweep", *said] if distrusted else said)

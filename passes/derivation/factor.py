@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from attn_mlir.passes.derivation.absorb import BOUNDED, PLAIN, absorbed, vanishes
 from attn_mlir.passes.derivation.expr import Node, text
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.sums import Mono, Sum, exponent_varies, frozen, invariant_powers, mono_product, plus
@@ -21,8 +22,8 @@ class Group:
         return bool(self.shift[0] or self.shift[1])
 
 
-def factorise(nf: Normal, node: Node, names: Mapping[Node, str]) -> list[Group] | str:
-    """The groups of `node`, fewest first found, or the reason why it does not separate."""
+def factorise(nf: Normal, node: Node, names: Mapping[Node, str], exponents: str = PLAIN) -> list[Group] | str:
+    """The groups of `node`, fewest first found, or the reason why it does not separate; `exponents` as in a `Form`."""
     if not node.varies and not node.reds & nf.running:
         return [Group(nf.graph.const(1.0), node, ({}, {}))]
     buckets: dict[tuple[Mono, tuple[object, object]], Sum] = {}
@@ -30,9 +31,10 @@ def factorise(nf: Normal, node: Node, names: Mapping[Node, str]) -> list[Group] 
         halves = nf.split(mono)
         if halves is None:
             return f"{text(nf.node_of_mono(_mixed_part(nf, mono)), names)} does not separate s from the reductions"
-        weight, late, shift = _place_exponents(*halves)
+        weight, late, shift = _place_exponents(*halves) if exponents == PLAIN else (*halves, ((), ()))
         buckets.setdefault((late, shift), {})[weight] = buckets.get((late, shift), {}).get(weight, 0.0) + c
-    return _merged(nf, [_group(nf, late, shift, weights) for (late, shift), weights in buckets.items()])
+    groups = [_group(nf, late, shift, weights, exponents) for (late, shift), weights in buckets.items()]
+    return _merged(nf, groups)
 
 
 def _mixed_part(nf: Normal, mono: Mono) -> Mono:
@@ -56,15 +58,33 @@ def _place_exponents(g: Mono, h: Mono) -> tuple[Mono, Mono, tuple[object, object
     return Mono(g.powers, inner[0], inner[1]), Mono(h.powers, outer[0], outer[1]), (shift[0], shift[1])
 
 
-def _group(nf: Normal, late: Mono, shift: tuple[object, object], weights: Sum) -> Group:
+def _group(nf: Normal, late: Mono, shift: tuple[object, object], weights: Sum, exponents: str) -> Group:
     fixed = invariant_powers(weights)
     inverse = Mono(tuple((n, -p) for n, p in fixed))
     rest = {mono_product(m, inverse): c for m, c in weights.items()}
     factors = set(rest.values())
     scale = factors.pop() if len(factors) == 1 else 1.0
     weight = nf.node_of({m: c / scale for m, c in rest.items()})
+    if exponents != PLAIN and weight.varies:
+        weight, late, shift = _kept(nf, weight, late, exponents == BOUNDED and not vanishes(nf.graph, weight))
     coefficient = nf.node_of_mono(mono_product(late, Mono(fixed)), scale)
     return Group(weight, coefficient, (dict(shift[0]), dict(shift[1])))  # type: ignore[call-overload]
+
+
+def _kept(nf: Normal, weight: Node, late: Mono, bounded: bool) -> tuple[Node, Mono, tuple[object, object]]:
+    """The exponents of `late` in the terms of `weight`; with `bounded` no more of them than makes terms smaller."""
+    g, left, shift = nf.graph, [(), ()], [(), ()]
+    for i, (op, exponent) in enumerate((("math.exp", late.e), ("math.exp2", late.e2))):
+        if not exponent:
+            continue
+        whole = nf.node_of(dict(exponent))
+        inner = exponent
+        if bounded and whole.reds & nf.running:
+            smaller, larger = g.minimum(whole, g.const(0.0)), g.maximum(whole, g.const(0.0))
+            inner, left[i] = ((Mono(((smaller, 1.0),)), 1.0),), ((Mono(((larger, 1.0),)), 1.0),)
+        weight = absorbed(g, weight, op, nf.node_of(dict(inner)))
+        shift[i] = tuple(part for part in inner if part[0].reds & nf.running)
+    return weight, Mono(late.powers, left[0], left[1]), (shift[0], shift[1])
 
 
 def _merged(nf: Normal, groups: list[Group]) -> list[Group]:

@@ -1,8 +1,9 @@
 """Decides how every reduction and the outputs are computed: in which sweep over the keys, from which states."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from attn_mlir.passes.derivation.absorb import SCALED, USUAL, Form
 from attn_mlir.passes.derivation.centre import Centre, CentredMoments, centred_moments
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Node, leaves, text
@@ -11,10 +12,12 @@ from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.signs import Signs
 from attn_mlir.passes.derivation.sums import Sum
-from attn_mlir.passes.derivation.weights import Accumulator, accumulators_of, factorise_weights, verbatim
+from attn_mlir.passes.derivation.weights import Accumulator, accumulators_of, as_written, factorise_weights, verbatim
 
 OUTPUT = -1
 MAX_MOMENTS = 8
+SMALLEST = 2.0**-120
+"""The least number that weights are divided by: its inverse is finite in f32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,7 @@ class Plan:
     row: Row
     max_accumulators: int = 2
     distrusted: frozenset[int] = frozenset()
+    form: Form = USUAL
     moments: list[Moment] = field(default_factory=list)
     decisions: dict[int, Decision] = field(default_factory=dict)
     definitions: dict[int, Node] = field(default_factory=dict)
@@ -118,8 +122,8 @@ class Plan:
     def _factored(self, nf: Normal, value: Node) -> list[Group] | str:
         """A reduction that reads nothing that still moves is taken as its author wrote it."""
         if value.varies and not value.reds & nf.running:
-            return [Group(value, self.row.graph.const(1.0), ({}, {}))]
-        return factorise(nf, value, self.row.names)
+            return [as_written(self.row, value)]
+        return factorise(nf, value, self.row.names, self.form.exponents)
 
     def _sum(self, index: int, sweep: int, groups: list[Group], nf: Normal, why: str) -> str:
         g, reduction = self.row.graph, self.row.reductions[index]
@@ -211,17 +215,33 @@ class Plan:
         sweep = max((d.sweep for d in self.decisions.values()), default=1)
         running = frozenset(i for w in weights for i in w.node.reds if self.decisions[i].sweep == sweep)
         why, reason = "", "the numeric check failed"
-        groups = reason if OUTPUT in self.distrusted else factorise_weights(self.row, self._normal(running), self.max_accumulators)
+        groups = reason if OUTPUT in self.distrusted else self._weights(running)
         if isinstance(groups, str):
             why, sweep = f"; {groups}", sweep + bool(running)
             if OUTPUT not in self.distrusted:
-                groups = factorise_weights(self.row, self._normal(frozenset()), self.max_accumulators)
+                groups = self._weights(frozenset())
             if isinstance(groups, str):
                 groups = verbatim(self.row)
         self.accumulators, self.terms = accumulators_of(self.row, groups)
+        if self.form.weights == SCALED:
+            self.accumulators = [self._scaled(accumulator, sweep) for accumulator in self.accumulators]
         for number, of_weight in enumerate(groups):
             self._decide(OUTPUT - number, sweep, of_weight, None, why)
         self.sweeps = sweep
+
+    def _weights(self, running: frozenset[int]) -> list[list[Group]] | str:
+        return factorise_weights(self.row, self._normal(running), self.max_accumulators, self.form)
+
+    def _scaled(self, accumulator: Accumulator, sweep: int) -> Accumulator:
+        """Weights divided by a power of two near the largest of the row so far, so that they are at most 1."""
+        g = self.row.graph
+        if not accumulator.weight.varies:
+            return accumulator
+        size = g.unary("math.absf", accumulator.weight)
+        known = [m for m in self.moments if (m.kind, m.weight, m.shift, m.centre) == ("max", size, accumulator.shift, None) and m.sweep == sweep]
+        largest = self.state(known[0]) if known else self._add(Moment("max", size, accumulator.shift, sweep, self._free_name("largest")))
+        power = g.unary("math.ceil", g.unary("math.log2", g.maximum(largest, g.const(SMALLEST))))
+        return replace(accumulator, norm=g.unary("math.exp2", power))
 
     def _decide(self, index: int, sweep: int, groups: Sequence[Group], centred: CentredMoments | None, why: str) -> None:
         names = self.row.names

@@ -13,6 +13,7 @@ from attn_mlir.passes.derivation.guards import breaks_identity
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.plan import Moment, Plan, used_states
 from attn_mlir.passes.derivation.sums import Mono, Sum, mono_product, shared_powers
+from attn_mlir.passes.derivation.weights import Accumulator
 
 LOWEST = -3.4028234663852886e38
 LOWEST_DOUBLE = -1.7976931348623157e308
@@ -81,8 +82,19 @@ class Program:
                 new[k] = self._combined(m.kind, self._carried(m, k, old, new), block)
         if sweep < self.plan.sweeps:
             return Step(new, [], [])
-        weights = [self.at(group.weight, new) for group in self.plan.accumulators]
-        return Step(new, weights, [self._scale(group.shift, old, new) for group in self.plan.accumulators])
+        weights = [self._weight(group, new) for group in self.plan.accumulators]
+        return Step(new, weights, [self._accumulator_scale(group, old, new) for group in self.plan.accumulators])
+
+    def _weight(self, group: Accumulator, new: Sequence[Node]) -> Node:
+        weight = self.at(group.weight, new)
+        return weight if group.norm is None else self.graph.mul(weight, self.graph.div(self.graph.const(1.0), self.at(group.norm, new)))
+
+    def _accumulator_scale(self, group: Accumulator, old: Sequence[Node], new: Sequence[Node]) -> Node:
+        scale = self._scale(group.shift, old, new)
+        if group.norm is None:
+            return scale
+        before, after = self.at(group.norm, old), self.at(group.norm, new)
+        return self.graph.mul(scale, self.graph.div(before, after))
 
     def _combined(self, kind: str, x: Node, y: Node) -> Node:
         make: dict[str, Callable[[Node, Node], Node]] = {"sum": self.graph.add, "max": self.graph.maximum, "min": self.graph.minimum}
@@ -163,7 +175,7 @@ class Program:
             known = new + a[len(new) :]
             new.append(self._combined(m.kind, self._carried(m, k, a, known), self._carried(m, k, b, known)))
         groups = self.plan.accumulators
-        return Merge(new, [self._scale(g.shift, a, new) for g in groups], [self._scale(g.shift, b, new) for g in groups])
+        return Merge(new, *[[self._accumulator_scale(g, side, new) for g in groups] for side in (a, b)])
 
     def _carry_parameters(self) -> None:
         """Merging knows no head or position: what it needs of them travels as states, the same on both sides."""
@@ -205,12 +217,18 @@ class Program:
         shared = shared_powers(coefficients)
         inverse = Mono(tuple((n, -p) for n, p in shared))
         inner = g.const(0.0)
+        norms = [self.plan.accumulators[i].norm for i, _ in terms]
+        alone = norms[0] if len(terms) == 1 else None
         for (i, _), c in zip(terms, coefficients, strict=True):
             rest = {mono_product(m, inverse): factor for m, factor in c.items()}
             negative = all(factor < 0 for factor in rest.values())
-            term = g.mul(g.leaf("acc", i), nf.node_of({m: -factor if negative else factor for m, factor in rest.items()}))
+            norm = self.plan.accumulators[i].norm
+            acc = g.leaf("acc", i) if norm is None or alone is not None else g.mul(g.leaf("acc", i), norm)
+            term = g.mul(acc, nf.node_of({m: -factor if negative else factor for m, factor in rest.items()}))
             inner = g.sub(inner, term) if negative else g.add(inner, term)
         above = nf.node_of_mono(Mono(tuple((n, p) for n, p in shared if p > 0)))
+        if alone is not None:
+            above = g.mul(above, alone)
         below = nf.node_of_mono(Mono(tuple((n, -p) for n, p in shared if p < 0)))
         if above.is_const and above.attr == 1.0:
             return g.div(inner, below)

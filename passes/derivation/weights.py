@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attn_mlir.passes.derivation.absorb import USUAL, WHOLE, Form
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.derivation.factor import Group, factorise
 from attn_mlir.passes.derivation.normal import Normal
@@ -12,11 +13,12 @@ from attn_mlir.passes.derivation.sums import Sum
 
 @dataclass(frozen=True, eq=False)
 class Accumulator:
-    """sum_j weight(s_j, r) times row j of `source`; rescaled by exp(shift) (and exp2)."""
+    """sum_j weight(s_j, r) times row j of `source`; rescaled by exp(shift) (and exp2). `norm`, of states, is what weights are divided by."""
 
     weight: Node
     shift: tuple[Sum, Sum]
     source: int
+    norm: Node | None = None
 
     def sums(self, group: Group, source: int) -> bool:
         """Whether this is the sum that a group of a weight of `source` needs."""
@@ -26,7 +28,7 @@ class Accumulator:
 Terms = list[list[tuple[int, Node]]]
 
 
-def factorise_weights(row: Row, nf: Normal, limit: int) -> list[list[Group]] | str:
+def factorise_weights(row: Row, nf: Normal, limit: int, form: Form = USUAL) -> list[list[Group]] | str:
     """The groups of every weight, or why they cannot be accumulated while the reductions of `nf` still move.
 
     The limit holds for what each weight needs of its own: an accumulator that an earlier weight has already costs nothing.
@@ -34,7 +36,7 @@ def factorise_weights(row: Row, nf: Normal, limit: int) -> list[list[Group]] | s
     known: list[Accumulator] = []
     groups: list[list[Group]] = []
     for weight in row.weights:
-        found = [] if _is_zero(weight.node) else factorise(nf, weight.node, row.names)
+        found = [] if _is_zero(weight.node) else _factored(row, nf, weight.node, form)
         if isinstance(found, str):
             return found
         own = [group for group in found if not any(a.sums(group, weight.source) for a in known)]
@@ -45,10 +47,20 @@ def factorise_weights(row: Row, nf: Normal, limit: int) -> list[list[Group]] | s
     return groups
 
 
+def _factored(row: Row, nf: Normal, node: Node, form: Form) -> list[Group] | str:
+    if form.weights == WHOLE and not node.reds & nf.running:
+        return [as_written(row, node)]
+    return factorise(nf, node, row.names, form.exponents)
+
+
+def as_written(row: Row, node: Node) -> Group:
+    """The sum of `node` itself."""
+    return Group(node, row.graph.const(1.0), ({}, {}))
+
+
 def verbatim(row: Row) -> list[list[Group]]:
     """Every weight as its author wrote it."""
-    one = row.graph.const(1.0)
-    return [[] if _is_zero(weight.node) else [Group(weight.node, one, ({}, {}))] for weight in row.weights]
+    return [[] if _is_zero(weight.node) else [as_written(row, weight.node)] for weight in row.weights]
 
 
 def accumulators_of(row: Row, groups: Sequence[Sequence[Group]]) -> tuple[list[Accumulator], Terms]:

@@ -1,0 +1,72 @@
+"""Other representatives of a split: where exp of the reductions goes, into each term or behind the sum.
+
+exp(s - m) - exp(-m) is exp(-m) (exp(s) - 1), and so is its absolute value. Summing |exp(s) - 1| and multiplying at the end is the shortest form, but
+exp(s) overflows where exp(s - m) does not. Kept with its term the factor makes the term what its author wrote, and the sum is rescaled.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_mlir.passes.derivation.evaluate import Evaluator
+from attn_mlir.passes.derivation.expr import FLOAT, Graph, Node, leaves
+
+PLAIN, KEPT, BOUNDED = "plain", "kept", "bounded"
+FACTORED, WHOLE, SCALED = "factored", "whole", "scaled"
+_FAR, _NOTHING = 700.0, 1e-100
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is carried, where several forms are equal over the reals but not in range.
+
+    `exponents`: factors exp(r) of sums are applied at the end (PLAIN), stay with each term, so that the sum is rescaled (KEPT), or do so only as
+    far as they make it smaller, where terms do not vanish with the score (BOUNDED). `weights`: factors that are the same along the row are applied at
+    the end (FACTORED), stay where the author wrote them if they are known by then (WHOLE), or weights are divided by the row's largest (SCALED).
+    """
+
+    exponents: str = PLAIN
+    weights: str = FACTORED
+
+
+USUAL = Form()
+
+
+def absorbed(g: Graph, node: Node, op: str, exponent: Node) -> Node:
+    """`node` times exp (or exp2, by `op`) of `exponent`, which meets the exponents that are in `node` before the exponential."""
+
+    def into(*args: Node) -> Node:
+        return g.node(node.op, *args, attr=node.attr, type=node.type)
+
+    def inside(n: Node) -> Node:
+        return absorbed(g, n, op, exponent)
+
+    if node.is_const and node.attr == 0.0:
+        return node
+    match node.op:
+        case "math.exp" | "math.exp2" if node.op == op:
+            return g.unary(op, g.add(node.args[0], exponent))
+        case "arith.addf" | "arith.subf" | "arith.maximumf" | "arith.minimumf" | "math.absf" | "arith.negf":
+            return into(*map(inside, node.args))
+        case "arith.select":
+            return into(node.args[0], inside(node.args[1]), inside(node.args[2]))
+        case "arith.divf":
+            return into(inside(node.args[0]), node.args[1])
+        case "arith.mulf":
+            first, second = node.args
+            return into(inside(first), second) if _grows(first, op) else into(first, inside(second))
+        case "math.sqrt":
+            return into(absorbed(g, node.args[0], op, g.mul(g.const(2.0), exponent)))
+    return g.mul(node, g.unary(op, exponent))
+
+
+def _grows(node: Node, op: str) -> bool:
+    return node.varies and (node.op == op or any(_grows(a, op) for a in node.args))
+
+
+def vanishes(g: Graph, node: Node) -> bool:
+    """Whether a term is nothing for scores far to one side: whatever brings it into range there does so everywhere."""
+    rng = np.random.default_rng(3)
+    env = {leaf: rng.normal(size=(8, 1)) if leaf.type == FLOAT else np.ones((8, 1), bool) for leaf in sorted(leaves(node)) if not leaf.is_const}
+    far = [np.abs(Evaluator(env | {g.score: np.full((8, 1), s)})(node)) for s in (-_FAR, _FAR)]
+    return any((np.broadcast_to(x, (8, 1)) < _NOTHING).all() for x in far)

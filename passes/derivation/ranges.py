@@ -1,0 +1,98 @@
+"""The check of a derived program in the range of its types: large, small and equal scores, in f32 and with 16-bit weights, against the row as written."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_mlir.passes.derivation.check import BLOCKS, KEYS, Samples, Simulation, dense
+from attn_mlir.passes.derivation.evaluate import Array
+from attn_mlir.passes.derivation.program import Program
+from attn_mlir.passes.derivation.row import Row
+
+_LARGE = (20.0, 100.0, 1e3, 1e4)
+_SMALL = 1e-3
+_TINY = 1e-12
+_FACTOR = 16.0
+_EPSILON = {None: 1e-3, np.float16: 2e-2}
+
+
+def range_samples(row: Row, dtype: type, tiny: bool) -> Samples:
+    """Rows of scores of every size, in blocks that differ in it; `tiny` ones are left out where the type of weights has none."""
+    rng = np.random.default_rng(11)
+    first = np.arange(KEYS) < BLOCKS[0]
+    last = np.arange(KEYS) == KEYS - 1
+    sizes = [_SMALL, *_LARGE, *([_TINY] if tiny else [])]
+    kinds = [size * rng.normal(size=(3, KEYS)) for size in sizes]
+    for size in sizes:
+        kinds += [sign * size * (np.abs(rng.normal(size=(1, KEYS))) + 0.1) for sign in (1, -1)]
+        kinds.append(np.array([[size], [-size]]) * np.ones(KEYS))
+    for size in _LARGE:
+        for there in (first, last, ~first, ~last):
+            kinds += [np.where(there, size, -size)[None], np.where(there, size, 0.0)[None], np.where(there, -size, 0.0)[None]]
+        kinds.append(np.array([[size], [-size]]) * np.linspace(-1, 1, KEYS))
+    scores = np.concatenate([np.zeros((1, KEYS)), *kinds])
+    rows = len(scores)
+    present = np.ones((rows, KEYS), bool)
+    present[2::5] = rng.random((len(present[2::5]), KEYS)) < 0.6
+    present[:, -1] |= ~present.any(axis=1)
+    params = {leaf: _parameter(leaf.type, rng, rows, dtype) for leaf in row.params.leaves}
+    others = [rng.normal(size=scores.shape).astype(dtype) for _ in row.scores[1:]]
+    values = [rng.normal(size=(rows, KEYS, 2)).astype(dtype) for _ in range(1 + max(len(row.weights) - 1, 0))]
+    return Samples(scores.astype(dtype), values[0], present, params, np.ones(rows, bool), others, values[1:])
+
+
+def _parameter(type_: str, rng: np.random.Generator, rows: int, dtype: type) -> Array:
+    drawn = rng.normal(size=(rows, 1))
+    drawn[::2] = np.abs(drawn[::2]) + 0.1
+    return drawn > 0 if type_ == "i1" else drawn.astype(dtype)
+
+
+@dataclass(eq=False)
+class Ranges:
+    """Finds where a program of one row leaves the range of its types though the row as written does not.
+
+    `weights` is the type that weights are rounded to before they meet v: np.float16, or None where it has the range of f32.
+    """
+
+    row: Row
+    weights: type | None = None
+
+    def __post_init__(self) -> None:
+        self._dtype: type = np.float64 if self.row.double else np.float32
+        self._data = range_samples(self.row, self._dtype, self.weights is None)
+        exact = range_samples(self.row, np.float64, self.weights is None)
+        self._exact = self._results(dense(self.row, exact, exact.scores))
+        self._written = self._results(dense(self.row, self._data, self._data.scores, self._dtype, self.weights))
+        positive = dense(self.row, _positive(exact), exact.scores)[1]
+        self._size = [np.abs(positive), *[np.ones((len(positive), 1)) for _ in self.row.outputs]]
+
+    def fails(self, program: Program) -> str:
+        """What is wrong with the first output that is: "overflows" or "loses its digits"; empty where all is well."""
+        simulation = Simulation(program, self._data, self._dtype, self.weights)
+        runs = [simulation.final(*simulation.run())]
+        if program.merge is not None:
+            runs.append(simulation.final(*simulation.run_merged()))
+        for run in runs:
+            for got, exact, written, size in zip(self._results(run), self._exact, self._written, self._size, strict=True):
+                problem = _problem(got, exact, written, size, _EPSILON[self.weights])
+                if problem:
+                    return problem
+        return ""
+
+    def _results(self, found: tuple[dict[int, Array], Array, list[Array]]) -> list[Array]:
+        return [found[1], *found[2]]
+
+
+def _positive(data: Samples) -> Samples:
+    ones = [np.abs(x) for x in (data.values, *data.more_values)]
+    return Samples(data.scores, ones[0], data.present, data.params, data.tame, data.more_scores, ones[1:])
+
+
+def _problem(got: Array, exact: Array, written: Array, size: Array, epsilon: float) -> str:
+    with np.errstate(all="ignore"):
+        usable = np.isfinite(exact) & np.isfinite(written)
+        if (usable & ~np.isfinite(got)).any():
+            return "overflows"
+        allowed = _FACTOR * np.abs(written - exact) + epsilon * np.maximum(np.abs(exact), size)
+        lost = usable & np.isfinite(allowed) & (np.abs(got - exact) > allowed)
+    return "loses its digits" if lost.any() else ""
