@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_mlir.passes.derivation.check import BLOCKS, KEYS, Samples, Simulation, dense
-from attn_mlir.passes.derivation.evaluate import Array
+from attn_mlir.passes.derivation.evaluate import Array, Evaluator
 from attn_mlir.passes.derivation.program import Program
 from attn_mlir.passes.derivation.row import Row
 
@@ -60,11 +60,10 @@ class Ranges:
     def __post_init__(self) -> None:
         self._dtype: type = np.float64 if self.row.double else np.float32
         self._data = range_samples(self.row, self._dtype, self.weights is None)
-        exact = range_samples(self.row, np.float64, self.weights is None)
+        exact = _in(self._data, np.float64)
         self._exact = self._results(dense(self.row, exact, exact.scores))
         self._written = self._results(dense(self.row, self._data, self._data.scores, self._dtype, self.weights))
-        positive = dense(self.row, _positive(exact), exact.scores)[1]
-        self._size = [np.abs(positive), *[np.ones((len(positive), 1)) for _ in self.row.outputs]]
+        self._size = [self._summands(exact), *[np.ones((len(exact.scores), 1)) for _ in self.row.outputs]]
 
     def fails(self, program: Program) -> str:
         """What is wrong with the first output that is: "overflows" or "loses its digits"; empty where all is well."""
@@ -79,13 +78,25 @@ class Ranges:
                     return problem
         return ""
 
+    def _summands(self, data: Samples) -> Array:
+        """The largest sum of |weight| |v| of each row: what errors of o are relative to, where its terms cancel."""
+        env = data.leaves(self.row) | data.params | {self.row.red(i): x for i, x in dense(self.row, data, data.scores)[0].items()}
+        evaluator, total = Evaluator(env, data.present), np.zeros((len(data.scores), 1))
+        for weight in self.row.weights:
+            w = np.where(data.present, np.broadcast_to(np.abs(evaluator(weight.node)), data.scores.shape), 0)
+            with np.errstate(all="ignore"):
+                total = total + (w[..., None] * np.abs(data.source(weight.source))).sum(axis=1).max(axis=1, keepdims=True)
+        return total
+
     def _results(self, found: tuple[dict[int, Array], Array, list[Array]]) -> list[Array]:
         return [found[1], *found[2]]
 
 
-def _positive(data: Samples) -> Samples:
-    ones = [np.abs(x) for x in (data.values, *data.more_values)]
-    return Samples(data.scores, ones[0], data.present, data.params, data.tame, data.more_scores, ones[1:])
+def _in(data: Samples, dtype: type) -> Samples:
+    """The same numbers in another type."""
+    params = {leaf: x if x.dtype == bool else x.astype(dtype) for leaf, x in data.params.items()}
+    more_scores, more_values = ([x.astype(dtype) for x in several] for several in (data.more_scores, data.more_values))
+    return Samples(data.scores.astype(dtype), data.values.astype(dtype), data.present, params, data.tame, more_scores, more_values)
 
 
 def _problem(got: Array, exact: Array, written: Array, size: Array, epsilon: float) -> str:
