@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Evaluator
-from attn_mlir.passes.derivation.expr import FLOAT, Graph, Node, leaves
+from attn_mlir.passes.derivation.expr import FLOAT, Graph, Node, leaves, nodes
 
-PLAIN, KEPT, BOUNDED = "plain", "kept", "bounded"
+PLAIN, KEPT, BOUNDED, OWN = "plain", "kept", "bounded", "own"
 FACTORED, WHOLE, SCALED = "factored", "whole", "scaled"
 _FAR, _NOTHING = 700.0, 1e-100
 
@@ -21,7 +21,8 @@ class Form:
     """What is carried, where several forms are equal over the reals but not in range.
 
     `exponents`: factors exp(r) of sums are applied at the end (PLAIN), stay with each term, so that the sum is rescaled (KEPT), or do so only as
-    far as they make it smaller, where terms do not vanish with the score (BOUNDED). `weights`: factors that are the same along the row are applied at
+    far as they make it smaller, where terms do not vanish with the score (BOUNDED); with OWN, terms exp(A(s)) are shifted by the largest A(s) so
+    far, whatever the row shifts them by. `weights`: factors that are the same along the row are applied at
     the end (FACTORED), stay where the author wrote them if they are known by then (WHOLE), or weights are divided by the row's largest (SCALED).
     """
 
@@ -54,14 +55,22 @@ def absorbed(g: Graph, node: Node, op: str, exponent: Node) -> Node:
             return into(inside(node.args[0]), node.args[1])
         case "arith.mulf":
             first, second = node.args
-            return into(inside(first), second) if _grows(first, op) else into(first, inside(second))
+            other = _holds(second, op, True) or (_holds(second, op) and not _holds(first, op))
+            return into(first, inside(second)) if other and not _holds(first, op, True) else into(inside(first), second)
         case "math.sqrt":
             return into(absorbed(g, node.args[0], op, g.mul(g.const(2.0), exponent)))
     return g.mul(node, g.unary(op, exponent))
 
 
-def _grows(node: Node, op: str) -> bool:
-    return node.varies and (node.op == op or any(_grows(a, op) for a in node.args))
+def _holds(node: Node, op: str, varies: bool = False) -> bool:
+    """Whether an exponential, with `varies` one along the row, is a factor or a term somewhere in `node`."""
+    return any(n.op == op and (n.varies or not varies) for n in nodes(node))
+
+
+def own_exponent(node: Node) -> tuple[str, Node] | None:
+    """The exponential of scores that `node` is a product with, if there is just one: its op and its exponent."""
+    found = [n for n in nodes(node) if n.op in ("math.exp", "math.exp2") and n.varies]
+    return (found[0].op, found[0].args[0]) if len(found) == 1 else None
 
 
 def vanishes(g: Graph, node: Node) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, PLAIN, SCALED, USUAL, WHOLE, Form
+from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, OWN, PLAIN, SCALED, USUAL, WHOLE, Form
 from attn_mlir.passes.derivation.check import Checker, Report
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.plan import OUTPUT, Plan
@@ -17,6 +17,7 @@ from attn_mlir.passes.derivation.row import Row
 _DETAIL = {
     KEPT: "factors exp(r) stay with their terms, and sums are rescaled",
     BOUNDED: "factors exp(r) stay with their terms as far as they are below 1, and sums are rescaled",
+    OWN: "sums of exp are relative to their own largest term",
     WHOLE: "factors that are known before the sum stay with their terms",
     SCALED: "weights are divided by a power of two near the largest of the row",
 }
@@ -113,9 +114,9 @@ class _Search:
     def _others(self, usual: Derivation) -> Iterator[tuple[Form, frozenset[int], str]]:
         """Other forms, the cheapest first: those of one sweep, then those with one more for the outputs, for what reductions read, for both."""
         self._new(usual)
-        forms = [Form(exponents) for exponents in (KEPT, BOUNDED)]
+        forms = [Form(exponents) for exponents in (KEPT, BOUNDED, OWN)]
         if self.narrow:
-            forms += [Form(PLAIN, WHOLE), *[Form(exponents, SCALED) for exponents in (PLAIN, KEPT, BOUNDED)]]
+            forms += [Form(PLAIN, WHOLE), *[Form(exponents, SCALED) for exponents in (PLAIN, KEPT, BOUNDED, OWN)]]
         later = frozenset(i for i in usual.program.plan.decisions if i > OUTPUT and self.row.reductions[i].value.reds)
         for distrusted in (frozenset(), frozenset({OUTPUT}), later, later | {OUTPUT}):
             for form in forms if not distrusted else [USUAL, *forms]:

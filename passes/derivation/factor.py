@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attn_mlir.passes.derivation.absorb import BOUNDED, PLAIN, absorbed, vanishes
+from attn_mlir.passes.derivation.absorb import BOUNDED, OWN, PLAIN, absorbed, vanishes
 from attn_mlir.passes.derivation.expr import Node, text
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.sums import Mono, Sum, exponent_varies, frozen, invariant_powers, mono_product, plus
@@ -65,7 +65,7 @@ def _group(nf: Normal, late: Mono, shift: tuple[object, object], weights: Sum, e
     factors = set(rest.values())
     scale = factors.pop() if len(factors) == 1 else 1.0
     weight = nf.node_of({m: c / scale for m, c in rest.items()})
-    if exponents != PLAIN and weight.varies:
+    if exponents not in (PLAIN, OWN) and weight.varies:
         weight, late, shift = _kept(nf, weight, late, exponents == BOUNDED and not vanishes(nf.graph, weight))
     coefficient = nf.node_of_mono(mono_product(late, Mono(fixed)), scale)
     return Group(weight, coefficient, (dict(shift[0]), dict(shift[1])))  # type: ignore[call-overload]

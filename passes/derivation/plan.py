@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from attn_mlir.passes.derivation.absorb import SCALED, USUAL, Form
+from attn_mlir.passes.derivation.absorb import OWN, SCALED, USUAL, Form, absorbed, own_exponent
 from attn_mlir.passes.derivation.centre import Centre, CentredMoments, centred_moments
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Node, leaves, text
@@ -11,7 +11,7 @@ from attn_mlir.passes.derivation.factor import Group, factorise
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.signs import Signs
-from attn_mlir.passes.derivation.sums import Sum
+from attn_mlir.passes.derivation.sums import Mono, Sum
 from attn_mlir.passes.derivation.weights import Accumulator, accumulators_of, as_written, factorise_weights, verbatim
 
 OUTPUT = -1
@@ -115,6 +115,7 @@ class Plan:
         groups = self._factored(nf, reduction.value)
         if isinstance(groups, str):
             return groups
+        groups = [self._shifted(group, sweep, nf) for group in groups]
         if reduction.kind != "sum":
             return self._extremum(index, sweep, groups, nf, why)
         return self._sum(index, sweep, groups, nf, why)
@@ -222,6 +223,7 @@ class Plan:
                 groups = self._weights(frozenset())
             if isinstance(groups, str):
                 groups = verbatim(self.row)
+        groups = [[self._shifted(group, sweep, self._normal(running)) for group in of_weight] for of_weight in groups]
         self.accumulators, self.terms = accumulators_of(self.row, groups)
         if self.form.weights == SCALED:
             self.accumulators = [self._scaled(accumulator, sweep) for accumulator in self.accumulators]
@@ -231,6 +233,19 @@ class Plan:
 
     def _weights(self, running: frozenset[int]) -> list[list[Group]] | str:
         return factorise_weights(self.row, self._normal(running), self.max_accumulators, self.form)
+
+    def _shifted(self, group: Group, sweep: int, nf: Normal) -> Group:
+        """A sum of exp(A(s)) relative to the largest A(s) so far, where the row's own factor moves with the keys (OWN)."""
+        found = own_exponent(group.weight) if self.form.exponents == OWN and group.coefficient.reds & nf.running else None
+        if found is None or group.weight.reds & nf.running:
+            return group
+        g, (op, exponent) = self.row.graph, found
+        known = [m for m in self.moments if (m.kind, m.weight, m.centre) == ("max", exponent, None) and m.sweep == sweep]
+        alone = Moment("max", exponent, ({}, {}), sweep, self._free_name("largest"))
+        largest = self.state(known[0]) if known else self._add(alone)
+        back: Sum = {Mono(((largest, 1.0),)): -1.0}
+        weight, coefficient = absorbed(g, group.weight, op, g.neg(largest)), absorbed(g, group.coefficient, op, largest)
+        return Group(weight, coefficient, (back, {}) if op == "math.exp" else ({}, back))
 
     def _scaled(self, accumulator: Accumulator, sweep: int) -> Accumulator:
         """Weights divided by a power of two near the largest of the row so far, so that they are at most 1."""
@@ -244,7 +259,7 @@ class Plan:
         return replace(accumulator, norm=g.unary("math.exp2", power))
 
     def _decide(self, index: int, sweep: int, groups: Sequence[Group], centred: CentredMoments | None, why: str) -> None:
-        names = self.row.names
+        names = self.names()
         if why:
             method = "one more sweep"
             detail = f"in sweep {sweep}{why}"
@@ -267,7 +282,7 @@ class Plan:
 def _factor_text(group: Group, plan: Plan) -> str:
     """The rescaling in words of the reductions: exp(-m_new + m_old)."""
     nf = plan._normal(frozenset())
-    parts = [f"{op}(change of {text(nf.node_of(s), plan.row.names)})" for op, s in zip(("exp", "exp2"), group.shift, strict=True) if s]
+    parts = [f"{op}(change of {text(nf.node_of(s), plan.names())})" for op, s in zip(("exp", "exp2"), group.shift, strict=True) if s]
     return " * ".join(parts)
 
 

@@ -13,7 +13,8 @@ _LARGE = (20.0, 100.0, 1e3, 1e4)
 _SMALL = 1e-3
 _TINY = 1e-12
 _FACTOR = 16.0
-_EPSILON = {None: 1e-3, np.float16: 2e-2}
+_EPSILON = {None: 1e-2, np.float16: 2e-2}
+_CANCELLED = 1e-3
 
 
 def range_samples(row: Row, dtype: type, tiny: bool) -> Samples:
@@ -104,6 +105,8 @@ def _problem(got: Array, exact: Array, written: Array, size: Array, epsilon: flo
         usable = np.isfinite(exact) & np.isfinite(written)
         if (usable & ~np.isfinite(got)).any():
             return "overflows"
-        allowed = _FACTOR * np.abs(written - exact) + epsilon * np.maximum(np.abs(exact), size)
-        lost = usable & np.isfinite(allowed) & (np.abs(got - exact) > allowed)
+        largest = np.abs(exact).max(axis=1, keepdims=True)
+        allowed = _FACTOR * np.abs(written - exact) + epsilon * np.maximum(largest, size)
+        # Where terms cancel, what is left of moments and of final weights differs; that is no matter of range.
+        lost = usable & (largest > _CANCELLED * size) & (np.abs(got - exact) > allowed)
     return "loses its digits" if lost.any() else ""

@@ -225,7 +225,7 @@ CASES: dict[str, Case] = {
     "l2": Case(l2, states=1),
     "taylor": Case(taylor, states=1),
     "layer norm": Case(layer_norm, accumulators=2, states=3),
-    "mean-centred softmax": Case(mean_centred, states=3),
+    "mean-centred softmax": Case(mean_centred, states=4),
     "std temperature": Case(std_temperature, sweeps=2, states=3),
     "threshold": Case(threshold, sweeps=2, states=1),
     "threshold normalised": Case(threshold_normalised, sweeps=2, states=2),
