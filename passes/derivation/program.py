@@ -7,6 +7,7 @@ and the "old" states. A "reduce" node reduces over the present keys of the block
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from attn_mlir.passes.derivation.absorb import PLAIN
 from attn_mlir.passes.derivation.centre import moved
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves
 from attn_mlir.passes.derivation.guards import breaks_identity
@@ -213,7 +214,9 @@ class Program:
     def _output(self, terms: Sequence[tuple[int, Node]]) -> Node:
         """sum_k C_k acc_k with the factors that all C_k share applied once, a division as a division."""
         g, nf = self.graph, Normal(self.graph, frozenset(), self.plan.signs)
-        coefficients = [nf.of(coefficient) for _, coefficient in terms]
+        # Exponentials that outputs and their normalisers have in common cancel once the latter are written out.
+        whole = self.plan.form.exponents != PLAIN
+        coefficients = [nf.of(self.plan.define(coefficient) if whole else coefficient) for _, coefficient in terms]
         shared = shared_powers(coefficients)
         inverse = Mono(tuple((n, -p) for n, p in shared))
         inner = g.const(0.0)

@@ -189,7 +189,7 @@ def nested_three(s: V) -> V:
 
 def relu_of_weight(s: V) -> V:
     """A factor that is positive may leave the relu."""
-    return (s / s.exp().sum("l")).most(0.0)
+    return (s / (s.exp().sum("l") + 1.0)).most(0.0)
 
 
 def log_sum_exp(s: V) -> tuple[V, V]:
