@@ -18,6 +18,8 @@ BLOCKS = (2, 4, 5, 6, 9, KEYS)
 EMPTY = (2, 4)
 TOLERANCE, LOOSE = 1e-10, 1e-6
 MIN_ROWS = 6
+ROOM = 64.0
+"""Weights of sums that are rescaled may be this much larger than they say: where a target rescales only now and then."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,12 @@ def dense(row: Row, data: Samples, scores: Array, dtype: type = np.float64, weig
     return reductions, np.concatenate(o, axis=1), [np.broadcast_to(Evaluator(env, None, dtype)(n), (rows, 1)) for n in row.outputs]
 
 
-def rounded(weights: Array, to: type | None) -> Array:
-    """Weights as a product with v reads them."""
+def rounded(weights: Array, to: type | None, room: float = 1.0) -> Array:
+    """Weights as a product with v reads them; those `room` times as large must be in range, too."""
     if to is None:
         return weights
     with np.errstate(all="ignore"):
-        return weights.astype(to).astype(weights.dtype)
+        return np.where(np.isfinite((weights * room).astype(to)), weights.astype(to), np.inf).astype(weights.dtype)
 
 
 @dataclass(eq=False)
@@ -188,11 +190,11 @@ class Simulation:
         evaluator = Evaluator(self._env("old", states) | scores, present, self.dtype)
         new = [evaluator(n) for n in piece.states]
         updated = []
-        sources = [accumulator.source for accumulator in self.program.plan.accumulators]
-        for weight, scale, acc, source in zip(piece.weights, piece.scales, accumulators, sources, strict=False):
-            w = rounded(np.where(present, np.broadcast_to(evaluator(weight), present.shape), 0), self.weights)
+        for weight, scale, acc, of in zip(piece.weights, piece.scales, accumulators, self.program.plan.accumulators, strict=False):
+            room = ROOM if of.shift[0] or of.shift[1] else 1.0
+            w = rounded(np.where(present, np.broadcast_to(evaluator(weight), present.shape), 0), self.weights, room)
             with np.errstate(all="ignore"):
-                updated.append(acc * evaluator(scale) + (w[..., None] * self.data.source(source, keys)).sum(axis=1))
+                updated.append(acc * evaluator(scale) + (w[..., None] * self.data.source(of.source, keys)).sum(axis=1))
         return new, updated
 
     def _merge(self, x: tuple[list[Array], list[Array]], y: tuple[list[Array], list[Array]]) -> tuple[list[Array], list[Array]]:

@@ -9,6 +9,10 @@ from attn_mlir.backends.gpu.passes.scaling import unnamed
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.simplification.folding import number as number_of
+
+ROOM = 6
+"""What weights that have other factors than exponentials may exceed themselves by, as a power of two."""
 
 FREE = "gpu.free"
 """Attribute of the `arith.maximumf` that makes a running maximum in whose place any number near it does."""
@@ -20,6 +24,9 @@ class KeepMax(Pass):
 
     With `lift`, the reference is lower than the maximum by `lift` log 2, so that weights reach from there up to 2^(lift + slack): for
     targets that take small 16-bit numbers as zeros. Kernels where it is so get the attribute `tile.lift`.
+
+    Where f16 weights are more than exponentials below the maximum, times scores say, both together are no more than `ROOM`, so that such factors
+    may reach 65504 / 2^ROOM.
 
     Any number may take the maximum's place when everything that is stored is the same for all of them: weights, sums and accumulators have
     a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are.
@@ -36,11 +43,12 @@ class KeepMax(Pass):
             for number in range(len(list(loops[0].operands)) - 3) if loops else []:
                 maxima = [_maximum(loop, number) for loop in loops]
                 if all(op is not None for op in maxima) and _free(block, loops, number, [op for op in maxima if op is not None]):
-                    if self.lift:
-                        kernel.attributes["tile.lift"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, module.context), self.lift)
+                    slack, lift = (self.slack, self.lift) if all(map(_bounded, loops)) else _with_room(self.slack, self.lift)
+                    if lift:
+                        kernel.attributes["tile.lift"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, module.context), lift)
                     for op in maxima:
                         if op is not None:
-                            _keep(op, self.slack * math.log(2.0), self.lift * math.log(2.0))
+                            _keep(op, slack * math.log(2.0), lift * math.log(2.0))
         return True
 
 
@@ -88,6 +96,36 @@ def _free(block: ir.Block, loops: list[ir.Operation], number: int, maxima: list[
             continue
         return True
     return False
+
+
+def _with_room(slack: int, lift: int) -> tuple[int, int]:
+    """Less of both, so that they are `ROOM` together."""
+    less = min(slack, ROOM // 3 if lift else ROOM)
+    return less, min(lift, ROOM - less)
+
+
+def _bounded(loop: ir.Operation) -> bool:
+    """Whether all weights of f16 are exponentials and nothing else: those of differences to a maximum are at most 1."""
+    rounded = [op for op in find_all(loop, "arith.truncf") if isinstance(op.results[0].type, ir.F16Type)]
+    return all(_is_exponential(op.operands[0]) for op in rounded)
+
+
+def _is_exponential(value: ir.Value) -> bool:
+    if isinstance(value.owner, ir.Block):
+        return False
+    op = value.owner.operation
+    if op.name == "arith.select":
+        return all(_is_exponential(v) or number_of(v) == 0.0 for v in list(op.operands)[1:])
+    if op.name == "tensor.extract":
+        made = op.operands[0].owner
+        return not isinstance(made, ir.Block) and made.operation.name == "tile.map" and _is_exponential(_yielded(op.operands[0]))
+    return op.name in ("math.exp", "math.exp2")
+
+
+def _yielded(tile: ir.Value) -> ir.Value:
+    """What a map yields for one of its results."""
+    region = tile.owner.operation.regions[0].blocks[0]
+    return list(list(region.operations)[-1].operation.operands)[ir.OpResult(tile).result_number]
 
 
 def _keep(op: ir.Operation, slack: float, lift: float) -> None:
