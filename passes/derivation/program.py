@@ -94,8 +94,8 @@ class Program:
         scale = self._scale(group.shift, old, new)
         if group.norm is None:
             return scale
-        before, after = self.at(group.norm, old), self.at(group.norm, new)
-        return self.graph.mul(scale, self.graph.div(before, after))
+        # In this order: the largest weight was rescaled, too, so that the quotient is at most 2, but that of the norms may overflow.
+        return self.graph.div(self.graph.mul(self.at(group.norm, old), scale), self.at(group.norm, new))
 
     def _combined(self, kind: str, x: Node, y: Node) -> Node:
         make: dict[str, Callable[[Node, Node], Node]] = {"sum": self.graph.add, "max": self.graph.maximum, "min": self.graph.minimum}
