@@ -76,6 +76,8 @@ def own_exponent(node: Node) -> tuple[str, Node] | None:
 def vanishes(g: Graph, node: Node) -> bool:
     """Whether a term is nothing for scores far to one side: whatever brings it into range there does so everywhere."""
     rng = np.random.default_rng(3)
-    env = {leaf: rng.normal(size=(8, 1)) if leaf.type == FLOAT else np.ones((8, 1), bool) for leaf in sorted(leaves(node)) if not leaf.is_const}
+    env = {
+        leaf: rng.normal(size=(8, 1)) if leaf.type == FLOAT else np.ones((8, 1), bool) for leaf in sorted(leaves(node)) if not leaf.is_const
+    }
     far = [np.abs(Evaluator(env | {g.score: np.full((8, 1), s)})(node)) for s in (-_FAR, _FAR)]
     return any((np.broadcast_to(x, (8, 1)) < _NOTHING).all() for x in far)

@@ -101,7 +101,9 @@ def samples(row: Row, seed: int = 0) -> Samples:
     return Samples(scores, values, present, params, tame, more_scores, more_values)
 
 
-def dense(row: Row, data: Samples, scores: Array, dtype: type = np.float64, weights: type | None = None) -> tuple[dict[int, Array], Array, list[Array]]:
+def dense(
+    row: Row, data: Samples, scores: Array, dtype: type = np.float64, weights: type | None = None
+) -> tuple[dict[int, Array], Array, list[Array]]:
     """The row program evaluated as it was written: reductions, two columns of every output, and row outputs.
 
     `weights` is the type that weights are rounded to.

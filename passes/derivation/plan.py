@@ -253,7 +253,9 @@ class Plan:
         if not accumulator.weight.varies:
             return accumulator
         size = g.unary("math.absf", accumulator.weight)
-        known = [m for m in self.moments if (m.kind, m.weight, m.shift, m.centre) == ("max", size, accumulator.shift, None) and m.sweep == sweep]
+        known = [
+            m for m in self.moments if (m.kind, m.weight, m.shift, m.centre) == ("max", size, accumulator.shift, None) and m.sweep == sweep
+        ]
         largest = self.state(known[0]) if known else self._add(Moment("max", size, accumulator.shift, sweep, self._free_name("largest")))
         power = g.unary("math.ceil", g.unary("math.log2", g.maximum(largest, g.const(SMALLEST))))
         return replace(accumulator, norm=g.unary("math.exp2", power))

@@ -15,6 +15,7 @@ _TINY = 1e-12
 _FACTOR = 16.0
 _EPSILON = {None: 1e-2, np.float16: 2e-2}
 _CANCELLED, _LEAST = 1e-3, 1e-16
+_MOMENTS = 5e-2, 1e-6
 
 
 def range_samples(row: Row, dtype: type, tiny: bool) -> Samples:
@@ -68,7 +69,7 @@ class Ranges:
 
     def fails(self, program: Program) -> str:
         """What is wrong with the first output that is: "overflows" or "loses its digits"; empty where all is well."""
-        # Moments cancel; that much is known of them, and is no matter of range.
+        # Moments cancel: of small differences nothing may be left, of others the first digits must be.
         moments = any(decision.method.startswith("moments") for decision in program.plan.decisions.values())
         simulation = Simulation(program, self._data, self._dtype, self.weights)
         runs = [simulation.final(*simulation.run())]
@@ -80,7 +81,7 @@ class Ranges:
                     usable = np.isfinite(exact) & np.isfinite(written)
                     if (usable & ~np.isfinite(got)).any():
                         return "overflows"
-                    if not moments and (usable & _lost(got, exact, written, size, _EPSILON[self.weights])).any():
+                    if (usable & _lost(got, exact, written, size, *_MOMENTS if moments else (_EPSILON[self.weights], _LEAST))).any():
                         return "loses its digits"
         return ""
 
@@ -105,8 +106,8 @@ def _in(data: Samples, dtype: type) -> Samples:
     return Samples(data.scores.astype(dtype), data.values.astype(dtype), data.present, params, data.tame, more_scores, more_values)
 
 
-def _lost(got: Array, exact: Array, written: Array, size: Array, epsilon: float) -> Array:
+def _lost(got: Array, exact: Array, written: Array, size: Array, epsilon: float, least: float) -> Array:
     """Where the error is much larger than that of the row as written, in rows whose terms do not cancel."""
     largest = np.abs(exact).max(axis=1, keepdims=True)
     allowed = _FACTOR * np.abs(written - exact) + epsilon * np.maximum(largest, size)
-    return (largest > np.maximum(_CANCELLED * size, _LEAST)) & (np.abs(got - exact) > allowed)
+    return (largest > np.maximum(_CANCELLED * size, least)) & (np.abs(got - exact) > allowed)
