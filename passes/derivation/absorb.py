@@ -1,7 +1,8 @@
 """Other representatives of a split: where exp of the reductions goes, into each term or behind the sum.
 
-exp(s - m) - exp(-m) is exp(-m) (exp(s) - 1), and so is its absolute value. Summing |exp(s) - 1| and multiplying at the end is the shortest form, but
-exp(s) overflows where exp(s - m) does not. Kept with its term the factor makes the term what its author wrote, and the sum is rescaled.
+exp(s - m) - exp(-m) is exp(-m) (exp(s) - 1), and so is its absolute value. Summing |exp(s) - 1| and multiplying at the end is the
+shortest form, but exp(s) overflows where exp(s - m) does not. Kept with its term the factor makes the term what its author wrote, and the
+sum is rescaled.
 """
 
 from dataclasses import dataclass
@@ -20,10 +21,10 @@ _FAR, _NOTHING = 700.0, 1e-100
 class Form:
     """What is carried, where several forms are equal over the reals but not in range.
 
-    `exponents`: factors exp(r) of sums are applied at the end (PLAIN), stay with each term, so that the sum is rescaled (KEPT), or do so only as
-    far as they make it smaller, where terms do not vanish with the score (BOUNDED); with OWN, terms exp(A(s)) are shifted by the largest A(s) so
-    far, whatever the row shifts them by. `weights`: factors that are the same along the row are applied at
-    the end (FACTORED), stay where the author wrote them if they are known by then (WHOLE), or weights are divided by the row's largest (SCALED).
+    `exponents`: factors exp(r) of sums are applied at the end (PLAIN), stay with each term, so that the sum is rescaled (KEPT), or do so
+    only as far as they make it smaller, where terms do not vanish with the score (BOUNDED); with OWN, terms exp(A(s)) are shifted by the
+    largest A(s) so far, whatever the row shifts them by. `weights`: factors that are the same along the row are applied at the end
+    (FACTORED), stay where the author wrote them if they are known by then (WHOLE), or weights are divided by the row's largest (SCALED).
     """
 
     exponents: str = PLAIN

@@ -112,7 +112,7 @@ class _Search:
         return new
 
     def _others(self, usual: Derivation) -> Iterator[tuple[Form, frozenset[int], str]]:
-        """Other forms, the cheapest first: those of one sweep, then those with one more for the outputs, for what reductions read, for both."""
+        """Other forms, the cheapest first: without a further sweep, then with one for the outputs, for what reads reductions, for both."""
         self._new(usual)
         forms = [Form(exponents) for exponents in (KEPT, BOUNDED, OWN)]
         if self.narrow:

@@ -8,6 +8,8 @@ from attn_mlir.passes.derivation.expr import Node, text
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.sums import Mono, Sum, exponent_varies, frozen, invariant_powers, mono_product, plus
 
+Exponent = tuple[tuple[Mono, float], ...]
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -73,7 +75,9 @@ def _group(nf: Normal, late: Mono, shift: tuple[object, object], weights: Sum, e
 
 def _kept(nf: Normal, weight: Node, late: Mono, bounded: bool) -> tuple[Node, Mono, tuple[object, object]]:
     """The exponents of `late` in the terms of `weight`; with `bounded` no more of them than makes terms smaller."""
-    g, left, shift = nf.graph, [(), ()], [(), ()]
+    g = nf.graph
+    left: list[Exponent] = [(), ()]
+    shift: list[Exponent] = [(), ()]
     for i, (op, exponent) in enumerate((("math.exp", late.e), ("math.exp2", late.e2))):
         if not exponent:
             continue

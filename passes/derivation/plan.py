@@ -1,23 +1,22 @@
 """Decides how every reduction and the outputs are computed: in which sweep over the keys, from which states."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from attn_mlir.passes.derivation.absorb import OWN, SCALED, USUAL, Form, absorbed, own_exponent
+from attn_mlir.passes.derivation.absorb import SCALED, USUAL, Form
 from attn_mlir.passes.derivation.centre import Centre, CentredMoments, centred_moments
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Node, leaves, text
 from attn_mlir.passes.derivation.factor import Group, factorise
 from attn_mlir.passes.derivation.normal import Normal
+from attn_mlir.passes.derivation.relative import Largest, scaled, shifted
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.signs import Signs
-from attn_mlir.passes.derivation.sums import Mono, Sum
+from attn_mlir.passes.derivation.sums import Sum
 from attn_mlir.passes.derivation.weights import Accumulator, accumulators_of, as_written, factorise_weights, verbatim
 
 OUTPUT = -1
 MAX_MOMENTS = 8
-SMALLEST = 2.0**-120
-"""The least number that weights are divided by: its inverse is finite in f32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +114,7 @@ class Plan:
         groups = self._factored(nf, reduction.value)
         if isinstance(groups, str):
             return groups
-        groups = [self._shifted(group, sweep, nf) for group in groups]
+        groups = [shifted(group, nf, self.form.exponents, self._largest(sweep)) for group in groups]
         if reduction.kind != "sum":
             return self._extremum(index, sweep, groups, nf, why)
         return self._sum(index, sweep, groups, nf, why)
@@ -223,10 +222,13 @@ class Plan:
                 groups = self._weights(frozenset())
             if isinstance(groups, str):
                 groups = verbatim(self.row)
-        groups = [[self._shifted(group, sweep, self._normal(running)) for group in of_weight] for of_weight in groups]
+        groups = [
+            [shifted(group, self._normal(running), self.form.exponents, self._largest(sweep)) for group in of_weight]
+            for of_weight in groups
+        ]
         self.accumulators, self.terms = accumulators_of(self.row, groups)
         if self.form.weights == SCALED:
-            self.accumulators = [self._scaled(accumulator, sweep) for accumulator in self.accumulators]
+            self.accumulators = [scaled(accumulator, self.row.graph, self._largest(sweep)) for accumulator in self.accumulators]
         for number, of_weight in enumerate(groups):
             self._decide(OUTPUT - number, sweep, of_weight, None, why)
         self.sweeps = sweep
@@ -234,31 +236,14 @@ class Plan:
     def _weights(self, running: frozenset[int]) -> list[list[Group]] | str:
         return factorise_weights(self.row, self._normal(running), self.max_accumulators, self.form)
 
-    def _shifted(self, group: Group, sweep: int, nf: Normal) -> Group:
-        """A sum of exp(A(s)) relative to the largest A(s) so far, where the row's own factor moves with the keys (OWN)."""
-        found = own_exponent(group.weight) if self.form.exponents == OWN and group.coefficient.reds & nf.running else None
-        if found is None or group.weight.reds & nf.running:
-            return group
-        g, (op, exponent) = self.row.graph, found
-        known = [m for m in self.moments if (m.kind, m.weight, m.centre) == ("max", exponent, None) and m.sweep == sweep]
-        alone = Moment("max", exponent, ({}, {}), sweep, self._free_name("largest"))
-        largest = self.state(known[0]) if known else self._add(alone)
-        back: Sum = {Mono(((largest, 1.0),)): -1.0}
-        weight, coefficient = absorbed(g, group.weight, op, g.neg(largest)), absorbed(g, group.coefficient, op, largest)
-        return Group(weight, coefficient, (back, {}) if op == "math.exp" else ({}, back))
+    def _largest(self, sweep: int) -> Largest:
+        def state(weight: Node, shift: tuple[Sum, Sum]) -> Node:
+            for known in self.moments:
+                if (known.kind, known.weight, known.shift, known.centre, known.sweep) == ("max", weight, shift, None, sweep):
+                    return self.state(known)
+            return self._add(Moment("max", weight, shift, sweep, self._free_name("largest")))
 
-    def _scaled(self, accumulator: Accumulator, sweep: int) -> Accumulator:
-        """Weights divided by a power of two near the largest of the row so far, so that they are at most 1."""
-        g = self.row.graph
-        if not accumulator.weight.varies:
-            return accumulator
-        size = g.unary("math.absf", accumulator.weight)
-        known = [
-            m for m in self.moments if (m.kind, m.weight, m.shift, m.centre) == ("max", size, accumulator.shift, None) and m.sweep == sweep
-        ]
-        largest = self.state(known[0]) if known else self._add(Moment("max", size, accumulator.shift, sweep, self._free_name("largest")))
-        power = g.unary("math.ceil", g.unary("math.log2", g.maximum(largest, g.const(SMALLEST))))
-        return replace(accumulator, norm=g.unary("math.exp2", power))
+        return state
 
     def _decide(self, index: int, sweep: int, groups: Sequence[Group], centred: CentredMoments | None, why: str) -> None:
         names = self.names()

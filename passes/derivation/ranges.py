@@ -1,4 +1,4 @@
-"""The check of a derived program in the range of its types: large, small and equal scores, in f32 and with 16-bit weights, against the row as written."""
+"""The check of a derived program in the range of its types: on large, small and equal scores, in f32 and with f16 weights."""
 
 from dataclasses import dataclass
 

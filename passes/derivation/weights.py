@@ -13,7 +13,7 @@ from attn_mlir.passes.derivation.sums import Sum
 
 @dataclass(frozen=True, eq=False)
 class Accumulator:
-    """sum_j weight(s_j, r) times row j of `source`; rescaled by exp(shift) (and exp2). `norm`, of states, is what weights are divided by."""
+    """sum_j weight(s_j, r) times row j of `source`; rescaled by exp(shift) (and exp2). `norm`, of states, divides weights."""
 
     weight: Node
     shift: tuple[Sum, Sum]

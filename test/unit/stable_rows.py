@@ -90,10 +90,15 @@ def with_gradients(f: Callable[..., Tensor], tensors: list[Tensor], do: Tensor) 
     return [o.detach(), *torch.autograd.grad(o, leaves, do.to(o))]
 
 
+def of_row(row: Row, present: Tensor) -> Callable[..., Tensor]:
+    """Dense attention as a function of q, k and v."""
+    return lambda q, k, v: dense(row, q, k, v, present)
+
+
 def check_stable(got: list[Tensor], exact: list[Tensor], single: list[Tensor], least: list[float], tolerance: float) -> None:
     """Finite where PyTorch's formula in f32 is, and as near to exact numbers as it is, beyond the rounding of the type.
 
-    `least` are sizes that errors may be relative to at least: differences of terms of that size are left where one key has nearly all weight.
+    `least` are sizes that errors may be relative to at least: where one key has nearly all weight, differences of such terms are left.
     """
     for name, x, wanted, other, floor in zip(("o", "dq", "dk", "dv"), got, exact, single, least, strict=True):
         x, other = x.double().cpu(), other.to(x.dtype).double().cpu()

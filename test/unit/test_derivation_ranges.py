@@ -1,4 +1,4 @@
-"""The range of f32 and f16 decides what is carried: nothing changes where the usual form is in range, and each other form is found and said."""
+"""The range of f32 and f16 decides what is carried: the usual form where it is in range; each other form is found, and said."""
 
 import numpy as np
 import pytest

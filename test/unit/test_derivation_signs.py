@@ -1,18 +1,16 @@
 """What the derivation takes to be positive is so: every rule of signs by itself, and every op on numbers."""
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from attn_mlir.passes.derivation import read_row
 from attn_mlir.passes.derivation.evaluate import _FUNCTIONS, Evaluator
 from attn_mlir.passes.derivation.expr import Graph, Node
 from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.signs import NONNEGATIVE, POSITIVE, UNKNOWN, Signs
-from attn_mlir.passes.regions import find_all
-from rows import V, module_text, parse
+from rows import V
+from test_derivation_soundness import row_of
 
 GRID = np.array([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])
 ARITY = {"arith.negf": 1, "arith.select": 3, "math.fma": 3, "arith.andi": 0, "arith.ori": 0, "arith.xori": 0}
@@ -20,14 +18,13 @@ BINARY = ("arith.", "math.powf", "math.atan2", "math.copysign")
 
 
 @pytest.fixture(scope="module")
-def known() -> Iterator[Row]:
+def known() -> Row:
     """A row with a sum, a maximum and a minimum of exponentials, and sums of anything, as reductions 0 to 3."""
 
     def rule(s: V) -> V:
         return s.exp().sum("a") + s.exp().max("b") + s.exp().min("c") + s.sum("d")
 
-    module = parse(module_text(rule))
-    yield read_row(find_all(module.operation, "attn.row")[0])
+    return row_of(rule)
 
 
 def operand(g: Graph, sign: int, number: int) -> Node:

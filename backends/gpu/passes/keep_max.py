@@ -25,8 +25,8 @@ class KeepMax(Pass):
     With `lift`, the reference is lower than the maximum by `lift` log 2, so that weights reach from there up to 2^(lift + slack): for
     targets that take small 16-bit numbers as zeros. Kernels where it is so get the attribute `tile.lift`.
 
-    Where f16 weights are more than exponentials below the maximum, times scores say, both together are no more than `ROOM`, so that such factors
-    may reach 65504 / 2^ROOM.
+    Where f16 weights are more than exponentials below the maximum, times scores say, both together are no more than `ROOM`, so that
+    such factors may reach 65504 / 2^ROOM.
 
     Any number may take the maximum's place when everything that is stored is the same for all of them: weights, sums and accumulators have
     a factor exp(-max), and what is made of them at the end does not. That is checked for each loop; others stay as they are.
