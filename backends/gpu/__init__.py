@@ -14,6 +14,7 @@ BACKEND = Backend(
         "gpu-float-positions": "passes.float_positions:FloatPositions",
         "gpu-logistic": "passes.logistic:Logistic",
         "gpu-share-reciprocals": "passes.share_reciprocals:ShareReciprocals",
+        "gpu-narrow-bounds": "passes.narrow_bounds:NarrowBounds",
         "gpu-narrow-comparisons": "passes.narrow_comparisons:NarrowComparisons",
         "gpu-row-terms": "passes.row_terms:RowTerms",
         "gpu-tanh": "passes.tanh:Tanh",

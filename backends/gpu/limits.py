@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from attn_mlir.backends.gpu.scalar_bounds import HEADS, MAX_COLUMNS, POSITIONS
+from attn_mlir.backends.gpu.scalar_bounds import HEADS, INDICES, MAX_COLUMNS, POSITIONS
 from attn_mlir.backends.host import Argument
 from attn_mlir.backends.program import function_named
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-INT = (1 << 31) - 1
 ELEMENTS = ("f16", "bf16")
 """Elements of q, k and v in attention."""
 RECURRENT = (*ELEMENTS, "f32")
@@ -61,4 +60,4 @@ def _limits(type_: Argument, shape: Sequence[int]) -> Iterator[tuple[int, int, s
     if type_.shape is not None and len(type_.shape) == len(shape) == 4 and type_.shape[3] != -1:
         yield from zip(shape[:3], (HEADS, HEADS, POSITIONS), ("batches", "heads", "positions"), strict=True)
     else:
-        yield from ((size, INT, f"elements along dimension {dim}") for dim, size in enumerate(shape))
+        yield from ((size, INDICES, f"elements along dimension {dim}") for dim, size in enumerate(shape))

@@ -13,6 +13,8 @@ POSITIONS = (1 << 24) - (1 << 12)
 """The longest sequence."""
 HEADS = (1 << 15) - 1
 """The most heads, and the most batches, that a tensor may have."""
+INDICES = (1 << 31) - 1
+"""The most elements along a dimension of a captured tensor."""
 MAX_COLUMNS = 256
 """The largest head dimension, of queries and keys or of values."""
 _INT = (-(1 << 31), (1 << 31) - 1)
@@ -102,7 +104,7 @@ class Ranges:
         axis = self.of(op.operands[1])[0]
         if shape.rank == 4 and not shape.is_dynamic_dim(3):
             return (0, POSITIONS if axis == 2 else HEADS)
-        return (0, _INT[1])
+        return (0, INDICES)
 
 
 def _is_boundary(op: ir.Operation) -> bool:

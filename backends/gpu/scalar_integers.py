@@ -163,7 +163,10 @@ class IntegerPrinter:
         return self._extremum("max", a, b)
 
     def _absi(self, a: str) -> str:
-        return f"abs({a})" if self._type_of(self._op.operands[0]) != "long long" else f"llabs({a})"
+        result, source = (self._type_of(v) for v in (self._result, self._op.operands[0]))
+        if result == "long long":
+            return f"llabs({a})" if source == result else f"llabs((long long){a})"  # of -2^31, say
+        return f"abs({a})" if result == "int" else f"(({result})abs({a}))"
 
     def _logic(self, operator: str, a: str, b: str) -> str:
         result = self._type_of(self._result)
@@ -187,6 +190,8 @@ class IntegerPrinter:
 
     def _shrsi(self, a: str, b: str) -> str:
         result, source = (self._type_of(v) for v in (self._result, self._op.operands[0]))
+        if source == "int" and is_wide(self._op.operands[0].type) and self._ranges.of(self._op.operands[1])[1] >= 32:
+            return f"(({result})((long long){a} >> {b}))"  # 32 bits are not shifted that far
         return f"({a} >> {b})" if result == source or result == "long long" else f"(({result})({a} >> {b}))"
 
     def _cmpi(self, a: str, b: str) -> str:

@@ -15,8 +15,8 @@ from programs import INPUTS, parsed, text_of
 from test_numerics_stages import STAGES, check
 
 PASSES = (
-    "gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh,gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,"
-    "canonicalize,cse,gpu-share-reciprocals,canonicalize,cse"
+    "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh,gpu-logistic,gpu-sink-factors,gpu-row-terms,"
+    "gpu-fold-scale,gpu-exp2,canonicalize,cse,gpu-share-reciprocals,canonicalize,cse"
 )
 EVERY = os.environ.get("ATTN_MLIR_SLOW_TESTS", "") not in ("", "0")
 PROGRAMS = sorted(path.stem for path in INPUTS.glob("*.mlir"))

@@ -210,7 +210,6 @@ class Consumers(Sweep):
         core, block = self.core, body_of(op)
         yielded = list(list(block.operations)[-1].operation.operands)
         users = [use.owner.operation for result in op.results for use in result.uses]
-        arguments = list(op.block.arguments)[1:]
         terminator = list(op.block.operations)[-1].operation
         if any(user != terminator for user in users):
             raise UnsupportedError("hopper: values of keys are only carried on")
@@ -218,18 +217,20 @@ class Consumers(Sweep):
             core.scalars.bind(block.arguments[0], "(row + 8 * h)")
             texts = [core.scalars.emit(value) for value in yielded]
             for text, result in zip(texts, op.results, strict=True):
-                tile = core.tiles[self._carried(result, terminator, arguments)]
+                tile = core.tiles[self._carried(result, terminator)]
                 if not isinstance(tile, Row):
                     raise UnsupportedError("hopper: values of keys are carried as such")
                 core.writer.line(f"{tile.name}[h] = {text};")
                 core.tiles[result] = tile
 
-    def _carried(self, result: ir.Value, terminator: ir.Operation, arguments: list[ir.Value]) -> ir.Value:
-        """The carried value that a yielded one replaces."""
-        place = list(terminator.operands).index(result)
-        if arguments:
-            return arguments[place]
-        return list(terminator.parent.parent.regions[0].blocks[0].arguments)[1 + place]
+    def _carried(self, result: ir.Value, terminator: ir.Operation) -> ir.Value:
+        """The carried value that a yielded one replaces, of the loop around the branches that yield it."""
+        while True:
+            place, block = list(terminator.operands).index(result), terminator.block
+            if list(block.arguments):
+                return list(block.arguments)[1 + place]
+            branch = block.owner.operation
+            result, terminator = branch.results[place], list(branch.block.operations)[-1].operation
 
 
 def _nothing() -> None:

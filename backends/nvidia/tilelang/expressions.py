@@ -112,7 +112,7 @@ class Expressions:
             if op.name == "arith.constant":
                 return self._constant(op)
             operands = [self.emit(operand) for operand in op.operands if not isinstance(operand.type, (ir.MemRefType, ir.RankedTensorType))]
-            text = self._text(op, operands)
+            text = self._narrow(op, self._text(op, operands))
             again = named or len(list(value.uses)) > 1 or len(text) > _LONGEST
             self._known[value] = self._name(value, text) if again and not text.isidentifier() else text
         return self._known[value]
@@ -173,9 +173,23 @@ class Expressions:
 
     def _binary(self, op: ir.Operation, args: list[str]) -> str:
         a, b = self._widen(op, args)
+        if op.name in ("arith.shli", "arith.shrsi") and self._is_whole(op.results[0]) and self._ranges.of(op.operands[1])[1] >= 32:
+            a = f'T.cast({strip(a)}, "int64")'  # 32 bits are not shifted that far
         if all(is_constant(operand) for operand in op.operands):  # Python must not compute it
             a = f"T.{self.dtype(op.results[0].type, op.results[0])}({a})"
         return f"({a} {_BINARY[op.name]} {b})"
+
+    def _narrow(self, op: ir.Operation, text: str) -> str:
+        """The text of arithmetic in 32 bits where the result fits and an operand did not."""
+        if not op.name.startswith("arith.") or op.name in _CASTS or not self._is_whole(op.results[0]):
+            return text
+        wide = any(self._is_whole(operand) and self.dtype(operand.type, operand) == "int64" for operand in op.operands)
+        return f'T.cast({strip(text)}, "int32")' if wide and self.dtype(op.results[0].type, op.results[0]) == "int32" else text
+
+    @staticmethod
+    def _is_whole(value: ir.Value) -> bool:
+        """Whether it is an integer that is kept in 32 bits where it fits."""
+        return isinstance(value.type, ir.IndexType) or str(value.type) == "i64"
 
     def _widen(self, op: ir.Operation, args: list[str], first: int = 0) -> list[str]:
         """Operands in 64 bits where the result needs them and they have 32."""
