@@ -19,7 +19,8 @@ class Backend:
     `translations` the formats of `attn-translate`, to "module:attribute" inside the package; a translation takes an
     `ir.Module` and returns text or bytes. `pipelines` are named textual pipelines. `schedule` (a function that
     annotates one kernel), `compile` (from IR text to a `driver.Kernel`), `derive` (from IR text, the derivative's name and
-    its arguments to a `driver.Program`) and `tune` (see `driver.tuner_for`) are references of the same form.
+    its arguments to a `driver.Program`), `tune` (see `driver.tuner_for`) and `slow` (see `driver.slow_kernels`) are references of the
+    same form.
 
     `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile` and
     `derive` of a backend that has any also take `device`, one of `device_types`.
@@ -35,6 +36,7 @@ class Backend:
     compile: str | None = None
     derive: str | None = None
     tune: str | None = None
+    slow: str | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, reference: str) -> Any:

@@ -26,7 +26,7 @@ _LENGTHS = {"rows": 2048, "pairs": 1024, "elements": 1024, "chunks": 512}
 def to_report(module: ir.Module) -> str:
     """The facts of every kernel of a module. Raises UnsupportedError without clang, or where the interpreter does not know the chip."""
     with module.context:
-        kernels = kernels_of(module, pipeline.KERNEL)
+        kernels = kernels_of(module, pipeline.KERNEL, "AMD")
         texts = [_kernel_report(kernel, codegen.emit(kernel)) for kernel in kernels]
     notes = "\n".join(f"  - {line}" for line in ASSUMPTIONS)
     return "\n".join(texts) + f"\nAll of this is static or a model; no kernel ran on an AMD GPU. The model assumes:\n{notes}\n"

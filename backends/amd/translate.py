@@ -8,7 +8,7 @@ from attn_mlir.mlir import ir
 
 def to_kernel(module: ir.Module) -> str:
     """The scheduled kernels in the `tile` dialect."""
-    return translations.to_kernel(module, pipeline.KERNEL)
+    return translations.to_kernel(module, pipeline.KERNEL, "AMD")
 
 
 def to_hip(module: ir.Module) -> str:
@@ -19,4 +19,4 @@ def to_hip(module: ir.Module) -> str:
 def codes_of(module: ir.Module) -> list[KernelCode]:
     """The kernels of a module at stage 0 to 2, which is lowered on the way."""
     with module.context:
-        return [codegen.emit(kernel) for kernel in translations.kernels_of(module, pipeline.KERNEL)]
+        return [codegen.emit(kernel) for kernel in translations.kernels_of(module, pipeline.KERNEL, "AMD")]

@@ -20,6 +20,11 @@ class AttentionKernel(Generic[ProgramT]):
         """See `driver.Kernel.run`; the results are on the device of q, on a GPU computed on its current stream."""
         return self.program.run((q, k, v, *captures), layout)
 
+    @property
+    def slow(self) -> dict[str, str]:
+        """Why some kernels are not made by the best code generator, by their names."""
+        return self.program.slow
+
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""
         return self.program.stages()

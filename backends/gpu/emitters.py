@@ -8,8 +8,31 @@ from typing import Any, Generic, Protocol, TypeVar
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, SCHEDULE, Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import walk
+
+SLOW = "slow"
+"""In a schedule: why a kernel is made by another emitter than the best one of its chip."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an emitter does not make a kernel which it would make best; `op` is the one that it stops at."""
+
+    reason: str
+    op: ir.Operation | None = None
+
+    @staticmethod
+    def of(error: Exception) -> "Refusal":
+        """What an error of an emitter says, without the emitter's name in front; its second argument is the op, if there is one."""
+        name, _, reason = str(error.args[0]).partition(": ")
+        return Refusal(reason if name.isalpha() else str(error.args[0]), error.args[1] if len(error.args) > 1 else None)
+
+    def __str__(self) -> str:
+        place = "somewhere" if self.op is None else source_line(self.op.location)
+        return self.reason if place == "somewhere" or ":" not in place or place.startswith("-:") else f"{self.reason} ({place})"
 
 
 class Target(Protocol):
@@ -24,7 +47,8 @@ TargetT = TypeVar("TargetT", bound=Target)
 
 @dataclass(frozen=True)
 class Emitters(Generic[TargetT]):
-    """`names`, in the order in which they are asked, are modules of `package` with functions `plan` and `emit`.
+    """`names`, in the order in which they are asked, are modules of `package` with functions `plan` and `emit`. `plan` returns a schedule,
+    None for a kernel that is another emitter's, or a `Refusal` where the kernel goes to one that is slower.
 
     `backend`: the name of `tile-schedule`'s target; `targets` by the name of their architecture, the usual one first.
     """
@@ -44,14 +68,19 @@ class Emitters(Generic[TargetT]):
         wanted = choices.get("emitter")
         if wanted is not None and wanted not in self.names:
             raise UnsupportedError(f"there is no emitter '{wanted}' (emitters: {', '.join(self.names)})")
+        refusals: dict[str, Refusal] = {}
         for name in self.names if wanted is None else (str(wanted),):
             fields = self._module(name).plan(kernel, target, choices)
-            if fields is not None:
-                return {"emitter": name, "arch": target.arch, **fields}
+            if isinstance(fields, Refusal):
+                refusals[name] = fields
+            elif fields is not None:
+                made: Fields = {"emitter": name, "arch": target.arch, **fields}
+                for best, why in list(refusals.items())[:1]:
+                    made[SLOW] = f"made by '{name}', not by '{best}': {why}"
+                return made
         who = "no code generator makes" if wanted is None else f"the emitter '{wanted}' does not make"
-        raise UnsupportedError(
-            f"{who} this kernel for {target.arch}: use 16-bit inputs (f16 or bf16) with head dimensions up to 256, or the CPU"
-        )
+        reasons = "; ".join(map(str, refusals.values())) or _usual_reason(kernel)
+        raise UnsupportedError(f"{who} this kernel for {target.arch}: {reasons}")
 
     def emit(self, kernel: ir.Operation) -> KernelCode:
         """The source of a scheduled kernel. Raises UnsupportedError where its emitter cannot do something."""
@@ -67,6 +96,14 @@ class Emitters(Generic[TargetT]):
 
     def _module(self, name: str) -> Any:
         return importlib.import_module(f"{self.package}.{name}")
+
+
+def _usual_reason(kernel: ir.Operation) -> str:
+    """Why most kernels are not made by anyone."""
+    loads = [op.results[0].type for op in walk(kernel) if op.name == "tile.load"]
+    if not any(ir.RankedTensorType(type_).element_type.width > 16 for type_ in loads if ir.RankedTensorType(type_).rank == 2):
+        return "it has a form that they do not know; compute on the CPU"
+    return "use 16-bit inputs (f16 or bf16) with head dimensions up to 256, or the CPU"
 
 
 def schedule(kernel: ir.Operation, plan: Callable[[ir.Operation], Fields]) -> bool:

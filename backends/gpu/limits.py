@@ -34,8 +34,21 @@ def check_types(module: ir.Module, vendor: str) -> None:
             f"kernels for {vendor} GPUs take {kinds} inputs, but q, k and v are {q.element_type}: cast them with {casts} "
             "(scores and sums are float32 all the same), or compute on the CPU"
         )
+    check_columns(q.shape[3], v.shape[3], linear, vendor)
+
+
+def check_programs(module: ir.Module, vendor: str) -> None:
+    """The same for the head dimensions of every attention in a module, as it is before it is lowered."""
+    for op in find_all(module.operation, "attn.attention", "attn.online", "attn.linear_attention", "attn.chunk"):
+        shapes = [ir.RankedTensorType(value.type).shape for value in list(op.operands)[:3] if isinstance(value.type, ir.RankedTensorType)]
+        if len(shapes) == 3 and all(len(shape) == 4 for shape in shapes):
+            check_columns(shapes[0][3], shapes[2][3], op.name in ("attn.linear_attention", "attn.chunk"), vendor)
+
+
+def check_columns(keys: int, values: int, linear: bool, vendor: str) -> None:
+    """Raises UnsupportedError for head dimensions of q and k, and of v, that no kernel takes."""
     most = MAX_STATE if linear else MAX_COLUMNS
-    for name, columns in (("q", q.shape[3]), ("v", v.shape[3])):
+    for name, columns in (("q", keys), ("v", values)):
         if columns > most:
             raise UnsupportedError(
                 f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.limits import check_sizes
 from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host
@@ -35,6 +36,11 @@ class GpuProgram(HostProgram):
     def ir_stages(self, pipeline: str) -> dict[str, str]:
         """The program after each pass of its preparation and of `pipeline`, "traced" first."""
         return stages_of(self._source, self._prepare, lambda module: outlined(module, self.host, self._choices), pipeline)
+
+    @property
+    def slow(self) -> dict[str, str]:
+        """Why some kernels are not made by the best code generator, by their names."""
+        return {name: str(unit.schedule[SLOW]) for name, unit in self.units.items() if SLOW in unit.schedule}
 
     @abstractmethod
     def stages(self) -> dict[str, str]:

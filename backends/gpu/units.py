@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.host import Host, Kernel, from_json, read_kernel, to_json
 from attn_mlir.backends.program import DTYPES, keep_kernels
@@ -39,8 +40,10 @@ class Unit:
     def describe(self) -> str:
         """In words: who made it, with which decisions, and what it takes of a GPU."""
         code, schedule = self.code, dict(self.schedule)
+        slow = schedule.pop(SLOW, "")
         made = f"{schedule.pop('emitter', code.language)} for {schedule.pop('arch', code.arch)}"
         line = f"{code.name}: {made}, {code.threads} threads, {code.shared_bytes} bytes of shared memory, grid: {code.grid}"
+        line += f"\n  slow: {slow}" if slow else ""
         return line + ("\n  schedule: " + ", ".join(f"{name} {value}" for name, value in schedule.items()) if schedule else "")
 
 
@@ -60,6 +63,12 @@ def read_unit(function: ir.Operation, results: int, emit: Callable[[ir.Operation
     end = len(arguments) - (kernel.grid == "pairs")
     elements = tuple(str(ir.MemRefType(type_).element_type) for type_ in arguments[end - results : end])
     return Unit(kernel, emit(function), attributes.read(function, attributes.SCHEDULE), elements)
+
+
+def slow_kernels(functions: Iterable[ir.Operation]) -> dict[str, str]:
+    """Why some of the scheduled kernels are slow, by their names."""
+    schedules = {ir.StringAttr(op.attributes["sym_name"]).value: attributes.read(op, attributes.SCHEDULE) for op in functions}
+    return {name: str(schedule[SLOW]) for name, schedule in schedules.items() if SLOW in schedule}
 
 
 def pack(host: Host, units: Mapping[str, Unit]) -> tuple[bytes, dict[str, Any]]:

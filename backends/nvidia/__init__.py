@@ -18,9 +18,11 @@ BACKEND = Backend(
         "tilelang": "translate:to_tilelang",
         "cuda": "translate:to_cuda",
         "cubin": "translate:to_cubin",
+        "cubin-report": "translate:to_report",
     },
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",
+    slow="driver:slow",
     tune="tuning.program:tune_texts",
 )

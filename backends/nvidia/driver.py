@@ -10,7 +10,7 @@ from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
 from attn_mlir.backends.gpu.limits import check_types
-from attn_mlir.backends.gpu.units import Unit, outlined, read_unit
+from attn_mlir.backends.gpu.units import Unit, outlined, read_unit, slow_kernels
 from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram
@@ -84,17 +84,31 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
     with reported(), ir.Context() as context:
-        load_all(context)
-        module = ir.Module.parse(source)
-        check_types(module, "NVIDIA")
-        Pipeline.parse(prepare, registry()).run(module)
-        host = read_host(function_named(module, name))
-        outlined(module, host, choices)
-        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        module, host = _scheduled(context, source, name, prepare, choices)
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
         tilelang.emit_ahead([function_named(module, step.kernel) for step in called])
         return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results), codegen.emit) for step in called}
+
+
+def _scheduled(context: ir.Context, source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[ir.Module, Host]:
+    load_all(context)
+    module = ir.Module.parse(source)
+    check_types(module, "NVIDIA")
+    Pipeline.parse(prepare, registry()).run(module)
+    host = read_host(function_named(module, name))
+    outlined(module, host, choices)
+    Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+    return module, host
+
+
+def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
+    """See `driver.slow_kernels`."""
+    choices: attributes.Fields = {"arch": current_target().arch, **({"deterministic": 1} if deterministic else {})}
+    prepared = prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment)
+    with reported(), ir.Context() as context:
+        module, host = _scheduled(context, source, *prepared, choices)
+        return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)
 
 
 def current_target() -> NvidiaTarget:

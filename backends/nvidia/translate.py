@@ -1,9 +1,10 @@
 """What `attn-translate` can make of a module for NVIDIA GPUs."""
 
 from attn_mlir.backends.gpu import attributes, translations
+from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import codegen, pipeline
-from attn_mlir.backends.nvidia.compile import compile_code
+from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.tilelang import program_of
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
@@ -12,7 +13,7 @@ from attn_mlir.passes.regions import find_all
 
 def to_kernel(module: ir.Module) -> str:
     """The scheduled kernels in the `tile` dialect."""
-    return translations.to_kernel(module, pipeline.KERNEL)
+    return translations.to_kernel(module, pipeline.KERNEL, "NVIDIA")
 
 
 def to_cuda(module: ir.Module) -> str:
@@ -23,20 +24,45 @@ def to_cuda(module: ir.Module) -> str:
 def to_tilelang(module: ir.Module) -> str:
     """A TileLang program of every kernel; TileLang itself is not needed for it."""
     for function in find_all(module.operation, "func.func"):
-        choices = {**attributes.read(function, attributes.CHOICES), "emitter": "tilelang"}
+        try:
+            choices = {**attributes.read(function, attributes.CHOICES), "emitter": "tilelang"}
+        except ValueError as error:
+            raise CompileError(f"the function has a '{attributes.CHOICES}' that no target reads: {error}") from error
         function.attributes[attributes.CHOICES] = attributes.write(choices)
     with module.context:
-        return "\n".join(program_of(kernel).text for kernel in translations.kernels_of(module, pipeline.KERNEL))
+        return "\n".join(program_of(kernel).text for kernel in translations.kernels_of(module, pipeline.KERNEL, "NVIDIA"))
 
 
-def to_cubin(module: ir.Module) -> bytes:
-    """Machine code of the module's kernel, by nvcc. Raises CompileError for a module of several: take them one by one."""
+def to_cubin(module: ir.Module) -> bytes | dict[str, bytes]:
+    """Machine code of the module's kernel, by nvcc; of several, a cubin each, by the kernels' names."""
     codes = _codes(module)
-    if len(codes) != 1:
-        raise CompileError(f"a cubin holds one kernel, and the module makes {len(codes)}: {', '.join(code.name for code in codes)}")
-    return compile_code(codes[0]).code
+    made = {code.name: binary.code for code, binary in zip(codes, compile_all(codes), strict=True)}
+    return made if len(made) > 1 else made.popitem()[1]
+
+
+def to_report(module: ir.Module) -> str:
+    """What nvcc says of every kernel: registers, spills, shared memory; and who made it, with which schedule."""
+    with module.context:
+        kernels = translations.kernels_of(module, pipeline.KERNEL, "NVIDIA")
+        codes = [codegen.emit(kernel) for kernel in kernels]
+        schedules = [attributes.read(kernel, attributes.SCHEDULE) for kernel in kernels]
+    return "\n".join(map(_report, codes, schedules, compile_all(codes)))
+
+
+def _report(code: KernelCode, schedule: attributes.Fields, binary: Binary) -> str:
+    made, arch, slow = (schedule.pop(name, "") for name in ("emitter", "arch", SLOW))
+    lines = [
+        f"kernel {code.name} ({code.threads} threads, {arch}, made by {made})",
+        f"  registers      {binary.registers} a thread; {binary.spills} bytes of spills, {binary.stack} bytes of stack",
+        f"  shared memory  {code.shared_bytes + binary.shared} bytes a thread block",
+        f"  code           {len(binary.code)} bytes",
+        f"  schedule       {', '.join(f'{name} {value}' for name, value in schedule.items())}",
+        *([f"  slow           {slow}"] if slow else []),
+        *[f"  {warning}" for warning in binary.warnings],
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _codes(module: ir.Module) -> list[KernelCode]:
     with module.context:
-        return [codegen.emit(kernel) for kernel in translations.kernels_of(module, pipeline.KERNEL)]
+        return [codegen.emit(kernel) for kernel in translations.kernels_of(module, pipeline.KERNEL, "NVIDIA")]

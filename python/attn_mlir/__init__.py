@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from attn_mlir.errors import ArgumentError, AttnError, CompileError, TraceError, UnsupportedError
+from attn_mlir.errors import ArgumentError, AttnError, CompileError, PerformanceWarning, TraceError, UnsupportedError
 from attn_mlir.torch_import import register_with_torch
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ __all__ = [
     "OnlineFunc",
     "OnlineRetention",
     "OnlineSoftmax",
+    "PerformanceWarning",
     "SymbolScalar",
     "SymbolicArray",
     "SymbolicTensor",

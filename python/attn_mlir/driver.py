@@ -1,6 +1,6 @@
 """From a traced program to a kernel: finds the backend of a device and lets it compile."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from attn_mlir.backends import backend_for, load_backends
@@ -102,6 +102,19 @@ def compile_derivative(
         raise UnsupportedError(f"device '{device}' has no derivatives yet: move the tensors to the CPU, or call it under torch.no_grad()")
     with LOCK:
         return derive(module, function, tuple(wrt), deterministic, segment=segment)
+
+
+def slow_kernels(
+    module: str, device: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0
+) -> Mapping[str, str]:
+    """Why some kernels of a program are not made by the best code generator of a device, by their names; nothing is compiled for it.
+
+    `function` is "" for the attention itself, else a derivative as `compile_derivative` takes it.
+    """
+    backend = backend_for(device)
+    find = None if backend is None or backend.slow is None else backend.load(backend.slow)
+    with LOCK:
+        return {} if find is None else find(module, function, tuple(wrt), deterministic, segment)
 
 
 def tuner_for(device: str) -> Callable[..., tuple[str, str]] | None:

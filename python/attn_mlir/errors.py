@@ -19,3 +19,7 @@ class UnsupportedError(AttnError, NotImplementedError):
 
 class CompileError(AttnError, RuntimeError):
     """A pass or backend rejected the program; the message carries the located diagnostics."""
+
+
+class PerformanceWarning(UserWarning):
+    """A kernel is not made by the best code generator of its device; the message says why, and where."""

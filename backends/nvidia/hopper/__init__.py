@@ -4,22 +4,26 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields, grid_kind
+from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.hopper.channel_read import read_channels
+from attn_mlir.backends.nvidia.hopper.channel_read import channels_of, read_channels
 from attn_mlir.backends.nvidia.hopper.channel_sweep import emit_channels, plan_channels
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
 from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
-from attn_mlir.backends.nvidia.hopper.value_read import read_values
+from attn_mlir.backends.nvidia.hopper.sweep_forms import why_not
+from attn_mlir.backends.nvidia.hopper.sweep_read import sweep_of
+from attn_mlir.backends.nvidia.hopper.value_read import read_values, values_of
 from attn_mlir.backends.nvidia.hopper.value_sweep import emit_values, plan_values
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 
-def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """The schedule of a kernel with matrix products in 16 bits; None for other kernels and other chips."""
+def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
+    """The schedule of a kernel with matrix products, or why it is left to a slower emitter; None for other kernels and other chips."""
     if not target.bulk_copies:
         return None
     match grid_kind(kernel):
@@ -29,8 +33,16 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
             return plan_pairs(kernel, target, choices)
         case "chunks":
             fields = plan_sweep(kernel, target, choices) or plan_channels(kernel, target, choices)
-            return fields or plan_values(kernel, target, choices)
+            return fields or plan_values(kernel, target, choices) or _other_sweep(kernel)
     return None
+
+
+def _other_sweep(kernel: ir.Operation) -> Refusal | None:
+    """Why no sweep of this emitter is the kernel; None for kernels without products."""
+    if not find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.decay_channels", "tile.decay_values"):
+        return None
+    channels, values = (bool(find_all(kernel, name)) for name in ("tile.decay_channels", "tile.decay_values"))
+    return why_not(channels_of if channels else values_of if values else sweep_of, kernel)
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:

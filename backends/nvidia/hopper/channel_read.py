@@ -37,10 +37,11 @@ class ChannelSweep(PreparedSweep):
 
 def read_channels(kernel: ir.Operation) -> ChannelSweep | None:
     """The sweep that a kernel is; None for a kernel of another form."""
-    return known(_read, kernel)
+    return known(channels_of, kernel)
 
 
-def _read(kernel: ir.Operation) -> ChannelSweep:
+def channels_of(kernel: ir.Operation) -> ChannelSweep:
+    """The sweep that a kernel is. Raises OtherKernelError for a kernel of another form."""
     loop = loop_of(kernel)
     inner, (_, state) = operations(body(loop)), body(loop).arguments
     found = [op for op in inner if op.name == "tile.decay_channels"]

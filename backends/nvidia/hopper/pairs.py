@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
@@ -44,13 +45,13 @@ _NAMES += (
 )
 
 
-def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """The schedule of a kernel of pairs, None where this code generator cannot make it."""
+def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
+    """The schedule of a kernel of pairs, or why this code generator cannot make it."""
     try:
         layout = _layout(kernel, target, choices)
         _Printer(layout, choices).code()
-    except UnsupportedError:
-        return None
+    except UnsupportedError as error:
+        return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
     # Measured. Under a mask programs differ in length: warps of their own add, and many heads run together, the longest programs first.
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should

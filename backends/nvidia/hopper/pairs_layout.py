@@ -171,10 +171,19 @@ def plan_layout(kernel: PairsKernel, target: NvidiaTarget, column_slots: int, st
             raise UnsupportedError(f"hopper: head dimensions are multiples of 8, got {head_columns(memory)}")
     needed = registers(kernel, warpgroups)
     if needed > _SPARE[warpgroups]:
-        raise UnsupportedError(f"hopper: the tiles of pairs need about {needed} registers, there are {_SPARE[warpgroups]}")
+        raise _too_many(kernel, needed, _SPARE[warpgroups])
     for count, exchanges, staged_adds in ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False)):
         if stages is None or stages == count:
             layout = Layout(kernel, count, exchanges, column_slots, staged_adds, target.shared_bytes)
             if layout.bytes <= target.shared_bytes:
                 return layout
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")
+
+
+def _too_many(kernel: PairsKernel, needed: int, spare: int) -> UnsupportedError:
+    """Says what registers are needed for, and where the user asks for it."""
+    columns = max(head_columns(memory) for memory in (*kernel.memory(kernel.key_loads), *kernel.memory(kernel.step_ops("tile.load"))))
+    scatters = kernel.step_ops("tile.scatter_add")
+    what = "with the gradient of a captured tensor that each query reads elsewhere" if scatters else f"of head dimension {columns}"
+    text = f"hopper: a backward pass {what} needs about {needed} registers a thread, and there are {spare}"
+    return UnsupportedError(text, scatters[0]) if scatters else UnsupportedError(text)

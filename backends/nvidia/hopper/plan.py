@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
 from attn_mlir.backends.gpu.scalars import dependence
@@ -28,18 +29,22 @@ _OTHERS, _SHORT = 40, 8
 """Registers of a consumer thread beside tiles; operations on a pair, from scores to weights, that need no more."""
 
 
-def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """The schedule of a kernel over rows: see docs/nvidia.md. None without matrix products in 16 bits.
+def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
+    """The schedule of a kernel over rows: see docs/nvidia.md. None without matrix products.
 
     Raises UnsupportedError for choices that the chip cannot run.
     """
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     rows, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
     dots = find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale")
-    if not dots or rows % ROWS or keys % 16 or not 1 <= rows // ROWS <= 4 or keys > 256:
+    if not dots:
         return None
-    if any(str(ir.MemRefType(load.operands[0].type).element_type) not in ("f16", "bf16") for load in find_all(kernel, "tile.load")):
-        return None
+    if rows % ROWS or keys % 16 or not 1 <= rows // ROWS <= 4 or keys > 256:
+        return Refusal(f"blocks have a multiple of 64 rows up to 256 and of 16 keys up to 256, not {rows} and {keys}")
+    for load in find_all(kernel, "tile.load"):
+        element = ir.MemRefType(load.operands[0].type).element_type
+        if str(element) not in ("f16", "bf16"):
+            return Refusal(f"matrix products take f16 or bf16, not {element}", load)
     warpgroups = rows // ROWS
     consumer, producer = _REGISTERS[warpgroups]
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
@@ -71,8 +76,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
 
 def _fitting(
     kernel: ir.Operation, fields: Fields, choices: Mapping[str, int | str], chosen: bool, stages: int, keys: int, target: NvidiaTarget
-) -> Fields | None:
-    """The schedule with the first flow, number of stages and place of outputs that shared memory has room for; None if there is none.
+) -> Fields | Refusal:
+    """The schedule with the first flow, number of stages and place of outputs that shared memory has room for, or why there is none.
 
     `chosen`: no other flow than that of the choices will do. Raises UnsupportedError where nothing fits due to choices.
     """
@@ -83,7 +88,7 @@ def _fitting(
     wanted = [flow if chosen else None, choices.get("stages"), choices.get("staging")]
     if wanted[1] is not None and int(wanted[1]) > 0:
         layouts = [(name, int(wanted[1]), place) for name, _, place in layouts]
-    needed = 0
+    needed, refusal = 0, None
     for layout in dict.fromkeys(layouts):
         if any(choice is not None and choice != value for choice, value in zip(wanted, layout, strict=True)):
             continue
@@ -98,7 +103,8 @@ def _fitting(
             planned["queries"] = "registers"
         try:
             needed = RowsKernel(kernel, planned).emit().shared_bytes
-        except UnsupportedError:
+        except UnsupportedError as error:
+            refusal = Refusal.of(error)
             continue
         if needed <= target.shared_bytes:
             return planned
@@ -106,7 +112,7 @@ def _fitting(
         raise UnsupportedError(
             f"this schedule needs {needed} bytes of shared memory, the chip has {target.shared_bytes}: choose smaller blocks"
         )
-    return None
+    return refusal or Refusal(f"it needs {needed} bytes of shared memory, and {target.arch} has {target.shared_bytes}")
 
 
 def _have_room(kernel: ir.Operation, keys: int, fields: Fields) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, made, need, reads_of, sources
-from attn_mlir.backends.nvidia.hopper.sweep_frame import VALUES, Frame, need_all
+from attn_mlir.backends.nvidia.hopper.sweep_frame import VALUES, Frame, check_columns, need_all
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -52,7 +52,8 @@ class PreparedSweep(Frame):
         Raises OtherKernelError where that is not so.
         """
         tiles = [ir.RankedTensorType(each.load.results[0].type) for each in self.inputs.values()]
-        need(all(type_.shape[0] == positions for type_ in tiles) and self.keys in KEYS and self.values in VALUES)
+        check_columns(self.keys, self.values, KEYS, VALUES, self.k.load)
+        need(all(type_.shape[0] == positions for type_ in tiles))
         self.check_memory(self.inputs.values(), self.store, self.outputs.values())
         need(all(list(store.operands)[4:6] == [self.begin, self.count] for store in self.outputs.values()))
         if self.decays is not None:

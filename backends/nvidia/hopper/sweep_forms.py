@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
 from attn_mlir.mlir import ir
@@ -38,10 +39,19 @@ class Input:
         return ir.RankedTensorType(self.load.results[0].type).shape[1]
 
 
-def need(condition: bool) -> None:
-    """Raises OtherKernelError unless the condition holds."""
+def need(condition: bool, reason: str = "", op: ir.Operation | None = None) -> None:
+    """Raises OtherKernelError unless the condition holds; with a `reason` where a user can do something about it."""
     if not condition:
-        raise OtherKernelError
+        raise OtherKernelError(reason, op)
+
+
+def why_not(read: Callable[[ir.Operation], object], kernel: ir.Operation) -> Refusal:
+    """Why `read` does not know a kernel, or why what it knows does not fit."""
+    try:
+        read(kernel)
+    except OtherKernelError as error:
+        return Refusal(*error.args) if error.args and error.args[0] else Refusal("what a chunk computes has another form than its sweeps")
+    return Refusal("the state and its tiles need more shared memory or registers than there are")
 
 
 def known(read: Callable[[ir.Operation], _Sweep], kernel: ir.Operation) -> _Sweep | None:

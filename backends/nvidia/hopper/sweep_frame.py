@@ -79,11 +79,18 @@ class Frame:
         if rows is not None:
             kinds.add(str(ir.MemRefType(rows.operands[1].type).element_type))
             need(list(rows.operands)[4:6] == [self.begin, self.count])
-        need(kinds == {self.element} and self.element in ("f16", "bf16"))
+        need(kinds == {self.element} and self.element in ("f16", "bf16"), f"its sweeps take f16 or bf16, not {', '.join(sorted(kinds))}")
         need(all(list(load.operands)[3:5] == [self.begin, self.count] for load in loads))
         stored = [op.operands[1] for op in (rows, *sums, self.states, self.final) if op is not None]
         for memory in [*stored, *([] if self.initial is None else [self.initial.operands[0]])]:
             view_of(memory)
+
+
+def check_columns(keys: int, values: int, known_keys: tuple[int, ...], known_values: tuple[int, ...], op: ir.Operation) -> None:
+    """Raises OtherKernelError for columns that the generated code does not know."""
+    for columns, known_columns, what in ((keys, known_keys, "q and k"), (values, known_values, "v")):
+        words = f"{', '.join(map(str, known_columns[:-1]))} or {known_columns[-1]}"
+        need(columns in known_columns, f"its sweeps take head dimensions of {what} of {words}, not {columns}", op)
 
 
 def declare_place(writer: Writer) -> None:

@@ -13,7 +13,18 @@ from attn_mlir.backends.nvidia.hopper.sweep_forms import (
     scaled,
     sources,
 )
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, VALUES, Frame, final_of, initial_of, is_packed, loop_of, need_all, states_of
+from attn_mlir.backends.nvidia.hopper.sweep_frame import (
+    CHUNK,
+    VALUES,
+    Frame,
+    check_columns,
+    final_of,
+    initial_of,
+    is_packed,
+    loop_of,
+    need_all,
+    states_of,
+)
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows, read_rows, rests, scales_rows
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
@@ -57,10 +68,11 @@ class Sweep(Frame):
 
 def read_sweep(kernel: ir.Operation) -> Sweep | None:
     """The sweep that a kernel is; None for a kernel of another form."""
-    return known(_read, kernel)
+    return known(sweep_of, kernel)
 
 
-def _read(kernel: ir.Operation) -> Sweep:
+def sweep_of(kernel: ir.Operation) -> Sweep:
+    """The sweep that a kernel is. Raises OtherKernelError for a kernel of another form."""
     loop = loop_of(kernel)
     inner, (_, state) = operations(body(loop)), body(loop).arguments
     last = made(yielded(body(loop))[0], "tile.dot_rescale", "tile.dot_add")
@@ -93,7 +105,8 @@ def _read(kernel: ir.Operation) -> Sweep:
 
 def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) -> None:
     """Sizes and types are those of the generated code, and no op of the loop is left over."""
-    need(sweep.k.load.results[0].type.shape[0] == CHUNK and sweep.keys in KEYS and sweep.values in VALUES)  # pyright: ignore
+    check_columns(sweep.keys, sweep.values, KEYS, VALUES, sweep.k.load)
+    need(sweep.k.load.results[0].type.shape[0] == CHUNK)  # pyright: ignore
     rows = sweep.rows
     sweep.check_memory(sweep.inputs.values(), rows.store if rows else None, [rows.products, rows.own_sums] if rows else [])
     need(rows is None or rows.factor is None or rows.factor.mod is None)

@@ -37,10 +37,11 @@ class ValueSweep(PreparedSweep):
 
 def read_values(kernel: ir.Operation) -> ValueSweep | None:
     """The sweep that a kernel is; None for a kernel of another form."""
-    return known(_read, kernel)
+    return known(values_of, kernel)
 
 
-def _read(kernel: ir.Operation) -> ValueSweep:
+def values_of(kernel: ir.Operation) -> ValueSweep:
+    """The sweep that a kernel is. Raises OtherKernelError for a kernel of another form."""
     loop = loop_of(kernel)
     inner, (_, state) = operations(body(loop)), body(loop).arguments
     found = [op for op in inner if op.name == "tile.decay_values"]

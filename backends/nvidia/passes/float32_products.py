@@ -33,7 +33,7 @@ class Float32Products(Pass):
 
     def run(self, module: ir.Operation) -> bool:
         for kernel in find_all(module, "func.func"):
-            if grid_kind(kernel) == "chunks":
+            if "tile.kernel" in kernel.attributes and grid_kind(kernel) == "chunks":
                 made: dict[_Key, list[ir.Value]] = {}
                 for op in find_all(kernel, *_DOTS):
                     if isinstance(ir.RankedTensorType(list(op.operands)[-1].type).element_type, ir.F32Type):

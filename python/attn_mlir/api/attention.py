@@ -6,7 +6,7 @@ from typing import Any, Never
 
 import torch
 
-from attn_mlir.api.execute import again, differentiable, execute, stage_of, stages_of
+from attn_mlir.api.execute import again, differentiable, execute, slow_of, stage_of, stages_of
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
 from attn_mlir.api.rows import softmax
@@ -82,7 +82,8 @@ class Attention:
 
     def explain(self) -> str:
         """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""
-        return importlib.import_module("attn_mlir.api.describe").explain_traced(self._entry(self._last)[0].traced.text)
+        entry = self._entry(self._last)[0]
+        return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.text) + slow_of(entry)
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options

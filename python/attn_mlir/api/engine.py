@@ -21,7 +21,7 @@ from attn_mlir.api.engine_arguments import (
     target_of,
     working_dtypes,
 )
-from attn_mlir.api.execute import execute, forward_in_graph, needing_gradient, ops, program_of, stage_of, stages_of
+from attn_mlir.api.execute import execute, forward_in_graph, needing_gradient, ops, program_of, slow_of, stage_of, stages_of
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of
 from attn_mlir.api.inputs import Problem, check_inputs, problem_of
 from attn_mlir.api.meta import Shapes
@@ -190,11 +190,12 @@ class AttentionEngine:
     def explain(self) -> str:
         """How it is computed: the online program as it is written, the row that it comes to with its merge rule, and the backward pass."""
         name, problem = type(self._online).__name__, ""
+        entry = forward = self._find(self._dtypes, None)[0]
         try:
-            traced = self._find(self._dtypes, None, backward=True)[0].traced
+            entry = self._find(self._dtypes, None, backward=True)[0]
         except TraceError as error:
-            traced, problem = self._find(self._dtypes, None)[0].traced, f"\nthe backward that {name} writes cannot be used: {error}\n"
-        return explain_online(traced, name) + problem
+            problem = f"\nthe backward that {name} writes cannot be used: {error}\n"
+        return explain_online(entry.traced, name) + problem + "".join(dict.fromkeys(map(slow_of, (forward, entry))))
 
     def _program(self, problem: Problem, named: Mapping[str, torch.Tensor], backward: bool = False) -> tuple[Entry, list[Any]]:
         """The program of a call, and the values that it captures; `named` are the custom inputs."""

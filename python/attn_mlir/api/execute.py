@@ -37,6 +37,12 @@ def stages_of(entry: Entry, device: str) -> dict[str, str]:
         return kernel_of(entry, device).stages()
 
 
+def slow_of(entry: Entry) -> str:
+    """What `explain()` says of kernels, compiled of a trace, that are slower than their device can do; empty where there are none."""
+    found = {name: reason for program in entry.programs if program is not None for name, reason in program.slow.items()}
+    return "".join(f"slow: {name}: {reason}\n" for name, reason in found.items())
+
+
 def stage_of(entry: Entry, stage: str, stages: Callable[[], dict[str, str]]) -> str:
     """One of what `stages` returns, which is not called for "traced". Raises ArgumentError for an unknown stage."""
     if stage == "traced":

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.execute import execute, stage_of, stages_of
+from attn_mlir.api.execute import execute, slow_of, stage_of, stages_of
 from attn_mlir.api.inputs import LAYOUTS, device_type, refuse_jit_trace, scale_form
 from attn_mlir.api.linear_inputs import LinearCall, check_flags, check_linear, check_segment
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
@@ -81,7 +81,8 @@ class LinearAttention:
 
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
-        return importlib.import_module("attn_mlir.api.describe").explain_traced(self._entry().traced.located)
+        entry = self._entry()
+        return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.located) + slow_of(entry)
 
     def _entry(self) -> Entry:
         return find(self._mods, self._last, None)[0]

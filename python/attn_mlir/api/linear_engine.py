@@ -12,7 +12,7 @@ from attn_mlir.api.accessors import accessors
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_traced
 from attn_mlir.api.engine_arguments import captures_with, custom_of, device_of, target_of, working_dtypes
-from attn_mlir.api.execute import forward_in_graph, ops, program_of, stage_of, stages_of
+from attn_mlir.api.execute import forward_in_graph, ops, program_of, slow_of, stage_of, stages_of
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear import arguments, program_of_form, run
 from attn_mlir.api.linear_inputs import check_linear, check_segment
@@ -129,7 +129,8 @@ class LinearAttentionEngine:
 
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
-        return explain_traced(self._find(self._dtypes, None)[0].traced.located)
+        entry = self._find(self._dtypes, None)[0]
+        return explain_traced(entry.traced.located) + slow_of(entry)
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))

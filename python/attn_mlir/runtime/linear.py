@@ -11,6 +11,7 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.performance import tell
 from attn_mlir.runtime import compute
 from attn_mlir.runtime.programs import Program
 
@@ -129,12 +130,15 @@ class LinearProgram(Program):
 
             @functools.cache
             def compile_for(segment: int) -> driver.Program:
+                located = self._named(wrt) if wrt else []
                 try:
-                    return driver.compile_derivative(self.text, device, function, names, deterministic, segment)
+                    made = driver.compile_derivative(self.text, device, function, names, deterministic, segment)
                 except CompileError:
                     # Once more with locations, for a message that shows the user's lines.
-                    located = self._named(wrt) if wrt else []
-                    return driver.compile_derivative(self.located, device, function, located, deterministic, segment)
+                    made = driver.compile_derivative(self.located, device, function, located, deterministic, segment)
+                find = functools.partial(driver.slow_kernels, self.located, device, function, located, deterministic, segment)
+                tell(made, device, find, self.slow)
+                return made
 
             found = self.derivatives[key] = self._run(compile_for, function, names)
         return found

@@ -20,6 +20,7 @@ from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.bounds import Extent
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK
+from attn_mlir.performance import tell
 from attn_mlir.runtime.capture_bounds import make_plan
 
 _LIMIT = 512
@@ -59,6 +60,8 @@ class Program:
     derivatives: dict[tuple[str, str, str, bool], driver.Program] = dataclasses.field(default_factory=dict)
     places: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     """What `wanted` found."""
+    slow: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Why compiled kernels are slower than their device can do, by their names."""
 
     reads_results: ClassVar[bool] = True
     """Whether its backward reads what the forward pass gave."""
@@ -73,6 +76,7 @@ class Program:
             except CompileError:
                 # Once more with locations, for a message that shows the user's lines.
                 kernel = driver.compile(self.located, device)
+            tell(kernel, device, lambda: driver.slow_kernels(self.located, device, "", ()), self.slow)
             self.kernels[device] = kernel
         return kernel
 
@@ -96,6 +100,7 @@ class Program:
                 found = driver.compile_derivative(text, device, function, wrt.split("+"), deterministic)
             except CompileError:
                 found = driver.compile_derivative(located, device, function, self._named(wrt), deterministic)
+            tell(found, device, lambda: driver.slow_kernels(located, device, function, self._named(wrt), deterministic), self.slow)
             self.derivatives[key] = found
         return found
 

@@ -5,13 +5,14 @@ The input may be at any stage; the backend's pipeline runs first.
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from attn_mlir.backends import Backend, load_backends
 from attn_mlir.diagnostics import DiagnosticError, from_mlir_error
 from attn_mlir.dialects import load_all
-from attn_mlir.errors import AttnError
+from attn_mlir.errors import AttnError, CompileError, PerformanceWarning
 from attn_mlir.mlir import ir
 from attn_mlir.tools import source
 
@@ -47,23 +48,43 @@ def _main(argv: Sequence[str] | None) -> int:
         result = _translate(backend, options.to, text.text)
     except DiagnosticError as error:
         raise DiagnosticError([diagnostic.renamed(text.name) for diagnostic in error.diagnostics]) from None
-    data = result if isinstance(result, bytes) else result.encode()
-    if options.output is not None:
-        options.output.write_bytes(data)
-    else:
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
+    _write(result, options.output)
     return 0
 
 
-def _translate(backend: Backend, target: str, text: str) -> str | bytes:
+def _write(result: str | bytes | dict[str, bytes], output: Path | None) -> None:
+    """Writes what was made. Of several files, NAME becomes OUTPUT with NAME before its suffix. Raises CompileError without an OUTPUT."""
+    if isinstance(result, dict):
+        if output is None:
+            raise CompileError(
+                f"the module makes {len(result)} files ({', '.join(result)}): say where they go with -o, such as -o out.cubin"
+            )
+        for name, data in result.items():
+            path = output.with_name(f"{output.stem}.{name}{output.suffix}")
+            path.write_bytes(data)
+            print(path, file=sys.stderr)
+        return
+    data = result if isinstance(result, bytes) else result.encode()
+    if output is not None:
+        output.write_bytes(data)
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+
+
+def _translate(backend: Backend, target: str, text: str) -> str | bytes | dict[str, bytes]:
     with ir.Context() as context:
         load_all(context)
         try:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:
             raise DiagnosticError(from_mlir_error(error, "the text is not valid MLIR")) from None
-        return backend.load(backend.translations[target])(module)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", PerformanceWarning)
+            result = backend.load(backend.translations[target])(module)
+    for warning in told:
+        print(f"attn-translate: remark: {warning.message}", file=sys.stderr)
+    return result
 
 
 def _targets() -> dict[str, Backend]:
