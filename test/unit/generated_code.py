@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from attn_mlir.api.rows import softmax
 from attn_mlir.backends.amd import codegen as amd
 from attn_mlir.backends.amd import pipeline as amd_pipeline
 from attn_mlir.backends.amd.clang import find_host_clang
@@ -43,9 +42,11 @@ def complaints(code: KernelCode) -> str:
     return made.stderr if made.returncode else ""
 
 
-def traced(mask: Callable[..., Any] | None = None, score: Callable[..., Any] | None = None, columns: int = 64, **mods: Any) -> Traced:
-    """A softmax attention of f16 with these functions."""
-    form = Program(lambda s: torch.softmax(s, -1), score_mod=score, mask_mod=mask, scale=0.125, **mods)
+def traced(
+    mask: Callable[..., Any] | None = None, score: Callable[..., Any] | None = None, columns: int = 64, row: Any = softmax, **mods: Any
+) -> Traced:
+    """An attention of f16 with these functions."""
+    form = Program(row, score_mod=score, mask_mod=mask, scale=0.125, **mods)
     return trace(form, Inputs("f16", columns, columns))
 
 

@@ -8,6 +8,7 @@ from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, round_up, tile_
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import maker
 
 REGISTERS = {1: (0, 0), 2: (240, 24), 3: (160, 32)}
 """Registers of the threads of consumers and of the producer, by the number of consumer warpgroups; 0: as at launch."""
@@ -186,4 +187,10 @@ def _too_many(kernel: PairsKernel, needed: int, spare: int) -> UnsupportedError:
     scatters = kernel.step_ops("tile.scatter_add")
     what = "with the gradient of a captured tensor that each query reads elsewhere" if scatters else f"of head dimension {columns}"
     text = f"hopper: a backward pass {what} needs about {needed} registers a thread, and there are {spare}"
-    return UnsupportedError(text, scatters[0]) if scatters else UnsupportedError(text)
+    return UnsupportedError(text, _reader(scatters[0])) if scatters else UnsupportedError(text)
+
+
+def _reader(scatter: ir.Operation) -> ir.Operation:
+    """What computes the place that a sum over pairs goes to: the user's line that reads there."""
+    yielded = list(list(scatter.regions[0].blocks[0].operations)[-1].operation.operands)
+    return next((op for op in map(maker, reversed(yielded)) if op is not None), scatter)

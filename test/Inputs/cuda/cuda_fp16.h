@@ -1,7 +1,11 @@
 // See cuda.h.
 #pragma once
 #include "cuda.h"
-struct __half { unsigned short bits; };
+struct __half {
+  unsigned short bits;
+  __half() = default;
+  __device__ __half(float);
+};
 struct __half2 { __half x, y; };
 ATTN_ONLY(float, __half2float, __half)
 ATTN_ONLY(__half, __float2half_rn, float)

@@ -1,0 +1,176 @@
+"""Kernels that leave the best code generator of their device say so: once, with the reason and the user's line; or are refused."""
+
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attn_mlir.backends.gpu import units
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import driver as nvidia
+from attn_mlir.backends.nvidia import tilelang
+from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import CompileError, PerformanceWarning, UnsupportedError
+from attn_mlir.frontend.cache import Entry
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+from attn_mlir.runtime import programs
+from attn_mlir.tools import attn_translate
+from generated_code import traced
+
+TABLE = torch.linspace(-1, 1, 64)
+
+
+def relative(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return s + TABLE[(q - k) % 64]
+
+
+def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q >= k
+
+
+@pytest.fixture(autouse=True)
+def _without_tilelang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its programs are not lowered, which takes long."""
+
+    def emit(kernel: Any, target: Any) -> KernelCode:
+        made = tilelang.program_of(kernel)
+        return KernelCode(made.name, made.name, "", (), made.threads, 0, language="tilelang", program=made.text)
+
+    monkeypatch.setattr(tilelang, "emit", emit)
+    monkeypatch.setattr(tilelang, "emit_ahead", lambda kernels: None)
+    monkeypatch.setattr(nvidia, "_PROGRAMS", {})
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
+    monkeypatch.delenv("ATTN_MLIR_STRICT", raising=False)
+
+
+def fresh(program: Any) -> programs.Program:
+    """A program that no other test has compiled."""
+    found = programs.find(programs.register(program))
+    return dataclasses.replace(found, kernels={}, derivatives={}, slow={})
+
+
+def test_a_warning_with_reason_and_line() -> None:
+    program = fresh(traced(causal, relative))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program.kernel("cuda")  # the forward pass is fast
+    with pytest.warns(PerformanceWarning) as told:
+        program.derivative("cuda", "bwd", "q+k+v+arg3")
+    (message,) = [str(each.message) for each in told]
+    assert "made by 'tilelang', not by 'hopper'" in message and "the gradient of a captured tensor" in message
+    assert "test_slow_paths.py:" in message, message
+    assert "ATTN_MLIR_STRICT=1" in message
+    assert told[0].filename == __file__  # the line that asked for it, not one of attn-mlir
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program.derivative("cuda", "bwd", "q+k+v+arg3")  # once
+        program.derivative("cuda", "bwd", "q+k+v")  # without the table's gradient it is fast
+
+
+def test_strict_mode_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTN_MLIR_STRICT", "1")
+    program = fresh(traced(causal, columns=256))
+    program.kernel("cuda")
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match=r"head dimension 256 needs about .* registers"):
+            program.derivative("cuda", "bwd", "q+k+v")
+
+
+def test_what_is_kept_on_disk_warns_again() -> None:
+    first = nvidia.compile_derivative(traced(causal, columns=36).text, "bwd", ("q", "k", "v"))
+    assert list(first.slow.values()) == ["made by 'tilelang', not by 'hopper': head dimensions are multiples of 8, got 36"]
+    _, kept = units.unpack(*units.pack(first.host, first.units))
+    assert {name: unit.schedule.get("slow") for name, unit in kept.items() if "slow" in unit.schedule} == first.slow
+    assert "slow: made by" in first.explain()
+
+
+def test_explain_tells() -> None:
+    from attn_mlir.api.execute import slow_of
+
+    entry = Entry(traced(causal, columns=36))
+    entry.programs[0] = fresh(entry.traced)
+    assert slow_of(entry) == ""
+    with pytest.warns(PerformanceWarning):
+        entry.programs[0].derivative("cuda", "bwd", "q+k+v")
+    assert slow_of(entry).startswith("slow: attention_bwd_2_pairs: made by 'tilelang'")
+
+
+def test_what_was_asked_for_is_no_slow_path() -> None:
+    text = traced(causal, columns=36).text
+    chosen = text.replace("attributes {", 'attributes {tile.choices = {emitter = "tilelang"}, ', 1)
+    assert chosen == text or nvidia.compile_program(chosen, "attention").slow == {}
+    asked = nvidia.slow(text, "bwd", ("q", "k", "v"))
+    assert list(asked) == ["attention_bwd_2_pairs"]
+
+
+def translate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = attn_translate.main(arguments)
+    return code, capsys.readouterr().err
+
+
+def module(tmp_path: Path, columns: int, backward: bool = False) -> str:
+    """A file with a causal attention, or with its backward pass as `attn-opt` makes it."""
+    text = traced(causal, columns=columns).text
+    if backward:
+        with ir.Context() as context:
+            load_all(context)
+            made = ir.Module.parse(text)
+            Pipeline.parse(prepare_derivative("bwd", ("q", "k", "v"), "attn-simplify,attn-outline{keep-hosts=false}")[1], registry()).run(
+                made
+            )
+            text = str(made)
+    path = tmp_path / "in.mlir"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("target", ["cuda", "tilelang", "cubin", "hip"])
+def test_a_module_without_kernels(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.mlir"
+    for text in ("module { module { func.func @f() { return } } }", "func.func @f() { return }", "module {}"):
+        path.write_text(text)
+        code, told = translate(capsys, str(path), "--to", target)
+        assert code == 1 and "no kernel in this module" in told and "internal error" not in told
+
+
+@pytest.mark.parametrize("target", ["cuda", "tilelang", "hip", "nvidia-kernel", "amd-kernel"])
+def test_head_dimensions_are_refused_as_by_the_api(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = translate(capsys, module(tmp_path, 320), "--to", target)
+    assert code == 1 and "q has head dimension 320, and kernels for" in told and "take up to 256" in told
+
+
+def test_remarks(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = module(tmp_path, 36, backward=True)
+    code, told = translate(capsys, path, "--to", "cuda", "-o", str(tmp_path / "out.cu"))
+    assert code == 0 and "attn-translate: remark: " in told and "head dimensions are multiples of 8, got 36" in told
+    monkeypatch.setenv("ATTN_MLIR_STRICT", "1")
+    code, told = translate(capsys, path, "--to", "cuda")
+    assert code == 1 and "attn-translate: error: " in told and "multiples of 8, got 36" in told
+
+
+def has_nvcc() -> bool:
+    from attn_mlir.backends.nvidia.compile import find_nvcc
+
+    try:
+        return bool(find_nvcc())
+    except (UnsupportedError, CompileError):
+        return False
+
+
+@pytest.mark.skipif(not has_nvcc(), reason="nvcc is not installed")
+def test_cubins_and_report_of_several_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = module(tmp_path, 64, backward=True)
+    code, told = translate(capsys, path, "--to", "cubin")
+    assert code == 1 and "3 files" in told and "-o out.cubin" in told
+    code, told = translate(capsys, path, "--to", "cubin", "-o", str(tmp_path / "out.cubin"))
+    made = sorted(tmp_path.glob("out.*.cubin"))
+    assert code == 0 and len(made) == 3 and all(file.read_bytes()[:4] == b"\x7fELF" and str(file) in told for file in made)
+    assert attn_translate.main([path, "--to", "cubin", "--report", "-o", str(tmp_path / "report")]) == 0
+    report = (tmp_path / "report").read_text()
+    assert report.count("kernel attention_bwd_") == 3 and "made by hopper" in report and report.count("registers ") == 3
