@@ -8,7 +8,7 @@ import torch
 import attn_mlir
 from attn_mlir import attention, masks
 from attn_mlir.backends.nvidia import driver as nvidia
-from gpu_cases import CASES, DTYPES, GPU, Sizes, causal, check, failures, formula, heads, inputs, learning, ours, qkv, results
+from gpu_cases import CASES, DTYPES, GPU, SLOW, Sizes, causal, check, failures, formula, heads, inputs, learning, ours, qkv, results
 
 SIZES = (Sizes(), Sizes(1, 6, 2, 129, 257, 128, 128), Sizes(1, 2, 2, 512, 512), Sizes(1, 2, 1, 333, 77, 128, 64))
 
@@ -26,15 +26,18 @@ class TestNumbers:
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @pytest.mark.parametrize("name", CASES)
-    def test_against_the_dense_formula(self, name: str, dtype: torch.dtype) -> None:
+    def test_against_the_dense_formula(self, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ATTN_MLIR_STRICT", "0" if name in SLOW else "1")
         check(CASES[name], SIZES[list(CASES).index(name) % len(SIZES)], dtype)
 
     @pytest.mark.parametrize(("d", "dv"), [(16, 16), (32, 64), (80, 96), (100, 36), (192, 128), (128, 256), (256, 256)])
-    def test_head_dimensions(self, d: int, dv: int) -> None:
+    def test_head_dimensions(self, d: int, dv: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ATTN_MLIR_STRICT", "1" if max(d, dv) <= 128 and d % 8 == dv % 8 == 0 else "0")
         check(CASES["causal softmax"], Sizes(1, 4, 2, 150, 150, d, dv), torch.float16)
 
     @pytest.mark.parametrize(("sq", "skv"), [(1, 1), (1, 1000), (17, 1), (127, 129), (128, 128), (1000, 64), (2049, 2049)])
-    def test_lengths(self, sq: int, skv: int) -> None:
+    def test_lengths(self, sq: int, skv: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ATTN_MLIR_STRICT", "1")
         for name in ("softmax", "causal softmax"):
             check(CASES[name], Sizes(1, 2, 1, sq, skv), torch.bfloat16)
 

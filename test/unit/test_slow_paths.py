@@ -22,6 +22,7 @@ from attn_mlir.registry import registry
 from attn_mlir.runtime import programs
 from attn_mlir.tools import attn_translate
 from generated_code import traced
+from gpu_cases import CASES, SLOW, Sizes, functions
 
 TABLE = torch.linspace(-1, 1, 64)
 
@@ -107,6 +108,18 @@ def test_what_was_asked_for_is_no_slow_path() -> None:
     assert chosen == text or nvidia.compile_program(chosen, "attention").slow == {}
     asked = nvidia.slow(text, "bwd", ("q", "k", "v"))
     assert list(asked) == ["attention_bwd_2_pairs"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cases_that_are_fast(name: str) -> None:
+    """What the tests on a GPU demand in strict mode, where there is none."""
+    case, sizes = CASES[name], Sizes()
+    tensors = [torch.zeros(shape) for shape in case.tensors(sizes).values()]
+    made = functions(case, sizes, tensors)
+    program = traced(made.pop("mask_mod", None), made.pop("score_mod", None), **made)
+    wrt = ["q", "k", "v", *(f"arg{3 + i}" for i, each in enumerate(program.captures) if each.kind == "tensor")]
+    assert nvidia.slow(program.text, "fwd", wrt) == {}
+    assert bool(nvidia.slow(program.text, "bwd", wrt)) == (name in SLOW)
 
 
 def translate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia.hopper.channel_sweep import emit_channels, plan_c
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
+from attn_mlir.backends.nvidia.hopper.structure import body
 from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
 from attn_mlir.backends.nvidia.hopper.sweep_forms import why_not
 from attn_mlir.backends.nvidia.hopper.sweep_read import sweep_of
@@ -41,6 +42,10 @@ def _other_sweep(kernel: ir.Operation) -> Refusal | None:
     """Why no sweep of this emitter is the kernel; None for kernels without products."""
     if not find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.decay_channels", "tile.decay_values"):
         return None
+    for load in find_all(kernel, "tile.load"):
+        type_ = ir.RankedTensorType(load.results[0].type)
+        if type_.rank == 2 and isinstance(type_.element_type, ir.F32Type) and load.operands[0] == body(kernel).arguments[0]:
+            return Refusal("its sweeps take f16 or bf16, not f32", load)
     channels, values = (bool(find_all(kernel, name)) for name in ("tile.decay_channels", "tile.decay_values"))
     return why_not(channels_of if channels else values_of if values else sweep_of, kernel)
 

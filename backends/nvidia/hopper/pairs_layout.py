@@ -185,7 +185,7 @@ def _too_many(kernel: PairsKernel, needed: int, spare: int) -> UnsupportedError:
     """Says what registers are needed for, and where the user asks for it."""
     columns = max(head_columns(memory) for memory in (*kernel.memory(kernel.key_loads), *kernel.memory(kernel.step_ops("tile.load"))))
     scatters = kernel.step_ops("tile.scatter_add")
-    what = "with the gradient of a captured tensor that each query reads elsewhere" if scatters else f"of head dimension {columns}"
+    what = "with the gradient of a captured tensor whose index depends on the query" if scatters else f"of head dimension {columns}"
     text = f"hopper: a backward pass {what} needs about {needed} registers a thread, and there are {spare}"
     return UnsupportedError(text, _reader(scatters[0])) if scatters else UnsupportedError(text)
 

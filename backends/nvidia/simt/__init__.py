@@ -4,21 +4,15 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.gpu import simt
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt import Dialect
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all
-
-DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
 
-def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
-    """See `gpu.simt.plan`; why a kernel without products is left to TileLang."""
-    fields = simt.plan(kernel, choices)
-    plain = not find_all(kernel, *DOTS)
-    return Refusal("a kernel without matrix products has a form that it does not know") if fields is None and plain else fields
+def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
+    """See `gpu.simt.plan`."""
+    return simt.plan(kernel, choices)
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
