@@ -11,6 +11,7 @@ import torch
 from attn_mlir.backends.gpu.scalar_bounds import HEADS, INDICES, MAX_COLUMNS, POSITIONS
 from attn_mlir.backends.host import Argument
 from attn_mlir.backends.program import function_named
+from attn_mlir.diagnostics import DiagnosticError, at
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -38,11 +39,14 @@ def check_types(module: ir.Module, vendor: str) -> None:
 
 
 def check_programs(module: ir.Module, vendor: str) -> None:
-    """The same for the head dimensions of every attention in a module, as it is before it is lowered."""
+    """The same for the head dimensions of every attention in a module that is not lowered yet. Raises DiagnosticError, with its place."""
     for op in find_all(module.operation, "attn.attention", "attn.online", "attn.linear_attention", "attn.chunk"):
         shapes = [ir.RankedTensorType(value.type).shape for value in list(op.operands)[:3] if isinstance(value.type, ir.RankedTensorType)]
         if len(shapes) == 3 and all(len(shape) == 4 for shape in shapes):
-            check_columns(shapes[0][3], shapes[2][3], op.name in ("attn.linear_attention", "attn.chunk"), vendor)
+            try:
+                check_columns(shapes[0][3], shapes[2][3], op.name in ("attn.linear_attention", "attn.chunk"), vendor)
+            except UnsupportedError as error:
+                raise DiagnosticError([at(op.location, "error", str(error))]) from None
 
 
 def check_columns(keys: int, values: int, linear: bool, vendor: str) -> None:

@@ -25,7 +25,7 @@ def kernels_of(module: ir.Module, pipeline: str, vendor: str) -> list[ir.Operati
     """The scheduled kernels of a module at stage 0 to 2, which is lowered on the way.
 
     Warns of those that are not made by the best code generator. Raises CompileError where there is none, and
-    UnsupportedError for what kernels for GPUs of that vendor do not take, as the API does.
+    for what kernels for GPUs of that vendor do not take, as the API does.
     """
     check_programs(module, vendor)
     Pipeline.parse(pipeline, registry()).run(module)
