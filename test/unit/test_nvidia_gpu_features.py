@@ -120,7 +120,7 @@ def check(name: str, device: str) -> None:
     formula = {**feature.make(lambda tensor: tensor), **feature.formula}
     formula["row"] = with_torch(formula["row"])
     formula.update({name: _rounding(formula[name]) for name in ("query_mod", "key_mod", "value_mod") if name in formula})
-    compare(lambda *qkv: attention(*qkv, **functions), lambda *qkv: dense(formula, *qkv)[0], device, feature.factor)
+    compare(lambda q, k, v: attention(q, k, v, **functions), lambda *qkv: dense(formula, *qkv)[0], device, feature.factor)
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -158,7 +158,7 @@ class TestFeatures:
         """It measures once, keeps what it found, and the tuned kernels compute the same."""
         file = tmp_path / "tuned.json"
         leaves = heads("cuda")
-        want = gradients(attention(*leaves, mask_mod=causal), leaves)
+        want = gradients(attention(leaves[0], leaves[1], leaves[2], mask_mod=causal), leaves)
         for tune in (True, False):
             run = attn_mlir.Attention(mask_mod=causal, tune=tune, tune_file=str(file))
             for x, y in zip(gradients(run(*leaves), leaves), want, strict=True):
@@ -172,14 +172,14 @@ class TestFeatures:
 
 def check_lse(row: Any, device: str) -> None:
     """Gradients through o and lse together."""
-    functions = {"row": row, "mask_mod": causal}
+    functions: dict[str, Any] = {"row": row, "mask_mod": causal}
     formula = {**functions, "row": with_torch(row)}
 
-    def dense_lse(*qkv: Tensor) -> tuple[Tensor, Tensor]:
-        o, states = dense(formula, *qkv, lse=True)
+    def dense_lse(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        o, states = dense(formula, q, k, v, lse=True)
         return o, states["lse"].to(torch.float64 if o.dtype == torch.float64 else torch.float32)
 
-    compare(lambda *qkv: attention(*qkv, **functions, return_lse=True), dense_lse, device)
+    compare(lambda q, k, v: attention(q, k, v, **functions, return_lse=True), dense_lse, device)
 
 
 def check_custom(device: str) -> None:
@@ -208,7 +208,7 @@ def check_retention(device: str) -> None:
     q, k, v = (torch.randn(2, 4, 300, 64, generator=generator).bfloat16() * 0.3 for _ in range(3))
     decay = torch.log(1 - 2.0 ** -torch.arange(5.0, 9.0))
     leaves = [x.to(device).requires_grad_() for x in (q, k, v)]
-    got = gradients(linear_attention(*leaves, decay.to(device)), leaves)
+    got = gradients(linear_attention(leaves[0], leaves[1], leaves[2], decay.to(device)), leaves)
     exact = [x.double().requires_grad_() for x in (q, k, v)]
     at = torch.arange(300)
     weights = torch.exp(decay.double()[:, None, None] * (at[:, None] - at)).tril()
