@@ -3,6 +3,7 @@
 At kinks and ties they are PyTorch's: abs has derivative 0 at 0, relu 0 at 0, clamp 1 at its bounds, maximum of two equal
 values half for each, floor and its like 0 everywhere. `attn.tie` on an `arith.maximumf` or `arith.minimumf` says whose the
 gradient is where both operands are equal: the "second" for a relu, the "first" for a clamp; without it, a constant has none.
+A NaN passes its gradient on. x^p has no gradient by p where x = 0 <= p (0 log 0 = 0), and none by x where p = 0.
 """
 
 import math
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
 
-_GREATER, _LESS, _EQUAL = 2, 4, 1
+_EQUAL, _GREATER, _AT_LEAST, _LESS, _AT_MOST = 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
 class Partial:
-    """The derivative by one argument: a factor and a divisor, or, for `arith.select`, whether the argument is chosen."""
+    """The derivative by one argument: a factor and a divisor, where it is not 0 at all since a condition does not choose the argument."""
 
     factor: Node | None = None
     divisor: Node | None = None
@@ -24,10 +25,12 @@ class Partial:
     chosen: bool = True
 
     def times(self, g: Graph, x: Node) -> Node:
-        """The derivative times `x`; what a select does not choose gives 0, also where x is not finite."""
-        if self.condition is not None:
-            zero = g.const(0.0)
-            return g.select(self.condition, x, zero) if self.chosen else g.select(self.condition, zero, x)
+        """The derivative times `x`; what the condition does not choose gives 0, also where x is not finite."""
+        product = self.scaled(g, x)
+        return product if self.condition is None else chosen(g, self.condition, self.chosen, product)
+
+    def scaled(self, g: Graph, x: Node) -> Node:
+        """The same where the condition chooses the argument."""
         product = x if self.factor is None else g.mul(x, self.factor)
         return product if self.divisor is None else g.div(product, self.divisor)
 
@@ -43,6 +46,12 @@ def _by(factor: Node) -> Partial:
 def compare(g: Graph, predicate: int, x: Node, y: Node) -> Node:
     """`arith.cmpf` with MLIR's predicate number."""
     return g.node("arith.cmpf", x, y, attr=predicate, type=BOOL)
+
+
+def chosen(g: Graph, condition: Node, holds: bool, x: Node) -> Node:
+    """`x` where the condition holds (or where it does not), else 0."""
+    zero = g.const(0.0)
+    return g.select(condition, x, zero) if holds else g.select(condition, zero, x)
 
 
 def indicator(g: Graph, condition: Node) -> Node:
@@ -66,22 +75,23 @@ def _div(g: Graph, n: Node) -> list[Partial | None]:
 
 def _extremum(g: Graph, n: Node) -> list[Partial | None]:
     x, y = n.args
-    wins, loses = (_GREATER, _LESS) if n.op in ("arith.maximumf", "arith.maxnumf") else (_LESS, _GREATER)
+    loses, at_most = (_LESS, _AT_MOST) if n.op in ("arith.maximumf", "arith.maxnumf") else (_GREATER, _AT_LEAST)
     if n.attr is None and not (x.is_const or y.is_const):
-        tie = g.select(compare(g, _EQUAL, x, y), g.const(0.5), g.const(0.0))
-        return [_by(g.select(compare(g, wins, a, b), g.const(1.0), tie)) for a, b in ((x, y), (y, x))]
+        half = g.select(compare(g, _EQUAL, x, y), g.const(0.5), g.const(1.0))
+        return [Partial(half, condition=compare(g, loses, a, b), chosen=False) for a, b in ((x, y), (y, x))]
     first = y.is_const if n.attr is None else n.attr == "first"
     # Who has the tie has everything that does not lose against it; so a NaN passes its gradient on, too.
     kept, other = (x, y) if first else (y, x)
-    lost = compare(g, loses, kept, other)
     if n.attr == "second" and y.is_const:
-        return [Partial(condition=compare(g, wins, x, y)), None]
+        return [Partial(condition=compare(g, at_most, x, y), chosen=False), None]
+    lost = compare(g, loses, kept, other)
     parts = [Partial(condition=lost, chosen=False), Partial(condition=lost)]
     return parts if first else parts[::-1]
 
 
 def _pow(g: Graph, n: Node) -> list[Partial | None]:
     x, y = n.args
+    zero = g.const(0.0)
     if y.is_const:
         c = float(y.attr)  # type: ignore[arg-type]
         if c == 0:
@@ -89,7 +99,9 @@ def _pow(g: Graph, n: Node) -> list[Partial | None]:
         lower = g.const(1.0) if c == 1 else x if c == 2 else _square(g, x) if c == 3 else g.node("math.powf", x, g.const(c - 1))
         return [_by(g.mul(g.const(c), lower)), None]
     below = g.mul(y, g.node("math.powf", x, g.sub(y, g.const(1.0))))
-    return [_by(below), None if x.is_const and x.attr == 0 else _by(g.mul(n, g.unary("math.log", x)))]
+    nothing = g.both(g.equal(x, zero), compare(g, _AT_LEAST, y, zero))
+    by_exponent = Partial(g.mul(n, g.unary("math.log", x)), condition=nothing, chosen=False)
+    return [Partial(below, condition=g.equal(y, zero), chosen=False), by_exponent]
 
 
 def _atan2(g: Graph, n: Node) -> list[Partial | None]:

@@ -1,10 +1,11 @@
 """Reverse and forward mode on expressions."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
-from attn_mlir.passes.derivation.expr import FLOAT, Graph, Node, nodes
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node, nodes
 from attn_mlir.passes.differentiation.errors import DifferentiationError
-from attn_mlir.passes.differentiation.partials import Partial, partials
+from attn_mlir.passes.differentiation.partials import Partial, chosen, partials
 
 
 def _rule(g: Graph, n: Node) -> list[Partial | None]:
@@ -14,22 +15,105 @@ def _rule(g: Graph, n: Node) -> list[Partial | None]:
     return found
 
 
+_SAFE = frozenset(
+    {"arith.addf", "arith.subf", "arith.negf", "arith.maximumf", "arith.minimumf", "arith.select", "math.absf", "math.tanh", "math.erf"}
+)
+"""Ops whose derivatives are finite wherever they are taken: with them, 0 stays 0."""
+
+Guard = tuple[tuple[Node, bool], ...]
+"""Conditions, and whether each must hold: where one fails, the adjoint is 0 whatever its formula gives."""
+
+
+class _Steep:
+    """What has a derivative below that may be infinite or NaN."""
+
+    def __init__(self, order: Sequence[Node]) -> None:
+        self._found: set[Node] = set()
+        for n in reversed(order):
+            if any(a in self._found for a in n.args) or not (n.is_leaf or n.type != FLOAT or self._is_safe(n)):
+                self._found.add(n)
+
+    @staticmethod
+    def _is_safe(n: Node) -> bool:
+        if n.op == "arith.mulf":
+            return any(a.is_const and isfinite(float(a.attr)) for a in n.args)  # type: ignore[arg-type]
+        if n.op == "arith.divf":
+            return n.args[1].is_const and n.args[1].attr != 0.0
+        return n.op in _SAFE
+
+    def __contains__(self, n: Node) -> bool:
+        return n in self._found
+
+
+class _Shares:
+    """The adjoint of one node: terms by their guards."""
+
+    def __init__(self) -> None:
+        self.terms: dict[Guard, Node] = {}
+
+    def add(self, g: Graph, guard: Guard, x: Node) -> None:
+        self.terms[guard] = g.add(self.terms[guard], x) if guard in self.terms else x
+
+    def total(self, g: Graph) -> Node:
+        """The sum, with 0 for terms whose guard fails."""
+        total: Node | None = None
+        for guard, x in self.terms.items():
+            for condition, holds in reversed(guard):
+                x = chosen(g, condition, holds, x)
+            total = x if total is None else g.add(total, x)
+        return g.const(0.0) if total is None else total
+
+    def guarded(self, g: Graph) -> tuple[Guard, Node]:
+        """(guard, value): with several terms, one guard for the sum, which fails where all theirs do."""
+        if len(self.terms) == 1:
+            return next(iter(self.terms.items()))
+        if () in self.terms:
+            return (), self.total(g)
+        some: Node | None = None
+        for guard in self.terms:
+            every = _conjunction(g, guard)
+            some = every if some is None else g.node("arith.ori", some, every, type=BOOL)
+        return (((some, True),) if some is not None else ()), self.total(g)
+
+
+def _conjunction(g: Graph, guard: Guard) -> Node:
+    true = g.node("const", attr=True, type=BOOL)
+    literals = [condition if holds else g.node("arith.xori", condition, true, type=BOOL) for condition, holds in guard]
+    found = literals[0]
+    for literal in literals[1:]:
+        found = g.both(found, literal)
+    return found
+
+
 def adjoints(g: Graph, roots: Sequence[tuple[Node, Node]]) -> dict[Node, Node]:
-    """For (root, adjoint) pairs, the adjoint of every leaf that they depend on: a shared intermediate is counted once."""
-    total: dict[Node, Node] = {}
+    """For (root, adjoint) pairs, the adjoint of every leaf that they depend on: a shared intermediate is counted once.
+
+    What a select does not choose gets 0, and so does everything below it: where a derivative there may not be finite, the
+    select is applied behind it, since 0 times that would be NaN.
+    """
+    of: dict[Node, _Shares] = {}
     for root, adjoint in roots:
-        total[root] = g.add(total[root], adjoint) if root in total else adjoint
+        of.setdefault(root, _Shares()).add(g, (), adjoint)
     # Arguments are made before what uses them, so descending numbers are a reverse topological order.
     order = sorted(nodes(*[root for root, _ in roots]), key=lambda n: -n.id)
+    steep = _Steep(order)
     for n in order:
-        if n not in total or n.is_leaf:
+        if n not in of or n.is_leaf:
             continue
-        for argument, partial in zip(n.args, _rule(g, n), strict=True):
+        rule = _rule(g, n)
+        guard, adjoint = of[n].guarded(g) if n in steep else ((), of[n].total(g))
+        for argument, partial in zip(n.args, rule, strict=True):
             if partial is None or argument.is_const or argument.type != FLOAT:
                 continue
-            share = partial.times(g, total[n])
-            total[argument] = g.add(total[argument], share) if argument in total else share
-    return {n: adjoint for n, adjoint in total.items() if n.is_leaf and not n.is_const}
+            shares = of.setdefault(argument, _Shares())
+            if partial.condition is None:
+                shares.add(g, guard, partial.scaled(g, adjoint))
+            elif argument in steep:
+                literal = (partial.condition, partial.chosen)
+                shares.add(g, guard if literal in guard else (*guard, literal), partial.scaled(g, adjoint))
+            else:
+                shares.add(g, guard, partial.times(g, adjoint))
+    return {n: shares.total(g) for n, shares in of.items() if n.is_leaf and not n.is_const}
 
 
 def tangent(g: Graph, root: Node, of_leaves: Mapping[Node, Node], memo: dict[Node, Node | None] | None = None) -> Node | None:
