@@ -15,6 +15,7 @@ from attn_mlir.passes.differentiation.gradients import Gradients
 from attn_mlir.passes.differentiation.host import REMAINDER, Host, Primal
 from attn_mlir.passes.differentiation.model import Program, Reduction, Scatter
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
+from attn_mlir.passes.differentiation.poles import has_pole
 from attn_mlir.passes.differentiation.read import read_attention
 from attn_mlir.passes.differentiation.reverse import Reverse, Seeds
 from attn_mlir.passes.differentiation.sweep import write_attention
@@ -76,7 +77,8 @@ class Derivatives:
 
     @staticmethod
     def _seeds(program: Program) -> Seeds:
-        return Seeds({"o": "do"}, {r.name: f"d_{r.name}" for r in program.rows}, None, frozenset({"o"}))
+        known = frozenset[str]() if has_pole(program) else frozenset({"o"})
+        return Seeds({"o": "do"}, {r.name: f"d_{r.name}" for r in program.rows}, None, known)
 
     @cached_property
     def reverse(self) -> Reverse:

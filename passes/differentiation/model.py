@@ -94,7 +94,14 @@ class Program:
     sums: list[Sum] = field(default_factory=list)
     rows: list[RowValue] = field(default_factory=list)
     scatters: list[Scatter] = field(default_factory=list)
+    locations: dict[Node, ir.Location] = field(default_factory=dict)
+    """Where the user wrote what became a node."""
     _pair: dict[Node, bool] = field(default_factory=dict)
+
+    def roots(self) -> list[Node]:
+        """All expressions: of outputs, reductions and scores."""
+        weights = [w for s in self.sums for w, _ in s.terms] + [s.weight for s in self.scatters]
+        return [*weights, *[r.value for r in self.rows], *[r.value for r in self.reductions], *self.scores]
 
     def product(self, query: str, key: str) -> Node:
         """The leaf of a product; a new one is added."""

@@ -78,7 +78,7 @@ def _extremum(g: Graph, n: Node) -> list[Partial | None]:
     loses, at_most = (_LESS, _AT_MOST) if n.op in ("arith.maximumf", "arith.maxnumf") else (_GREATER, _AT_LEAST)
     if n.attr is None and not (x.is_const or y.is_const):
         half = g.select(compare(g, _EQUAL, x, y), g.const(0.5), g.const(1.0))
-        return [Partial(half, condition=compare(g, loses, a, b), chosen=False) for a, b in ((x, y), (y, x))]
+        return [*(Partial(half, condition=compare(g, loses, a, b), chosen=False) for a, b in ((x, y), (y, x)))]
     first = y.is_const if n.attr is None else n.attr == "first"
     # Who has the tie has everything that does not lose against it; so a NaN passes its gradient on, too.
     kept, other = (x, y) if first else (y, x)

@@ -1,5 +1,6 @@
 """Reads an `attn.attention` into a program that can be differentiated."""
 
+import math
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.fastmath import flag_of
@@ -11,6 +12,7 @@ from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Program, Re
 from attn_mlir.passes.differentiation.partials import partials
 from attn_mlir.passes.regions import block_of, piece
 
+_LOGARITHMS = ("math.log", "math.log2")
 _CASTS = ("arith.extf", "arith.truncf")
 
 
@@ -42,6 +44,34 @@ def read_element(program: Program, mod: ir.Operation) -> tuple[Node, Node]:
     block = block_of(mod)
     x = program.graph.node("element", attr=mod.name)
     return x, PieceReader(program, block, {block.arguments[0]: x}, ROW).results()[0]
+
+
+def logarithm(g: Graph, op: str, x: Node) -> Node | None:
+    """log(exp(a) b / c) as a + log b - log c, which is finite where the exponential is too small for a float.
+
+    So p log p of a weight that underflows is 0, and has a gradient. None where there is no exponential.
+    """
+    terms: list[tuple[Node, bool]] = []
+    found, todo = False, [(x, True)]
+    while todo:
+        n, above = todo.pop()
+        if n.op == "arith.mulf" and n.args[0] is not n.args[1]:
+            todo += [(a, above) for a in n.args]
+        elif n.op == "arith.divf":
+            todo += [(n.args[0], above), (n.args[1], not above)]
+        elif n.op in ("math.exp", "math.exp2"):
+            found = True
+            same = (n.op == "math.exp") == (op == "math.log")
+            scale = 1.0 if same else math.log(2) if op == "math.log" else 1 / math.log(2)
+            terms.append((g.mul(g.const(scale), n.args[0]), above))
+        else:
+            terms.append((g.unary(op, n), above))
+    if not found:
+        return None
+    total = g.const(0.0)
+    for term, above in sorted(terms, key=lambda t: t[0].id):
+        total = g.add(total, term) if above else g.sub(total, term)
+    return total
 
 
 @dataclass(eq=False)
@@ -102,9 +132,14 @@ class PieceReader:
         elif "attn.tie" in op.attributes:
             attribute = ir.StringAttr(op.attributes["attn.tie"]).value
         type_ = BOOL if str(value.type) == BOOL else FLOAT
+        if op.name in _LOGARITHMS:
+            opened = logarithm(self.program.graph, op.name, self.read(op.operands[0]))
+            if opened is not None:
+                return opened
         node = self.program.graph.node(op.name, *[self.read(v) for v in op.operands], attr=attribute, type=type_)
         if partials(self.program.graph, node) is None:
             raise location_error(f"'{op.name}' has no derivative rule", value)
+        self.program.locations.setdefault(node, op.location)
         return node
 
     def _reduce(self, op: ir.Operation, value: ir.Value) -> Node:

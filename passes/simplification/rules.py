@@ -150,8 +150,8 @@ def _pow(op: ir.Operation) -> ir.Value | None:
         return constant(1.0, x.type)
     if k != int(k) or abs(k) > 4:
         return None
-    power = _integer_power(x, int(abs(k)))
-    return power if k > 0 else arith.divf(constant(1.0, x.type), power)
+    # Powers of 1 / x, not 1 / x^2: their derivatives are those of x^-2 where x is 0 or infinite, too.
+    return _integer_power(x if k > 0 else arith.divf(constant(1.0, x.type), x), int(abs(k)))
 
 
 def _integer_power(x: ir.Value, k: int) -> ir.Value:

@@ -1,0 +1,84 @@
+"""Values of a program at random points, in float64, with numpy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from attn_mlir.passes.derivation.evaluate import Array, Evaluator
+from attn_mlir.passes.derivation.expr import Node, nodes
+from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.differentiation.points import Point
+
+
+class Values(Evaluator):
+    """Expressions of a program at a point; `frozen` holds the values of what is detached."""
+
+    frozen: Mapping[Node, Array]
+
+    def _value(self, n: Node) -> Array:
+        if n.op == "one" and n not in self.env:
+            return np.asarray(1.0)
+        if n.op == "attn.detach":
+            return self.frozen[n] if n in self.frozen else self(n.args[0])
+        return super()._value(n)
+
+
+@dataclass(eq=False)
+class Run:
+    """A program's values at a point. `known`: sums at hand as tensors, for reductions that are given as products of rows."""
+
+    program: Program
+    point: Point
+    frozen: Mapping[Node, Array] = field(default_factory=dict)
+    known: Mapping[str, Array] | None = None
+
+    def __post_init__(self) -> None:
+        program, graph, point = self.program, self.program.graph, self.point
+        env: dict[Node, Array] = {**point.params, **point.reads}
+        env |= {graph.node("row", attr=name): x for name, x in point.rows.items()}
+        for k, (query, key) in enumerate(program.products):
+            env[graph.leaf("x", k)] = np.einsum("rd,rnd->rn", point.tensors[query], point.tensors[key])
+        self.values = Values(env, point.present)
+        self.values.frozen = self.frozen
+        for k, score in enumerate(program.scores):
+            env[graph.leaf("s", k)] = self.values(score)
+        for i, reduction in enumerate(program.reductions):
+            if self.known is not None and isinstance(reduction.given, tuple):
+                _, a, b = reduction.given
+                value = (point.tensors[a] * self.known[b]).sum(axis=1, keepdims=True)
+            else:
+                value = self.values(graph.reduce(reduction.kind, reduction.value))
+            env[program.red(i)] = value
+
+    def weight(self, node: Node) -> Array:
+        """A value of every pair, 0 where there is none."""
+        return np.where(self.point.present, np.broadcast_to(self.values(node), self.point.present.shape), 0.0)
+
+    def sums(self) -> dict[tuple[str, str], Array]:
+        out: dict[tuple[str, str], Array] = {}
+        for s in self.program.sums:
+            for node, source in s.terms:
+                tensor, weight = self.point.tensors[source], self.weight(node)
+                with np.errstate(all="ignore"):
+                    part = np.einsum("rn,rnd->rd", weight, tensor) if s.side == "query" else weight[..., None] * tensor[:, None]
+                    out[s.side, s.name] = out.get((s.side, s.name), 0.0) + part
+        return out
+
+    def rows(self) -> dict[str, Array]:
+        return {r.name: np.broadcast_to(self.values(r.value), (len(self.point.present), 1)) for r in self.program.rows}
+
+    def scatters(self) -> list[tuple[Node, Array]]:
+        """(parameter, weight) for every scatter; over the keys where the parameter is of the row."""
+        found = []
+        for s in self.program.scatters:
+            if not self.program.is_pair(s.weight):
+                found.append((s.param, np.broadcast_to(self.values(s.weight), (len(self.point.present), 1))))
+                continue
+            weight = self.weight(s.weight)
+            found.append((s.param, weight if self.program.is_pair(s.param) else weight.sum(axis=1, keepdims=True)))
+        return found
+
+    def detached(self) -> dict[Node, Array]:
+        p = self.program
+        return {n: self.values(n) for n in nodes(*p.roots()) if n.op == "attn.detach"}
