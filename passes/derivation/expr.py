@@ -5,7 +5,7 @@ not vary along the row), row states ("state", and per side of an update "old", "
 centred score "u". Two equal expressions are the same object, so identity is equality.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 
 _NO_REDS: frozenset[int] = frozenset()
@@ -146,13 +146,13 @@ def leaves(*roots: Node) -> set[Node]:
     return {n for n in nodes(*roots) if n.is_leaf}
 
 
-def nodes(*roots: Node) -> set[Node]:
-    """All nodes below and including `roots`."""
+def nodes(*roots: Node, known: Container[Node] = ()) -> set[Node]:
+    """All nodes below and including `roots`, without those `known` and what only they need."""
     seen: set[Node] = set()
     todo = list(roots)
     while todo:
         n = todo.pop()
-        if n not in seen:
+        if n not in seen and n not in known:
             seen.add(n)
             todo.extend(n.args)
     return seen

@@ -11,7 +11,7 @@ from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.extrema import attains, shared
 from attn_mlir.passes.differentiation.model import Program, Reduction, RowValue, Sum
-from attn_mlir.passes.differentiation.propagate import tangent
+from attn_mlir.passes.differentiation.propagate import Tangents, tangent
 from attn_mlir.passes.differentiation.reverse import Step
 
 DOT = "dot_"
@@ -119,7 +119,7 @@ class Forward:
 
     def _outputs(self) -> None:
         g = self.primal.graph
-        memo: dict[Node, Node | None] = {}
+        memo: Tangents = {}
         for out in self.primal.sums:
             terms = tuple((self._now(w), tensor) for w, tensor in out.terms)
             self.result.sums.append(Sum(out.side, out.name, terms))

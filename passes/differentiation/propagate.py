@@ -15,10 +15,8 @@ def _rule(g: Graph, n: Node) -> list[Partial | None]:
     return found
 
 
-_SAFE = frozenset(
-    {"arith.addf", "arith.subf", "arith.negf", "arith.maximumf", "arith.minimumf", "arith.select", "math.absf", "math.tanh", "math.erf"}
-)
-"""Ops whose derivatives are finite wherever they are taken: with them, 0 stays 0."""
+_SAFE = frozenset({"arith.addf", "arith.subf", "arith.negf", "arith.maximumf", "arith.minimumf", "arith.select", "math.absf"})
+"""Ops whose derivatives are finite for any argument, NaN and infinities too: with them, 0 stays 0."""
 
 Guard = tuple[tuple[Node, bool], ...]
 """Conditions, and whether each must hold: where one fails, the adjoint is 0 whatever its formula gives."""
@@ -76,6 +74,9 @@ class _Shares:
         return (((some, True),) if some is not None else ()), self.total(g)
 
 
+Tangents = dict[Node, _Shares]
+
+
 def _conjunction(g: Graph, guard: Guard) -> Node:
     true = g.node("const", attr=True, type=BOOL)
     literals = [condition if holds else g.node("arith.xori", condition, true, type=BOOL) for condition, holds in guard]
@@ -116,19 +117,27 @@ def adjoints(g: Graph, roots: Sequence[tuple[Node, Node]]) -> dict[Node, Node]:
     return {n: shares.total(g) for n, shares in of.items() if n.is_leaf and not n.is_const}
 
 
-def tangent(g: Graph, root: Node, of_leaves: Mapping[Node, Node], memo: dict[Node, Node | None] | None = None) -> Node | None:
-    """The tangent of `root` where those of leaves are given; None for zero."""
+def tangent(g: Graph, root: Node, of_leaves: Mapping[Node, Node], memo: Tangents | None = None) -> Node | None:
+    """The tangent of `root` where those of leaves are given; None for zero. `memo` serves several roots and the same leaves.
+
+    As in reverse mode, what a select makes 0 stays 0 in a function whose derivative may be infinite.
+    """
     memo = {} if memo is None else memo
-    if root in memo:
-        return memo[root]
-    total = of_leaves.get(root)
-    if not root.is_leaf:
-        inner = [tangent(g, a, of_leaves, memo) for a in root.args]
-        if any(t is not None for t in inner):
-            for t, partial in zip(inner, _rule(g, root), strict=True):
-                if t is None or partial is None:
-                    continue
-                share = partial.times(g, t)
-                total = share if total is None else g.add(total, share)
-    memo[root] = total
-    return total
+    for n in sorted(nodes(root, known=memo)):
+        shares = _Shares()
+        if n in of_leaves:
+            shares.add(g, (), of_leaves[n])
+        moved = [(i, memo[a]) for i, a in enumerate(n.args) if memo[a].terms]
+        rule = _rule(g, n) if moved else []
+        for i, of_argument in moved:
+            partial = rule[i]
+            if partial is None:
+                continue
+            carried = n.op not in _SAFE and n.op != "arith.mulf" and not (n.op == "arith.divf" and i == 0)
+            guard, x = of_argument.guarded(g) if carried else ((), of_argument.total(g))
+            if partial.condition is None:
+                shares.add(g, guard, partial.scaled(g, x))
+            else:
+                shares.add(g, (*guard, (partial.condition, partial.chosen)), partial.scaled(g, x))
+        memo[n] = shares
+    return memo[root].total(g) if memo[root].terms else None

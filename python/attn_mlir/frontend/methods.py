@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.frontend import activations, creation, helps, inverse, ops, reductions, scope, special, unknown, vocabulary
+from attn_mlir.frontend import activations, creation, entropy, helps, inverse, ops, reductions, scope, special, unknown, vocabulary
 from attn_mlir.frontend.node import Kind
 from attn_mlir.frontend.sizes import kv_len
 from attn_mlir.frontend.values import Value, lift, value, wrap
@@ -99,6 +99,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     )},
     **{name: _operator(name) for name in ("mul", "mod", "floordiv", "pow", "lshift", "rshift", "and", "or", "xor", "truediv")},
     **{name: _operator(other) for name, other in _COMPARISONS.items()},
+    "xlogy": entropy.xlogy, "entr": entropy.entr,
     "round": vocabulary.round_, "abs": vocabulary.abs_, "neg": lambda x: -value(x), "positive": value,
     "invert": lambda x: ~value(x),
     "logical_and": vocabulary.logical("and"), "logical_or": vocabulary.logical("or"), "logical_xor": vocabulary.logical("xor"),
