@@ -17,6 +17,7 @@ from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Evaluator
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node, leaves, nodes
 from attn_mlir.passes.derivation.row import Reader
+from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import scores_in
 
 _ROWS, _KEYS = 24, 9
@@ -66,8 +67,8 @@ class _Limits:
         self._unknown = unknown
 
     def value(self, node: Node) -> float | str | None:
-        if node not in self._known:
-            self._known[node] = self._find(node)
+        for n in deepest_first(node, self._known, lambda n: n.args if n.varies else ()):
+            self._known[n] = self._find(n)
         return self._known[node]
 
     def _find(self, node: Node) -> float | str | None:

@@ -9,6 +9,7 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.program import Program
 from attn_mlir.passes.derivation.row import Params, Row
+from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import clone_op, scores_in
 
 INDICES = ("b", "h", "q_idx")
@@ -31,14 +32,13 @@ class Emitter:
     _copies: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def emit(self, node: Node) -> ir.Value:
-        if node not in self.known:
-            if node.op == "param":
-                self.known[node] = self._parameter(node)
-                return self.known[node]
-            args = [self.emit(a) for a in node.args]
-            name = self.names.get(node)
+        for n in deepest_first(node, self.known, lambda n: n.args):
+            if n.op == "param":
+                self.known[n] = self._parameter(n)
+                continue
+            name = self.names.get(n)
             with ir.Location.name(name, ir.Location.current) if name else ir.Location.current:
-                self.known[node] = self._emit(node, args)
+                self.known[n] = self._emit(n, [self.known[a] for a in n.args])
         return self.known[node]
 
     def _emit(self, n: Node, args: list[ir.Value]) -> ir.Value:
@@ -62,15 +62,17 @@ class Emitter:
 
     def _copy(self, value: ir.Value) -> ir.Value:
         """`value` of the row, with the ops of the row that make it, at the insertion point."""
-        if value in self._copies:
-            return self._copies[value]
         block = self.params.block if self.params else None
-        if isinstance(value, ir.BlockArgument) or value.owner.operation.block != block:
-            return value
-        op = value.owner.operation
-        for operand in op.operands:
-            self._copy(operand)
-        clone_op(op, self._copies)
+
+        def operands(value: ir.Value) -> list[ir.Value]:
+            inside = not isinstance(value, ir.BlockArgument) and value.owner.operation.block == block
+            return list(value.owner.operation.operands) if inside else []
+
+        for v in deepest_first(value, self._copies, operands):
+            if isinstance(v, ir.BlockArgument) or v.owner.operation.block != block:
+                self._copies[v] = v
+            else:
+                clone_op(v.owner.operation, self._copies)
         return self._copies[value]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.order import deepest_first
 
 Array = np.ndarray
 _erf = np.vectorize(math.erf, otypes=[float])
@@ -89,12 +90,10 @@ class Evaluator:
     _memo: dict[Node, Array] = field(default_factory=dict)
 
     def __call__(self, root: Node) -> Array:
-        if root in self._memo:
-            return self._memo[root]
         with np.errstate(all="ignore"):
-            value = self._value(root)
-        self._memo[root] = value
-        return value
+            for n in deepest_first(root, self._memo, lambda n: () if n in self.env else n.args):
+                self._memo[n] = self._value(n)
+        return self._memo[root]
 
     def _value(self, n: Node) -> Array:
         if n in self.env:

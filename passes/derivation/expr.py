@@ -8,6 +8,8 @@ centred score "u". Two equal expressions are the same object, so identity is equ
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 
+from attn_mlir.passes.order import deepest_first
+
 _NO_REDS: frozenset[int] = frozenset()
 _VARYING_LEAVES = ("s", "u")
 FLOAT = "f"
@@ -126,15 +128,26 @@ class Graph:
     def substitute(self, root: Node, replace: Callable[[Node], Node | None], memo: dict[Node, Node] | None = None) -> Node:
         """`root` with every node for which `replace` gives one replaced by it."""
         memo = {} if memo is None else memo
-        if root in memo:
-            return memo[root]
-        new = replace(root)
-        if new is None:
-            args = tuple(self.substitute(a, replace, memo) for a in root.args)
-            unchanged = all(a is b for a, b in zip(args, root.args, strict=True))
-            new = root if unchanged else self.node(root.op, *args, attr=root.attr, type=root.type)
-        memo[root] = new
-        return new
+        found: dict[Node, Node | None] = {}
+
+        def arguments(n: Node) -> tuple[Node, ...]:
+            found[n] = replace(n)
+            return n.args if found[n] is None else ()
+
+        for n in deepest_first(root, memo, arguments):
+            memo[n] = found[n] or self._with(n, tuple(memo[a] for a in n.args))
+        return memo[root]
+
+    def rebuild(self, root: Node, change: Callable[[Node], Node], memo: dict[Node, Node] | None = None) -> Node:
+        """`root` with `change` applied to every number in it, the innermost first; conditions stay."""
+        memo = {} if memo is None else memo
+        for n in deepest_first(root, memo, lambda n: () if n.type == BOOL else n.args):
+            memo[n] = n if n.type == BOOL else change(self._with(n, tuple(memo[a] for a in n.args)))
+        return memo[root]
+
+    def _with(self, n: Node, args: tuple[Node, ...]) -> Node:
+        unchanged = all(a is b for a, b in zip(args, n.args, strict=True))
+        return n if unchanged else self.node(n.op, *args, attr=n.attr, type=n.type)
 
 
 def _is(x: Node, value: float) -> bool:
@@ -170,31 +183,51 @@ _PREDICATES = ("false", "==", ">", ">=", "<", "<=", "!=", "ord", "==", ">", ">="
 _CALLS = {"arith.maximumf": "max", "arith.minimumf": "min", "math.absf": "abs", "arith.select": "where"}
 
 
+_LONGEST = 240
+
+
 def text(root: Node, names: Mapping[Node, str]) -> str:
-    """`root` in readable infix notation; `names` names leaves (and, where given, inner nodes)."""
-    return _text(root, names, 0)
+    """`root` in readable infix notation; `names` names leaves (and, where given, inner nodes). Long parts become "..."."""
+    return _Text(root, names).of(root, 0, _LONGEST)
 
 
-def _text(n: Node, names: Mapping[Node, str], outer: int) -> str:
-    if n in names:
-        return names[n]
-    if n.is_const:
-        return f"{n.attr:g}" if isinstance(n.attr, float) else str(n.attr).lower()
-    if n.is_leaf:
-        return "u" if n.op == "u" else "s" if (n.op, n.attr) == ("s", 0) else f"{n.op}{n.attr}"
-    if n.op == "arith.negf":
-        return _wrap(f"-{_text(n.args[0], names, 3)}", outer > 1)
-    if n.op == "arith.cmpf":
-        x, y = (_text(a, names, 1) for a in n.args)
-        return _wrap(f"{x} {_PREDICATES[n.attr]} {y}", outer > 0)  # type: ignore[index]
-    if n.op in _INFIX:
-        symbol, level = _INFIX[n.op]
-        right = level + 1 if symbol in ("-", "/") else level
-        return _wrap(f"{_text(n.args[0], names, level)} {symbol} {_text(n.args[1], names, right)}", outer > level)
-    if n.op == "math.powf":
-        return _wrap(f"{_text(n.args[0], names, 4)}^{_text(n.args[1], names, 4)}", outer > 3)
-    call = f"{n.attr} over block" if n.op == "reduce" else _CALLS.get(n.op, n.op.rpartition(".")[2])
-    return f"{call}({', '.join(_text(a, names, 0) for a in n.args)})"
+class _Text:
+    """Writes an expression within a budget of nodes: shared parts are written out, so that a graph may be a huge tree."""
+
+    def __init__(self, root: Node, names: Mapping[Node, str]) -> None:
+        self._names = names
+        self._sizes: dict[Node, int] = {}
+        for n in sorted(nodes(root)):
+            self._sizes[n] = 1 if n in names else 1 + sum(self._sizes[a] for a in n.args)
+
+    def of(self, n: Node, outer: int, budget: int) -> str:
+        if n in self._names:
+            return self._names[n]
+        if n.is_const:
+            return f"{n.attr:g}" if isinstance(n.attr, float) else str(n.attr).lower()
+        if n.is_leaf:
+            return "u" if n.op == "u" else "s" if (n.op, n.attr) == ("s", 0) else f"{n.op}{n.attr}"
+        if self._sizes[n] > budget and budget < 2 * len(n.args):
+            return "..."
+        left = budget - 1
+
+        def argument(i: int, level: int) -> str:
+            """Small arguments are written whole; the others share what is left."""
+            others = sum(self._sizes[a] for k, a in enumerate(n.args) if k != i)
+            return self.of(n.args[i], level, max(left - others, left // len(n.args)))
+
+        if n.op == "arith.negf":
+            return _wrap(f"-{argument(0, 3)}", outer > 1)
+        if n.op == "arith.cmpf":
+            return _wrap(f"{argument(0, 1)} {_PREDICATES[n.attr]} {argument(1, 1)}", outer > 0)  # type: ignore[index]
+        if n.op in _INFIX:
+            symbol, level = _INFIX[n.op]
+            right = level + 1 if symbol in ("-", "/") else level
+            return _wrap(f"{argument(0, level)} {symbol} {argument(1, right)}", outer > level)
+        if n.op == "math.powf":
+            return _wrap(f"{argument(0, 4)}^{argument(1, 4)}", outer > 3)
+        call = f"{n.attr} over block" if n.op == "reduce" else _CALLS.get(n.op, n.op.rpartition(".")[2])
+        return f"{call}({', '.join(argument(i, 0) for i in range(len(n.args)))})"
 
 
 def _wrap(inner: str, parentheses: bool) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_mlir.passes.derivation.expr import Graph, Node
-from attn_mlir.passes.derivation.rules import MAX_POWER, RULES
+from attn_mlir.passes.derivation.expr import FLOAT, Graph, Node
+from attn_mlir.passes.derivation.rules import ALWAYS, MAX_POWER, RULES
 from attn_mlir.passes.derivation.signs import Signs
 from attn_mlir.passes.derivation.sums import Mono, Sum, plus
+from attn_mlir.passes.order import deepest_first
 
 
 @dataclass(eq=False)
@@ -28,11 +29,16 @@ class Normal:
         return node.varies and bool(node.reds & self.running)
 
     def of(self, node: Node) -> Sum:
-        if node not in self._memo:
-            rule: Callable[..., Sum | None] | None = RULES.get(node.op)
-            found = rule(self, node) if rule else None
-            self._memo[node] = {Mono(((node, 1.0),)): 1.0} if found is None else found
+        for n in deepest_first(node, self._memo, self._below):
+            rule: Callable[..., Sum | None] | None = RULES.get(n.op)
+            found = rule(self, n) if rule else None
+            self._memo[n] = {Mono(((n, 1.0),)): 1.0} if found is None else found
         return self._memo[node]
+
+    def _below(self, n: Node) -> tuple[Node, ...]:
+        """What rules ask for, mostly."""
+        taken_apart = n.op in ALWAYS or (n.op in RULES and self.mixed(n)) or (self.expand and n.op in ("arith.addf", "arith.subf"))
+        return tuple(a for a in n.args if a.type == FLOAT) if taken_apart else ()
 
     def split(self, mono: Mono) -> tuple[Mono, Mono] | None:
         """(factors without, factors with running reductions), or None when some factor mixes them with the score."""

@@ -7,6 +7,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
+from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, piece, pieces, scores_in
 
 
@@ -92,10 +93,16 @@ class Params:
         return list(value.owner.operation.operands)[1:] == list(self.block.arguments)[scores_in(self.block) :][:3]
 
     def _reaches_arguments(self, value: ir.Value) -> bool:
-        if isinstance(value, ir.BlockArgument):
-            return value.owner == self.block
-        owner = value.owner.operation
-        return owner.block == self.block and any(self._reaches_arguments(v) for v in owner.operands)
+        seen, todo = set[ir.Value](), [value]
+        while todo:
+            v = todo.pop()
+            if isinstance(v, ir.BlockArgument):
+                if v.owner == self.block:
+                    return True
+            elif v not in seen and v.owner.operation.block == self.block:
+                seen.add(v)
+                todo += v.owner.operation.operands
+        return False
 
 
 def read_row(row: ir.Operation) -> Row:
@@ -153,9 +160,13 @@ class Reader:
         return [self.read(v) for v in operations[-1].operation.operands]
 
     def read(self, value: ir.Value) -> Node:
-        if value not in self.known:
-            self.known[value] = self._read(value)
+        for v in deepest_first(value, self.known, self._operands):
+            self.known[v] = self._read(v)
         return self.known[value]
+
+    def _operands(self, value: ir.Value) -> list[ir.Value]:
+        inside = not isinstance(value, ir.BlockArgument) and value.owner.operation.block == self.block
+        return list(value.owner.operation.operands) if inside else []
 
     def _read(self, value: ir.Value) -> Node:
         if isinstance(value, ir.BlockArgument):
@@ -208,13 +219,16 @@ def location_name(location: ir.Location) -> str | None:
 
 
 def _param_name(value: ir.Value) -> str | None:
-    name = location_name(value.location)
-    if name or isinstance(value, ir.BlockArgument):
-        return name
-    op = value.owner
-    if op.operation.name == "tensor.extract":
-        return location_name(op.operation.operands[0].location)
-    return _param_name(op.operation.operands[0]) if len(op.operation.operands) == 1 else None
+    while True:
+        name = location_name(value.location)
+        if name or isinstance(value, ir.BlockArgument):
+            return name
+        op = value.owner.operation
+        if op.name == "tensor.extract":
+            return location_name(op.operands[0].location)
+        if len(op.operands) != 1:
+            return None
+        value = op.operands[0]
 
 
 def _is_float(type_: ir.Type) -> bool:

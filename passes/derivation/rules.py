@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.derivation.sums import ONE, Mono, Sum, frozen, plus, times
+from attn_mlir.passes.order import deepest_first
 
 if TYPE_CHECKING:
     from attn_mlir.passes.derivation.normal import Normal
@@ -64,11 +65,21 @@ def _exp(nf: "Normal", n: Node) -> Sum:
 
 def _addends(nf: "Normal", n: Node) -> Sum:
     """The terms of an exponent: sums are taken apart wherever reductions take part."""
-    if n.op in ("arith.addf", "arith.subf") and n.reds & nf.running:
-        return plus(_addends(nf, n.args[0]), _addends(nf, n.args[1]), -1.0 if n.op == "arith.subf" else 1.0)
-    if n.op == "arith.negf":
-        return {m: -c for m, c in _addends(nf, n.args[0]).items()}
-    return nf.of(n)
+    found: dict[Node, Sum] = {}
+
+    def below(n: Node) -> tuple[Node, ...]:
+        return n.args if n.op == "arith.negf" or (n.op in ("arith.addf", "arith.subf") and n.reds & nf.running) else ()
+
+    for a in deepest_first(n, found, below):
+        parts = [found[x] for x in below(a)]
+        match len(parts):
+            case 2:
+                found[a] = plus(*parts, -1.0 if a.op == "arith.subf" else 1.0)
+            case 1:
+                found[a] = {m: -c for m, c in parts[0].items()}
+            case _:
+                found[a] = nf.of(a)
+    return found[n]
 
 
 def _argument_of_log(mono: Mono, op: str) -> Node | None:
@@ -207,6 +218,9 @@ def _select(nf: "Normal", n: Node) -> Sum | None:
         out = plus(out, product or {})
     return out
 
+
+ALWAYS = frozenset({"arith.mulf", "arith.divf", "arith.negf", "math.sqrt", "math.rsqrt", "math.powf"})
+"""Ops whose rules look at the arguments' normal forms wherever they stand."""
 
 RULES: dict[str, Rule] = {
     "const": _const,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.derivation.row import Row
+from attn_mlir.passes.order import deepest_first
 
 POSITIVE, NONNEGATIVE, UNKNOWN = 2, 1, 0
 
@@ -22,9 +23,12 @@ class Signs:
         return self.of(node) >= NONNEGATIVE
 
     def of(self, node: Node) -> int:
-        if node not in self._memo:
-            self._memo[node] = self._of(node)
+        for n in deepest_first(node, self._memo, self._below):
+            self._memo[n] = self._of(n)
         return self._memo[node]
+
+    def _below(self, n: Node) -> tuple[Node, ...]:
+        return (self.row.reductions[int(n.attr)].value,) if n.op == "red" else n.args  # type: ignore[call-overload]
 
     def _of(self, n: Node) -> int:
         if n.is_const:

@@ -10,6 +10,7 @@ from attn_mlir.passes.derivation.expr import Node, nodes
 from attn_mlir.passes.derivation.signs import Signs
 from attn_mlir.passes.differentiation.algebra import Algebra, factors_of
 from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.order import deepest_first
 
 _LOGARITHMS = {"math.exp": "math.log", "math.exp2": "math.log2"}
 _SUMS = ("arith.addf", "arith.subf")
@@ -22,13 +23,17 @@ class Absorber:
     program: Program
     algebra: Algebra
     signs: Signs = field(init=False)
+    _found: dict[Node, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.signs = Signs(self.program)  # type: ignore[arg-type]
 
     def all(self, weights: Sequence[Node]) -> list[Node]:
         """The weights with what can be absorbed; as they are if that would mean more exponentials."""
-        new = [self._of(weight) for weight in weights]
+        for weight in weights:
+            for n in deepest_first(weight, self._found, lambda n: n.args if n.op in _SUMS else ()):
+                self._found[n] = self._of(n)
+        new = [self._found[weight] for weight in weights]
         return new if len(self._exponentials(new)) <= len(self._exponentials(weights)) else list(weights)
 
     def _exponentials(self, weights: Sequence[Node]) -> set[Node]:
@@ -39,7 +44,7 @@ class Absorber:
             return n
         g = self.program.graph
         if n.op in _SUMS:
-            a, b = (self._of(x) for x in n.args)
+            a, b = (self._found[x] for x in n.args)
             return n if (a, b) == n.args else g.add(a, b) if n.op == "arith.addf" else g.sub(a, b)
         return self._product(n) if n.op in ("arith.mulf", "arith.divf") else n
 

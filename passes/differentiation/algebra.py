@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from attn_mlir.passes.derivation.expr import BOOL, Graph, Node
+from attn_mlir.passes.derivation.expr import Graph, Node
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.sums import Mono, Sum, mono_product, plus, times
+from attn_mlir.passes.order import deepest_first
 
 _MAX_TERMS = 48
 _MAX_ROUNDS = 6
+_MAX_FACTORS = 64
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Algebra:
     tolerance: float = 1e-13
     _split: dict[Node, list[tuple[Node, Node]]] = field(default_factory=dict)
     _gathered: dict[Node, Node] = field(default_factory=dict)
+    _open: dict[Node, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         signs: object = _NoSigns()
@@ -97,14 +100,11 @@ class Algebra:
 
     def gathered(self, node: Node) -> Node:
         """`node` with factors that both sides of a sum share taken out: a e + b e becomes e (a + b)."""
-        if node.is_leaf or node.type == BOOL:
-            return node
-        if node not in self._gathered:
-            args = tuple(self.gathered(a) for a in node.args)
-            unchanged = all(a is b for a, b in zip(args, node.args, strict=True))
-            new = node if unchanged else self.graph.node(node.op, *args, attr=node.attr, type=node.type)
-            self._gathered[node] = self._gather(new) if new.op in ("arith.addf", "arith.subf") and self.is_pair(new) else new
-        return self._gathered[node]
+
+        def gather(n: Node) -> Node:
+            return self._gather(n) if n.op in ("arith.addf", "arith.subf") and self.is_pair(n) else n
+
+        return self.graph.rebuild(node, gather, self._gathered)
 
     def _gather(self, n: Node) -> Node:
         g = self.graph
@@ -139,8 +139,19 @@ class Algebra:
     def split(self, node: Node) -> list[tuple[Node, Node]]:
         """`node` as the sum of (row factor, pair factor) products."""
         if node not in self._split:
-            self._split[node] = self._merged(self._parts(self._opened(node)))
+            opened = self._opened(node)
+            for n in deepest_first(opened, self._split, self._split_below):
+                self._split[n] = self._merged(self._parts(n))
+            self._split[node] = self._split[opened]
         return self._split[node]
+
+    def _split_below(self, n: Node) -> tuple[Node, ...]:
+        """What is split to split `n`, which is opened."""
+        if not self.is_pair(n):
+            return ()
+        if n.op == "arith.divf":
+            return () if self.is_pair(n.args[1]) else n.args[:1]
+        return n.args if n.op in ("arith.addf", "arith.subf", "arith.negf", "arith.mulf") else ()
 
     def _parts(self, n: Node) -> list[tuple[Node, Node]]:
         g, one = self.graph, self.graph.const(1.0)
@@ -224,19 +235,18 @@ class Algebra:
         """`node` with choices between something and 0 that are made for a whole row written as factors 1 or 0."""
         g = self.graph
 
-        def replace(n: Node) -> Node | None:
-            if n.op != "arith.select" or n.type == BOOL or self.is_pair(n.args[0]) or not self.is_pair(n):
-                return None
+        def opened(n: Node) -> Node:
+            if n.op != "arith.select" or self.is_pair(n.args[0]) or not self.is_pair(n):
+                return n
             condition, x, y = n.args
             one, zero = g.const(1.0), g.const(0.0)
             if y.is_const and y.attr == 0.0:
-                return g.mul(g.substitute(x, replace, memo), g.select(condition, one, zero))
+                return g.mul(x, g.select(condition, one, zero))
             if x.is_const and x.attr == 0.0:
-                return g.mul(g.substitute(y, replace, memo), g.select(condition, zero, one))
-            return None
+                return g.mul(y, g.select(condition, zero, one))
+            return n
 
-        memo: dict[Node, Node] = {}
-        return g.substitute(node, replace, memo)
+        return g.rebuild(node, opened, self._open)
 
     def _terms(self, nf: Normal, node: Node) -> list[tuple[Mono, float]]:
         return sorted(nf.of(node).items(), key=lambda t: repr([(n.id, p) for n, p in t[0].powers if self.is_pair(n)]))
@@ -252,9 +262,14 @@ class Algebra:
 
 
 def factors_of(n: Node) -> list[Node]:
-    """The factors of a product."""
-    if n.is_const and n.attr == 1.0:
-        return []
-    if n.op == "arith.mulf":
-        return [*factors_of(n.args[0]), *factors_of(n.args[1])]
-    return [n]
+    """The factors of a product; those of a long one are not told apart, since x^2^2^2... has too many."""
+    found, todo = list[Node](), [n]
+    while todo:
+        f = todo.pop()
+        if f.op == "arith.mulf":
+            todo += reversed(f.args)
+        elif not (f.is_const and f.attr == 1.0):
+            found.append(f)
+        if len(found) + len(todo) > _MAX_FACTORS:
+            return [n]
+    return found

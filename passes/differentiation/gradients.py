@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir
-from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves, nodes
+from attn_mlir.passes.derivation.expr import FLOAT, Node, leaves, nodes
 from attn_mlir.passes.differentiation.absorb import Absorber
 from attn_mlir.passes.differentiation.algebra import Algebra
 from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, Host, scatter_to_read
@@ -66,15 +66,13 @@ class Gradients:
         """x / r becomes x * (1 / r), whose second factor is computed once for each row; shared factors are taken out."""
         g = self.program.graph
 
-        def replace(n: Node) -> Node | None:
-            if n.type == BOOL:
-                return n  # A comparison decides as the forward pass did only on the very same numbers.
+        def reciprocal(n: Node) -> Node:
             if n.op != "arith.divf" or not self.program.is_pair(n.args[0]) or self.program.is_pair(n.args[1]) or n.args[1].is_const:
-                return None
-            return g.mul(g.substitute(n.args[0], replace, memo), g.div(g.const(1.0), n.args[1]))
+                return n
+            return g.mul(n.args[0], g.div(g.const(1.0), n.args[1]))
 
-        memo: dict[Node, Node] = {}
-        return self._algebra.gathered(g.substitute(weight, replace, memo))
+        # Comparisons stay as they are: they decide as the forward pass did only on the very same numbers.
+        return self._algebra.gathered(g.rebuild(weight, reciprocal))
 
     def _row_values(self, roots: Sequence[Node]) -> None:
         """Tensors for all reductions that the roots need."""

@@ -9,6 +9,7 @@ from attn_mlir.mlir import arith, func, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import Program
+from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, clone_op, piece, scores_in
 from attn_mlir.passes.tiling.scalars import cast_float
 
@@ -154,11 +155,11 @@ class Expressions:
     _copies: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def emit(self, node: Node) -> ir.Value:
-        if node not in self.leaves:
-            name = self.names.get(node) or self._leaf_name(node)
-            arguments = [] if node in self.rows else [self.emit(a) for a in node.args]
+        for n in deepest_first(node, self.leaves, lambda n: () if n in self.rows else n.args):
+            name = self.names.get(n) or self._leaf_name(n)
+            arguments = [] if n in self.rows else [self.leaves[a] for a in n.args]
             with ir.Location.name(name, ir.Location.current) if name else ir.Location.current:
-                self.leaves[node] = self._emit(node, arguments)
+                self.leaves[n] = self._emit(n, arguments)
         return self.leaves[node]
 
     def _leaf_name(self, node: Node) -> str | None:
@@ -207,16 +208,18 @@ class Expressions:
 
     def copy(self, value: ir.Value, block: ir.Block) -> ir.Value:
         """A value of a piece of the primal, with the ops that make it, here."""
-        if value in self._copies:
-            return self._copies[value]
-        if isinstance(value, ir.BlockArgument) and value.owner == block:
-            return self.indices[value.arg_number - scores_in(block)]
-        if isinstance(value, ir.BlockArgument) or value.owner.operation.block != block:
-            return self.host.mapping.get(value, value)
-        op = value.owner.operation
-        for operand in op.operands:
-            self._copies[operand] = self.copy(operand, block)
-        clone_op(op, self._copies)
+
+        def operands(value: ir.Value) -> list[ir.Value]:
+            inside = not isinstance(value, ir.BlockArgument) and value.owner.operation.block == block
+            return list(value.owner.operation.operands) if inside else []
+
+        for v in deepest_first(value, self._copies, operands):
+            if isinstance(v, ir.BlockArgument) and v.owner == block:
+                self._copies[v] = self.indices[v.arg_number - scores_in(block)]
+            elif isinstance(v, ir.BlockArgument) or v.owner.operation.block != block:
+                self._copies[v] = self.host.mapping.get(v, v)
+            else:
+                clone_op(v.owner.operation, self._copies)
         return self._copies[value]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.expr import BOOL, Graph, Node, leaves
 from attn_mlir.passes.differentiation.errors import DifferentiationError
+from attn_mlir.passes.order import deepest_first
 
 PAIR, ROW = "pair", "row"
 
@@ -125,8 +126,8 @@ class Program:
 
     def is_pair(self, node: Node) -> bool:
         """Whether a value differs from key to key."""
-        if node not in self._pair:
-            self._pair[node] = any(self.is_pair(a) for a in node.args) if node.args else self._leaf_is_pair(node)
+        for n in deepest_first(node, self._pair, lambda n: n.args):
+            self._pair[n] = any(self._pair[a] for a in n.args) if n.args else self._leaf_is_pair(n)
         return self._pair[node]
 
     def _leaf_is_pair(self, leaf: Node) -> bool:
@@ -174,19 +175,16 @@ def largest(roots: Iterable[Node], passed: Callable[[Node], bool], wanted: Calla
     """The largest expressions below `roots` that are `wanted`, in the order in which they are met; none below what is `passed`."""
     found: dict[Node, None] = {}
     seen: set[Node] = set()
-
-    def visit(n: Node) -> None:
+    todo = list(roots)[::-1]
+    while todo:
+        n = todo.pop()
         if n in seen or passed(n):
-            return
+            continue
         seen.add(n)
         if wanted(n):
             found[n] = None
-            return
-        for a in n.args:
-            visit(a)
-
-    for root in roots:
-        visit(root)
+        else:
+            todo += reversed(n.args)
     return list(found)
 
 

@@ -10,6 +10,7 @@ from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
 from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Program, Read, Reduction, RowValue, Sum, location_error
 from attn_mlir.passes.differentiation.partials import partials
+from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, piece
 
 _LOGARITHMS = ("math.log", "math.log2")
@@ -74,6 +75,12 @@ def logarithm(g: Graph, op: str, x: Node) -> Node | None:
     return total
 
 
+def _is_arithmetic(op: ir.Operation, value: ir.Value) -> bool:
+    """Whether the op is one of scalars that expressions know."""
+    operands = list(op.operands)
+    return bool(operands) and evaluate.known(op.name) and all(_is_scalar(v.type) for v in (value, *operands))
+
+
 @dataclass(eq=False)
 class PieceReader:
     """Turns the values of one piece into expressions; reductions and parameters are added to the program."""
@@ -98,9 +105,17 @@ class PieceReader:
         return [self.read(value) for value in operations[-1].operands]
 
     def read(self, value: ir.Value) -> Node:
-        if value not in self.known:
-            self.known[value] = self._read(value)
+        for v in deepest_first(value, self.known, self._read_below):
+            self.known[v] = self._read(v)
         return self.known[value]
+
+    def _read_below(self, value: ir.Value) -> list[ir.Value]:
+        """The operands that become expressions before `value` does."""
+        if isinstance(value, ir.BlockArgument) or value.owner.operation.block != self.block:
+            return []
+        op = value.owner.operation
+        read = op.name in ("attn.detach", "attn.reduce") or _is_arithmetic(op, value)
+        return list(op.operands) if read else []
 
     def _read(self, value: ir.Value) -> Node:
         graph = self.program.graph
@@ -118,7 +133,7 @@ class PieceReader:
             return graph.node("attn.detach", self.read(op.operands[0]))
         if op.name == "attn.reduce":
             return self._reduce(op, value)
-        if _is_scalar(value.type) and all(_is_scalar(v.type) for v in op.operands) and op.operands and evaluate.known(op.name):
+        if _is_arithmetic(op, value):
             return self._node(op, value)
         if value in self._varying:
             advice = "make indices and integers of positions alone"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from attn_mlir.mlir import arith, ir, memref
+from attn_mlir.passes.order import deepest_first
 
 Find = Callable[[ir.Value], ir.Value | None]
 
@@ -27,16 +28,22 @@ class ScalarEmitter:
         """`known` maps region values to emitted ones; `find` may make others available (say, by reading a tile)."""
         self._known = dict(known)
         self._find = find
+        self._found: dict[ir.Value, ir.Value] = {}
 
     def emit(self, value: ir.Value) -> ir.Value:
         """The counterpart of `value` here."""
-        if value in self._known:
-            return self._known[value]
+        for v in deepest_first(value, self._known, self._operands):
+            found = self._found.pop(v, None)
+            self._known[v] = self._clone(v) if found is None else found
+        return self._known[value]
+
+    def _operands(self, value: ir.Value) -> list[ir.Value]:
+        """What is emitted before `value`."""
         found = self._find(value) if self._find is not None else None
-        if found is None:
-            found = self._clone(value)
-        self._known[value] = found
-        return found
+        if found is not None:
+            self._found[value] = found
+            return []
+        return list(value.owner.operation.operands) if isinstance(value, ir.OpResult) else []
 
     def set(self, value: ir.Value, emitted: ir.Value) -> None:
         """Makes `emitted` stand for `value`."""
@@ -45,10 +52,10 @@ class ScalarEmitter:
     def _clone(self, value: ir.Value) -> ir.Value:
         if not isinstance(value, ir.OpResult):
             raise ValueError(f"value {value} is not available here")
-        op = value.owner.operation if hasattr(value.owner, "operation") else value.owner
+        op = value.owner.operation
         if op.name == "attn.detach":  # derivatives are taken before there are tiles
-            return self.emit(op.operands[0])
-        clone = clone_scalar(op, [self.emit(operand) for operand in op.operands])
+            return self._known[op.operands[0]]
+        clone = clone_scalar(op, [self._known[operand] for operand in op.operands])
         for old, new in zip(op.results, clone.results, strict=True):
             self._known[old] = new
         return self._known[value]
