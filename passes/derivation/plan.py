@@ -14,6 +14,7 @@ from attn_mlir.passes.derivation.row import Row
 from attn_mlir.passes.derivation.signs import Signs
 from attn_mlir.passes.derivation.sums import Sum
 from attn_mlir.passes.derivation.weights import Accumulator, accumulators_of, as_written, factorise_weights, verbatim
+from attn_mlir.passes.order import deepest_first
 
 OUTPUT = -1
 MAX_MOMENTS = 8
@@ -58,6 +59,7 @@ class Plan:
     accumulators: list[Accumulator] = field(default_factory=list)
     terms: list[list[tuple[int, Node]]] = field(default_factory=list)
     sweeps: int = 1
+    _defined: dict[int, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.signs = Signs(self.row)
@@ -71,8 +73,13 @@ class Plan:
 
     def define(self, node: Node) -> Node:
         """`node` with its reductions expressed by states."""
-        g = self.row.graph
-        return g.substitute(node, lambda n: self.define(self.definitions[int(n.attr)]) if n.op == "red" else None)  # type: ignore[call-overload]
+        for i in sorted(node.reds):
+            for r in deepest_first(i, self._defined, lambda r: sorted(self.definitions[r].reds)):
+                self._defined[r] = self._in_states(self.definitions[r])
+        return self._in_states(node)
+
+    def _in_states(self, node: Node) -> Node:
+        return self.row.graph.substitute(node, lambda n: self._defined[int(n.attr)] if n.op == "red" else None)  # type: ignore[call-overload]
 
     def names(self) -> dict[Node, str]:
         return self.row.names | {self.row.graph.leaf("state", i): m.name for i, m in enumerate(self.moments)}
