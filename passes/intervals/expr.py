@@ -6,10 +6,13 @@ expressions are the same object. `(q - kv) + kv` is `q`, because every sum is ke
 """
 
 import contextlib
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from attn_mlir.passes.intervals.nodes import Node, is_boolean, terms_of
 from attn_mlir.passes.intervals.proof import nonnegative
+
+_PAIRS = 16
+"""How many arms of a min or max are compared with each other: of more, proofs take longer than they save."""
 
 
 class Pool:
@@ -21,6 +24,7 @@ class Pool:
         self.upper: dict[Node, list[Node]] = {}
         self.proofs: dict[Node, bool] = {}
         self._negations: dict[Node, Node] = {}
+        self.effort = 0  # nodes looked at by proofs
         self.true = self.node("bool", (), 1)
         self.false = self.node("bool", (), 0)
 
@@ -38,13 +42,13 @@ class Pool:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
         """Forgets, at the end, every expression and fact made inside: for evaluation on ever new numbers."""
-        kept = self._nodes, self.lower, self.upper, self.proofs, self._negations
+        kept = self._nodes, self.lower, self.upper, self.proofs, self._negations, self.effort
         self._nodes, self.proofs, self._negations = dict(self._nodes), {}, {}
-        self.lower, self.upper = dict(self.lower), dict(self.upper)
+        self.lower, self.upper, self.effort = dict(self.lower), dict(self.upper), 0
         try:
             yield
         finally:
-            self._nodes, self.lower, self.upper, self.proofs, self._negations = kept
+            self._nodes, self.lower, self.upper, self.proofs, self._negations, self.effort = kept
 
     def leaf(self, op: str, data: Hashable, lower: int | None = None) -> Node:
         """A variable, function argument or tensor size that is at least `lower`."""
@@ -129,8 +133,9 @@ class Pool:
         flat: list[Node] = []
         for node in nodes:
             flat += [n for n in (node.args if node.op == op else (node,)) if n not in flat]
+        flat = _best_constants(op, flat)
         kept = list(flat)
-        for node in flat:
+        for node in flat if len(flat) <= _PAIRS else ():
             others = [n for n in kept if n is not node]
             if any(self.proves(node - n if op == "min" else n - node) for n in others):
                 kept.remove(node)
@@ -225,6 +230,18 @@ def _choice(node: Node) -> tuple[Node, Node, Node] | None:
         return None
     (condition, a, b), k = terms[0][0].args, terms[0][1]
     return (condition, a * k + constant, b * k + constant) if a.constant is not None and b.constant is not None else None
+
+
+def _best_constants(op: str, nodes: Sequence[Node]) -> list[Node]:
+    """Of nodes that differ by a constant alone the least, or greatest."""
+    best: dict[object, tuple[int, Node]] = {}
+    for node in nodes:
+        constant, terms = terms_of(node)
+        known = best.get(key := tuple(terms))
+        if known is None or (constant < known[0] if op == "min" else constant > known[0]):
+            best[key] = constant, node
+    kept = {node for _, node in best.values()}
+    return [node for node in nodes if node in kept]
 
 
 def _divisible(a: Node, c: int) -> tuple[Node, Node]:

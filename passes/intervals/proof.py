@@ -8,11 +8,17 @@ _Test = Callable[[Node], bool]
 
 
 _BUDGET = 80  # nodes looked at for one proof; real ones need a dozen
+_SMALL = 4  # the same once a mask has taken `_EFFORT` in all, as one of hundreds of conditions does
+_EFFORT = 20_000
 
 
 def nonnegative(node: Node, depth: int = 7) -> bool:
     """Whether node >= 0 follows: replaces atoms by bounds of theirs until a constant is left."""
-    return _search(node, depth, set(), [_BUDGET])
+    budget = [_BUDGET if node.pool.effort < _EFFORT else _SMALL]
+    start = budget[0]
+    found = _search(node, depth, set(), budget)
+    node.pool.effort += start - budget[0]
+    return found
 
 
 def _search(node: Node, depth: int, failed: set[Node], budget: list[int]) -> bool:
