@@ -181,6 +181,9 @@ def _run(step: Step, module: ir.Operation) -> None:
 
 
 def _internal_error(step: Step, error: Exception, location: ir.Location | None) -> Diagnostic:
+    if isinstance(error, RecursionError):
+        advice = "split it, or make tables of parts that do not depend on the score before the call"
+        return at(location, "error", f"{step.name}: the program is too long a chain of ops here (some hundreds are fine): {advice}")
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno} in {frame.name}"
     return at(location, "error", f"internal error in {step.name}: {type(error).__name__}: {error} ({where})")

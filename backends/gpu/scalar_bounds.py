@@ -7,6 +7,7 @@ block has past the end, then are exact in f32, and so are their differences.
 from collections.abc import Callable
 
 from attn_mlir.mlir import ir
+from attn_mlir.passes.order import deepest_first
 
 Bounds = tuple[int, int]
 POSITIONS = (1 << 24) - (1 << 12)
@@ -41,10 +42,10 @@ class Ranges:
 
     def of(self, value: ir.Value) -> Bounds:
         """(lowest, highest), both possible; exact arithmetic that leaves 64 bits (or the type) wraps, so that anything is possible."""
-        if value not in self._known:
-            limits = type_bounds(value.type)
-            low, high = self._compute(value)
-            self._known[value] = (low, high) if limits[0] <= low and high <= limits[1] else limits
+        for v in deepest_first(value, self._known, _operands):
+            limits = type_bounds(v.type)
+            low, high = self._compute(v)
+            self._known[v] = (low, high) if limits[0] <= low and high <= limits[1] else limits
         return self._known[value]
 
     def _compute(self, value: ir.Value) -> Bounds:
@@ -105,6 +106,13 @@ class Ranges:
         if shape.rank == 4 and not shape.is_dynamic_dim(3):
             return (0, POSITIONS if axis == 2 else HEADS)
         return (0, INDICES)
+
+
+def _operands(value: ir.Value) -> list[ir.Value]:
+    """The integers that `value` is computed of."""
+    if isinstance(value.owner, ir.Block):
+        return []
+    return [v for v in value.owner.operation.operands if isinstance(v.type, (ir.IntegerType, ir.IndexType))]
 
 
 def _is_boundary(op: ir.Operation) -> bool:

@@ -20,6 +20,7 @@ from attn_mlir.backends.gpu.scalar_printer import Printer, float_literal, is_wra
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import is_constant
 
 __all__ = ["Names", "Scalars", "dependence", "float_literal", "frontier"]
@@ -126,9 +127,27 @@ class Scalars:
 
     def _operand(self, value: ir.Value) -> str:
         """An expression without operators outside of parentheses."""
-        known = self._find(value)
-        if known is not None:
-            return known
+        for v in deepest_first(value, self, self._read):
+            self._known[v] = self._text(v)
+        return self._find(value) or ""
+
+    def __contains__(self, value: ir.Value) -> bool:
+        """Whether an expression stands for `value` here or outside."""
+        return self._find(value) is not None
+
+    def _read(self, value: ir.Value) -> list[ir.Value]:
+        """The operands that become expressions before `value` does."""
+        if isinstance(value.owner, ir.Block):
+            return []
+        op = value.owner.operation
+        operands = list(op.operands)
+        if op.name in ("tensor.extract", "memref.load"):
+            return operands[1:]
+        if op.name.startswith(("arith.", "math.")):
+            return operands
+        return [operand for operand in operands if not isinstance(operand.type, ir.ShapedType)] if self._other is not None else []
+
+    def _text(self, value: ir.Value) -> str:
         if isinstance(value.owner, ir.Block):
             raise UnsupportedError(f"scalars: no expression stands for {value}; this is a bug of the code generator")
         op = value.owner.operation
@@ -136,10 +155,7 @@ class Scalars:
         is_read = op.name in ("memref.load", "tensor.extract")
         named = re.fullmatch(r"[A-Za-z_]\w*", text) is not None and not is_read
         small = len(text) <= _INLINE and _used_once(value) and _own_name(op) is None and op.name != "memref.load"
-        if named or small or is_constant(value):
-            self._known[value] = text
-            return text
-        return self._declare(value, text)
+        return text if named or small or is_constant(value) else self._declare(value, text)
 
     def _print(self, op: ir.Operation) -> str:
         operands = list(op.operands)

@@ -1,0 +1,79 @@
+"""Programs of a thousand chained ops, of deep nesting and of many captured tensors compile; none meets Python's recursion limit."""
+
+import sys
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir.passes.derivation.expr import Graph, text
+from attn_mlir.passes.order import deepest_first
+
+
+def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod) -> torch.Tensor:
+    return torch.softmax(mod(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5), -1) @ v
+
+
+def compare(q, k, v, mod, formula=None) -> None:
+    found = attn_mlir.attention(q, k, v, score_mod=lambda s, *_: mod(s))
+    wanted = dense(q, k, v, formula or mod)
+    do = torch.ones_like(wanted)
+    torch.testing.assert_close(found, wanted)
+    for a, b in zip(torch.autograd.grad(found, (q, k, v), do), torch.autograd.grad(wanted, (q, k, v), do), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.fixture
+def tensors() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 1, 5, 4, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
+
+
+def test_a_thousand_chained_ops(tensors: list[torch.Tensor]) -> None:
+    def chain(s):
+        for _ in range(500):
+            s = s * 0.999 + 0.01
+        return s
+
+    assert sys.getrecursionlimit() <= 1000
+    compare(*tensors, chain)
+
+
+def test_nesting_is_polynomial(tensors: list[torch.Tensor]) -> None:
+    """Each level uses the one below three times: written out, the last one has 3^30 terms."""
+
+    def nested(s):
+        for _ in range(30):
+            s = 0.5 * s + 0.3 * torch.tanh(s) * s
+        return s
+
+    compare(*tensors, nested)
+
+
+def test_reductions_that_build_on_each_other(tensors: list[torch.Tensor]) -> None:
+    def row(s):
+        for _ in range(12):
+            s = s - 0.5 * s.mean()
+        return torch.softmax(s, -1)
+
+    q, k, v = tensors
+    torch.testing.assert_close(attn_mlir.attention(q, k, v, row=row), dense(q, k, v, lambda s: s))
+
+
+def test_text_of_a_nested_expression_is_short() -> None:
+    g = Graph()
+    x = g.score
+    for _ in range(5000):
+        x = g.add(g.mul(x, x), g.leaf("param", 0))
+    assert len(text(x, {})) < 2000
+    assert "..." in text(x, {})
+    assert text(g.add(g.mul(g.score, g.score), g.const(1.0)), {}) == "s * s + 1"
+
+
+def test_order_is_that_of_recursion() -> None:
+    arguments = {"a": "bc", "b": "dc", "c": "e", "d": "", "e": ""}
+    done: dict[str, None] = {}
+    for n in deepest_first("a", done, lambda n: arguments[n]):
+        done[n] = None
+    assert "".join(done) == "decba"
+    assert list(deepest_first("a", done, lambda n: arguments[n])) == []
