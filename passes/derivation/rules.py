@@ -74,7 +74,7 @@ def _addends(nf: "Normal", n: Node) -> Sum:
         parts = [found[x] for x in below(a)]
         match len(parts):
             case 2:
-                found[a] = plus(*parts, -1.0 if a.op == "arith.subf" else 1.0)
+                found[a] = plus(parts[0], parts[1], -1.0 if a.op == "arith.subf" else 1.0)
             case 1:
                 found[a] = {m: -c for m, c in parts[0].items()}
             case _:

@@ -96,7 +96,7 @@ class Checker:
 
         def fails(n: Node) -> Array:
             value = np.broadcast_to(self.value.values(n), self.base.present.shape)
-            return (~np.isfinite(value) & self.base.present).any(axis=1)
+            return np.any(~np.isfinite(value) & self.base.present, axis=1)
 
         for n in sorted(self._everything()):
             if n.type != BOOL and n in self.program.locations and 2 * (fails(n) & lost).sum() > lost.sum():

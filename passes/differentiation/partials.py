@@ -78,15 +78,18 @@ def _extremum(g: Graph, n: Node) -> list[Partial | None]:
     loses, at_most = (_LESS, _AT_MOST) if n.op in ("arith.maximumf", "arith.maxnumf") else (_GREATER, _AT_LEAST)
     if n.attr is None and not (x.is_const or y.is_const):
         half = g.select(compare(g, _EQUAL, x, y), g.const(0.5), g.const(1.0))
-        return [*(Partial(half, condition=compare(g, loses, a, b), chosen=False) for a, b in ((x, y), (y, x)))]
+        parts: list[Partial | None] = []
+        for a, b in ((x, y), (y, x)):
+            parts.append(Partial(half, condition=compare(g, loses, a, b), chosen=False))
+        return parts
     first = y.is_const if n.attr is None else n.attr == "first"
     # Who has the tie has everything that does not lose against it; so a NaN passes its gradient on, too.
     kept, other = (x, y) if first else (y, x)
     if n.attr == "second" and y.is_const:
         return [Partial(condition=compare(g, at_most, x, y), chosen=False), None]
     lost = compare(g, loses, kept, other)
-    parts = [Partial(condition=lost, chosen=False), Partial(condition=lost)]
-    return parts if first else parts[::-1]
+    one, other_one = Partial(condition=lost, chosen=False), Partial(condition=lost)
+    return [one, other_one] if first else [other_one, one]
 
 
 def _pow(g: Graph, n: Node) -> list[Partial | None]:
