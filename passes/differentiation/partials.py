@@ -78,9 +78,10 @@ def _extremum(g: Graph, n: Node) -> list[Partial | None]:
     loses, at_most = (_LESS, _AT_MOST) if n.op in ("arith.maximumf", "arith.maxnumf") else (_GREATER, _AT_LEAST)
     if n.attr is None and not (x.is_const or y.is_const):
         half = g.select(compare(g, _EQUAL, x, y), g.const(0.5), g.const(1.0))
-        parts: list[Partial | None] = []
+        parts = list[Partial | None]()
         for a, b in ((x, y), (y, x)):
-            parts.append(Partial(half, condition=compare(g, loses, a, b), chosen=False))
+            # A factor, which cancels as others do where a maximum only stabilises.
+            parts.append(_by(g.select(compare(g, loses, a, b), g.const(0.0), half)))
         return parts
     first = y.is_const if n.attr is None else n.attr == "first"
     # Who has the tie has everything that does not lose against it; so a NaN passes its gradient on, too.
@@ -122,6 +123,8 @@ _UNARY: dict[str, Callable[[Graph, Node], Node]] = {
     "math.exp": lambda g, n: n,
     "math.exp2": lambda g, n: g.mul(n, g.const(math.log(2))),
     "math.expm1": lambda g, n: g.add(n, g.const(1.0)),
+    "math.log": lambda g, n: g.div(g.const(1.0), n.args[0]),
+    "math.log2": lambda g, n: g.div(g.const(1 / math.log(2)), n.args[0]),
     "math.log1p": lambda g, n: g.div(g.const(1.0), g.add(n.args[0], g.const(1.0))),
     "math.sqrt": lambda g, n: g.div(g.const(0.5), n),
     "math.rsqrt": _rsqrt,
@@ -149,8 +152,6 @@ _RULES: dict[str, Rule] = {
     "arith.select": lambda g, n: [None, Partial(condition=n.args[0]), Partial(condition=n.args[0], chosen=False)],
     "arith.remf": lambda g, n: [_ONE, _by(g.neg(g.unary("math.trunc", g.div(*n.args))))],
     "math.fma": lambda g, n: [_by(n.args[1]), _by(n.args[0]), _ONE],
-    "math.log": lambda g, n: [Partial(divisor=n.args[0])],
-    "math.log2": lambda g, n: [Partial(g.const(1 / math.log(2)), n.args[0])],
     "math.powf": _pow,
     "math.atan2": _atan2,
     "math.copysign": lambda g, n: [_by(g.mul(_sign(g, n.args[0]), g.node("math.copysign", g.const(1.0), n.args[1]))), None],
