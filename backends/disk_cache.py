@@ -1,53 +1,88 @@
 """Compiled programs on disk: code with the facts about it, under a key of everything that it depends on.
 
-The directory is `$ATTN_MLIR_CACHE`, or `attn-mlir` in the user's cache directory. A broken or unreadable entry counts as absent;
-writing is atomic, so that processes may share the directory. `ATTN_MLIR_CACHE=off` disables it.
+The directory is `$ATTN_MLIR_CACHE`, or `attn-mlir` in the user's cache directory; `ATTN_MLIR_CACHE=off` disables it. What lies there is
+run, so only what this user alone can have written counts (see `own_files`). An entry holds its key and a hash of all of it; a broken or
+unreadable one counts as absent. Writing is atomic, so that processes may share the directory.
 """
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
-import tempfile
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attn_mlir
+from attn_mlir.backends import own_files
 
-_SOURCES = (".py", ".h", ".cpp", ".cuh", ".cu", ".json")
+T = TypeVar("T")
+_OFF, _ON = ("off", "0", "none", "false", "no", "disabled"), ("on", "1", "true", "yes", "")
+_BROKEN = (OSError, ValueError, LookupError, TypeError, RecursionError)
 
 
 def directory() -> Path | None:
     """Where programs are kept, or None when caching on disk is off."""
-    chosen = os.environ.get("ATTN_MLIR_CACHE", "")
-    if chosen == "off":
+    chosen = os.environ.get("ATTN_MLIR_CACHE", "").strip()
+    if chosen.lower() in _OFF:
         return None
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attn-mlir"
+    try:
+        if chosen.lower() not in _ON:
+            return Path(chosen).expanduser()
+        given = os.environ.get("XDG_CACHE_HOME", "")
+        return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "attn-mlir"
+    except RuntimeError:  # a user without a home
+        return None
 
 
 @cache
 def version(*backends: str) -> str:
     """Changes with attn-mlir's own sources, of backends those of the given ones, and with the MLIR bindings."""
-    digest = hashlib.sha256(attn_mlir.__version__.encode())
+    return key_of(attn_mlir.__version__, _bindings(), digest_of(Path(attn_mlir.__file__).parent, *backends))
+
+
+def digest_of(root: Path, *backends: str) -> str:
+    """Changes with the files of the package at `root` that shape the code of these backends, whatever they are written in."""
+    folders = [root / "dialects", root / "passes", *(root / "backends" / name for name in backends)]
+    files = [path for folder in folders for path in folder.rglob("*") if "__pycache__" not in path.parts and path.is_file()]
+    digest = hashlib.sha256()
+    for source in sorted([*files, *(root / "backends").glob("*.py"), *root.glob("*.py")]):
+        content = source.read_bytes()
+        digest.update(f"{source.relative_to(root)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def _bindings() -> str:
+    """The versions of what may hold the MLIR bindings; of bindings without one, built by the user, their libraries as they are."""
+    found = []
     for package in ("torch-mlir", "mlir-python-bindings"):
         with contextlib.suppress(PackageNotFoundError):
-            digest.update(distribution_version(package).encode())
-    root = Path(attn_mlir.__file__).parent
-    files = [path for folder in ("dialects", "passes", *(f"backends/{name}" for name in backends)) for path in (root / folder).rglob("*")]
-    sources = [path for path in files if path.suffix in _SOURCES]
-    for source in sorted([*sources, *(root / "backends").glob("*.py")]):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
+            found.append(f"{package} {distribution_version(package)}")
+    bindings = importlib.import_module("attn_mlir.mlir").ir
+    if not found or not bindings.__name__.startswith("torch_mlir"):
+        facts = [(path.name, path.stat()) for path in sorted((Path(bindings.__file__).parent / "_mlir_libs").glob("*.so*"))]
+        found += [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in facts]
+    return "\n".join(found)
 
 
 def key_of(*parts: str) -> str:
     """The key of an entry that depends on these texts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def find(key: str, suffix: str, read: Callable[[bytes, dict[str, Any]], T]) -> T | None:
+    """What `read` makes of the entry, from its code and facts; None where there is none, or `read` raises anything: it is broken then."""
+    found = load(key, suffix)
+    if found is None:
+        return None
+    try:
+        return read(*found)
+    except Exception:  # whatever is wrong with it, what is compiled in its place replaces it
+        return None
 
 
 def load(key: str, suffix: str) -> tuple[bytes, dict[str, Any]] | None:
@@ -56,27 +91,29 @@ def load(key: str, suffix: str) -> tuple[bytes, dict[str, Any]] | None:
     if folder is None:
         return None
     try:
-        entry = json.loads((folder / f"{key}.json").read_text())
-        code = (folder / f"{key}.{suffix}").read_bytes()
-        return (code, entry["fields"]) if entry["sha256"] == hashlib.sha256(code).hexdigest() else None
-    except (OSError, ValueError, LookupError, TypeError):
+        with own_files.opened(folder) as handle:
+            if handle is None:
+                return None
+            entry = json.loads(own_files.read(handle, folder, f"{key}.json"))
+            code = own_files.read(handle, folder, f"{key}.{suffix}")
+        fields = entry["fields"]
+        return (code, fields) if entry["key"] == key and entry["sha256"] == _hash(key, suffix, code, fields) else None
+    except _BROKEN:
         return None
 
 
 def save(key: str, suffix: str, code: bytes, fields: dict[str, Any]) -> None:
-    """Writes an entry; a directory that cannot be written is ignored."""
+    """Writes an entry; a directory that cannot be written, or that is not this user's alone, is ignored."""
     folder = directory()
     if folder is None:
         return
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        write(folder / f"{key}.{suffix}", code)
-        write(folder / f"{key}.json", json.dumps({"sha256": hashlib.sha256(code).hexdigest(), "fields": fields}).encode())
+    entry = {"key": key, "sha256": _hash(key, suffix, code, fields), "fields": fields}
+    with contextlib.suppress(OSError), own_files.opened(folder, create=True) as handle:
+        if handle is not None:
+            own_files.write(handle, folder, f"{key}.{suffix}", code)
+            own_files.write(handle, folder, f"{key}.json", json.dumps(entry).encode())
 
 
-def write(path: Path, data: bytes) -> None:
-    """Writes a file that other processes see whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    Path(name).replace(path)
+def _hash(key: str, suffix: str, code: bytes, fields: dict[str, Any]) -> str:
+    facts = json.dumps(fields, sort_keys=True)
+    return hashlib.sha256(f"{key}.{suffix}\0{len(facts)}\0{facts}".encode() + code).hexdigest()

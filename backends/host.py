@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from attn_mlir.backends import plain
 from attn_mlir.mlir import ir
 
 
@@ -83,21 +84,27 @@ def to_json(host: Host, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
 
 
 def from_json(fields: Mapping[str, Any]) -> tuple[Host, dict[str, Kernel]]:
-    """The inverse of `to_json`. Raises LookupError or TypeError for other data."""
-    host = fields["host"]
-    steps = [
-        Step(step["kernel"], tuple(step["operands"]), tuple(Result(r["role"], _argument(r["type"])) for r in step["results"]))
-        for step in host["steps"]
-    ]
-    kernels = [
-        Kernel(**{**k, "outputs": tuple(k["outputs"]), "disjoint": tuple(tuple(axes) for axes in k["disjoint"])}) for k in fields["kernels"]
-    ]
-    arguments = tuple(map(_argument, host["arguments"]))
-    return Host(host["name"], arguments, tuple(steps), tuple(host["returns"])), {kernel.name: kernel for kernel in kernels}
+    """The inverse of `to_json`. Raises LookupError, TypeError or ValueError for other data."""
+    host = plain.read(Host, fields["host"])
+    kernels = {kernel.name: kernel for kernel in plain.read(tuple[Kernel, ...], fields["kernels"])}
+    _check(host, kernels)
+    return host, kernels
 
 
-def _argument(fields: Mapping[str, Any]) -> Argument:
-    return Argument(fields["element"], None if fields["shape"] is None else tuple(fields["shape"]))
+def _check(host: Host, kernels: Mapping[str, Kernel]) -> None:
+    """Raises LookupError or ValueError where steps do not fit to each other or to their kernels."""
+    made = len(host.arguments)
+    for step in host.steps:
+        if not all(0 <= operand < made for operand in step.operands) or len(step.operands) < (1 if step.kernel else 2):
+            raise ValueError(f"a step reads {step.operands}, of {made} values")
+        if step.kernel:
+            kernel = kernels[step.kernel]
+            sizes = min(kernel.block_q, kernel.blocks) >= 1 and min(kernel.over, kernel.segment) >= 0
+            if not sizes or not max(kernel.over, kernel.sequences) < len(step.operands) or len(kernel.outputs) != len(step.results):
+                raise ValueError(f"the step does not fit to {kernel}")
+        made += len(step.results)
+    if not all(0 <= value < made for value in host.returns):
+        raise ValueError(f"the program returns {host.returns}, of {made} values")
 
 
 def read_host(function: ir.Operation) -> Host:

@@ -1,6 +1,5 @@
 """Compiles programs for AMD GPUs and for their emulation, or finds them in memory or on disk."""
 
-import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,12 +68,9 @@ def arch_for(device: str) -> str:
 
 def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
     key = disk_cache.key_of(source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "amd"))
-    found = disk_cache.load(key, _SUFFIX)
+    found = disk_cache.find(key, _SUFFIX, unpack)
     if found is not None:
-        try:
-            return unpack(*found)
-        except (LookupError, TypeError, ValueError, zipfile.BadZipFile):
-            pass
+        return found
     host, units = _lower(source, name, prepare, choices)
     disk_cache.save(key, _SUFFIX, *pack(host, units))
     return host, units

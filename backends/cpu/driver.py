@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.backends import disk_cache
+from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch
@@ -114,18 +114,22 @@ def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) 
     _COMPILED["count"] += 1
     first = f"attn-pack-heads,{pipeline.ONLINE}" if pack_heads else pipeline.ONLINE
     key = disk_cache.key_of(source, first, str(blocks), pipeline.TILES, pipeline.LLVM, host().name, disk_cache.version("cpu"))
-    found = disk_cache.load(key, SUFFIX)
     with ir.Context() as context:
         load_all(context)
+        found = disk_cache.find(key, SUFFIX, _loaded)
         if found is not None:
-            text, fields = found
-            dims = (fields["dims"][0], fields["dims"][1])
-            signature = Signature(fields["block_q"], fields["row_outputs"], tuple(fields["scalars"]), dims, fields["element"])
-            module = ir.Module.parse(text)
-        else:
-            module, signature = _lower(source, first, blocks)
-            disk_cache.save(key, SUFFIX, bytecode(module), asdict(signature))
+            return found
+        module, signature = _lower(source, first, blocks)
+        disk_cache.save(key, SUFFIX, bytecode(module), asdict(signature))
         return load_workers(module, ["attention"])["attention"], signature
+
+
+def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Worker, Signature]:
+    """What is on disk. Raises where that is no worker with its signature."""
+    signature = plain.read(Signature, fields)
+    if signature.block_q < 1 or signature.row_outputs < 0 or signature.element not in DTYPES:
+        raise ValueError(f"there is no worker with {signature}")
+    return load_workers(ir.Module.parse(code), ["attention"])["attention"], signature
 
 
 def _lower(source: str, first: str, blocks: Sequence[int]) -> tuple[ir.Module, Signature]:

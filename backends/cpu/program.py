@@ -26,7 +26,7 @@ from attn_mlir.backends.program import (
 )  # fmt: skip
 from attn_mlir.backends.segments import Machine
 from attn_mlir.dialects import load_all
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
@@ -49,7 +49,9 @@ class CpuProgram(HostProgram):
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Program.run`. A single position of linear attention, as in decoding, is a chunk of its own."""
         if self._sweeps and isinstance(inputs[0], torch.Tensor) and inputs[0].shape[2:3] == (1,):
-            return compile_program(self._source, self.host.name, self._prepare, pipeline.STEP).run(inputs, layout)
+            with LOCK:
+                step = compile_program(self._source, self.host.name, self._prepare, pipeline.STEP)
+            return step.run(inputs, layout)
         return super().run(inputs, layout)
 
     def machine(self) -> Machine:
@@ -98,16 +100,20 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: 
 
 def _compile(source: str, name: str, prepare: str, to_kernels: str) -> CpuProgram:
     key = disk_cache.key_of(source, name, prepare, to_kernels, pipeline.LLVM, host().name, disk_cache.version("cpu"))
-    found = disk_cache.load(key, SUFFIX)
     with ir.Context() as context:
         load_all(context)
+        found = disk_cache.find(key, SUFFIX, _loaded)
         if found is not None:
-            function, kernels = from_json(found[1])
-            module = ir.Module.parse(found[0])
-        else:
-            module, function, kernels = _lower(source, name, prepare, to_kernels)
-            disk_cache.save(key, SUFFIX, bytecode(module), to_json(function, kernels))
+            return CpuProgram(source, prepare, *found, to_kernels)
+        module, function, kernels = _lower(source, name, prepare, to_kernels)
+        disk_cache.save(key, SUFFIX, bytecode(module), to_json(function, kernels))
         return CpuProgram(source, prepare, function, kernels, load_workers(module, kernels), to_kernels)
+
+
+def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Host, dict[str, Kernel], dict[str, Worker]]:
+    """What is on disk. Raises where that is no program."""
+    function, kernels = from_json(fields)
+    return function, kernels, load_workers(ir.Module.parse(code), kernels)
 
 
 def bytecode(module: ir.Module) -> bytes:

@@ -4,21 +4,22 @@ import hashlib
 import os
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from attn_mlir.backends import disk_cache
+from attn_mlir import forks
+from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.errors import CompileError
 
 _LINES = 40
-_LOCK = threading.Lock()
+_LOCK = forks.lock()
 _POOL: list[ThreadPoolExecutor] = []
+forks.in_child(_POOL.clear)
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,10 @@ class CompiledCode:
 
     @classmethod
     def of(cls, code: bytes, facts: dict[str, Any]) -> Self:
-        """The inverse of `facts`. Raises LookupError or TypeError for other data."""
-        return cls(code, **{**facts, "warnings": tuple(facts["warnings"])})
+        """The inverse of `facts`. Raises LookupError, TypeError or ValueError for other data."""
+        if not code:
+            raise ValueError("there is no code")
+        return replace(plain.read(cls, {**facts, "code": b""}), code=code)
 
 
 BinaryT = TypeVar("BinaryT", bound=CompiledCode)
@@ -42,12 +45,9 @@ BinaryT = TypeVar("BinaryT", bound=CompiledCode)
 
 def kept(kind: type[BinaryT], key: str, suffix: str, make: Callable[[], BinaryT]) -> BinaryT:
     """What the disk holds under `key`, else what `make` gives, which is kept there; `suffix` is that of its file."""
-    found = disk_cache.load(key, suffix)
+    found = disk_cache.find(key, suffix, kind.of)
     if found is not None:
-        try:
-            return kind.of(*found)
-        except (LookupError, TypeError):
-            pass
+        return found
     binary = make()
     disk_cache.save(key, suffix, binary.code, binary.facts())
     return binary

@@ -7,6 +7,8 @@ keys of a chunk. A `Parameter` says how one parameter of the C++ function is mad
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from attn_mlir.backends import plain
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -60,6 +62,4 @@ class KernelCode:
     @staticmethod
     def from_json(fields: dict[str, Any], source: str = "", program: str = "") -> "KernelCode":
         """The inverse of `to_json`. Raises LookupError or TypeError for other data."""
-        parameters = tuple(Parameter(**{**p, "box": tuple(p["box"])}) for p in fields["parameters"])
-        tuples = {name: tuple(fields[name]) for name in ("flags", "includes")}
-        return KernelCode(**{**fields, **tuples, "parameters": parameters, "source": source, "program": program})
+        return plain.read(KernelCode, {**fields, "source": source, "program": program})

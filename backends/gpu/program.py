@@ -1,12 +1,12 @@
 """What programs for GPUs have in common: kernels with their code, how it came about, and which tensors they take."""
 
-import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from attn_mlir import forks
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.limits import check_sizes
@@ -23,7 +23,7 @@ class GpuProgram(HostProgram):
         super().__init__(host, {name: unit.kernel for name, unit in units.items()})
         self.units = units
         self._source, self._prepare, self._choices = source, prepare, choices
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
         check_sizes(self.host.arguments, inputs)

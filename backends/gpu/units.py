@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends import plain
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
@@ -47,7 +48,7 @@ class Unit:
         return line + ("\n  schedule: " + ", ".join(f"{name} {value}" for name, value in schedule.items()) if schedule else "")
 
 
-def outlined(module: ir.Module, host: Host, choices: attributes.Fields) -> None:
+def outlined(module: ir.Module, host: Host, choices: Fields) -> None:
     """Leaves the kernels of `host`, and tells their schedules what is asked for."""
     keep_kernels(module, host)
     with module.context:
@@ -83,10 +84,13 @@ def pack(host: Host, units: Mapping[str, Unit]) -> tuple[bytes, dict[str, Any]]:
 
 
 def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit]]:
-    """The inverse of `pack`. Raises LookupError, TypeError, ValueError or zipfile.BadZipFile for other data."""
+    """The inverse of `pack`. Raises for other data."""
     host, kernels = from_json(fields)
     units = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name, code, schedule, outputs in fields["units"]:
-            units[name] = Unit(kernels[name], KernelCode.from_json(code, archive.read(name).decode()), schedule, tuple(outputs))
+            made = KernelCode.from_json(code, archive.read(name).decode())
+            units[name] = Unit(kernels[name], made, plain.read(Fields, schedule), plain.read(tuple[str, ...], outputs))
+    if kernels.keys() - units:
+        raise LookupError("the code of a kernel is missing")
     return host, units

@@ -1,6 +1,5 @@
 """Compiles programs for NVIDIA GPUs, or finds them in memory or on disk."""
 
-import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,14 +70,9 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
 def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> NvidiaProgram:
     parts = [source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "nvidia")]
     key = disk_cache.key_of(*parts)
-    found = disk_cache.load(key, SUFFIX)
+    found = disk_cache.find(key, SUFFIX, unpack)
     if found is not None:
-        try:
-            host, units, binaries = unpack(*found)
-        except (LookupError, TypeError, ValueError, zipfile.BadZipFile):
-            pass
-        else:
-            return NvidiaProgram(source, prepare, choices, host, units, binaries)
+        return NvidiaProgram(source, prepare, choices, *found)
     return NvidiaProgram(source, prepare, choices, *_lower(source, name, prepare, choices), key=key)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from attn_mlir.backends import plain
 from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step, from_json, read_kernel, to_json
@@ -84,14 +86,17 @@ def pack(host: Host, units: Mapping[str, Unit], binaries: Mapping[str, Binary]) 
 
 
 def unpack(data: bytes, fields: Mapping[str, Any]) -> tuple[Host, dict[str, Unit], dict[str, Binary]]:
-    """The inverse of `pack`. Raises LookupError, TypeError, ValueError or zipfile.BadZipFile for other data."""
+    """The inverse of `pack`. Raises for other data."""
     host, kernels = from_json(fields)
     units, binaries = {}, {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name, code, schedule, outputs, facts in fields["units"]:
             source, program = (archive.read(f"{name}.{suffix}").decode() for suffix in ("cu", "py"))
-            units[name] = Unit(kernels[name], KernelCode.from_json(code, source, program), schedule, tuple(outputs))
+            made = KernelCode.from_json(code, source, program)
+            units[name] = Unit(kernels[name], made, plain.read(Fields, schedule), plain.read(tuple[str, ...], outputs))
             binaries[name] = Binary.of(archive.read(f"{name}.cubin"), facts)
+    if kernels.keys() - units:
+        raise LookupError("the code of a kernel is missing")
     return host, units, binaries
 
 

@@ -7,7 +7,6 @@ the copy inside the `torch-mlir` wheel is used.
 """
 
 import importlib
-import threading
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -19,10 +18,12 @@ except ImportError:
     from torch_mlir.dialects import arith, ext, func, math, memref, scf, tensor, ub, vector
     from torch_mlir.execution_engine import ExecutionEngine
 
+from attn_mlir import forks
+
 if TYPE_CHECKING:
     from torch_mlir.dialects import llvm
 
-LOCK = threading.RLock()
+LOCK = forks.waited_for()
 """Held while a context is in use: loading a Python-defined dialect into one changes state that all contexts share."""
 
 __all__ = [

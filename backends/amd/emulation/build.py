@@ -5,14 +5,17 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.amd.clang import find_host_clang, version_of
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.errors import CompileError
 
+T = TypeVar("T")
 _HERE = Path(__file__).parent
 _RUNTIME = ("runtime.cpp", "wave.cpp", "memory.cpp")
 _LANGUAGE = ("-std=c++17", "-O2", "-fPIC")
@@ -22,14 +25,14 @@ _KERNEL = ("-DATTN_AMD_EMULATED", "-fsanitize=thread", "-ffp-contract=fast", "-f
 _LINES = 30
 
 
-def build(code: KernelCode) -> bytes:
-    """The library, built or found on disk. Raises CompileError, or UnsupportedError without clang."""
+def build(code: KernelCode, load: Callable[[bytes], T]) -> T:
+    """What `load` makes of the library, built or found on disk. Raises CompileError, or UnsupportedError without clang."""
     clang = find_host_clang()
     flags = [*_LANGUAGE, *_processor(), *_KERNEL]
     key = disk_cache.key_of(code.source, code.entry, " ".join(flags), version_of(clang)[1], _headers(), "emulated")
-    found = disk_cache.load(key, "so")
+    found = disk_cache.find(key, "so", lambda library, _: load(library))
     if found is not None:
-        return found[0]
+        return found
     with tempfile.TemporaryDirectory() as folder:
         source, compiled, library = (Path(folder) / f"{code.name}.{suffix}" for suffix in ("hip.cpp", "o", "so"))
         source.write_text(f"{code.source}\nATTN_EMULATED_ENTRY({code.entry})\n")
@@ -42,7 +45,7 @@ def build(code: KernelCode) -> bytes:
         _run([clang, "-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-o", str(library), str(compiled), *map(str, runtime), "-lm"], code)
         made = library.read_bytes()
     disk_cache.save(key, "so", made, {})
-    return made
+    return load(made)
 
 
 @cache
@@ -54,15 +57,22 @@ def _runtime(clang: str) -> tuple[bytes, ...]:
 def _runtime_object(clang: str, name: str) -> bytes:
     flags = [*_LANGUAGE, *_processor()]
     key = disk_cache.key_of((_HERE / name).read_text(), " ".join(flags), version_of(clang)[1], _headers())
-    found = disk_cache.load(key, "o")
+    found = disk_cache.find(key, "o", _object)
     if found is not None:
-        return found[0]
+        return found
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / f"{name}.o"
         _run([clang, *flags, "-c", str(_HERE / name), "-o", str(target)], None)
         made = target.read_bytes()
     disk_cache.save(key, "o", made, {})
     return made
+
+
+def _object(code: bytes, _: dict[str, Any]) -> bytes:
+    """The code of an entry. Raises ValueError where that is no object file."""
+    if not code.startswith(b"\x7fELF"):
+        raise ValueError("no object file")
+    return code
 
 
 @cache

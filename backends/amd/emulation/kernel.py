@@ -4,13 +4,13 @@ import ctypes
 import struct
 import subprocess
 import tempfile
-import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from attn_mlir import forks
 from attn_mlir.backends.amd.clang import find_host_clang, find_tool
 from attn_mlir.backends.amd.emulation.build import build
 from attn_mlir.backends.gpu.kernel import KernelCode
@@ -18,7 +18,7 @@ from attn_mlir.backends.gpu.packing import Packed, values_of
 from attn_mlir.errors import AttnError, CompileError, UnsupportedError
 
 _SHARED_LIMIT = 64 * 1024
-_LOCK = threading.Lock()
+_LOCK = forks.lock()
 
 
 class EmulationError(AttnError, RuntimeError):
@@ -31,12 +31,7 @@ class EmulatedKernel:
     def __init__(self, code: KernelCode) -> None:
         """Raises CompileError where the source does not compile, or does not match what `code` says of it."""
         self.code = code
-        self._binary = build(code)
-        with tempfile.NamedTemporaryFile(suffix=".so") as file:
-            file.write(self._binary)
-            file.flush()
-            self._library = ctypes.CDLL(file.name)
-        self._library.attn_emulated_run.restype = ctypes.c_char_p
+        self._binary, self._library = build(code, _loaded)
         self._check()
 
     def _check(self) -> None:
@@ -114,3 +109,13 @@ class EmulatedKernel:
             if rest and Path(path).name == self.code.name:
                 return int(rest.split(":")[0])
         return 0
+
+
+def _loaded(binary: bytes) -> tuple[bytes, ctypes.CDLL]:
+    """The library beside what it was loaded from. Raises OSError or AttributeError where that is none."""
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(binary)
+        file.flush()
+        library = ctypes.CDLL(file.name)
+    library.attn_emulated_run.restype = ctypes.c_char_p
+    return binary, library

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from attn_mlir import forks
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.nvidia.tilelang.program import Program
@@ -35,6 +36,7 @@ with open(out, "w") as file:
 
 
 _AHEAD: dict[tuple[str, str], "Future[Lowered]"] = {}
+forks.in_child(_AHEAD.clear)
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,9 @@ def _lower(program: str, arch: str) -> Lowered:
     if not available():
         raise UnsupportedError("this kernel goes through TileLang, which is not installed: pip install 'attn-mlir[nvidia]'")
     key = disk_cache.key_of(program, arch, version(), _RUNNER)
-    found = disk_cache.load(key, _SUFFIX)
+    found = disk_cache.find(key, _SUFFIX, lambda code, facts: Lowered(code.decode(), str(facts["entry"]), int(facts["shared"])))
     if found is not None:
-        try:
-            return Lowered(found[0].decode(), str(found[1]["entry"]), int(found[1]["shared"]))
-        except (LookupError, TypeError, ValueError):
-            pass
+        return found
     lowered = _run(program, arch)
     disk_cache.save(key, _SUFFIX, lowered.source.encode(), {"entry": lowered.entry, "shared": lowered.shared_bytes})
     return lowered

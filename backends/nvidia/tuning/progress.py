@@ -1,9 +1,10 @@
 """A progress bar on stderr: that of tqdm where it is installed, else a line of its own."""
 
 import sys
-import threading
 from types import TracebackType
 from typing import Any
+
+from attn_mlir import forks
 
 
 class Progress:
@@ -12,7 +13,7 @@ class Progress:
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:
         self._title, self._total, self._quiet = title, total, quiet
         self._done = 0
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._bar: Any = None
 
     def __enter__(self) -> "Progress":

@@ -2,14 +2,13 @@
 
 import dataclasses
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._C._functorch import maybe_current_level
 
-from attn_mlir import driver
+from attn_mlir import driver, forks
 from attn_mlir.api.execute import eager, needing_gradient, program_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
@@ -43,7 +42,7 @@ class Tuning:
         self._wish = wish
         self._tuned: dict[Any, Entry] = {}
         self._latest: dict[tuple[str, str], Entry] = {}
-        self._lock = threading.RLock()
+        self._lock = forks.rlock()
 
     def entry(self, entry: Entry, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str, device: str, deterministic: bool) -> Entry:
         """The program to run in place of `entry` on these tensors, [B, H, S, D]: the tuned one, tuned now if this is the first such call.

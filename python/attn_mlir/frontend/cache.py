@@ -1,12 +1,12 @@
 """Finds the trace of a call again: by the functions' code and what shapes it, never by the captured values."""
 
 import dataclasses
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from attn_mlir import forks
 from attn_mlir.frontend.captures import Scan, as_tensor
 from attn_mlir.frontend.node import Source
 from attn_mlir.frontend.program import Traced
@@ -49,7 +49,7 @@ class TraceCache:
     def __init__(self) -> None:
         self._entries: OrderedDict[Hashable, list[Entry]] = OrderedDict()
         self._latest: dict[Hashable, tuple[list[weakref.ref[Any]], Entry, Scan]] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def find(self, functions: Sequence[Any], form: Hashable, trace: Callable[[], Traced]) -> tuple[Entry, Scan]:
         """The entry for `functions` traced in the form `form` (everything else that shapes the trace), traced now if new."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir import forks
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
 from attn_mlir.mlir import LOCK, ir
@@ -67,7 +68,7 @@ class Plan:
     pool: Pool
     reads: tuple[Read, ...]
     names: tuple[str, ...]
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False, compare=False)
+    lock: threading.Lock = dataclasses.field(default_factory=forks.lock, repr=False, compare=False)
 
     @property
     def has_data_checks(self) -> bool:

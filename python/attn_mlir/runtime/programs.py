@@ -8,14 +8,13 @@ import functools
 import importlib
 import json
 import math
-import threading
 import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from attn_mlir import driver
+from attn_mlir import driver, forks
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.bounds import Extent
 from attn_mlir.frontend.program import Traced
@@ -265,7 +264,7 @@ class _Reads:
             self._plan = make_plan(text, names)
         self._passed: set[Hashable] = set()
         self._seen: dict[Hashable, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def check(self, sizes: dict[str, int], captures: Sequence[Any]) -> None:
         if not self._plan.reads:

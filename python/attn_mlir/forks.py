@@ -1,0 +1,64 @@
+"""Locks, pools and futures in a child that os.fork makes: only the thread that forked lives on there, whatever the others held."""
+
+import concurrent.futures.thread  # noqa: F401 - registers its own hooks, which must be older than `waited_for`'s: these run in reverse
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+_WAIT = 10.0
+"""Seconds that a fork waits for a lock."""
+_LOCKS: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def lock() -> threading.Lock:
+    """A lock that is free in children."""
+    made = threading.Lock()
+    _LOCKS.add(made)
+    return made
+
+
+def rlock() -> threading.RLock:  # type: ignore[valid-type]
+    """A reentrant lock that is free in children."""
+    made = threading.RLock()
+    _LOCKS.add(made)
+    return made
+
+
+def waited_for() -> threading.RLock:  # type: ignore[valid-type]
+    """A reentrant lock that forks wait for, so that children find what it guards whole; free in children in any case.
+
+    They do not wait longer than `_WAIT`: whoever holds the lock might itself wait for the thread that forks.
+    """
+    made = threading.RLock()
+    local = threading.local()
+
+    def before() -> None:
+        local.held = made.acquire(timeout=_WAIT)
+
+    def in_parent() -> None:
+        if local.held:
+            made.release()
+
+    def in_child() -> None:
+        if local.held:
+            made.release()
+        else:
+            made._at_fork_reinit()  # type: ignore[attr-defined]
+
+    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+    return made
+
+
+def in_child(action: Callable[[], object]) -> None:
+    """Has `action` called in every child, first of all."""
+    os.register_at_fork(after_in_child=action)
+
+
+def _free_locks() -> None:
+    for each in list(_LOCKS):
+        each._at_fork_reinit()
+
+
+in_child(_free_locks)
