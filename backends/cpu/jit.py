@@ -3,11 +3,25 @@
 import ctypes
 import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from attn_mlir import forks
 from attn_mlir.mlir import ExecutionEngine, ir
+
+_FORKED: dict[int, ThreadPoolExecutor] = {}
+"""In a child of os.fork: for the thread that lives on there, one that calls kernels in its place. OpenMP keeps a team for each thread that
+calls it, and would wait for that of the parent's thread, which is not there."""
+
+
+def _forked() -> None:
+    _FORKED.clear()
+    _FORKED[threading.get_ident()] = ThreadPoolExecutor(1, "openmp")
+
+
+forks.in_child(_forked)
 
 
 class Worker:
@@ -32,7 +46,10 @@ class Worker:
         openmp = _openmp()
         if openmp is not None:
             # The OpenMP runtime that torch uses: its threads are warm, and no second pool competes for the cores.
-            openmp(self._address, packed, threads, 0)
+            if threading.get_ident() in _FORKED:
+                _FORKED[threading.get_ident()].submit(openmp, self._address, packed, threads, 0).result()
+            else:
+                openmp(self._address, packed, threads, 0)
             return
         others = [threading.Thread(target=self._function, args=(ctypes.addressof(packed),)) for _ in range(threads - 1)]
         for other in others:

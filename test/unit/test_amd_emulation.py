@@ -1,6 +1,7 @@
 """The emulation of AMD GPUs on the CPU: right results of a hand-written kernel, and an error or wrong values for every planted fault."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from amd_faults import BY_VALUE, FAULTS, Fault
 from amd_forward import OUTPUTS, ROWS, SOURCE, arguments, expected, forward_code, inputs
 from amd_tools import needs_host_clang
-from attn_mlir.backends.amd.emulation import EmulatedKernel, EmulationError
+from attn_mlir.backends import disk_cache
+from attn_mlir.backends.amd.emulation import EmulatedKernel, EmulationError, build
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
 from attn_mlir.errors import CompileError
 
@@ -87,6 +89,22 @@ def test_an_error_tells_the_place_and_the_line() -> None:
     ) as error:
         EmulatedKernel(code).run([torch.zeros(64)], {0}, (1, 1, 1))
     assert "line 4: x[t + 1] = 1.f;" in str(error.value)
+
+
+def test_damaged_libraries_on_disk_are_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the hashes of the entries are right."""
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
+    code = kernel("x[t] = 1.f;")
+    build._runtime.cache_clear()
+    EmulatedKernel(code)
+    entries = [path for path in tmp_path.iterdir() if path.suffix != ".json"]
+    assert sorted(path.suffix for path in entries) == [".o", ".o", ".o", ".so"]
+    for path in entries:
+        disk_cache.save(path.stem, path.suffix[1:], b"", {})
+    build._runtime.cache_clear()
+    x = torch.zeros(64)
+    EmulatedKernel(code).run([x], {0}, (1, 1, 1))
+    assert x.sum() == 64 and all(path.read_bytes() for path in entries)
 
 
 def test_inputs_cannot_be_written() -> None:

@@ -138,8 +138,9 @@ def test_a_damaged_derivative_is_compiled_again(damage: str, tmp_path: Path, mon
     _check_damage(damage, tmp_path, lambda: program._compile(SOFTMAX, name, prepare, pipeline.KERNEL).run(_qkv())[0])
 
 
-def _qkv() -> list[torch.Tensor]:
-    return list(torch.randn(3, 1, 2, 40, 64, generator=torch.Generator().manual_seed(0)))
+def _qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, k, v = torch.randn(3, 1, 2, 40, 64, generator=torch.Generator().manual_seed(0))
+    return q, k, v
 
 
 def _check_damage(damage: str, folder: Path, run: Callable[[], torch.Tensor]) -> None:

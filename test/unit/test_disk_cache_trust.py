@@ -162,7 +162,7 @@ def test_what_died_half_written_is_removed(folder: Path, monkeypatch: pytest.Mon
     names = [f".{KEY}.so.{number}{own_files._PARTIAL}" for number in range(2)]
     for name, age in zip(names, (2 * own_files._STALE, 0), strict=True):
         (folder / name).write_bytes(b"half")
-        os.utime(folder / name, (time.time() - age,) * 2)
+        os.utime(folder / name, (time.time() - age, time.time() - age))
     disk_cache.save(OTHER, "so", b"", {})
     assert [(folder / name).exists() for name in names] == [False, True]
 

@@ -6,10 +6,11 @@ KEY is a hash of `Key`, whose fields stand in the entry, too. A file that is dam
 counts as empty; it is never overwritten.
 """
 
-import contextlib
 import hashlib
 import json
 import os
+import re
+import stat
 import tempfile
 import warnings
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from typing import Any
 from attn_mlir.backends.gpu.attributes import Fields
 
 _FORMAT, _VERSION = "attn-mlir tuning", 1
+_WORD = re.compile(r"[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,7 @@ class TuneFile:
         form = {"format": _FORMAT, "version": _VERSION, "entries": self._entries}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
-            with os.fdopen(handle, "w") as file:
-                file.write(json.dumps(form, indent=1) + "\n")
-            Path(name).replace(self._path)
+            _write(self._path, json.dumps(form, indent=1) + "\n")
         except OSError as error:
             warnings.warn(f"the tune file {self._path} cannot be written: {error}", stacklevel=2)
 
@@ -77,6 +76,8 @@ class TuneFile:
         if self._path is None:
             return {}
         try:
+            if not stat.S_ISREG(self._path.stat().st_mode):  # reading a pipe would wait for whoever writes to it
+                return self._refused("is no file")
             text = self._path.read_text()
         except FileNotFoundError:
             return {}
@@ -86,7 +87,7 @@ class TuneFile:
             return {}
         try:
             form = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return self._refused(f"is not JSON: {error}")
         if not isinstance(form, dict) or form.get("format") != _FORMAT:
             return self._refused(f'is not a tune file of attn-mlir ("format": "{_FORMAT}" is missing)')
@@ -107,8 +108,21 @@ class TuneFile:
         return {}
 
 
+def _write(path: Path, text: str) -> None:
+    """Writes a file that other processes see whole or not at all. Raises OSError, and then leaves nothing."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
 def _is_entry(entry: Any) -> bool:
+    """Whether it holds choices: numbers and words, which is all that may get into a program."""
     choices = entry.get("choices") if isinstance(entry, dict) else None
-    with contextlib.suppress(AttributeError):
-        return choices is not None and all(isinstance(name, str) and isinstance(v, (int, str)) for name, v in choices.items())
-    return False
+    if not isinstance(choices, dict) or not all(_WORD.fullmatch(name) for name in choices):
+        return False
+    return all(_WORD.fullmatch(v) if isinstance(v, str) else type(v) is int and abs(v) < 1 << 63 for v in choices.values())

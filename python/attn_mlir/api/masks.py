@@ -1,6 +1,7 @@
 """Mask functions: `mask(b, h, q_idx, kv_idx)` is true where the key is present. Numbers in them may change without recompiling."""
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -8,8 +9,11 @@ import torch
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.elementary import logical_not
 from attn_mlir.frontend.sizes import kv_len, q_len
+from attn_mlir.frontend.tensors import CapturedTensor
+from attn_mlir.frontend.values import Value
 
 Mask = Callable[[Any, Any, Any, Any], Any]
+Size = int | torch.Tensor | None
 Align = Literal["top_left", "bottom_right"]
 
 
@@ -32,17 +36,52 @@ def causal(align: Align = "top_left") -> Mask:
     return lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
 
 
-def sliding_window(left: int, right: int | None = 0, align: Align = "top_left") -> Mask:
-    """A query at position i sees the keys i - left to i + right, both included; right=None: all later ones."""
+def sliding_window(left: Size, right: Size = 0, align: Align = "top_left") -> Mask:
+    """A query at position i sees the keys i - left to i + right, both included; None or -1: all keys on that side.
+
+    So (-1, 0) is `causal`, and (-1, -1) sees everything, as in FlashAttention and CK. A size may also be an integer tensor of one element,
+    which is read at every call; what is negative in it is unlimited.
+    """
     _check_align(align)
+    left, right = _size("left", left), _size("right", right)
+    if left is None and isinstance(right, int) and right == 0:
+        return causal(align)
     shift = align == "bottom_right"
 
     def window(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         position = q_idx + (kv_len() - q_len()) if shift else q_idx
-        not_too_early = position - kv_idx <= left
-        return not_too_early if right is None else not_too_early & (kv_idx - position <= right)
+        if left is None:
+            return kv_idx >= 0 if right is None else _within(kv_idx - position, right)
+        not_too_early = _within(position - kv_idx, left)
+        return not_too_early if right is None else not_too_early & _within(kv_idx - position, right)
 
     return window
+
+
+def _size(name: str, size: Any) -> Any:
+    """The size of one side of a window, None where it has no limit. Raises ArgumentError for what is none."""
+    if size is None:
+        return None
+    if isinstance(size, (torch.Tensor, Value, CapturedTensor)):
+        if isinstance(size, torch.Tensor) and (size.dim() or size.is_floating_point() or size.is_complex() or size.dtype == torch.bool):
+            raise ArgumentError(f"{name} as a tensor holds one integer and has no dimensions, got {list(size.shape)} of {size.dtype}")
+        return size
+    if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt, Integral)):
+        raise ArgumentError(f"{name} is how many keys a window has on that side: an integer, or None for all of them, got {size!r}")
+    if size < -1:
+        raise ArgumentError(
+            f"{name} is at least 0, or -1 (or None) for all keys on that side, got {size}; a window that leaves out its own position is "
+            "a mask of its own: lambda b, h, q_idx, kv_idx: (q_idx - kv_idx <= 8) & (q_idx - kv_idx >= 2)"
+        )
+    return None if size == -1 else size if isinstance(size, (int, torch.SymInt)) else int(size)
+
+
+def _within(distance: Any, size: Any) -> Any:
+    """Whether a key is no farther away than that; the sign of what is no Python number is known when the mask is computed."""
+    if isinstance(size, (int, torch.SymInt)):
+        return distance <= size
+    zero = distance - distance  # of the program, so that the size is read in it
+    return (size < zero) | (distance <= size)
 
 
 def document(ids: torch.Tensor, kv_ids: torch.Tensor | None = None) -> Mask:
