@@ -27,4 +27,13 @@ class TileSchedule(Pass):
             module.location.emit_error(f"{self.name}: no schedule for target '{self.target}' (targets: {known})")
             return False
         kernels = [op for op in find_all(module, "func.func") if "tile.kernel" in op.attributes]
-        return all(backend.load(backend.schedule)(kernel) for kernel in kernels)
+        return all(_has_blocks(kernel) and backend.load(backend.schedule)(kernel) for kernel in kernels)
+
+
+def _has_blocks(kernel: ir.Operation) -> bool:
+    """Whether the kernel says how large its blocks are; an error tells that it does not."""
+    sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
+    missing = next((name for name in ("block_q", "block_kv") if name not in sizes), None)
+    if missing is not None:
+        kernel.location.emit_error(f"tile-schedule: `tile.kernel` of this function lacks `{missing}`")
+    return missing is None

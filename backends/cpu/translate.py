@@ -4,13 +4,21 @@ import tempfile
 from pathlib import Path
 
 from attn_mlir.backends.cpu import pipeline
+from attn_mlir.diagnostics import DiagnosticError, at
 from attn_mlir.mlir import ExecutionEngine, ir, llvm
 from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import walk
 from attn_mlir.registry import registry
 
 
 def _lower(module: ir.Module) -> None:
+    """Lowers to LLVM. Raises DiagnosticError where something has no form there, or nothing is left, on which LLVM would crash."""
     Pipeline.parse(pipeline.ALL, registry()).run(module)
+    other = next((op for op in walk(module.operation) if op != module.operation and not op.name.startswith("llvm.")), None)
+    if other is not None:
+        raise DiagnosticError([at(other.location, "error", f"'{other.name}' has no form for the CPU")])
+    if not any(op.name == "llvm.func" for op in walk(module.operation)):
+        raise DiagnosticError([at(module.operation.location, "error", "there is nothing to translate: the module holds no function")])
 
 
 def to_kernel(module: ir.Module) -> str:

@@ -157,7 +157,8 @@ class RowDotOp(Attn.Operation, name="row_dot", traits=[ext.Pure]):
     def verify_invariants(self) -> bool:
         a, b, result = self.a.type, self.b.type, self.result.type
         fits = is_tensor(a, 4) and is_tensor(b, 4) and a.shape[3] == b.shape[3] and not a.is_dynamic_dim(3)
-        if not check(self, fits, f"multiplies tensors of rank 4 with one static head dimension, got {a} and {b}"):
+        fits = fits and isinstance(a.element_type, ir.FloatType) and isinstance(b.element_type, ir.FloatType)
+        if not check(self, fits, f"multiplies tensors of floats of rank 4 with one static head dimension, got {a} and {b}"):
             return False
         rest = [value.type for value in self.remainder]
         fits = not rest or (rest == [b] and remainder_factor(b.element_type) is not None)

@@ -22,7 +22,7 @@
 // SPLIT:     attn-run: error: --split must be positive, got 0
 // PASS:      causal-softmax.mlir:2:14: error: attn-tile: 'attn.attention' is not in online form
 // UNKNOWN:   attn-run: error: unknown pass 'attn-tyle'; did you mean 'attn-tile'?
-// RESULTS:   causal-softmax.mlir: error: @attention has 2 results, the reference 1
+// RESULTS:   causal-softmax.mlir:1:1: error: @attention has 2 results, the reference 1
 // MISSING:   .missing.mlir: error: cannot read the file: No such file or directory
 // OPTION:    attn-run: error: unrecognized arguments: --no-such
 func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>, %x: f32) -> f32 {

@@ -178,6 +178,9 @@ def _kernel_inputs(func: ir.Operation, inputs: Sequence[Any], shapes: Sequence[t
     count = inputs_of(func)
     given = _arguments(func, types[:count], inputs)
     if shapes is None:
+        memory = all(isinstance(type_, ir.MemRefType) for type_ in types[count:])
+        if not given or given[0].ndim < 3 or not memory:
+            raise EvaluationError("a kernel has a tensor [B, H, S, ...] as its first argument, and tensors as outputs", func.location)
         shapes = [(*given[0].shape[:3], *ir.MemRefType(type_).shape[3:]) for type_ in types[count:]]
     return [*given, *(np.full(shape, np.nan) for shape in shapes)]
 

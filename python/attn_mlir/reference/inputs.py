@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from attn_mlir.dialects.attn.linear import state_shape
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces
 from attn_mlir.reference.evaluator import find_function
@@ -72,7 +73,7 @@ class InputMaker:
                 inner = np.sort(rng.integers(0, s.q_len + 1, size=_SEQUENCES - 1))
                 drawn.append(np.concatenate([[0], inner, [s.q_len]]))
             elif role == "initial_state":
-                rows = ir.RankedTensorType(argument.type).shape[2]
+                rows, _ = state_shape(op)
                 drawn.append(self._draw(rng, argument.type, (_SEQUENCES if varlen else s.batch, s.heads, rows)))
             else:
                 value = self._draw(rng, argument.type, found.get(role or ""))

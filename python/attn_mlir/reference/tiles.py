@@ -15,7 +15,7 @@ def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = 
     """Runs `func` for every program id on `arguments`, and returns its outputs: those that it stores to."""
     block = func.regions[0].blocks[0]
     sizes = ir.DictAttr(func.attributes["tile.kernel"])
-    over = arguments[sizes["over"].value if "over" in sizes else 0]
+    over = _over(func, arguments)
     blocks, batch = -(-over.shape[2] // sizes["block_q"].value), over.shape[0]
     if "grid" in sizes and sizes["grid"].value == "chunks":
         blocks = sizes["blocks"].value
@@ -25,6 +25,19 @@ def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = 
         ids = tuple(np.asarray(i) for i in (program, h, b))
         Frame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding).run(block, arguments)
     return [x for x, name in zip(arguments, block.arguments, strict=True) if _is_stored(name)]
+
+
+def _over(func: ir.Operation, arguments: Sequence[Array]) -> Array:
+    """The argument over whose rows the grid runs. Raises EvaluationError where that is none, or blocks have no size."""
+    sizes = ir.DictAttr(func.attributes["tile.kernel"])
+    number = sizes["over"].value if "over" in sizes else 0
+    needed = ("block_q", "blocks") if "grid" in sizes and sizes["grid"].value == "chunks" else ("block_q",)
+    missing = next((name for name in needed if name not in sizes), None)
+    if missing is not None:
+        raise EvaluationError(f"`tile.kernel` of this function lacks `{missing}`", func.location)
+    if number >= len(arguments) or arguments[number].ndim < 3:
+        raise EvaluationError(f"the grid of this kernel runs over argument {number}, which is no tensor [B, H, S, ...]", func.location)
+    return arguments[number]
 
 
 def inputs_of(func: ir.Operation) -> int:

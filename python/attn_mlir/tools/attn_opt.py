@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attn_mlir.diagnostics import Diagnostic, DiagnosticError, from_mlir_error
+from attn_mlir.diagnostics import Diagnostic, DiagnosticError
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
-from attn_mlir.tools import expectations, listing, source
+from attn_mlir.tools import expectations, listing, places, source
 from attn_mlir.tools.arguments import Options, parse_arguments
 from attn_mlir.tools.source import Source
 
@@ -74,8 +74,8 @@ def process(chunk: Source, pipeline: Pipeline, options: Options) -> Outcome:
     context = ir.Context()
     load_all(context)
     try:
-        source.check_nesting(chunk)
-        module = _parse(chunk, context)
+        with context:
+            module = source.parse(chunk)
         timer = listing.Timer()
         printer = listing.Printer(sys.stderr, options)
         with context:
@@ -84,15 +84,16 @@ def process(chunk: Source, pipeline: Pipeline, options: Options) -> Outcome:
                 print(timer, file=sys.stderr)
             return Outcome(_explain(module) if options.explain else listing.asm(module.operation, options, chunk.name))
     except DiagnosticError as error:
-        return Outcome(None, tuple(diagnostic.renamed(chunk.name) for diagnostic in error.diagnostics))
+        found = places.placed(error, chunk, lambda bare: _quietly(bare, pipeline))
+        return Outcome(None, tuple(diagnostic.renamed(chunk.name) for diagnostic in found.diagnostics))
 
 
-def _parse(chunk: Source, context: ir.Context) -> ir.Module:
-    try:
-        with context:
-            return ir.Module.parse(chunk.text)
-    except ir.MLIRError as error:
-        raise DiagnosticError(from_mlir_error(error, "does not parse")) from None
+def _quietly(chunk: Source, pipeline: Pipeline) -> None:
+    """Parses and runs, for the diagnostics alone."""
+    context = ir.Context()
+    load_all(context)
+    with context:
+        pipeline.run(source.parse(chunk))
 
 
 def _explain(module: ir.Module) -> str:

@@ -7,13 +7,15 @@ sizes, split and merged) if it has them. Derivatives that `attn-differentiate` a
 """
 
 import argparse
+import contextlib
+import io
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_mlir.diagnostics import Diagnostic, DiagnosticError, from_mlir_error
+from attn_mlir.diagnostics import Diagnostic, DiagnosticError
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, AttnError
 from attn_mlir.mlir import ir
@@ -24,7 +26,7 @@ from attn_mlir.reference.evaluator import find_function, functions_of
 from attn_mlir.reference.promote import promoted
 from attn_mlir.reference.scalar import element_type
 from attn_mlir.registry import registry
-from attn_mlir.tools import source
+from attn_mlir.tools import places, source
 from attn_mlir.tools.runs import LENGTHS, Run, Runs, compared
 from attn_mlir.tools.source import Source
 
@@ -49,7 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _checked(path: str, args: argparse.Namespace) -> bool:
     """Runs one file; reports what goes wrong."""
     try:
-        return _main(path, args)
+        _check(args)
+        given = source.read(path)
+        try:
+            return _main(given, args)
+        except DiagnosticError as error:
+            raise places.placed(error, given, lambda bare: _quietly(bare, args)) from None
+        except MemoryError:
+            raise DiagnosticError([Diagnostic("error", "the program's tensors do not fit into memory", given.name)]) from None
     except DiagnosticError as error:
         for diagnostic in error.diagnostics:
             print(diagnostic.renamed("<stdin>" if path == "-" else path), file=sys.stderr)
@@ -96,16 +105,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _main(path: str, args: argparse.Namespace) -> bool:
+def _check(args: argparse.Namespace) -> None:
+    """Raises ArgumentError for numbers that no program takes."""
+    if args.capture_size is not None and args.capture_size < 0:
+        raise ArgumentError(f"--capture-size must not be negative, got {args.capture_size}")
+    if args.seed < 0:
+        raise ArgumentError(f"--seed must not be negative, got {args.seed}")
+
+
+def _quietly(given: Source, args: argparse.Namespace) -> None:
+    """The same again, for the diagnostics alone."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        _main(given, args)
+
+
+def _main(given: Source, args: argparse.Namespace) -> bool:
     pipeline = Pipeline.parse(args.pass_pipeline, registry())
-    given = source.read(path)
     against, primal = (source.read(other) if other else given for other in (args.against, args.primal))
     if not args.keep_types and args.device is None:
         given, against, primal = (Source(s.name, promoted(s.text)) for s in (given, against, primal))
     context = ir.Context()
     load_all(context)
     with context:
-        runs = Runs(_parse(primal, context), args)
+        runs = Runs(source.parse(primal), args)
         return _run(given, against, context, pipeline, runs, args)
 
 
@@ -113,7 +135,7 @@ _Found = list[tuple[Run, list[Difference]]]
 
 
 def _run(given: Source, against: Source, context: ir.Context, pipeline: Pipeline, runs: Runs, args: argparse.Namespace) -> bool:
-    module, reference = _parse(given, context), _parse(against, context)
+    module, reference = source.parse(given), source.parse(against)
     usual = 1e-9 if args.device is None else _ON_DEVICE.get(_element(runs.original), 3e-5)
     tolerance = usual if args.tolerance is None else args.tolerance
     if args.device is not None:
@@ -193,6 +215,7 @@ def _on_device(module: ir.Module, runs: Runs, args: argparse.Namespace) -> _Foun
 
 
 def _report(found: _Found, tolerance: float, runs: Runs) -> bool:
+    runs.check_any()
     checked = [(run, run.by_differences) for runs_ in runs.known.values() for run in runs_ if run.by_differences is not None]
     for run, differences in checked:
         print(f"{_label(run, runs)}  by differences: {'  '.join(map(str, differences))}")
@@ -211,14 +234,6 @@ def _report(found: _Found, tolerance: float, runs: Runs) -> bool:
 
 def _within(found: _Found, tolerance: float) -> bool:
     return all(d.within(tolerance) for _, differences in found for d in differences)
-
-
-def _parse(given: Source, context: ir.Context) -> ir.Module:
-    source.check_nesting(given)
-    try:
-        return ir.Module.parse(given.text)
-    except ir.MLIRError as error:
-        raise DiagnosticError(from_mlir_error(error, "does not parse")).with_traceback(None) from None
 
 
 if __name__ == "__main__":

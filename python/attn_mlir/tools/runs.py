@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from attn_mlir.diagnostics import DiagnosticError, at
 from attn_mlir.errors import ArgumentError
 from attn_mlir.mlir import ir
 from attn_mlir.reference import Difference, InputMaker, Sizes, compare, evaluate, rows_with_keys
@@ -59,6 +60,13 @@ class Runs:
         present = functions_of(module)
         return [run for function, runs in self.known.items() if function in present for run in runs]
 
+    def check_any(self) -> None:
+        """Raises DiagnosticError where nothing was run."""
+        if not self.known:
+            found = ", ".join(f"@{name}" for name in functions_of(self.original)) or "none"
+            wanted = "@attention, a derivative such as @attention_bwd, or another function that holds an attention or is a kernel"
+            raise DiagnosticError([at(self.original.operation.location, "error", f"nothing to run: expected {wanted}; found {found}")])
+
     def _functions(self, module: ir.Module | ir.Operation) -> list[str]:
         present = functions_of(module)
         if self.args.function is not None:
@@ -75,7 +83,8 @@ class Runs:
         primal, kind = derivative
         original = module if primal in functions_of(module) else self.original
         if primal not in functions_of(original):
-            raise ArgumentError(f"@{function} is a derivative of @{primal}, which is not in the file: give its program with --primal")
+            message = f"@{function} is a derivative of @{primal}, which is not in the file: give its program with --primal"
+            raise DiagnosticError([at(find_function(module, function).location, "error", message)])
         wrt = inputs_with_gradient(module, original, function, args.wrt.split("+") if args.wrt else [])
         point = Point(module, original, primal, maker.make(original, primal), wrt, args.seed)
         inputs = point.arguments(kind)

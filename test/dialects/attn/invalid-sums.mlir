@@ -281,7 +281,7 @@ func.func @sums(%q: !t, %row: tensor<?x?x?xf32>, %slopes: tensor<?xf32>) {
       "attn.yield"(%x) : (f32) -> ()
     }) : () -> ()
   }) : () -> none
-  // expected-error @below {{'attn.row_dot' multiplies tensors of rank 4 with one static head dimension, got tensor<?x?x?x64xf32> and tensor<?x?x?xf32>}}
+  // expected-error @below {{'attn.row_dot' multiplies tensors of floats of rank 4 with one static head dimension, got tensor<?x?x?x64xf32> and tensor<?x?x?xf32>}}
   "attn.row_dot"(%q, %row) : (!t, tensor<?x?x?xf32>) -> tensor<?x?x?xf32>
   return
 }
@@ -301,6 +301,12 @@ func.func @sums(%q: !t, %row: tensor<?x?x?xf32>, %slopes: tensor<?xf32>) {
   "attn.row_dot"(%q, %q) : (!t, !t) -> tensor<?x?x?x1xf32>
   return
 }
+
+// -----
+
+%x = ub.poison : tensor<?x?x?x64xi8>
+// expected-error @below {{'attn.row_dot' multiplies tensors of floats of rank 4}}
+%d = "attn.row_dot"(%x, %x) : (tensor<?x?x?x64xi8>, tensor<?x?x?x64xi8>) -> tensor<?x?x?xf32>
 
 // -----
 
