@@ -33,6 +33,11 @@ class Harness:
 
     def wrong(self, job: Job) -> str | None:
         """What is wrong with the answer to a job, or None."""
+        answer = self.answer(job)
+        return answer if isinstance(answer, str) else judged(job, answer)
+
+    def answer(self, job: Job) -> dict[str, object] | str:
+        """The answer to a job, or what became of the process instead."""
         process = self._process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -48,7 +53,7 @@ class Harness:
             code = process.wait()
             self.close()
             return f"crash, exit code {code}"
-        return judged(job, json.loads(line))
+        return json.loads(line)
 
     def close(self) -> None:
         """Ends the process."""

@@ -1,6 +1,9 @@
-"""attn-opt on damaged input: exit code 0 or 1, a located message, never a traceback, a signal or a hang."""
+"""The tools on damaged input: exit code 0 or 1, a located message, never a traceback, a signal or a hang.
 
-import json
+`benchmarks/fuzz_tools.py` runs many more of them.
+"""
+
+import contextlib
 import os
 import random
 import re
@@ -10,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from fuzz_jobs import ROOT, TOOLS, corpus, job_of
+from fuzz_pool import Harness, Job, judged
 from mutations import damage, exchange
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 CASES = 100
 LOCATED = re.compile(r"[^\n]*case\d+\.mlir:\d+:\d+: error: \S")
 # The tool's own checks come before the parser's, so that these need a process of their own to prove anything.
@@ -30,39 +33,16 @@ ALONE = {
 }
 
 
-def corpus() -> list[str]:
-    """The parts of all test inputs, without comments, which would only be damaged to no effect, and written locations."""
-    texts = [re.sub(r' loc\("[^"]*"\)', "", path.read_text()) for path in sorted((ROOT / "test").rglob("*.mlir"))]
-    parts = [part for text in texts for part in re.split(r"^// -----.*\n", text, flags=re.MULTILINE)]
-    return [cleaned for part in parts if (cleaned := re.sub(r"^\s*//.*\n", "", part, flags=re.MULTILINE)).strip()]
-
-
-def run(folder: Path, arguments: list[str]) -> list[dict[str, object]]:
-    """What attn-opt says about each file of `folder`, all in one process."""
-    paths = sorted(folder.iterdir())
-    command = [sys.executable, str(HERE / "fuzz_harness.py"), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    process = subprocess.run(
-        command, input="\n".join(map(str, paths)), capture_output=True, text=True, env=environment, timeout=240, check=False
-    )
-    results = [json.loads(line) for line in process.stdout.splitlines()]
-    if len(results) < len(paths):
-        culprit = paths[len(results)].read_bytes()
-        pytest.fail(f"crash (exit code {process.returncode}) of attn-opt {arguments} on:\n{culprit!r}\n{process.stderr[-2000:]}")
-    return results
-
-
 def codes_of(folder: Path, pipeline: str) -> set[object]:
-    """The exit codes of attn-opt, whose messages are looked at."""
+    """The exit codes of attn-opt on the files of a folder, whose messages are looked at."""
     codes: set[object] = set()
-    for result in run(folder, ["-p", pipeline]):
-        code, stderr, text = result["code"], str(result["stderr"]), Path(str(result["path"])).read_bytes()
-        codes.add(code)
-        assert code in (0, 1), f"{code}\n{text!r}"
-        assert "Traceback" not in stderr, f"{stderr}\n{text!r}"
-        assert "internal error" not in stderr, f"{stderr}\n{text!r}"
-        assert "cannot be verified" not in stderr, f"{stderr}\n{text!r}"
-        assert code == 0 or LOCATED.match(stderr), f"no located message: {stderr!r}\n{text!r}"
+    with contextlib.closing(Harness()) as harness:
+        for path in sorted(folder.iterdir()):
+            job = Job("attn-opt", (str(path), "-p", pipeline), str(path))
+            answer = harness.answer(job)
+            assert not isinstance(answer, str), f"{answer}\n{path.read_bytes()!r}"
+            assert judged(job, answer) is None, f"{answer}\n{path.read_bytes()!r}"
+            codes.add(answer["code"])
     return codes
 
 
@@ -99,3 +79,25 @@ def test_process(name: str, tmp_path: Path) -> None:
     assert process.returncode == (0 if name == "empty" else 1), process.stderr
     assert "Traceback" not in process.stderr
     assert name == "empty" or LOCATED.match(process.stderr), process.stderr
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_tool(tool: str, tmp_path: Path) -> None:
+    with contextlib.closing(Harness()) as harness:
+        for number in range(60):
+            job = job_of(tool, number, 3, tmp_path)
+            wrong = harness.wrong(job)
+            assert wrong is None, f"{job.arguments}\n{wrong}\n{Path(job.path).read_bytes()!r}"
+
+
+def test_the_harness_survives_crashes_and_sees_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "case0.mlir"
+    path.write_text("func.func @f() { return }")
+    job = Job("attn-opt", (str(path),), str(path))
+    with contextlib.closing(Harness()) as harness:
+        assert harness.wrong(Job("none", (), "")) == "crash, exit code 1"
+        assert harness.wrong(job) is None
+    for code, told in ((0, ""), (1, f"{path}:1:1: error: words"), (1, f"{path}:1:1: warning: x\n{path}:1:2: error: words")):
+        assert judged(job, {"code": code, "stderr": told, "stdout": ""}) is None
+    for code, told in ((2, "x:1:1: error: y"), (1, ""), (1, f"{path}: error: words"), (1, "x:1:1: error: internal error"), (-11, "")):
+        assert judged(job, {"code": code, "stderr": told, "stdout": ""}) is not None

@@ -11,6 +11,7 @@ from attn_mlir.backends.cpu.lowering.blocks import blocked
 from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, Lowered, Memory, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.packing import word_type
 from attn_mlir.backends.cpu.lowering.pairs import dot_words, row_pairs
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
 
 _PARTS = 4  # vectors of a row that are in registers at a time
@@ -24,7 +25,7 @@ def lower_accumulate(context: Context, op: ir.Operation) -> None:
     a, b, target, *place, count = op.operands
     weights, memory = context.get(a), context.get(target)
     if not isinstance(memory, Memory):
-        raise TypeError("sums are added to an argument")
+        raise UnsupportedError("sums are added to an argument")
     base = emit.integer(0)
     for index, stride in zip(place, memory.strides, strict=False):
         base = emit.add(base, emit.mul(emit.to_i64(context.scalar(index)), stride))
@@ -65,14 +66,14 @@ class _Operands:
 def _singles(context: Context, weights: Lowered, b: ir.Value, terms: ir.Value) -> _Operands:
     rows = context.get(b)
     if not isinstance(weights, LaneTile) or not isinstance(rows, RowTile):
-        raise TypeError("sums in memory multiply weights along lanes and rows")
+        raise UnsupportedError("sums in memory multiply weights along lanes and rows")
     return _Operands(context.score, weights.address, context.lanes, rows, terms, lambda a, b, c: vector.FMAOp(a, b, c).result)
 
 
 def _pairs(context: Context, weights: LanePairs, b: ir.Value, terms: ir.Value) -> _Operands:
     rows = row_pairs(context.get(b))
     if weights.columns is None or not isinstance(rows, RowPairs):
-        raise TypeError("sums of pairs multiply weights of a map and packed rows")
+        raise UnsupportedError("sums of pairs multiply weights of a map and packed rows")
     half = arith.DivUIOp(emit.add(terms, emit.index(1)), emit.index(2)).result
     packed = RowTile(rows.address, emit.integer(rows.columns))
     return _Operands(word_type(), weights.columns, context.lanes // 2, packed, half, lambda a, b, c: dot_words(c, b, a))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.target import CpuTarget
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir
 
 
@@ -151,7 +152,7 @@ class Context:
         """What a scalar or a tile of rank 1 has become."""
         found = self.values[value]
         if not isinstance(found, ir.Value):
-            raise TypeError(f"{value} is not a scalar here")
+            raise UnsupportedError(f"{value} is not a scalar here")
         return found
 
     def buffer(self, op: ir.Operation, result: int = 0) -> ir.Value:

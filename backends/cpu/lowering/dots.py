@@ -3,13 +3,14 @@
 from attn_mlir.backends.cpu.lowering import emit, pairs, single_row
 from attn_mlir.backends.cpu.lowering.blocks import blocked, overlapping
 from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, RowTile
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir, scf, vector
 
 
 def _tiles(context: Context, a: ir.Value, b: ir.Value) -> tuple[LaneTile, RowTile]:
     left, right = context.get(a), context.get(b)
     if not isinstance(left, LaneTile) or not isinstance(right, RowTile):
-        raise TypeError("products take query rows on the left, keys or values on the right")
+        raise UnsupportedError("products take query rows on the left, keys or values on the right")
     return left, right
 
 
@@ -63,7 +64,7 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
     count = _value(context.values[_extent_of(b)])
     rows = context.target.rows_per_step(context.lanes, context.score_bytes)
     if not isinstance(accumulator, LaneTile):
-        raise TypeError("products accumulate into query rows")
+        raise UnsupportedError("products accumulate into query rows")
     context.values[op.results[0]] = accumulator
     if context.lanes == 1:
         single_row.accumulate(context, left, right, accumulator, scale, columns, count)
@@ -99,5 +100,5 @@ def _extent_of(tile: ir.Value) -> ir.Value:
 
 def _value(lowered: object) -> ir.Value:
     if not isinstance(lowered, ir.Value):
-        raise TypeError("an extent is an index")
+        raise UnsupportedError("an extent is an index")
     return lowered

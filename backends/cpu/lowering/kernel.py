@@ -16,6 +16,7 @@ from attn_mlir.backends.cpu.lowering.memory import lower_fill, lower_load, lower
 from attn_mlir.backends.cpu.lowering.range import lower_range
 from attn_mlir.backends.cpu.lowering.scatter import lower_scatter_add
 from attn_mlir.backends.cpu.target import CpuTarget
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, func, ir, llvm, scf
 
 HEADER = 4
@@ -133,7 +134,7 @@ def _lower_dim(context: Context, op: ir.Operation) -> None:
     memory = context.get(op.operands[0])
     dimension = op.operands[1].owner.operation.attributes["value"]
     if not isinstance(memory, Memory):
-        raise TypeError("memref.dim asks for a size of an argument")
+        raise UnsupportedError("memref.dim asks for a size of an argument")
     context.values[op.results[0]] = emit.to_index(memory.sizes[ir.IntegerAttr(dimension).value])
 
 

@@ -4,6 +4,7 @@ from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.packing import pack_columns
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.tiling.scalars import identity
 
@@ -110,7 +111,7 @@ def lower_scalar(context: Context, op: ir.Operation) -> None:
     if op.name == "memref.load":
         memory = context.get(op.operands[0])
         if not isinstance(memory, Memory):
-            raise TypeError("memref.load reads an argument")
+            raise UnsupportedError("memref.load reads an argument")
         context.values[op.results[0]] = read_memory(context, memory, [context.scalar(v) for v in list(op.operands)[1:]])
         return
     operands = [context.scalar(operand) for operand in op.operands]
@@ -131,6 +132,6 @@ def _read_tile(context: Context, op: ir.Operation) -> ir.Value:
         # 16-bit tiles hold rounded values in the score type: rounding again is exact.
         return emit.cast_float(context.load_column(tile, context.scalar(indices[1])), element)
     if not isinstance(tile, RowTile):
-        raise TypeError("tensor.extract reads a tile")
+        raise UnsupportedError("tensor.extract reads a tile")
     offset = emit.add(emit.mul(emit.to_i64(context.scalar(indices[0])), tile.stride), emit.to_i64(context.scalar(indices[1])))
     return emit.cast_float(emit.load(context.score, emit.element_pointer(tile.address, offset, context.score)), element)

@@ -4,6 +4,7 @@ from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
 from attn_mlir.backends.cpu.lowering.packing import pack_lanes, pack_rows
 from attn_mlir.backends.cpu.lowering.transpose import load_squares, squares, store_squares
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
 
 _CHUNK = 16
@@ -12,7 +13,7 @@ _CHUNK = 16
 def _memory(context: Context, value: ir.Value) -> Memory:
     found = context.get(value)
     if not isinstance(found, Memory):
-        raise TypeError(f"{value} is not a memref argument")
+        raise UnsupportedError(f"{value} is not a memref argument")
     return found
 
 
@@ -103,7 +104,7 @@ def lower_store(context: Context, op: ir.Operation) -> None:
         emit.store(emit.cast_float(tile, context.score), context.buffers[-1])
         tile = LaneTile(context.buffers[-1])
     if not isinstance(tile, LaneTile):
-        raise TypeError(f"cannot store {source}")
+        raise UnsupportedError(f"cannot store {source}")
     whole = squares(context, columns)
     if not whole:
         _store_lanes(context, tile, address, memory, context.scalar(count), 0, columns)

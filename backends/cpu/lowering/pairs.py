@@ -4,6 +4,7 @@ from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.blocks import blocked, overlapping
 from attn_mlir.backends.cpu.lowering.context import Context, LanePairs, LaneTile, Lowered, RowPairs, RowTile
 from attn_mlir.backends.cpu.lowering.packing import WIDTH, word_type, word_vector
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
 
 
@@ -49,7 +50,7 @@ def lower_dot(context: Context, op: ir.Operation, count: ir.Value) -> None:
     """`tile.dot` with keys in memory: two elements of a key are one word."""
     left, right = context.get(op.operands[0]), context.get(op.operands[1])
     if not isinstance(left, LanePairs) or not isinstance(right, RowTile):
-        raise TypeError("pairs multiply query rows with keys in memory")
+        raise UnsupportedError("pairs multiply query rows with keys in memory")
     depth = ir.RankedTensorType(op.operands[0].type).shape[1] // 2
     target = LaneTile(context.buffer(op))
     rows = context.target.rows_per_step(context.lanes, 4)
@@ -79,7 +80,7 @@ def lower_dot_accumulate(context: Context, op: ir.Operation, scale: ir.Value | N
     """`tile.dot_add` and `tile.dot_rescale` with pairs of weights and of values."""
     accumulator, left, right = context.get(op.operands[0]), context.get(a), row_pairs(context.get(b))
     if not isinstance(accumulator, LaneTile) or not isinstance(left, LanePairs) or not isinstance(right, RowPairs):
-        raise TypeError("pairs accumulate weights times packed values")
+        raise UnsupportedError("pairs accumulate weights times packed values")
     rows = context.target.rows_per_step(context.lanes, 4)
     part = ir.VectorType.get([WIDTH], context.score)
     slices = context.lanes // WIDTH

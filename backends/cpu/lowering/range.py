@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, Memory
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf
 
 
@@ -9,7 +10,7 @@ def lower_range(context: Context, op: ir.Operation) -> None:
     """Scans the box; it is not empty."""
     memory = context.get(op.operands[0])
     if not isinstance(memory, Memory):
-        raise TypeError("attn.range reads an argument")
+        raise UnsupportedError("attn.range reads an argument")
     box = [context.scalar(value) for value in list(op.operands)[1:]]
     rank = len(box) // 2
     lowest = emit.to_index(emit.integer(2**63 - 1))

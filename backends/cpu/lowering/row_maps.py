@@ -5,6 +5,7 @@ from attn_mlir.backends.cpu.lowering.context import Context
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.maps import uses_column
 from attn_mlir.backends.cpu.lowering.row_tiles import along, counted, get_tile, memory_of, tile_in, vector_of
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
 from attn_mlir.passes.tiling.scalars import identity
 
@@ -64,7 +65,7 @@ class _Map:
     def _extent(self) -> int:
         extent = list(self._op.operands)[-1].owner
         if isinstance(extent, ir.Block) or extent.operation.name != "arith.constant":
-            raise TypeError("tiles in rows have static sizes")
+            raise UnsupportedError("tiles in rows have static sizes")
         return ir.IntegerAttr(extent.operation.attributes["value"]).value
 
     def _reduce(self, i: ir.Value | None, span: tuple[int, int, int], totals: list[ir.Value]) -> list[ir.Value]:
@@ -126,13 +127,13 @@ class _Map:
         *row, column = list(op.operands)[1:]
         element = ir.RankedTensorType(op.operands[0].type).element_type
         if any(isinstance(context.scalar(value).type, ir.VectorType) for value in row):
-            raise TypeError("a map reads tiles along their rows")
+            raise UnsupportedError("a map reads tiles along their rows")
         first = context.scalar(row[0]) if row else None
         if column == self._column:
             assert self._position is not None
             value = emit.load(vector_of(context.lanes, tile.kept), tile.at(first, self._position))
         elif isinstance(context.scalar(column).type, ir.VectorType):
-            raise TypeError("a map reads tiles at its own column, or at one for all")
+            raise UnsupportedError("a map reads tiles at its own column, or at one for all")
         else:
             value = emit.load(tile.kept, tile.at(first, context.scalar(column)))
         if tile.kept != element:

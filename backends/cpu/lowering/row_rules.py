@@ -5,6 +5,7 @@ from attn_mlir.backends.cpu.lowering.context import Context, RowMajor, Rule
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.maps import lower_scalar
 from attn_mlir.backends.cpu.lowering.row_tiles import copy_tile, get_tile, memory_of
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir, scf
 
 
@@ -35,7 +36,7 @@ def _lower_for(context: Context, op: ir.Operation) -> None:
 def _lower_if(context: Context, op: ir.Operation) -> None:
     """`scf.if` without results."""
     if len(op.results):
-        raise TypeError("tiles in rows are not chosen by conditions")
+        raise UnsupportedError("tiles in rows are not chosen by conditions")
     blocks = [region.blocks[0] for region in op.regions if len(region.blocks)]
     branch = scf.IfOp(context.scalar(op.operands[0]), [], has_else=len(blocks) == 2)
     for block, target in zip(blocks, [branch.then_block, branch.else_block] if len(blocks) == 2 else [branch.then_block], strict=True):

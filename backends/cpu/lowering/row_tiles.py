@@ -6,6 +6,7 @@ from dataclasses import replace
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, Memory, RowMajor
 from attn_mlir.backends.cpu.lowering.prefetch import announce
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf
 
 _BAND = 4
@@ -48,7 +49,7 @@ def get_tile(context: Context, value: ir.Value) -> RowMajor:
     """What a tile has become."""
     found = context.get(value)
     if not isinstance(found, RowMajor):
-        raise TypeError(f"{value} is not a tile in rows")
+        raise UnsupportedError(f"{value} is not a tile in rows")
     return found
 
 
@@ -56,7 +57,7 @@ def memory_of(context: Context, value: ir.Value) -> Memory:
     """What a memref has become."""
     found = context.get(value)
     if not isinstance(found, Memory):
-        raise TypeError(f"{value} is not a memref")
+        raise UnsupportedError(f"{value} is not a memref")
     return found
 
 

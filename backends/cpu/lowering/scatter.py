@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, Memory
 from attn_mlir.backends.cpu.lowering.maps import lower_scalar, uses_column
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, llvm, scf, vector
 
 
@@ -17,7 +18,7 @@ def lower_scatter_add(context: Context, op: ir.Operation) -> None:
     target, rows, *columns = op.operands
     memory = context.get(target)
     if not isinstance(memory, Memory):
-        raise TypeError("tile.scatter_add adds to an argument")
+        raise UnsupportedError("tile.scatter_add adds to an argument")
     body = op.regions[0].blocks[0]
     operations = [view.operation for view in body.operations]
     i, *j = body.arguments

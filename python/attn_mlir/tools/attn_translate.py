@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attn_mlir.backends import Backend, load_backends
-from attn_mlir.diagnostics import DiagnosticError, from_mlir_error
+from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import AttnError, CompileError, PerformanceWarning
 from attn_mlir.mlir import ir
-from attn_mlir.tools import source
+from attn_mlir.tools import places, source
+from attn_mlir.tools.source import Source
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,11 +44,11 @@ def _main(argv: Sequence[str] | None) -> int:
         options.to = f"{options.to}-report"
     backend = targets[options.to]
     text = source.read(options.input)
-    source.check_nesting(text)
     try:
-        result = _translate(backend, options.to, text.text)
+        result = _translate(backend, options.to, text)
     except DiagnosticError as error:
-        raise DiagnosticError([diagnostic.renamed(text.name) for diagnostic in error.diagnostics]) from None
+        found = places.placed(error, text, lambda bare: _translate(backend, options.to, bare))
+        raise DiagnosticError([diagnostic.renamed(text.name) for diagnostic in found.diagnostics]) from None
     _write(result, options.output)
     return 0
 
@@ -72,13 +73,10 @@ def _write(result: str | bytes | dict[str, bytes], output: Path | None) -> None:
         sys.stdout.flush()
 
 
-def _translate(backend: Backend, target: str, text: str) -> str | bytes | dict[str, bytes]:
+def _translate(backend: Backend, target: str, text: Source) -> str | bytes | dict[str, bytes]:
     with ir.Context() as context:
         load_all(context)
-        try:
-            module = ir.Module.parse(text)
-        except ir.MLIRError as error:
-            raise DiagnosticError(from_mlir_error(error, "the text is not valid MLIR")) from None
+        module = source.parse(text)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", PerformanceWarning)
             result = backend.load(backend.translations[target])(module)
