@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, memref
 from attn_mlir.passes.order import deepest_first
 
@@ -51,7 +52,8 @@ class ScalarEmitter:
 
     def _clone(self, value: ir.Value) -> ir.Value:
         if not isinstance(value, ir.OpResult):
-            raise ValueError(f"value {value} is not available here")
+            number = ir.BlockArgument(value).arg_number
+            raise UnsupportedError(f"argument {number} of a piece is read where it has no value, such as an accumulator in a row's output")
         op = value.owner.operation
         if op.name == "attn.detach":  # derivatives are taken before there are tiles
             return self._known[op.operands[0]]
@@ -88,6 +90,9 @@ def cast_float(value: ir.Value, type_: ir.Type) -> ir.Value:
     if value.type == type_:
         return value
     widths = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+    other = next((str(kind) for kind in (value.type, type_) if str(kind) not in widths), None)
+    if other is not None:
+        raise UnsupportedError(f"computes with {', '.join(widths)}, got {other}")
     if widths[str(value.type)] < widths[str(type_)]:
         return arith.ExtFOp(type_, value).result
     if widths[str(value.type)] > widths[str(type_)]:

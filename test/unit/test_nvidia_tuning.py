@@ -1,6 +1,8 @@
 """The tuner for NVIDIA GPUs: choices in modules, tune files, and tuning with made-up times. No GPU is needed."""
 
 import json
+import os
+import resource
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -114,6 +116,37 @@ def test_a_foreign_file_is_left_alone(tmp_path: Any, content: str, told: str) ->
     file.add(KEY, {"block_q": 128})
     assert file.find(KEY) == {"block_q": 128}
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    "choices", [{"order": 'x", evil = "'}, {"a b": 1}, {"block_q": True}, {"block_q": 1 << 70}, {"block_q": [1]}, [1], 3]
+)
+def test_choices_are_numbers_and_words(choices: Any, tmp_path: Any) -> None:
+    """Nothing else gets from a file into a program."""
+    path = tmp_path / "tune.json"
+    TuneFile(path).add(KEY, {"block_q": 128})
+    form = json.loads(path.read_text())
+    form["entries"][KEY.digest]["choices"] = choices
+    path.write_text(json.dumps(form))
+    with pytest.warns(UserWarning, match="1 damaged entries"):
+        assert TuneFile(path).find(KEY) is None
+
+
+def test_odd_files_and_full_disks(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.warns(UserWarning, match="is no file"):
+        TuneFile(tmp_path / "pipe")
+    (tmp_path / "deep").write_text("[" * 200_000)
+    with pytest.warns(UserWarning, match="is not JSON"):
+        TuneFile(tmp_path / "deep")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.warns(UserWarning, match="cannot be written"):
+            TuneFile(tmp_path / "new").add(KEY, {"block_q": 128})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "pipe"]
 
 
 def test_damaged_entries_are_left_out(tmp_path: Any) -> None:

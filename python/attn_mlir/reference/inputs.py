@@ -1,6 +1,7 @@
 """Random inputs for a function, made to its signature."""
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from attn_mlir.reference.linear import named_operands
 from attn_mlir.reference.scalar import Array, element_type, round_to
 from attn_mlir.reference.tiles import inputs_of
 
+_MOST = 1 << 33
+"""Elements of a tensor, of which there are several in memory."""
 _SEQUENCES = 3
 
 
@@ -90,6 +93,8 @@ class InputMaker:
             integral = isinstance(scalar, (ir.IndexType, ir.IntegerType))
             return np.asarray(self.index) if integral else round_to(np.asarray(rng.uniform(0.5, 1.5)), scalar)
         shape = [self._size(type_, i) if leading is None or i >= 3 else leading[i] for i in range(type_.rank)]
+        if math.prod(shape) > _MOST:
+            raise MemoryError(f"a tensor of {shape}")
         if isinstance(scalar, ir.IntegerType) and scalar.width == 1:
             return rng.random(shape) < 0.5
         if isinstance(scalar, (ir.IntegerType, ir.IndexType)):

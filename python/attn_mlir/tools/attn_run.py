@@ -58,7 +58,8 @@ def _checked(path: str, args: argparse.Namespace) -> bool:
         except DiagnosticError as error:
             raise places.placed(error, given, lambda bare: _quietly(bare, args)) from None
         except MemoryError:
-            raise DiagnosticError([Diagnostic("error", "the program's tensors do not fit into memory", given.name)]) from None
+            error = DiagnosticError([Diagnostic("error", "the program's tensors do not fit into memory")])
+            raise places.placed(error, given, lambda bare: None) from None
     except DiagnosticError as error:
         for diagnostic in error.diagnostics:
             print(diagnostic.renamed("<stdin>" if path == "-" else path), file=sys.stderr)

@@ -17,6 +17,7 @@ _MAX_MINUS_RUN = 64
 _SKIPPED = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->|[<>]=')
 _MINUS_RUN = re.compile(rf"(?:-\s*){{{_MAX_MINUS_RUN}}}")
 _LONG_NUMBER = re.compile(r"\d{1001}")  # which the parser takes time for that grows with the square of its length
+_LARGE_SIZE = re.compile(r"(?<=[<x])\d{11,}(?=x)")
 _ARRAY = re.compile(r"\barray<\s*(?!(?:i1|i8|i16|i32|i64|f32|f64)\b)([\w]+)")
 _CUSTOM = re.compile(rf"(?<![\w#!@%^$.-])((?:{'|'.join(each.DIALECT_NAMESPACE for each in DIALECTS)})\.[\w.]+)(?!\s*[=,}}\w.])")
 _SEPARATOR = re.compile(r"^[ \t]*// -----.*\n?", re.MULTILINE)
@@ -76,6 +77,8 @@ def check_nesting(source: Source) -> None:
         raise _refused(source, run.start(), f"more than {_MAX_MINUS_RUN - 1} minus signs in a row")
     if number := _LONG_NUMBER.search(text):
         raise _refused(source, number.start(), "a number of more than 1000 digits")
+    if size := _LARGE_SIZE.search(text):
+        raise _refused(source, size.start(), "a size of more than ten digits")
     if array := _ARRAY.search(text):
         raise _refused(source, array.start(), f"an array has elements of i1, i8, i16, i32, i64, f32 or f64 here, not {array[1]}")
 
