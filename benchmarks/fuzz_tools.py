@@ -19,7 +19,7 @@ from fuzz_pool import Harness
 
 def main() -> int:
     """Runs it; 1 where something is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=5000, help="inputs for each tool (default: 5000)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tool", choices=TOOLS, action="append", help="only this one")

@@ -70,7 +70,7 @@ def _opt(rng: random.Random) -> list[str]:
 
 
 def _run(rng: random.Random) -> list[str]:
-    sizes = rng.choice(_SMALL).split()
+    sizes: list[str] = rng.choice(_SMALL).split()
     return [*sizes, "-p", _pipeline(rng)] if rng.random() < 0.5 else sizes
 
 

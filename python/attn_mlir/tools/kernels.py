@@ -47,11 +47,15 @@ def _wrong_words(given: ir.DictAttr) -> str:
     if outputs is not None and not (isinstance(outputs, ir.ArrayAttr) and all(isinstance(each, ir.StringAttr) for each in outputs)):
         return f"has a list of words as `outputs`, got {outputs}"
     disjoint = given["disjoint"] if "disjoint" in given else None
-    lists = isinstance(disjoint, ir.ArrayAttr) and all(isinstance(each, ir.ArrayAttr) for each in disjoint)
-    if disjoint is not None and not (lists and all(isinstance(b, ir.BoolAttr) for each in disjoint for b in ir.ArrayAttr(each))):
+    if disjoint is not None and not _lists_of_bools(disjoint):
         return f"has lists of true and false as `disjoint`, got {disjoint}"
     if "serial" in given and not isinstance(given["serial"], ir.BoolAttr):
         return f"says true or false as `serial`, got {given['serial']}"
     if "score" in given and not isinstance(given["score"], ir.TypeAttr):
         return f"has a type as `score`, got {given['score']}"
     return ""
+
+
+def _lists_of_bools(value: ir.Attribute) -> bool:
+    lists = list(ir.ArrayAttr(value)) if isinstance(value, ir.ArrayAttr) else [None]
+    return all(isinstance(each, ir.ArrayAttr) and all(isinstance(b, ir.BoolAttr) for b in ir.ArrayAttr(each)) for each in lists)
