@@ -1,9 +1,10 @@
 // An operation whose location is a name, or unknown, is reported at its place in the file; the name is told, too.
 // RUN: not attn-opt %s --split-input-file 2>&1 | FileCheck %s
-// RUN: not attn-run %s 2>&1 | FileCheck %s --check-prefix=RUN
+// RUN: echo '"attn.row"() ({}) : () -> () loc("the row")' | not attn-run - 2>&1 | FileCheck %s --check-prefix=RUN
+// RUN: echo '"attn.row"() ({}) : () -> () loc("the row")' | not attn-translate - --to llvm 2>&1 | FileCheck %s --check-prefix=RUN
 
-// CHECK: {{^.*}}locations.mlir:9:3: error: 'attn.row' belongs inside attn.attention (at "the row")
-// RUN:   {{^.*}}locations.mlir:9:3: error: 'attn.row' belongs inside attn.attention (at "the row")
+// CHECK: {{^.*}}locations.mlir:10:3: error: 'attn.row' belongs inside attn.attention (at "the row")
+// RUN:   <stdin>:1:1: error: 'attn.row' belongs inside attn.attention (at "the row")
 #where = loc("a name")
 func.func @named() {
   "attn.row"() ({}) : () -> () loc("the row")
@@ -12,7 +13,7 @@ func.func @named() {
 
 // -----
 
-// CHECK: locations.mlir:17:3: error: 'attn.row' belongs inside attn.attention
+// CHECK: locations.mlir:18:3: error: 'attn.row' belongs inside attn.attention
 func.func @unknown() {
   "attn.row"() ({}) : () -> () loc(unknown)
   return loc(callsite("a" at "b ("))
@@ -20,7 +21,7 @@ func.func @unknown() {
 
 // -----
 
-// CHECK: locations.mlir:26:8: error: 'attn.score' has no custom form; write it in quotes, with its operands in brackets: "attn.score"(...)
+// CHECK: locations.mlir:27:8: error: 'attn.score' has no custom form; write it in quotes, with its operands in brackets: "attn.score"(...)
 // A name in a string or of an attribute is none: "= attn.row".
 func.func @custom(%s: f32) attributes {attn.odd = "= attn.row", tile.odd} {
   %d = attn.score %s : f32
@@ -29,7 +30,7 @@ func.func @custom(%s: f32) attributes {attn.odd = "= attn.row", tile.odd} {
 
 // -----
 
-// CHECK: locations.mlir:34:20: error: an array has elements of i1, i8, i16, i32, i64, f32 or f64 here, not i128
+// CHECK: locations.mlir:35:20: error: an array has elements of i1, i8, i16, i32, i64, f32 or f64 here, not i128
 func.func @array() attributes {
   odd = 1, sizes = array<i128: 1>
 } { return }

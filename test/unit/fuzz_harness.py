@@ -19,7 +19,7 @@ from attn_mlir.backends.nvidia.tilelang import lowering
 from attn_mlir.errors import CompileError
 from attn_mlir.tools import attn_opt, attn_run, attn_translate
 
-TOOLS = {"attn-opt": attn_opt.main, "attn-run": attn_run.main, "attn-translate": attn_translate.main}
+TOOLS = {"attn-opt": attn_opt.main, "attn-run": attn_run.main, "attn-translate": attn_translate.main, "crash": lambda _: os.abort()}
 _MEMORY = 8 << 30
 
 

@@ -14,7 +14,7 @@ from mutations import damage, exchange, restructure
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("attn-opt", "attn-run", "attn-translate")
 _UPSTREAM = ("cse", "canonicalize", "func.func(cse)", "symbol-dce", "inline", "convert-scf-to-cf", "sccp", "lower-affine", "")
-_SMALL = ("--q-len 3 --kv-len 5 --batch 1", "--q-len 1 --kv-len 1", "--q-len 4 --kv-len 2 --heads 2 --batch 1")
+_SMALL: tuple[str, ...] = ("--q-len 3 --kv-len 5 --batch 1", "--q-len 1 --kv-len 1", "--q-len 4 --kv-len 2 --heads 2 --batch 1")
 _FLAGS = {
     "attn-opt": ("--split-input-file", "--verify-diagnostics", "--print-ir-after-all", "--mlir-print-op-generic", "--mlir-print-debuginfo",
                  "--timing", "--attn-explain", "--show-passes", "--print-ir-after=attn-tile", "--attn-tile=block-q=0", "--nothing"),
@@ -70,7 +70,7 @@ def _opt(rng: random.Random) -> list[str]:
 
 
 def _run(rng: random.Random) -> list[str]:
-    sizes: list[str] = rng.choice(_SMALL).split()
+    sizes = rng.choice(_SMALL).split()
     return [*sizes, "-p", _pipeline(rng)] if rng.random() < 0.5 else sizes
 
 

@@ -95,7 +95,7 @@ def test_the_harness_survives_crashes_and_sees_what_is_wrong(tmp_path: Path) -> 
     path.write_text("func.func @f() { return }")
     job = Job("attn-opt", (str(path),), str(path))
     with contextlib.closing(Harness()) as harness:
-        assert harness.wrong(Job("none", (), "")) == "crash, exit code 1"
+        assert harness.wrong(Job("crash", (), "")) == "crash, exit code -6"
         assert harness.wrong(job) is None
     for code, told in ((0, ""), (1, f"{path}:1:1: error: words"), (1, f"{path}:1:1: warning: x\n{path}:1:2: error: words")):
         assert judged(job, {"code": code, "stderr": told, "stdout": ""}) is None
