@@ -67,15 +67,15 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _unreadable(op: Any) -> str | None:
-    """The name of an attribute that the bindings cannot look at, such as an array of i128."""
+def _unreadable(op: Any) -> str:
+    """What is wrong where an attribute is of a kind that the bindings cannot look at, such as an array of i128, else ""."""
     attributes = op.operation.attributes
     for name in [attributes[number].name for number in range(len(attributes))]:
         try:
             attributes[name]
         except TypeError:
-            return name
-    return None
+            return f"has an attribute `{name}` of a kind that is not known here"
+    return ""
 
 
 def _total(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -83,9 +83,6 @@ def _total(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
         try:
             return bool(rule(op))
         except Exception as error:
-            unreadable = _unreadable(op)
-            if unreadable is not None:
-                return check(op, False, f"has an attribute `{unreadable}` of a kind that is not known here")
-            return check(op, False, f"cannot be verified: {type(error).__name__}: {error}")
+            return check(op, False, _unreadable(op) or f"cannot be verified: {type(error).__name__}: {error}")
 
     return verify

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import LOCK, ir
 from fuzz_jobs import ROOT, TOOLS, corpus, job_of
 from fuzz_pool import Harness, Job, judged
 from mutations import damage, exchange
@@ -101,3 +103,12 @@ def test_the_harness_survives_crashes_and_sees_what_is_wrong(tmp_path: Path) -> 
         assert judged(job, {"code": code, "stderr": told, "stdout": ""}) is None
     for code, told in ((2, "x:1:1: error: y"), (1, ""), (1, f"{path}: error: words"), (1, "x:1:1: error: internal error"), (-11, "")):
         assert judged(job, {"code": code, "stderr": told, "stdout": ""}) is not None
+
+
+def test_arrays_that_the_bindings_cannot_look_at() -> None:
+    """As `ir.Module.parse` meets them; the tools refuse them before."""
+    text = (ROOT / "test/Inputs/causal-softmax.mlir").read_text().replace('outputs = ["lse"]', "outputs = array<i128: 1>")
+    with LOCK, ir.Context() as context:
+        load_all(context)
+        with pytest.raises(ir.MLIRError, match="has an attribute `outputs` of a kind that is not known here"):
+            ir.Module.parse(text)
