@@ -108,6 +108,6 @@ def exchange_pipeline(text: str, rng: random.Random) -> str:
 
 
 def _is_damaged(arguments: list[str]) -> bool:
-    """Whether the pipeline may be refused by itself."""
+    """Whether the arguments may be refused by themselves: the pipeline, or a format of several files without a place for them."""
     pipeline = arguments[arguments.index("-p") + 1] if "-p" in arguments else ""
-    return pipeline.endswith(" ") or "{" in pipeline
+    return pipeline.endswith(" ") or "{" in pipeline or "cubin" in arguments
