@@ -1,10 +1,10 @@
 // An operation whose location is a name, or unknown, is reported at its place in the file; the name is told, too.
 // RUN: not attn-opt %s --split-input-file 2>&1 | FileCheck %s
-// RUN: echo '"attn.row"() ({}) : () -> () loc("the row")' | not attn-run - 2>&1 | FileCheck %s --check-prefix=RUN
-// RUN: echo '"attn.row"() ({}) : () -> () loc("the row")' | not attn-translate - --to llvm 2>&1 | FileCheck %s --check-prefix=RUN
+// RUN: echo '"attn.row"() ({}) : () -> () loc("the row")' | not attn-run - 2>&1 | FileCheck %s --check-prefix=NAMED
+// RUN: echo '"attn.row"() ({}) : () -> () loc("the row")' | not attn-translate - --to llvm 2>&1 | FileCheck %s --check-prefix=NAMED
 
 // CHECK: {{^.*}}locations.mlir:10:3: error: 'attn.row' belongs inside attn.attention (at "the row")
-// RUN:   <stdin>:1:1: error: 'attn.row' belongs inside attn.attention (at "the row")
+// NAMED: <stdin>:1:1: error: 'attn.row' belongs inside attn.attention (at "the row")
 #where = loc("a name")
 func.func @named() {
   "attn.row"() ({}) : () -> () loc("the row")

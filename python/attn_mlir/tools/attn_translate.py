@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attn_mlir.backends import Backend, load_backends
-from attn_mlir.diagnostics import DiagnosticError
+from attn_mlir.diagnostics import Diagnostic, DiagnosticError
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import AttnError, CompileError, PerformanceWarning
 from attn_mlir.mlir import ir
@@ -46,8 +46,9 @@ def _main(argv: Sequence[str] | None) -> int:
     text = source.read(options.input)
     try:
         result = _translate(backend, options.to, text)
-    except DiagnosticError as error:
-        found = places.placed(error, text, lambda bare: _translate(backend, options.to, bare))
+    except CompileError as error:
+        told = error if isinstance(error, DiagnosticError) else DiagnosticError([Diagnostic("error", str(error))])
+        found = places.placed(told, text, lambda bare: _translate(backend, options.to, bare))
         raise DiagnosticError([diagnostic.renamed(text.name) for diagnostic in found.diagnostics]) from None
     _write(result, options.output)
     return 0
