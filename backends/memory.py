@@ -1,9 +1,10 @@
 """The memory of outputs: results that kernels write, or that programs add to, each where it does not meet the others."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from attn_mlir.backends.allocation import empty_heads
 
 Device = str | torch.device
 
@@ -59,10 +60,10 @@ def allocate(
     """
     match kind:
         case "store":
-            made = empty(shape, dtype, transposed, device)
+            made = empty_heads(shape, dtype, transposed, device)
             return Memory(made, made)
         case "accumulate" if slots[0] == 1:
-            made = empty(shape, dtype, transposed, device).zero_()
+            made = empty_heads(shape, dtype, transposed, device).zero_()
             return Memory(made, made.expand(programs[0], *shape))
         case "accumulate":
             sizes = (shape[0], shape[2], shape[1], shape[3]) if transposed else shape
@@ -74,11 +75,3 @@ def allocate(
         return Memory(made, made.expand(*programs, *shape))
     made = torch.zeros((*slots, *shape), dtype=dtype, device=device)
     return Memory(made.flatten(0, 2), made.expand(*programs, *shape), True)
-
-
-def empty(shape: Sequence[int], dtype: torch.dtype, transposed: bool, device: Device) -> torch.Tensor:
-    """A new tensor; `transposed`: one of [B, H, S, D] whose memory is [B, S, H, D]."""
-    if not transposed:
-        return torch.empty(shape, dtype=dtype, device=device)
-    _, heads, length, columns = shape
-    return torch.empty_strided(shape, (heads * length * columns, columns, heads * columns, 1), dtype=dtype, device=device)

@@ -5,6 +5,9 @@ import zlib
 
 import pytest
 
+# What kernels leave unwritten shows as NaN in every test, and in the processes that tests start; see `backends.allocation`.
+os.environ.setdefault("ATTN_MLIR_POISON", "1")
+
 # Before torch is imported anywhere: with several test processes, its threads would only get in each other's way.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends import disk_cache, plain
+from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch
@@ -63,11 +64,11 @@ class CpuKernel:
                 f"got {(q.shape[3], columns)} and {q.dtype}"
             )
         if layout == "bshd":
-            o = torch.empty((batch, q_len, heads, columns), dtype=q.dtype, device="cpu").transpose(1, 2)
+            o = empty((batch, q_len, heads, columns), dtype=q.dtype, device="cpu").transpose(1, 2)
         else:
-            o = torch.empty((batch, heads, q_len, columns), dtype=q.dtype, device="cpu")
+            o = empty((batch, heads, q_len, columns), dtype=q.dtype, device="cpu")
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
-        rows = [torch.empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
+        rows = [empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
         results, worker, signature = [o, *rows], self._worker, self._signature
         if not batch * heads * q_len:
             return results

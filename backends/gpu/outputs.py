@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import torch
 
+from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.backends.gpu.packing import aligned_empty
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.memory import Memory, allocate, empty
+from attn_mlir.backends.memory import Memory, allocate
 from attn_mlir.backends.program import Made
 from attn_mlir.errors import UnsupportedError
 
@@ -26,7 +27,7 @@ def outputs_of(unit: Unit, made: Made, over: torch.Tensor, layout: str, alignmen
         if shape and shape[-1] % align:
             memory.append(_padded(unit, output, shape, transposed, over.device, align))
         elif unit.kernel.outputs[output] == "store":
-            tensor = empty(shape, unit.dtypes[output], transposed, over.device)
+            tensor = empty_heads(shape, unit.dtypes[output], transposed, over.device)
             memory.append(Memory(tensor, tensor))
         else:
             memory.append(_sums(unit, output, shape, transposed, over))
@@ -37,7 +38,7 @@ def _sums(unit: Unit, output: int, shape: torch.Size, transposed: bool, over: to
     """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
     kernel = unit.kernel
     if kernel.grid == "chunks":  # every block of columns writes all of its slot
-        made = torch.empty((kernel.blocks, *shape), dtype=unit.dtypes[output], device=over.device)
+        made = empty((kernel.blocks, *shape), dtype=unit.dtypes[output], device=over.device)
         return Memory(made, made, slots=True)
     batch, heads, length = over.shape[:3]
     programs = (-(-length // kernel.block_q), batch, heads)
@@ -60,7 +61,7 @@ def _padded(unit: Unit, output: int, shape: torch.Size, transposed: bool, device
     if unit.kernel.outputs[output] != "store":
         raise UnsupportedError(f"{unit.code.name} adds to a tensor of {shape[-1]} columns, where it takes multiples of {align}")
     seen = aligned_empty(shape, unit.dtypes[output], device, align)
-    return _Copied(empty(shape, unit.dtypes[output], transposed, device), seen)
+    return _Copied(empty_heads(shape, unit.dtypes[output], transposed, device), seen)
 
 
 class _Copied(Memory):

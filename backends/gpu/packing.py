@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
 from attn_mlir.backends.host import Kernel
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
@@ -126,7 +127,7 @@ def is_aligned(tensor: torch.Tensor, elements: int) -> bool:
 def aligned_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device, elements: int) -> torch.Tensor:
     """A new tensor whose rows begin at multiples of so many elements."""
     columns = shape[-1]
-    return torch.empty((*shape[:-1], columns + -columns % elements), dtype=dtype, device=device)[..., :columns]
+    return empty((*shape[:-1], columns + -columns % elements), dtype=dtype, device=device)[..., :columns]
 
 
 def aligned_copy(tensor: torch.Tensor, elements: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.allocation import empty_strided, poisoned
 from attn_mlir.errors import AttnError, UnsupportedError
 
 _SUCCESS, _INVALID_CONTEXT = 0, 201
@@ -93,7 +94,7 @@ def check(result: int, what: str) -> None:
 
 
 def _empty_strided(size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(size, strides, dtype=dtype, device="cuda")
+    return empty_strided(size, strides, dtype=dtype, device="cuda")
 
 
 def _without_cuda(*_: Any) -> Any:
@@ -107,9 +108,8 @@ current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", _withou
 """The number of torch's current device, once torch uses GPUs."""
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _without_cuda)
 """The handle of torch's current stream on a device."""
-empty: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = getattr(
-    getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", _empty_strided
-)
+_fastest = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
+empty: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = poisoned(_fastest) if _fastest else _empty_strided
 """A new tensor of a size and strides on the current device."""
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.allocation import empty
+
 ALIGNMENT = 512
 """Of parts, in bytes."""
 
@@ -48,7 +50,7 @@ class Workspace:
 
     def make(self, device: torch.device) -> torch.Tensor:
         """Its memory, with zeros where they must be."""
-        memory = torch.empty(self.size, dtype=torch.uint8, device=device)
+        memory = empty(self.size, dtype=torch.uint8, device=device)
         for offset, size in self.zeros:
             memory[offset : offset + size].zero_()
         return memory

@@ -151,5 +151,5 @@ class Machine:
 def _region(tensor: torch.Tensor, number: int, writable: bool) -> Region:
     """The memory of a tensor, from its first to its last element."""
     span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
-    flat = tensor.as_strided((span,), (1,)) if span else tensor.new_empty(0)
+    flat = tensor.as_strided((span,), (1,)) if span else tensor.new_zeros(0)
     return Region(tensor.data_ptr(), flat.view(torch.uint8).numpy(), writable, f"argument {number}")

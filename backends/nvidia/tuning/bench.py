@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends import disk_cache
+from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.nvidia.tuning.trial import Trial
 from attn_mlir.backends.nvidia.tuning.worker import Job
 from attn_mlir.mlir import LOCK
@@ -85,7 +86,7 @@ class GpuBench:
     def time(self, call: Callable[[], Any], repeats: int) -> float:
         """See `Bench.time`."""
         if self._flush is None:
-            self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+            self._flush = empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         times = []
         for number in range(repeats + 1):
             self._flush.zero_()

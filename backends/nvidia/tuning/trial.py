@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.allocation import empty_strided
 from attn_mlir.backends.nvidia.tuning.worker import Job
 
 START_SECONDS, RUN_SECONDS = 120.0, 20.0
@@ -135,7 +136,7 @@ def inputs_of(description: dict[str, Any]) -> list[Any]:
         elif isinstance(given, list):
             shape, strides, dtype = given
             sizes = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
-            made.append(torch.empty_strided(sizes, strides, dtype=getattr(torch, dtype), device=device).normal_().expand(shape))
+            made.append(empty_strided(sizes, strides, dtype=getattr(torch, dtype), device=device).normal_().expand(shape))
         else:
             made.append(given)
     return made

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_mlir.backends import allocation
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.runtime import programs
 
@@ -154,9 +155,9 @@ def empty(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.de
         if layout == "bshd" and len(shape) == 4:
             _, heads, length, columns = shape
             strides = (heads * length * columns, columns, heads * columns, 1)
-            made.append(torch.empty_strided(tuple(shape), strides, dtype=dtype, device=device))
+            made.append(allocation.empty_strided(tuple(shape), strides, dtype=dtype, device=device))
         else:
-            made.append(torch.empty(tuple(shape), dtype=dtype, device=device))
+            made.append(allocation.empty(tuple(shape), dtype=dtype, device=device))
     return made
 
 
