@@ -36,7 +36,7 @@ class PairsOp(Attn.Operation, name="pairs", traits=[ir.NoTerminatorTrait, ext.Pu
 class ElementsOp(Attn.Operation, name="elements", traits=[ir.NoTerminatorTrait, ext.Pure]):
     """Weights of all elements of a tensor: the body's `attn.element` is evaluated at every index of `like`.
 
-    `like` is [B, H, S, D] or, for one value a row, [B, H, S]. The result stands for the weights; `attn.collect` makes a
+    `like` is [B, H, S, D] with a static D or, for one value a row, [B, H, S]. The result stands for the weights; `attn.collect` makes a
     tensor of them, `attn.scatter` adds them up in a captured tensor.
     """
 
@@ -46,6 +46,9 @@ class ElementsOp(Attn.Operation, name="elements", traits=[ir.NoTerminatorTrait, 
 
     def verify_invariants(self) -> bool:
         if not check(self, is_tensor(self.like.type, 3, 4), f"runs over a tensor of rank 3 or 4, got {self.like.type}"):
+            return False
+        fixed = self.like.type.rank == 3 or not self.like.type.is_dynamic_dim(3)
+        if not check(self, fixed, f"runs over a tensor with a static number of columns, got {self.like.type}"):
             return False
         return check(self, isinstance(self.weights.type, ir.NoneType), f"returns none, got {self.weights.type}")
 

@@ -298,8 +298,9 @@ def _yield_also(row: ir.Operation, clone: ir.Operation, reductions: Sequence[Red
 
 def zero_capture(host: Host, tensor: ir.Value) -> ir.Value:
     """Zeros shaped like a captured tensor of any rank."""
-    rank = ir.RankedTensorType(tensor.type).rank
-    if rank in (3, 4):
+    type_ = ir.RankedTensorType(tensor.type)
+    rank = type_.rank
+    if rank == 3 or (rank == 4 and not type_.is_dynamic_dim(3)):  # tiles have a fixed number of columns
         return host.zeros(tensor)
     q = host.tensors["q"]
     rows = build.row_dot(q, q, host.row_type())

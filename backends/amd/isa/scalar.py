@@ -70,6 +70,7 @@ _SILENT_32: dict[str, Callable[..., int]] = {
     "s_sext_i32_i16": lambda a: signed(a, 16),
     "s_sext_i32_i8": lambda a: signed(a, 8),
     "s_ff1_i32_b32": lambda a: (a & -a).bit_length() - 1,
+    "s_flbit_i32": lambda a: 32 - (a ^ signed(a) >> 31 & 0xFFFFFFFF).bit_length() if a not in (0, 0xFFFFFFFF) else -1,
     "s_flbit_i32_b32": lambda a: 32 - a.bit_length() if a else -1,
     "s_bfm_b32": lambda a, b: (1 << (a & 31)) - 1 << (b & 31),
 }

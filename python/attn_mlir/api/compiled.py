@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
 
 from attn_mlir import driver
@@ -38,6 +40,10 @@ def attention_in_graph(
 ) -> Any:
     """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row."""
     emulation = emulation_in_graph(device, q)
+    if in_transform():
+        from attn_mlir.api.attention import _execute
+
+        return outside(_execute, q, k, v, functions, scale, layout, return_lse, return_states, device, deterministic)[0]
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     element = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -128,6 +134,18 @@ def _tensors_of(device: str) -> str:
     name = device_type(device) or ""
     driver.compiler_for(name)
     return tensors_of(name)
+
+
+@torch._dynamo.assume_constant_result
+def in_transform() -> bool:
+    """Whether dynamo is inside of a transform of torch.func, or where tensors have tangents: there a graph has no place for attention."""
+    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+@torch._dynamo.disable(reason="attention inside a transform of torch.func, or of tensors with tangents, is no part of a graph")
+def outside(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """The function's result, computed outside of the graph."""
+    return function(*arguments, **options)
 
 
 def arity(function: Callable[..., Any], choices: Sequence[int]) -> int:

@@ -142,6 +142,10 @@ class AttentionEngine:
 
     def _in_graph(self, q: Any, k: Any, v: Any, custom: tuple[Any, ...], return_rowscales: bool) -> Any:
         """The same inside torch.compile."""
+        from attn_mlir.api.compiled import in_transform, outside
+
+        if in_transform():
+            return outside(self, q, k, v, *custom, return_rowscales=return_rowscales)
         problem = problem_of(q, k, v, "bshd")
         self._shapes.check(problem, q.dtype)
         check_custom(self._custom.input_tensors, custom, problem)

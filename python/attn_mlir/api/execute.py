@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from attn_mlir import driver
 from attn_mlir.api.inputs import Problem, may_carry_tangents
 from attn_mlir.backends import devices_with, tensors_of
+from attn_mlir.backends.allocation import empty
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.mlir import LOCK
@@ -75,7 +76,7 @@ def execute(
         if any(forward_ad.unpack_dual(value).tangent is not None for value in values if _is_float(value)):
             return _with_tangents(entry, problem, values, layout, device, deterministic)
     transformed = maybe_current_level() is not None
-    wrt = "+".join(program.argument(i) for i in needing_gradient(values))
+    wrt = "+".join(program.argument(i) for i in needing_gradient(values) if program.takes_derivative(i))
     if wrt or transformed:
         tensors, floats, ints = _split(program, captures, device)
         if transformed:
@@ -103,8 +104,9 @@ def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequenc
     """
     wrt = []
     if torch.is_grad_enabled():
-        for value, name in zip(values, names, strict=True):
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad:
+        found = programs.find(program)
+        for position, (value, name) in enumerate(zip(values, names, strict=True)):
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad and found.takes_derivative(position):
                 wrt.append(name)
     by_kind = [[value for value, kind in zip(values[3:], kinds, strict=True) if kind == wanted] for wanted in ("tensor", "float", "int")]
     by_kind[0] = some_tensors(by_kind[0], values[0])
@@ -148,8 +150,10 @@ def differentiable(
     if not needing or not eager().applies(values):
         return None
     program = _program_for(entry, problem, device, deterministic)
+    wrt = "+".join([program.argument(i) for i in needing if program.takes_derivative(i)])
+    if not wrt:
+        return None
     numbers = _split(program, values[3:], device)
-    wrt = "+".join([program.argument(i) for i in needing])
     return eager().forward(*values[:3], *numbers, program.name, wrt, layout, given=True)[: 1 + len(program.outputs)]
 
 
@@ -214,31 +218,19 @@ def _with_tangents(
 ) -> list[torch.Tensor]:
     """The results as dual tensors; arguments without a tangent are constants."""
     program = _program_for(entry, problem, device, deterministic)
-    primals: list[Any] = []
-    tangents: list[torch.Tensor] = []
-    wrt = []
-    for position, value in enumerate(values):
-        primal, tangent = forward_ad.unpack_dual(value) if _is_float(value) else (value, None)
-        primals.append(primal)
-        if tangent is not None:
-            wrt.append(program.argument(position))
-            tangents.append(tangent)
-    needed = transforms().needs_gradient if maybe_current_level() is not None else _requires_gradient
-    sources = [value for value in (*primals, *tangents) if _is_float(value) and needed(value)] if torch.is_grad_enabled() else []
-    results: list[torch.Tensor] = []
-    if sources:
-        # The results have a gradient of their own; what has none is the tangents, and they say so when they are asked for it.
-        results = execute(entry, problem, primals[0], primals[1], primals[2], primals[3:], layout, device, deterministic)
-        primals = [value.detach() if _is_float(value) else value for value in primals]
-        tangents = [tangent.detach() for tangent in tangents]
-    made = ops().tangent(primals[:3], *program.split(primals[3:]), tangents, program.name, "+".join(wrt), layout)
-    rows = len(program.outputs)
-    changes = [made[1], *made[2 + rows :]]
-    if sources:
-        changes = list(transforms().WithoutGradient.apply(len(changes), *changes, *sources))
-    else:
-        results = [made[0], *made[2 : 2 + rows]]
-    return [forward_ad.make_dual(primal, change) for primal, change in zip(results, changes, strict=True)]
+    primals, changes = zip(*(forward_ad.unpack_dual(value) if _is_float(value) else (value, None) for value in values), strict=True)
+    wrt = "+".join(program.argument(i) for i in needing_gradient(values) if program.takes_derivative(i))
+    if wrt or needing_gradient(changes):  # one function has both derivatives, so that each may have the other
+        tensors, floats, ints = _split(program, values[3:], device)
+        call = transforms().Call(program.name, wrt, layout, tuple(floats), tuple(ints), len(tensors))
+        return transforms().forward(call, *values[:3], tensors)[: 1 + len(program.outputs)]
+    if not any(change is not None and program.takes_derivative(i) for i, change in enumerate(changes)):
+        return execute(entry, problem, primals[0], primals[1], primals[2], list(primals[3:]), layout, device, deterministic)
+    tensors, floats, ints = _split(program, primals[3:], device)
+    call = transforms().Call(program.name, "", layout, tuple(floats), tuple(ints), len(tensors))
+    made = transforms().tangent_of(call, [*primals[:3], *tensors], [changes[position] for position in program.tensor_positions()])
+    count = 1 + len(program.outputs)
+    return [forward_ad.make_dual(primal, change) for primal, change in zip(made[:count], made[count:], strict=True)]
 
 
 def _empty_results(program: programs.Program, problem: Problem, q: torch.Tensor, layout: str) -> list[torch.Tensor]:
@@ -250,6 +242,6 @@ def _empty_results(program: programs.Program, problem: Problem, q: torch.Tensor,
     else:
         o = q.new_zeros((*shape, sizes["Dv"]))
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
-    rows = [torch.empty(shape, dtype=score, device=q.device) for _ in program.outputs]
+    rows = [empty(shape, dtype=score, device=q.device) for _ in program.outputs]
     program.fill_empty(rows)
     return [o, *rows]

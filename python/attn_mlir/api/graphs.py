@@ -53,7 +53,7 @@ def symbol(name: str, dtype: torch.dtype, device: torch.device | None = None, si
 
 @symbol.register_fake
 def _(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
-    return torch.empty(size, dtype=dtype, device=_device(device))
+    return torch.zeros(size, dtype=dtype, device=_device(device))
 
 
 def _device(given: torch.device | None) -> torch.device:
@@ -71,13 +71,21 @@ def traced(
     """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weight.
 
     Several names come in lines. `device` is one that takes tensors of another type, or empty.
+    It is never run: `run_graph` puts the program in its place.
     """
+    raise NotImplementedError("what stands for attention in a graph of torch.compile computes nothing itself")
+
+
+@traced.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
+    layout: str, lse: bool, return_states: bool, deterministic: bool, device: str,
+) -> list[Tensor]:  # fmt: skip
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     results = [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
     return compute.empty(results, q.device, layout)
 
 
-traced.register_fake(traced._init_fn)
 traced.register_autograd(ops.no_mixed_derivative)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
-from attn_mlir.api.compiled import arity, as_tensor, emulation_in_graph
+from attn_mlir.api.compiled import arity, as_tensor, emulation_in_graph, in_transform, outside
 from attn_mlir.api.graphs import symbol
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
-from attn_mlir.api.linear_inputs import check_segment
+from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.linear import INPUTS
 
@@ -32,6 +32,8 @@ def linear_in_graph(
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     check_segment(segment)
+    if in_transform():
+        return outside(_eagerly, inputs, mods, scale, final, layout, device, segment)
     q, k, v, decay, initial_state, cu_seqlens = inputs
     element = torch.float64 if q.dtype == torch.float64 else torch.float32
     if layout == "bshd":
@@ -66,6 +68,15 @@ def linear_in_graph(
     results = dynamo_bypassing_wrapper(run_linear_graph, body, q, k, v, *further)
     o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
     return (o, results[1]) if final else o
+
+
+def _eagerly(inputs: Any, mods: Any, scale: float | None, final: bool, layout: str, device: str | None, segment: int | None) -> Any:
+    """The same outside of a graph."""
+    from attn_mlir.api.linear import _execute
+
+    q, k, v, decay, initial_state, cu_seqlens = inputs
+    call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
+    return _execute(call, mods, scale, final, layout, device, segment)
 
 
 def _arguments(name: str, first: str, element: torch.dtype, device: torch.device) -> list[torch.Tensor]:

@@ -85,6 +85,10 @@ class LinearAttentionEngine:
         self._decay = call.decay_form
         dtypes = tuple([tensor.dtype for tensor in custom])
         if torch.compiler.is_dynamo_compiling():
+            from attn_mlir.api.compiled import in_transform, outside
+
+            if in_transform():
+                return outside(self, q, k, v, decay, *custom)
             return self._in_graph(call, named, dtypes)
         self._dtypes = dtypes
         refuse_jit_trace()

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from attn_mlir.errors import AttnError
 from attn_mlir.runtime import compute, programs
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -57,13 +59,21 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradients = importlib.import_module("attn_mlir.runtime.ops").backward if torch.is_grad_enabled() else compute.compute_backward
+        if forward_ad._current_level >= 0:
+            gradients = importlib.import_module("attn_mlir.runtime.transforms").backward
+        else:
+            gradients = importlib.import_module("attn_mlir.runtime.ops").backward if torch.is_grad_enabled() else compute.compute_backward
         saved = list(ctx.saved_tensors)
         if ctx.turned:
             first = 3 + ctx.captures
             saved = [*_turned(saved[:3], 3), *saved[3:first], *_turned(saved[first:], 1)]
             grads = tuple(_turned(grads, 1))
-        made = compute.forward_backward(ctx, saved, grads, gradients)
+        try:
+            made = compute.forward_backward(ctx, saved, grads, gradients)
+        except (AttnError, RuntimeError):
+            if any(grad is not None and " Batched" in str(torch._C._dispatch_keys(grad)).replace("(", " ") for grad in grads):
+                importlib.import_module("attn_mlir.runtime.ops").old_vmap()
+            raise
         return (None, None, *(_turned(made, 3) if ctx.turned else made))
 
 

@@ -8,10 +8,13 @@ q, k and v are [B, H, S, D]; with `layout` "bshd" the memory of their results ha
 program come by kind: tensors, floats and ints. The gradients of a result that has none may be anything that expands.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime import programs
@@ -38,6 +41,33 @@ MAX_LENGTH = 2**31
 forward, backward, backward2, tangent = (OPERATORS[name] for name in ("forward", "backward", "backward2", "tangent"))
 
 
+def without_tangents(compute: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
+    """The function, which refuses tensors with tangents: an operator would drop them, and what it returns would seem constant.
+
+    They come here from compiled graphs only; `transforms` and `eager` know how to take them.
+    """
+
+    @functools.wraps(compute)
+    def checked(*arguments: Any) -> list[Tensor]:
+        if forward_ad._current_level >= 0 and _have_tangents(arguments):
+            raise UnsupportedError(
+                "a function compiled by torch.compile takes no tensors with tangents (torch.autograd.forward_ad) through attention: call "
+                "it uncompiled, or compile a function that calls torch.func.jvp itself"
+            )
+        return compute(*arguments)
+
+    return checked
+
+
+def _have_tangents(values: Any) -> bool:
+    floats = [value for value in torch.utils._pytree.tree_leaves(values) if isinstance(value, Tensor) and value.is_floating_point()]
+    nothing = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
+    # An operator runs behind autograd, which has to be let in again to be asked.
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), nothing):
+        return any(forward_ad.unpack_dual(value).tangent is not None for value in floats)
+
+
+@without_tangents
 def run_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
     """See `compute_forward`. A packaged graph may be given shapes that nobody has looked at."""
     shapes = tuple(q.shape), tuple(k.shape), tuple(v.shape)
@@ -49,6 +79,7 @@ def run_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
     return compute_forward(q, k, v, *rest)
 
 
+@without_tangents
 def run_backward2(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
     grads2: list[Tensor], program: str, wrt: str, layout: str,
@@ -61,6 +92,7 @@ def run_backward2(
     ]
 
 
+@without_tangents
 def run_tangent(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor],
     program: str, wrt: str, layout: str,
@@ -158,14 +190,25 @@ def _of_numbers(floats: Sequence[float], ints: Sequence[int]) -> tuple[Any, Any]
 
 def no_third_derivative(ctx: Any, *grads: Any) -> NoReturn:
     """The gradient of `backward2`."""
-    raise UnsupportedError("there are derivatives of attention up to the second: pass create_graph=False, or detach the second gradient")
+    raise UnsupportedError(
+        "there are derivatives of attention up to the second, and this asks for a third one: pass create_graph=False, or detach the second "
+        "gradient; torch.autograd.functional.vhp gives a product with the Hessian, for which hvp takes a third derivative"
+    )
 
 
 def no_mixed_derivative(*_: Any) -> NoReturn:
-    """The gradient of `tangent`."""
+    """The gradient of `tangent`, and of what stands for attention in a graph; `transforms` has one."""
     raise UnsupportedError(
-        "a forward-mode derivative of attention has no gradient: compute second derivatives with torch.autograd.grad(create_graph=True) "
-        "or torch.func.jacrev(torch.func.jacrev(f)); where just the output needs a gradient, detach the tangent"
+        "a forward-mode derivative of attention that torch.compile made has no gradient: compile the function that computes the second "
+        "derivative as a whole, or call it uncompiled"
+    )
+
+
+def old_vmap(*_: Any) -> NoReturn:
+    """What the operators do under the vmap that torch.autograd.functional still uses, which does not tell how large its batch is."""
+    raise UnsupportedError(
+        "attention takes no batched gradients from torch.autograd.grad(is_grads_batched=True) or torch.autograd.functional's "
+        "vectorize=True: use torch.func.jacrev, jacfwd or hessian, or vectorize=False"
     )
 
 
@@ -174,6 +217,6 @@ def setup_backward2(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> 
 
 
 setup_tangent = setup_backward2
-run_backward, fake_forward = compute_backward, empty_forward
+run_backward, fake_forward = without_tangents(compute_backward), empty_forward
 differentiate_backward2, differentiate_tangent = no_third_derivative, no_mixed_derivative
 batch_forward, batch_backward, batch_backward2, batch_tangent = map(loop_over_batch, (forward, backward, backward2, tangent))

@@ -15,10 +15,12 @@ from typing import Any, ClassVar
 import torch
 
 from attn_mlir import driver, forks
+from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.bounds import Extent
 from attn_mlir.frontend.program import Traced
-from attn_mlir.mlir import LOCK
+from attn_mlir.mlir import LOCK, ir
+from attn_mlir.passes.differentiation.arguments import read_arguments
 from attn_mlir.performance import tell
 from attn_mlir.runtime.capture_bounds import make_plan
 
@@ -123,6 +125,16 @@ class Program:
     def follows_layout(self, place: int) -> bool:
         """Whether the gradient of argument number `place` has the memory order of the layout, as those of q, k and v; others are dense."""
         return place < len(_INPUTS)
+
+    def takes_derivative(self, position: int) -> bool:
+        """Whether the results can have a derivative by this argument; none by what is captured only for its size, or read only by masks."""
+        return position < len(_INPUTS) or position in self._read
+
+    @functools.cached_property
+    def _read(self) -> frozenset[int]:
+        with LOCK, ir.Context() as context:
+            load_all(context)
+            return frozenset(read_arguments(ir.Module.parse(self.written[0] or self.text).operation))
 
     def position(self, name: str) -> int:
         """The inverse of `argument`."""

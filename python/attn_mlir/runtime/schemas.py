@@ -24,6 +24,9 @@ _SCHEMAS = {
 }
 
 
+_LIBRARY = torch.library.Library("attn_mlir", "IMPL")
+
+
 def _late(part: str, name: str) -> Callable[..., Any]:
     """The function `part` of the operator `name`, found when it is called."""
 
@@ -44,6 +47,7 @@ def _register(name: str) -> Any:
     operator.register_fake(_with_lists(_late("fake", name)))
     operator.register_autograd(_late("differentiate", name), setup_context=_late("setup", name))
     operator.register_vmap(_late("batch", name))
+    _LIBRARY.impl(name, _late("old", "vmap"), "Batched")
     return operator
 
 

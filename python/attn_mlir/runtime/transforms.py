@@ -1,17 +1,23 @@
-"""Attention under the transforms of torch.func: the operators of `ops` as autograd functions of the form that these need."""
+"""Attention under the transforms of torch.func: the operators of `ops` as autograd functions of the form that these need.
+
+First derivatives are `Backward` (by rows of the Jacobian J) and `Tangent` (by columns). The second ones are made of `Second`, which
+gives d<y, J u> / dx for a gradient y and a direction u: it is what a gradient's gradient needs, its tangent (the Hessian of <y, o> is
+symmetric) and a tangent's gradient. A tangent of a tangent is d(J u) w, for which there is no program.
+"""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch._C import _functorch
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.runtime import compute, ops, programs
-from attn_mlir.runtime.vmap import loop_over_batch
+from attn_mlir.runtime.vmap import for_each, has_batch
+
+__all__ = ["Call", "backward", "for_each", "forward", "has_batch", "needs_gradient", "tangent_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +33,17 @@ class Call:
     """How many captured tensors there are."""
 
     @property
+    def positions(self) -> tuple[int, ...]:
+        """The places, among q, k, v and the captured tensors, of what `wrt` names."""
+        return programs.find(self.program).wanted(self.wrt) if self.wrt else ()
+
+    def by(self, places: Iterable[int]) -> "Call":
+        """The same by other arguments: those at these places."""
+        found = programs.find(self.program)
+        numbers = found.tensor_positions()
+        return dataclasses.replace(self, wrt="+".join(found.argument(numbers[place]) for place in sorted(set(places))))
+
+    @property
     def outputs(self) -> int:
         """o and the row outputs."""
         return 1 + len(programs.find(self.program).outputs)
@@ -40,69 +57,21 @@ def needs_gradient(tensor: Tensor) -> bool:
 
 
 def forward(call: Call, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Tensor]) -> list[Tensor]:
-    """What `ops.forward` computes."""
-    if not call.wrt:
-        return ops.forward(q, k, v, list(captures), list(call.floats), list(call.ints), call.program, call.wrt, call.layout)
+    """What `ops.forward` computes; also where no gradient is needed, since transforms further out may bring tangents."""
     return list(Forward.apply(call, q, k, v, *captures))  # type: ignore[no-untyped-call]
 
 
-def has_batch(values: Sequence[Any]) -> bool:
-    """Whether the innermost transform is `torch.vmap`, and some value has a dimension that one hides."""
-    inner = retrieve_current_functorch_interpreter() if _functorch.maybe_current_level() is not None else None
-    if inner is None or inner.key() != _functorch.TransformType.Vmap:
-        return False
-    return any(isinstance(value, Tensor) and _functorch.is_batchedtensor(value) for value in values)
-
-
-def for_each(run: Callable[..., list[Tensor]], values: Sequence[Any]) -> list[Tensor]:
-    """`run(*values)` for each element of the batch that `torch.vmap` hides, with whatever transforms are outside of it."""
-    return list(Loop.apply(run, *values))  # type: ignore[no-untyped-call]
-
-
-class Loop(torch.autograd.Function):
-    """Calls its first argument; under `torch.vmap`, for which alone it is meant, once for each element of the batch."""
-
-    @staticmethod
-    def forward(run: Callable[..., list[Tensor]], *values: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return tuple(run(*values))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        return None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], run: Callable[..., list[Tensor]], *values: Any) -> tuple[Any, ...]:  # type: ignore[override]
-        made, dims = loop_over_batch(run)(info, in_dims[1:], *values)
-        return tuple(made), tuple(dims)
-
-
-def _no_mixed_derivative(ctx: Any, *grad_inputs: Any) -> NoReturn:
-    raise UnsupportedError(
-        "there is no forward-mode derivative of a gradient of attention: compute second derivatives with "
-        "torch.func.jacrev(torch.func.jacrev(f)) or torch.autograd.functional.hessian, not with jacfwd over jacrev"
-    )
-
-
-class WithoutGradient(torch.autograd.Function):
-    """The first `count` tensors, as what depends on the others; asking for that dependence is an error."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return tuple(tensor.clone() for tensor in tensors[:count])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        return None
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> NoReturn:  # type: ignore[override]
-        ops.no_mixed_derivative(ctx, *grads)
+def backward(
+    inputs: Sequence[Tensor], captures: Sequence[Tensor], floats: Sequence[float], ints: Sequence[int], results: Sequence[Tensor],
+    grads: Sequence[Tensor], program: str, wrt: str, layout: str,
+) -> list[Tensor]:  # fmt: skip
+    """What `ops.backward` computes, on tensors that may have tangents."""
+    call = Call(program, wrt, layout, tuple(floats), tuple(ints), len(captures))
+    return list(Backward.apply(call, *inputs, *captures, *results, *grads))  # type: ignore[no-untyped-call]
 
 
 class Forward(torch.autograd.Function):
-    """`ops.forward`; its gradient is `Backward`."""
+    """`ops.forward`; its gradient is `Backward`, its tangent `Tangent`."""
 
     generate_vmap_rule = True
 
@@ -114,27 +83,126 @@ class Forward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         call, *tensors = inputs
-        ctx.call = call
+        ctx.call, ctx.results = call, len(output)
         ctx.mark_non_differentiable(*output[call.outputs :])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *programs.find(call.program).kept(output))
+        _save(ctx, *tensors, *programs.find(call.program).kept(output))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         call: Call = ctx.call
         saved, given = ctx.saved_tensors, grads[: call.outputs]
         inputs, captures, results = saved[:3], saved[3 : 3 + call.captures], saved[3 + call.captures :]
-        compute.check_row_gradients(call.program, given[1:])
-        results, filled = compute.results_and_gradients(inputs, captures, (call.floats, call.ints, call.program), results, given)
-        made = Backward.apply(call, *inputs, *captures, *results, *filled)  # type: ignore[no-untyped-call]
-        spread = compute.spread(made, inputs, captures, call.program, call.wrt)
-        return (None, *spread)
+        made = _gradients(call, inputs, captures, results, given)
+        return (None, *compute.spread(made, inputs, captures, call.program, call.wrt))
 
-    jvp = staticmethod(_no_mixed_derivative)
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        call: Call = ctx.call
+        primals = ctx.saved_tensors[: 3 + call.captures]
+        changes = tangent_of(call, primals, tangents)[call.outputs :]
+        return (*changes, *[None] * (ctx.results - len(changes)))
+
+
+def tangent_of(call: Call, primals: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor]:
+    """o and the row outputs, and the tangents of all of these; None where an argument is a constant."""
+    found = programs.find(call.program)
+    numbers = found.tensor_positions()
+    moved = [place for place, change in enumerate(tangents) if change is not None and found.takes_derivative(numbers[place])]
+    if not moved:
+        results = forward(call, primals[0], primals[1], primals[2], primals[3:])[: call.outputs]
+        return [*results, *map(torch.zeros_like, results)]
+    call, rows = call.by(moved), call.outputs - 1
+    changes = [tangents[place] for place in moved]
+    o, change, *made = Tangent.apply(call, *primals, *changes)  # type: ignore[no-untyped-call]
+    return [o, *made[:rows], change, *made[rows:]]
+
+
+def _save(ctx: Any, *tensors: Tensor) -> None:
+    """Keeps tensors for gradient and tangent; they must be the same, since torch.vmap remembers dimensions of the latest ones."""
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(
+    call: Call, inputs: Sequence[Tensor], captures: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor | None]
+) -> Sequence[Tensor]:
+    """The gradients by what the call names."""
+    compute.check_row_gradients(call.program, grads[1:])
+    results, filled = compute.results_and_gradients(inputs, captures, (call.floats, call.ints, call.program), results, grads)
+    return Backward.apply(call, *inputs, *captures, *results, *filled)  # type: ignore[no-untyped-call]
+
+
+def _kept(call: Call, inputs: Sequence[Tensor], captures: Sequence[Tensor]) -> Sequence[Tensor]:
+    """What a forward pass keeps for the gradients that the call names."""
+    return programs.find(call.program).kept(forward(call, inputs[0], inputs[1], inputs[2], captures))
+
+
+def _directional(
+    call: Call, primals: Sequence[Tensor], kept: Sequence[Tensor] | None, grads: Sequence[Tensor | None], changes: dict[int, Tensor]
+) -> dict[int, Tensor]:
+    """d<y, J u> / dx by place, for the gradients y of the results and the changes u; the call names all x and all that changes.
+
+    `kept` are the results of the forward pass for this call, None if they are not at hand.
+    """
+    inputs, captures = primals[:3], primals[3:]
+    kept = _kept(call, inputs, captures) if kept is None else kept
+    results, filled = compute.results_and_gradients(inputs, captures, (call.floats, call.ints, call.program), kept, grads)
+    directions = [compute.or_zeros(changes.get(place), primals[place]) for place in call.positions]
+    made = Second.apply(call, *primals, *results, *filled, *directions)  # type: ignore[no-untyped-call]
+    return dict(zip(call.positions, made, strict=False))
+
+
+class Tangent(torch.autograd.Function):
+    """`ops.tangent` of (inputs, captures, tangents), which has a gradient, but no tangent."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        first = 3 + call.captures
+        numbers = (list(call.floats), list(call.ints), list(tensors[first:]), call.program, call.wrt, call.layout)
+        return tuple(ops.tangent(list(tensors[:3]), list(tensors[3:first]), *numbers))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.call = inputs[0]
+        _save(ctx, *inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """By the primals: the gradient of the results, and what a change of J does to that of their tangents."""
+        call, first, rows = ctx.call, 3 + ctx.call.captures, ctx.call.outputs - 1
+        primals, changes = ctx.saved_tensors[:first], dict(zip(call.positions, ctx.saved_tensors[first:], strict=True))
+        of_results, of_changes = (grads[0], *grads[2 : 2 + rows]), (grads[1], *grads[2 + rows :])
+        found: list[Tensor | None] = [None] * (len(primals) + len(changes))
+        wanted = [place for place in range(len(primals)) if ctx.needs_input_grad[1 + place]]
+        if wanted and any(grad is not None for grad in of_results):
+            narrow = call.by(wanted)
+            kept = _kept(narrow, primals[:3], primals[3:])
+            for place, made in zip(narrow.positions, _gradients(narrow, primals[:3], primals[3:], kept, of_results), strict=True):
+                found[place] = made
+        if any(grad is not None for grad in of_changes):
+            wide = call.by([*wanted, *changes])
+            kept = _kept(wide, primals[:3], primals[3:])
+            by_change = dict(zip(wide.positions, _gradients(wide, primals[:3], primals[3:], kept, of_changes), strict=True))
+            found[len(primals) :] = [by_change[place] for place in call.positions]
+            second = _directional(wide, primals, kept, of_changes, changes) if wanted else {}
+            for place in wanted:
+                known = found[place]
+                found[place] = second[place] if known is None else known + second[place]
+        return (None, *found)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:  # type: ignore[override]
+        raise UnsupportedError(
+            "there is no forward-mode derivative of a forward-mode derivative of attention: use reverse mode for one of the two, as in "
+            "torch.func.hessian(f), torch.func.jvp(torch.func.grad(f), ...) or torch.func.jacrev(torch.func.jacfwd(f))"
+        )
 
 
 class Backward(torch.autograd.Function):
-    """`ops.backward` of (inputs, captures, results, gradients); its gradient is `ops.backward2`."""
+    """`ops.backward` of (inputs, captures, results, gradients); its gradient is `ops.backward2`, and so is its tangent."""
 
     generate_vmap_rule = True
 
@@ -145,18 +213,37 @@ class Backward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.call = inputs[0]
-        ctx.save_for_backward(*inputs[1:])
+        _save(ctx, *inputs[1:])
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         call: Call = ctx.call
-        parts = _parts(call, ctx.saved_tensors)
-        inputs, captures, _, _, results, _ = parts
-        made = Second.apply(call, *ctx.saved_tensors, *grads)  # type: ignore[no-untyped-call]
+        inputs, captures, _, _, results, _ = _parts(call, ctx.saved_tensors)
+        likes = compute.named_tensors(inputs, captures, call.program, call.wrt)
+        given = [compute.or_zeros(grad, like) for grad, like in zip(grads, likes, strict=True)]
+        made = Second.apply(call, *ctx.saved_tensors, *given)  # type: ignore[no-untyped-call]
         spread = compute.spread(made[: len(grads)], inputs, captures, call.program, call.wrt)
         return (None, *spread, *[None] * len(results), *made[len(grads) :])
 
-    jvp = staticmethod(_no_mixed_derivative)
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """J^T dy, and what a change of J does to J^T y; the results change as their arguments say, whatever their tangents."""
+        call: Call = ctx.call
+        primals = ctx.saved_tensors[: 3 + call.captures]
+        results, grads = _parts(call, ctx.saved_tensors)[4:]
+        parts: list[Sequence[Tensor]] = []
+        changes = tangents[len(tangents) - call.outputs :]
+        if any(change is not None for change in changes):
+            filled = [compute.or_zeros(change, grad) for change, grad in zip(changes, grads, strict=True)]
+            parts.append(Backward.apply(call, *primals, *results, *filled))  # type: ignore[no-untyped-call]
+        moved = {place: change for place, change in enumerate(tangents[: len(primals)]) if change is not None}
+        if moved:
+            wide = call.by([*call.positions, *moved])
+            kept = results if wide.wrt == call.wrt else None
+            second = _directional(wide, primals, kept, grads, moved)
+            parts.append([second[place] for place in call.positions])
+        made = parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts, strict=True)]
+        return tuple(made)
 
 
 class Second(torch.autograd.Function):
@@ -178,7 +265,7 @@ class Second(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> NoReturn:  # type: ignore[override]
         ops.no_third_derivative(ctx, *grads)
 
-    jvp = staticmethod(_no_mixed_derivative)
+    jvp = staticmethod(ops.no_third_derivative)
 
 
 def _parts(call: Call, tensors: Sequence[Tensor]) -> tuple[Any, ...]:

@@ -1,9 +1,12 @@
-"""How `torch.vmap` runs an operator: once for each element of the batch."""
+"""How `torch.vmap` runs an operator, or a whole attention: once for each element of the batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
 
 def loop_over_batch(operator: Callable[..., list[torch.Tensor]]) -> Callable[..., tuple[list[torch.Tensor], list[int]]]:
@@ -33,3 +36,33 @@ def _at(argument: Any, dims: Any, i: int) -> Any:
     if not isinstance(argument, torch.Tensor) or dims is None:
         return argument
     return argument.select(dims, i) if argument.shape[dims] else argument.sum(dims, dtype=argument.dtype)
+
+
+def has_batch(values: Sequence[Any]) -> bool:
+    """Whether the innermost transform is `torch.vmap`, and some value has a dimension that one hides."""
+    inner = retrieve_current_functorch_interpreter() if _functorch.maybe_current_level() is not None else None
+    if inner is None or inner.key() != _functorch.TransformType.Vmap:
+        return False
+    return any(isinstance(value, Tensor) and _functorch.is_batchedtensor(value) for value in values)
+
+
+def for_each(run: Callable[..., list[Tensor]], values: Sequence[Any]) -> list[Tensor]:
+    """`run(*values)` for each element of the batch that `torch.vmap` hides, with whatever transforms are outside of it."""
+    return list(Loop.apply(run, *values))  # type: ignore[no-untyped-call]
+
+
+class Loop(torch.autograd.Function):
+    """Calls its first argument; under `torch.vmap`, for which alone it is meant, once for each element of the batch."""
+
+    @staticmethod
+    def forward(run: Callable[..., list[Tensor]], *values: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return tuple(run(*values))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], run: Callable[..., list[Tensor]], *values: Any) -> tuple[Any, ...]:  # type: ignore[override]
+        made, dims = loop_over_batch(run)(info, in_dims[1:], *values)
+        return tuple(made), tuple(dims)

@@ -114,6 +114,18 @@
 
 // -----
 
+%t = ub.poison : tensor<?x?x?x?xf32>
+// expected-error @below {{'attn.elements' runs over a tensor with a static number of columns, got tensor<?x?x?x?xf32>}}
+%w = "attn.elements"(%t) ({
+  "attn.element"() ({
+  ^bb0(%b: index):
+    %x = arith.constant 1.0 : f32
+    "attn.yield"(%x) : (f32) -> ()
+  }) : () -> ()
+}) : (tensor<?x?x?x?xf32>) -> none
+
+// -----
+
 %t = ub.poison : tensor<?x?x?xf32>
 // expected-error @below {{'attn.elements' returns none, got f32}}
 %w = "attn.elements"(%t) ({
