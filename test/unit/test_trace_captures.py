@@ -174,13 +174,20 @@ FORCED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+BRANCHES = {"if": True, "max": True}
+"""Those of which only the outcome of a comparison is kept."""
+
+
 @pytest.mark.parametrize("name", FORCED)
 def test_a_scalar_forced_to_a_number_is_specialised(name: str) -> None:
     function, n = FORCED[name], 3
     score_mod = lambda score, b, h, q_idx, kv_idx: function(score, n)  # noqa: E731
     program = traced(score_mod)
     assert names(program) == []
-    assert [value for _, value in program.specialised] == [3]
+    if name in BRANCHES:
+        assert not program.specialised and [decision.outcome for decision in program.decisions] == [BRANCHES[name]]
+    else:
+        assert [value for _, value in program.specialised] == [3]
     check_score(score_mod)
 
 
@@ -242,11 +249,15 @@ def test_shared_between_functions() -> None:
     torch.testing.assert_close(results[0], expected)
 
 
-def test_results_of_torch_functions_are_not_reused() -> None:
+def test_what_torch_computes_of_captured_tensors_is_captured() -> None:
     table = torch.randn(HEADS, dtype=torch.float64)
     score_mod = lambda score, b, h, q_idx, kv_idx: score + (table * 2)[h]  # noqa: E731
-    assert not traced(score_mod).reusable
+    program = traced(score_mod)
+    assert program.reusable and names(program) == [("table_mul", "tensor")]
     check_score(score_mod)
     fresh = lambda score, b, h, q_idx, kv_idx: score + torch.arange(5)[h]  # noqa: E731
-    assert traced(fresh).reusable
-    assert not traced(lambda score, b, h, q_idx, kv_idx: score * table[0].item()).reusable
+    assert traced(fresh).reusable and traced(fresh).is_plain
+    item = traced(lambda score, b, h, q_idx, kv_idx: score * table[0].item())
+    assert item.reusable and names(item) == [("table_item", "float")]
+    hidden = traced(lambda score, b, h, q_idx, kv_idx: score * getattr(math, "slopes", table)[h])
+    assert not hidden.reusable

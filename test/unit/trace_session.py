@@ -17,7 +17,8 @@ def identity(s: Any) -> Any:
 class Session:
     """Counts traces."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: Inputs | None = None) -> None:
+        self.inputs = Inputs("f32", 8, 8) if inputs is None else inputs
         self.cache = TraceCache()
         self.traces = 0
 
@@ -27,7 +28,7 @@ class Session:
 
         def make() -> Traced:
             self.traces += 1
-            return trace(program, Inputs("f32", 8, 8))
+            return trace(program, self.inputs)
 
         entry, scan = self.cache.find(program.functions, "form", make)
         return entry.traced, entry.captures(scan, 1.0)

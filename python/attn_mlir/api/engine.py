@@ -16,8 +16,10 @@ from attn_mlir.api.engine_arguments import (
     compare_written,
     custom_of,
     device_of,
+    guard_in_graph,
     has_backward,
     mask_of,
+    specialised_on,
     target_of,
     working_dtypes,
 )
@@ -153,8 +155,9 @@ class AttentionEngine:
         self._check_mask(None, problem)
         leaves = [read() for read in self._accessors if read is not None]
         backward = torch.is_grad_enabled() and any([isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, *custom, *leaves)])
-        name, sources = self._graph_program(q.device.type, backward, *[t.dtype for t in custom])
+        name, sources, needed = self._graph_program(q.device.type, backward, *[t.dtype for t in custom])
         reads = self._backward_accessors if backward else self._accessors
+        guard_in_graph(needed, reads)
         values = [q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)]
         for source, position, _, _ in sources:
             values.append(custom[position] if source == "custom" else reads[position]())  # type: ignore[misc]
@@ -164,14 +167,19 @@ class AttentionEngine:
         return (o, dict(zip(self._outputs, results[1 : 1 + len(self._outputs)], strict=True))) if return_rowscales else o
 
     @torch._dynamo.assume_constant_result
-    def _graph_program(self, device: str, backward: bool, *dtypes: torch.dtype) -> tuple[str, tuple[tuple[str, int, str, str], ...]]:
-        """The name of the program, and where its captures come from: "custom" or "leaf", which one, their kind and argument."""
+    def _graph_program(
+        self, device: str, backward: bool, *dtypes: torch.dtype
+    ) -> tuple[str, tuple[tuple[str, int, str, str], ...], tuple[tuple[int, int, Any], ...]]:
+        """The name of the program; where its captures come from: "custom" or "leaf", which one, their kind and argument; and what it
+        was specialised on.
+        """
         ops()  # registers the operator
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
-            entry, _ = self._find(dtypes, torch.device(device), backward)
+            entry, scan = self._find(dtypes, torch.device(device), backward)
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device), self._deterministic)
         names, sources = list(self._custom.input_tensors), []
         reads = self._backward_accessors if backward else self._accessors
+        needed = specialised_on(entry, scan, reads, "custom_fwd_inputs")
         for number, captured in enumerate(entry.traced.captures):
             kind, at = captured.source[0], captured.source[1]
             known = kind == "custom" or (kind == "leaf" and int(at) < len(reads) and reads[int(at)] is not None)
@@ -181,7 +189,7 @@ class AttentionEngine:
                 )
             sources.append((kind, names.index(at) if kind == "custom" else int(at), captured.kind, program.argument(3 + number)))
         emulation = self._device.emulation
-        return (served_by(program, emulation) if emulation else program).name, tuple(sources)
+        return (served_by(program, emulation) if emulation else program).name, tuple(sources), needed
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""

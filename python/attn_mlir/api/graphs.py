@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.execute import forward_in_graph
+from attn_mlir.api.graph_checks import check_graph, function_of
 from attn_mlir.api.hoist import hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import program, scope, sizes
@@ -95,7 +96,11 @@ def run_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
 
 
 def runner(graph: torch.fx.GraphModule, targets: Sequence[Any], compute: Callable[..., list[Tensor]]) -> Callable[..., tuple[Any, ...]]:
-    """The function that computes what `graph` stands for: its call of one of `targets`, by compute(graph, arguments, inputs)."""
+    """The function that computes what `graph` stands for: its call of one of `targets`, by compute(graph, arguments, inputs).
+
+    Raises the errors of `check_graph`.
+    """
+    check_graph(getattr(graph, "graph", None))
 
     def run(*arguments: Any) -> tuple[Any, ...]:
         inputs = dict(zip([node for node in graph.graph.nodes if node.op == "placeholder"], arguments, strict=True))
@@ -243,7 +248,7 @@ class GraphPiece:
         for operand in node.all_input_nodes:
             self._value(operand, values, arguments)
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
-        target: Any = node.target
+        target: Any = function_of(node)
         if node.op == "call_method":
             made = getattr(args[0], str(node.target))(*args[1:], **kwargs)
         elif node.op == "get_attr":

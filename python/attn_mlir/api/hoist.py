@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from attn_mlir.api.graph_checks import function_of
+
 
 def hoisted(graph: Graph, inputs: Mapping[Node, Any], is_symbol: Callable[[Node], bool]) -> dict[Node, Tensor]:
     """The tensors made without symbols that other nodes take, as operations of the outer graph, so that they have gradients.
@@ -45,7 +47,7 @@ def _evaluate(node: Node, inputs: Mapping[Node, Any], value_of: Callable[[Node],
     args: Any = map_arg(node.args, value_of)
     kwargs: Any = map_arg(node.kwargs, value_of)
     if node.op == "call_function":
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        return function_of(node)(*args, **kwargs)
     if node.target == "item":
         return _number(args[0])
     return getattr(args[0], str(node.target))(*args[1:], **kwargs)

@@ -11,7 +11,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from attn_mlir.api.accessors import accessors
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_traced
-from attn_mlir.api.engine_arguments import captures_with, custom_of, device_of, target_of, working_dtypes
+from attn_mlir.api.engine_arguments import (
+    captures_with,
+    custom_of,
+    device_of,
+    guard_in_graph,
+    specialised_on,
+    target_of,
+    working_dtypes,
+)
 from attn_mlir.api.execute import forward_in_graph, ops, program_of, slow_of, stage_of, stages_of
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear import arguments, program_of_form, run
@@ -97,7 +105,8 @@ class LinearAttentionEngine:
 
     def _in_graph(self, call: Any, named: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...]) -> Any:
         """The same inside torch.compile."""
-        entry, name, names = self._graph_program(call.problem.device.type, *dtypes)
+        entry, name, names, needed = self._graph_program(call.problem.device.type, *dtypes)
+        guard_in_graph(needed, self._accessors)
         values = []
         for captured in entry.traced.captures:
             kind, at = captured.source[0], captured.source[1]
@@ -107,11 +116,12 @@ class LinearAttentionEngine:
         return forward_in_graph((q, k, call.v, *values), names, kinds, name, "bhsd")[0]
 
     @torch._dynamo.assume_constant_result
-    def _graph_program(self, device: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[str, ...]]:
-        """The traced program, its name, and the names of its arguments."""
+    def _graph_program(self, device: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[str, ...], Any]:
+        """The traced program, its name, the names of its arguments, and what it was specialised on."""
         ops()  # registers the operator
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
-            entry, _ = self._find(dtypes, torch.device(device))
+            entry, scan = self._find(dtypes, torch.device(device))
+        needed = specialised_on(entry, scan, self._accessors, "custom_io")
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device))
         for captured in entry.traced.captures:
             kind, at = captured.source[0], captured.source[1]
@@ -121,7 +131,7 @@ class LinearAttentionEngine:
                 )
         emulation = self._device.emulation
         name = (served_by(program, emulation) if emulation else program).name
-        return entry, name, tuple(program.argument(i) for i in range(3 + len(entry.traced.captures)))
+        return entry, name, tuple(program.argument(i) for i in range(3 + len(entry.traced.captures))), needed
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""

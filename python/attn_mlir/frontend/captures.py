@@ -11,6 +11,7 @@ Whatever cannot be followed makes the trace one that is not reused: never is an 
 import enum
 import functools
 import math
+import random
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import (
@@ -30,8 +31,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attn_mlir.frontend.code_names import is_builtin, names_of
-from attn_mlir.frontend.origin import has_operators, hides, is_installed, is_opaque, library, operators
+from attn_mlir.frontend.code_names import LIBRARIES, is_builtin, names_of
+from attn_mlir.frontend.origin import has_operators, hides, is_installed, is_opaque, is_stateful, library, operators
 
 _MISSING = object()
 _BY_VALUE = (bool, str, bytes, type(None), complex, range, slice, EllipsisType, enum.Enum, torch.dtype, torch.device, np.bool_, np.dtype)
@@ -42,6 +43,7 @@ _BY_IDENTITY = (
 _PLAIN = (int, float, tuple, list, dict, OrderedDict)
 _CONTAINER_LIMIT = 64
 _OBJECT_LIMIT = 256
+_ARRAY_LIMIT = 1 << 16
 
 
 class Watch:
@@ -81,8 +83,8 @@ class Scan:
     """The key and leaves of some functions. `detailed` also records names and places: for tracing, not for every call."""
 
     __slots__ = (
-        "_attributes", "_detailed", "_given", "_keep", "_objects", "_seen", "_tensors", "key", "leaf_of", "leaves", "names", "reusable",
-        "watch",
+        "_attributes", "_detailed", "_given", "_keep", "_objects", "_seen", "_tensors", "generators", "key", "leaf_of", "leaves", "names",
+        "reusable", "stateful", "watch",
     )  # fmt: skip
 
     def __init__(self, functions: Sequence[Any], detailed: bool = False) -> None:
@@ -92,6 +94,10 @@ class Scan:
         """False where something was found whose changes the key would not show."""
         self.watch: Watch | None = Watch()
         """Tells whether another scan would find the same; None where that takes another scan."""
+        self.generators: list[Any] = []
+        """Generators of random numbers."""
+        self.stateful = False
+        """Whether something was found that reads clocks or other state of the process."""
         self.names: list[str] = []
         """The variable of each leaf; only if `detailed`."""
         self.leaf_of: dict[tuple[int, str], int] = {}
@@ -132,6 +138,8 @@ class Scan:
         elif isinstance(x, np.ndarray):
             self.watch = None
             self._tensor(x, (x.dtype, x.ndim), name)
+            if not rebindable:  # seen as it is, and not as a tensor
+                self._contents(x)
         elif isinstance(x, _BY_IDENTITY):
             self._builtin(x, name)
         elif isinstance(x, (ModuleType, type)):
@@ -186,6 +194,11 @@ class Scan:
             return
         if used.hides:
             self.reusable = False
+        if used.modes:
+            self.watch = None
+            self.key.append(_modes())
+        if self._detailed:
+            self.stateful = self.stateful or used.stateful or is_stateful(function)
         if function.__dict__:
             self._objects.append((function, set()))
         self._attributes |= used.attributes
@@ -208,17 +221,23 @@ class Scan:
     def _builtin(self, x: Any, name: str) -> None:
         """A function without Python code; it may belong to an object, as does `table.get`."""
         self.key.append(x)
-        if hides(x):
-            self.reusable = False
+        self._hidden(x)
         owner = getattr(x, "__self__", None)
         if owner is not None and not isinstance(owner, (ModuleType, type)):
             self._value(owner, name, False)
 
-    def _namespace(self, x: ModuleType | type) -> None:
-        self.key.append(x)
+    def _hidden(self, x: Any) -> None:
         if hides(x):
             self.reusable = False
-        if is_installed(x) or self._again(x, False):
+            self.stateful = self.stateful or is_stateful(x)
+
+    def _namespace(self, x: ModuleType | type) -> None:
+        self.key.append(x)
+        self._hidden(x)
+        if is_installed(x):
+            self.stateful = self.stateful or library(x) not in LIBRARIES
+            return
+        if self._again(x, False):
             return
         self._objects.append((x, set()))
         if isinstance(x, type):  # its instances may be made while tracing
@@ -247,6 +266,12 @@ class Scan:
             if x.__dict__:
                 self._objects.append((x, set()))
 
+    def _contents(self, x: np.ndarray) -> None:
+        if x.nbytes > _ARRAY_LIMIT or x.dtype.hasobject:
+            self.reusable = False
+        else:
+            self.key.append((x.shape, x.tobytes()))
+
     def _leaf(self, x: Any, name: str) -> None:
         self.leaves.append(x)
         if self._detailed:
@@ -256,7 +281,7 @@ class Scan:
         if self._opened(x, rebindable):
             self.key.append((type(x), len(x)))
             for position, item in enumerate(x):
-                self._value(item, f"{name}_{position}", rebindable and callable(item))
+                self._value(item, f"{name}_{position}", rebindable and (callable(item) or isinstance(item, np.ndarray)))
             if type(x) not in (tuple, list, torch.Size):
                 self._members(x, type(x))
 
@@ -264,7 +289,7 @@ class Scan:
         if self._opened(x, rebindable):
             self.key.append((dict, tuple(x)))
             for name, item in x.items():
-                self._value(item, str(name), rebindable and callable(item))
+                self._value(item, str(name), rebindable and (callable(item) or isinstance(item, np.ndarray)))
             if type(x) is not dict:
                 self._members(x, type(x))
 
@@ -291,6 +316,11 @@ class Scan:
             return
         kind: type = type(x)
         self.key.append(kind)
+        owner = getattr(x, "__self__", x)  # of a method of a compiled class
+        if isinstance(owner, random.Random) or type(owner).__module__.startswith("numpy.random"):
+            self.reusable, self.stateful = False, True
+            self.generators.append(owner)
+            return
         wrapped = getattr(x, "__wrapped__", None)
         if wrapped is not None:
             self._value(wrapped, "captured", False)
@@ -351,6 +381,14 @@ class Scan:
                 if content is not _MISSING:
                     self.key.append(name)
                     self._value(content, name, False)
+
+
+def _modes() -> tuple[Any, ...]:
+    """The modes of torch that a function can ask for."""
+    return (
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
+        torch.get_num_threads(), *[(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")],
+    )  # fmt: skip
 
 
 def _is_number(x: Any) -> bool:

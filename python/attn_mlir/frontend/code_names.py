@@ -7,7 +7,18 @@ from types import CodeType
 
 LIBRARIES = frozenset({"torch", "numpy", "math", "builtins", "functools", "operator", "typing", "collections", "contextlib"})
 """Packages whose functions depend on nothing but their arguments."""
+STATEFUL = frozenset({"ctypes", "datetime", "gc", "importlib", "inspect", "os", "random", "secrets", "sys", "threading", "time", "uuid"})
+"""Modules whose functions read the state of the process."""
 _BUILTINS = frozenset(vars(builtins))
+# With these numpy makes generators of random numbers.
+_GENERATORS = frozenset({"default_rng", "RandomState", "SeedSequence"})
+_MODES = frozenset(
+    {
+        "is_grad_enabled", "no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "is_inference_mode_enabled",
+        "is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_dtype", "get_default_dtype", "set_default_dtype", "autocast",
+        "are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "get_num_threads",
+    }
+)  # fmt: skip
 # With these a function reads values that its names do not tell.
 _HIDING = frozenset(
     {
@@ -30,6 +41,10 @@ class CodeNames:
     attributes: frozenset[str]
     hides: bool
     """Whether it may read values in ways that these names do not show."""
+    stateful: bool = False
+    """Whether it makes generators of random numbers, or imports modules that read the state of the process."""
+    modes: bool = False
+    """Whether it asks for, or changes, a mode of torch."""
 
     def __hash__(self) -> int:
         return self.hash
@@ -56,7 +71,7 @@ def names_of(code: CodeType) -> CodeNames:
 def _look_up(code: CodeType) -> CodeNames:
     used: set[str] = set()
     attributes: set[str] = set()
-    hides = False
+    hides = stateful = False
     stack = [code]
     while stack:
         inner = stack.pop()
@@ -68,10 +83,13 @@ def _look_up(code: CodeType) -> CodeNames:
                 attributes.add(instruction.argval)
             elif instruction.opname == "IMPORT_NAME":
                 hides = hides or not _is_steady(instruction.argval)
+                stateful = stateful or instruction.argval.partition(".")[0] in STATEFUL
             elif instruction.opname == "MATCH_CLASS":  # its attributes are among the constants
                 hides = True
-    hides = hides or not _HIDING.isdisjoint(used | attributes)
-    return CodeNames(code, hash(code), tuple(sorted(used)), frozenset(attributes), hides)
+    names = used | attributes
+    hides = hides or not _HIDING.isdisjoint(names)
+    stateful = stateful or not _GENERATORS.isdisjoint(names)
+    return CodeNames(code, hash(code), tuple(sorted(used)), frozenset(attributes), hides, stateful, not _MODES.isdisjoint(names))
 
 
 def is_builtin(name: str) -> bool:

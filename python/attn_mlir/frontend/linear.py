@@ -105,6 +105,8 @@ def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> 
         tuple(state.nonzero - set(state.specialised)),
         extents(pieces, LINEAR_SIZES),
         state.reusable,
+        tape=state.tape(captures),
+        decisions=tuple(state.decisions.values()),
         linear=tuple(given),
         segment=program.segment,
         by_head=tuple(piece.name[0] for piece in pieces if piece.name in ("query", "key") and _reads_head(piece)),

@@ -111,7 +111,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sum": reductions.sum_, "max": reductions.extremum("max"), "min": reductions.extremum("min"),
     "any": reductions.any_, "all": reductions.all_, "linalg_vector_norm": reductions.vector_norm,
     "zeros_like": _like(0.0), "ones_like": _like(1.0), "full_like": lambda x, fill_value, **_: value(fill_value),
-    "clone": value, "contiguous": value, "scalar_tensor": lambda x, **_: value(x), "tensor": lambda x, dtype=None, **_: to(x, dtype),
+    "clone": lambda x, **_: wrap(lift(x)), "contiguous": value,
+    "scalar_tensor": lambda x, **_: value(x), "tensor": lambda x, dtype=None, **_: to(x, dtype),
 }  # fmt: skip
 """By the names of torch's functions, without `special_`; as methods, too."""
 

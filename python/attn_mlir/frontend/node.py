@@ -4,6 +4,7 @@ Nodes are plain Python objects, so a traced value that escapes from its function
 """
 
 import dataclasses
+from collections.abc import Callable
 from types import CodeType
 from typing import Any, Literal
 
@@ -38,6 +39,8 @@ class Node:
     """The concrete value, where it follows from constants and captured scalars."""
     sources: frozenset[Source] = frozenset()
     """What `known` was computed from; using `known` to decide something specialises the trace on these."""
+    fold: Callable[..., Any] | None = None
+    """Computes `known` from that of the operands, where it is known but no constant."""
 
     @property
     def is_constant(self) -> bool:

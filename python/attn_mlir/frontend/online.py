@@ -96,8 +96,9 @@ def trace_online(program: OnlineProgram, inputs: Inputs, device: Any = None) -> 
     nonzero = tuple(state.nonzero - set(state.specialised))
     specialised = tuple(state.specialised.items())
     return Traced(
-        text, located, tuple(captures), tuple(program.outputs), specialised, nonzero, extents([*pieces, *written]), state.reusable, backward
-    )
+        text, located, tuple(captures), tuple(program.outputs), specialised, nonzero, extents([*pieces, *written]), state.reusable,
+        backward, tape=state.tape(captures), decisions=tuple(state.decisions.values()),
+    )  # fmt: skip
 
 
 def _call(

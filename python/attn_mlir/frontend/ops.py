@@ -50,7 +50,8 @@ def make(
         return constant(known)
     sources = frozenset().union(*(operand.sources for operand in operands)) if known is not None else frozenset()
     varying = not invariant and any(operand.varying for operand in operands)
-    return Node(op, kind, operands, attribute, trace.next_order(), owner, varying, nonnegative, where.here(), known, sources)
+    again = fold if known is not None else None
+    return Node(op, kind, operands, attribute, trace.next_order(), owner, varying, nonnegative, where.here(), known, sources, again)
 
 
 def _fold(fold: Callable[..., Any], operands: tuple[Node, ...]) -> Any:

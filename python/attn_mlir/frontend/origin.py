@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
-from attn_mlir.frontend.code_names import LIBRARIES
+from attn_mlir.frontend.code_names import LIBRARIES, STATEFUL
 
 # What these give does not follow from the names in a function that calls them.
 _HIDING = frozenset(
@@ -17,8 +17,6 @@ _HIDING = frozenset(
         operator.attrgetter, operator.methodcaller,
     )
 )  # fmt: skip
-# Their functions read the state of the process.
-_STATEFUL = frozenset({"ctypes", "datetime", "gc", "importlib", "inspect", "os", "random", "secrets", "sys", "threading", "time"})
 _MAKING = frozenset({"__init__", "__new__", "__post_init__"})
 # Called by the user's own functions only in ways that do not shape a trace, or looked at in another place.
 _NOT_FOLLOWED = frozenset(
@@ -67,7 +65,12 @@ def is_installed(x: ModuleType | type) -> bool:
 
 def hides(x: Any) -> bool:
     """Whether a builtin function, class or module gives values that the names in the calling code do not tell."""
-    return id(x) in _HIDING or (isinstance(x, ModuleType) and library(x) in _STATEFUL)
+    return id(x) in _HIDING or is_stateful(x)
+
+
+def is_stateful(x: Any) -> bool:
+    """Whether what a module gives, or a function or class of it, differs from call to call, as with `time` and `random`."""
+    return library(x) in STATEFUL or library(x) in ("posix", "nt", "_uuid")
 
 
 def operators(kind: type, made: bool) -> Iterator[tuple[str, Any]]:

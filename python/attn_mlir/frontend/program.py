@@ -11,6 +11,7 @@ from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import functions
 from attn_mlir.frontend.bounds import Extent, extents
 from attn_mlir.frontend.captures import Scan, as_tensor
+from attn_mlir.frontend.decisions import Decision
 from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
 from attn_mlir.frontend.node import Node, Source
@@ -18,6 +19,7 @@ from attn_mlir.frontend.rebind import Rebinder
 from attn_mlir.frontend.reductions import logsumexp
 from attn_mlir.frontend.report import failure
 from attn_mlir.frontend.scope import Captured, Scope, Trace
+from attn_mlir.frontend.tape import Tape
 from attn_mlir.frontend.values import Value, wrap
 
 __all__ = ["Program", "Traced", "trace"]
@@ -82,6 +84,15 @@ class Traced:
     """Of a linear attention: positions of the segments that are swept at the same time; 0: whole sequences, None: chosen for each call."""
     by_head: tuple[str, ...] = ()
     """Of a linear attention: which of q and k change by the head, and so need as many heads as v."""
+    tape: Tape | None = None
+    """What is computed of captured values at every call, and what the trace is good for; None where nothing is."""
+    decisions: tuple[Decision, ...] = ()
+    """Branches taken on captured numbers."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the program holds whatever the values of what is captured, and takes it as it is."""
+        return not self.specialised and not self.decisions and self.tape is None
 
 
 def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
@@ -114,12 +125,15 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
         tuple(state.nonzero - set(state.specialised)),
         extents(pieces),
         state.reusable,
+        tape=state.tape(captures),
+        decisions=tuple(state.decisions.values()),
     )
 
 
 def rebinder(scan: Scan, state: Trace) -> Rebinder:
     """Rebinds captured scalars to arguments, and makes the captured tensors known to the trace."""
     arrays: dict[int, torch.Tensor] = {}
+    state.generators, state.stateful = scan.generators, scan.stateful
 
     def scalar(leaf: int) -> Value:
         value = scan.leaves[leaf]

@@ -2,10 +2,14 @@
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from attn_mlir.errors import TraceError
 from attn_mlir.frontend import report, where
+from attn_mlir.frontend.decisions import Decision, decision
 from attn_mlir.frontend.node import Kind, Node, Source
 
 _LOCAL = threading.local()
@@ -40,16 +44,32 @@ class Trace:
     def __init__(self) -> None:
         self.captures: dict[Source, Captured] = {}
         self.specialised: dict[Source, Any] = {}
+        self.decisions: dict[Node, Decision] = {}
         self.nonzero: set[Source] = set()
         """Captured integers that are divided by."""
         self.reusable = True
         """False when a later call could not find the captured values again: then it must trace anew."""
         self.tensors: dict[int, tuple[Source, str]] = {}
-        """The captured tensors that are known in advance, by identity: source and name."""
+        """The captured tensors, and what torch computes of them alone, by identity: source and name."""
         self.fresh: dict[int, Any] = {}
         """Tensors made inside the user's function from constants, by identity."""
         self.keep: list[Any] = []
         """Keeps tensors alive whose identity is recorded."""
+        self.recorder: Any = None
+        """The `tape.Recorder` of what is computed of captured tensors, once there is something."""
+        self.grad = torch.is_grad_enabled()
+        self.numbers: dict[int, Node] = {}
+        """Python floats that came out of captured tensors, by identity."""
+        self.changed: list[int] = []
+        """The memory of tensors that were to be changed in place, which is refused."""
+        self.allowed: int | None = None
+        """The identity of one of them, which may be used once more, next."""
+        self.refused: TraceError | None = None
+        """The error about a captured tensor that was to be changed."""
+        self.generators: list[Any] = []
+        """Generators of random numbers that the functions capture."""
+        self.stateful = False
+        """Whether the functions reach modules, such as `time`, that give another value at every call."""
         self.labels: dict[Node, str] = {}
         """Names of nodes that no variable of the user gives."""
         self.scope: Scope | None = None
@@ -104,6 +124,22 @@ class Trace:
             )
         return self._nodes[source]
 
+    def tape(self, captures: Sequence[Captured]) -> Any:
+        """The `tape.Tape` of the finished trace, whose program takes `captures`; None where nothing is computed of captured tensors."""
+        if self.recorder is None:
+            return None
+        read = [source for decision in self.decisions.values() for source in decision.condition.sources]
+        return self.recorder.finish([captured.source for captured in captures], [*self.specialised, *read])
+
+    def decide(self, node: Node) -> bool:
+        """What a condition that is known while tracing comes to; the trace is then good for this outcome only."""
+        if node not in self.decisions and not node.is_constant:
+            made = decision(node) if node.kind == "bool" else None
+            if made is None:
+                return bool(self.concrete(node))
+            self.decisions[node] = made
+        return bool(node.known)
+
     def concrete(self, node: Node) -> Any:
         """The value of a node that is known while tracing; the trace is then good for this value only."""
         for source in node.sources:
@@ -130,6 +166,12 @@ def is_tracing() -> bool:
     """Whether a user's function is being traced in this thread."""
     stack = _stack()
     return bool(stack) and stack[-1].scope is not None
+
+
+def captured_number(x: float) -> Node | None:
+    """The node of a Python float that came out of a captured tensor, as in `float(t[0])`; None for other floats."""
+    stack = _stack()
+    return stack[-1].numbers.get(id(x)) if stack and stack[-1].numbers else None
 
 
 def fail(problem: str, advice: str = "") -> TraceError:

@@ -1,5 +1,6 @@
 """Captured tensors: real torch tensors that a user's function reads at traced indices."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,12 @@ class CapturedTensor:
     def dim(self) -> int:
         return self.rank
 
+    def numel(self) -> Any:
+        """The number of elements, of sizes that count as constants only where Python needs a concrete number."""
+        return math.prod(self.shape[1:], start=self.shape[0]) if self.rank else 1
+
+    nelement = numel
+
     def __len__(self) -> int:
         return int(self.shape[0])
 
@@ -128,6 +135,11 @@ def _written(item: Any) -> str:
 
 def capture(tensor: torch.Tensor) -> CapturedTensor:
     """The captured tensor that stands for `tensor`."""
+    with torch._C.DisableTorchFunction():  # what is asked here is no part of the trace
+        return _capture(tensor)
+
+
+def _capture(tensor: torch.Tensor) -> CapturedTensor:
     trace = scope.current()
     known = trace.tensors.get(id(tensor))
     if tensor.dtype not in ELEMENTS:
@@ -148,13 +160,17 @@ def capture(tensor: torch.Tensor) -> CapturedTensor:
 
 def lift(x: Any) -> Node:
     """The node of a captured tensor of rank 0; anything else is an error."""
-    if isinstance(x, torch.Tensor) and id(x) in scope.current().fresh and x.dim() == 0:
-        return ops.constant(x.item())
     if isinstance(x, torch.SymInt):
         return _symbolic(x)
     if isinstance(x, torch.SymFloat):  # which operators take as tensors only
         x = torch.scalar_tensor(x, dtype=torch.float64)  # type: ignore[arg-type]
     if isinstance(x, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            constant = id(x) in scope.current().fresh and x.dim() == 0
+        if scope.current().changed:
+            x.dim()  # which is checked, as every use of a tensor
+        if constant:
+            return ops.constant(x.item())
         x = capture(x)
     if isinstance(x, CapturedTensor):
         if x.rank:

@@ -6,14 +6,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attn_mlir.frontend import methods, scope, tensors
+from attn_mlir.frontend import in_place, methods, randomness, recording, scope, tape, tensors
 from attn_mlir.frontend.values import Value
 
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
-_CONCRETE = frozenset(
-    {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose", "numpy", "__array__"}
-)
-_RANDOM = ("rand", "normal", "bernoulli", "multinomial", "poisson", "exponential", "empty", "dropout", "uniform")
 
 
 class TracingMode(TorchFunctionMode):
@@ -28,23 +24,37 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = getattr(func, "__name__", str(func))
     arguments = list(_flat((*args, *kwargs.values())))
     traced = any(tensors.is_traced(argument) for argument in arguments)
-    if name in ("__setitem__", "copy_", "fill_", "put_", "index_put_") or _in_place(name, args):
-        raise scope.fail("changes a tensor in place", "captured tensors are read only; compute a new value instead, e.g. with torch.where")
+    if randomness.draws(name, args, kwargs):
+        raise scope.fail(*randomness.of_torch(name))
+    in_place.check(name, args, kwargs, arguments)
     if args and isinstance(args[0], torch.Tensor) and id(args[0]) not in scope.current().fresh:
         special = _captured(func, name, args, kwargs, traced)
         if special is not None:
             return special
     if not traced:
         return _real(func, name, args, kwargs, arguments)
+    known = _all_known(arguments) and not any(isinstance(argument, tensors.CapturedTensor) for argument in arguments)
+    if known and _is_whole(name, args, arguments):
+        return _real(func, name, args, kwargs, arguments)
     if name == "__getitem__":
         return _traced_tensor(args[0])[args[1]]
-    if _all_known(arguments) and not any(isinstance(argument, tensors.CapturedTensor) for argument in arguments):
-        if methods.FUNCTIONS.get(name) is None:
-            args, kwargs = _concrete(args), {key: _concrete(item) for key, item in kwargs.items()}
-            return _real(func, name, args, kwargs, list(_flat((*args, *kwargs.values()))))
+    if known and methods.FUNCTIONS.get(name) is None:
+        return _real(func, name, args, kwargs, arguments)
+    if "dropout" in name:  # one that is off
+        return args[0]
     if func == torch.Tensor.where:
         return methods.METHODS["where"](*args, **kwargs)
     return methods.call(name, "torch", *args, **kwargs)
+
+
+def _is_whole(name: str, args: tuple[Any, ...], arguments: list[Any]) -> bool:
+    """Whether a function of numbers that are known computes with whole tensors, as `table * gain` and `table[:size]` do."""
+    if name == "__getitem__":
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(item is None or item is Ellipsis or isinstance(item, (slice, list)) for item in index)
+    if args and isinstance(args[0], (tuple, list)):
+        return True
+    return any(isinstance(argument, torch.Tensor) and argument.dim() > 0 for argument in arguments)
 
 
 def _captured(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], traced: bool) -> Any:
@@ -53,22 +63,28 @@ def _captured(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
         return tensors.capture(args[0]).shape
     if name == "size":
         return tensors.capture(args[0]).size(*args[1:], **kwargs)
+    if name in ("numel", "nelement"):
+        return tensors.capture(args[0]).numel()
     if name == "__len__" and args[0].dim() > 0:
         return len(tensors.capture(args[0]))
-    if name == "__getitem__" and traced:
+    if name == "__getitem__" and traced and not (_is_whole(name, args, []) and _all_known(list(_flat(args)))):
         return tensors.capture(args[0])[args[1]]
     return None
 
 
 def _real(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: list[Any]) -> Any:
-    """A torch function of real tensors and numbers: computed now. Its result is part of the trace only where it is constant."""
+    """A torch function of real tensors and known numbers: computed now, and at every call where that depends on what is captured."""
     trace = scope.current()
+    args, kwargs = _followed(args), {key: _followed(item) for key, item in kwargs.items()}
     inputs = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-    constant = all(id(tensor) in trace.fresh for tensor in inputs)
-    result = func(*args, **kwargs)
-    if name in _CONCRETE and not constant:
-        trace.reusable = False
-    if isinstance(result, torch.Tensor) and constant and not name.startswith(_RANDOM) and not any(result is tensor for tensor in inputs):
+    constant = not any(isinstance(item, Value) for item in _flat((*args, *kwargs.values()))) and all(
+        id(tensor) in trace.fresh for tensor in inputs
+    )
+    with in_place.Unchanged(inputs):
+        result = func(*_plain(args), **{key: _plain(item) for key, item in kwargs.items()})
+    if not constant:
+        return recording.recorded(trace, func, name, args, kwargs, inputs, result)
+    if isinstance(result, torch.Tensor) and not name.startswith(("empty", "new_empty")) and not any(result is tensor for tensor in inputs):
         if not (inputs == [] and id(result) in trace.tensors):
             trace.fresh[id(result)] = result
     return result
@@ -78,40 +94,33 @@ def _traced_tensor(x: Any) -> Any:
     return tensors.capture(x) if isinstance(x, torch.Tensor) else x
 
 
-def _in_place(name: str, args: tuple[Any, ...]) -> bool:
-    if name.startswith("__i") and name[3:-2] in (
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "floordiv",
-        "mod",
-        "pow",
-        "and",
-        "or",
-        "xor",
-        "lshift",
-        "rshift",
-        "div",
-    ):
-        return isinstance(args[0], torch.Tensor) and id(args[0]) not in scope.current().fresh
-    return (
-        name.endswith("_")
-        and not name.startswith("_")
-        and isinstance(args[0] if args else None, torch.Tensor)
-        and name not in ("requires_grad_",)
-    )
-
-
 def _all_known(arguments: list[Any]) -> bool:
     return all(argument._node.known is not None for argument in arguments if isinstance(argument, Value))
 
 
-def _concrete(x: Any) -> Any:
+def _followed(x: Any) -> Any:
+    """`x` with numbers that a step cannot look up at a later call made constants of the trace."""
     if isinstance(x, Value):
-        return scope.current().concrete(x._node)
-    if isinstance(x, (tuple, list)):
-        return type(x)(_concrete(item) for item in x)
+        try:
+            tape.scalar_source(x._node)
+        except LookupError:
+            return scope.current().concrete(x._node)
+        return x
+    if type(x) in (tuple, list):
+        return type(x)([_followed(item) for item in x])
+    if isinstance(x, slice):
+        return slice(_followed(x.start), _followed(x.stop), _followed(x.step))
+    return x
+
+
+def _plain(x: Any) -> Any:
+    """`x` with the numbers of this call."""
+    if isinstance(x, Value):
+        return x._node.known
+    if type(x) in (tuple, list):
+        return type(x)(_plain(item) for item in x)
+    if isinstance(x, slice):
+        return slice(_plain(x.start), _plain(x.stop), _plain(x.step))
     return x
 
 

@@ -132,7 +132,7 @@ class Value:
     # What needs a concrete value: allowed for captured scalars, which specialises the trace; an error otherwise.
     def __bool__(self) -> bool:
         if self._node.known is not None:
-            return bool(scope.current().concrete(self._node))
+            return scope.current().decide(self._node)
         construct, advice = report.branch_advice(where.here())
         raise scope.fail(f"{construct} needs one concrete value, but {self._describe()} differs from position to position", advice)
 
@@ -178,6 +178,43 @@ class Value:
         if self._node.known is None:
             raise scope.fail(f"{use} needs one concrete value, but {self._describe()} differs from position to position", advice)
         return scope.current().concrete(self._node)
+
+    # In place, as tensors do: whoever else has this value sees the new one. Captured Python numbers stay.
+    def __iadd__(self, other: Any) -> "Value":
+        return self._changed(self + other)
+
+    def __isub__(self, other: Any) -> "Value":
+        return self._changed(self - other)
+
+    def __imul__(self, other: Any) -> "Value":
+        return self._changed(self * other)
+
+    def __itruediv__(self, other: Any) -> "Value":
+        return self._changed(self / other)
+
+    def __ifloordiv__(self, other: Any) -> "Value":
+        return self._changed(self // other)
+
+    def __imod__(self, other: Any) -> "Value":
+        return self._changed(self % other)
+
+    def __ipow__(self, other: Any) -> "Value":
+        return self._changed(self**other)
+
+    def __iand__(self, other: Any) -> "Value":
+        return self._changed(self & other)
+
+    def __ior__(self, other: Any) -> "Value":
+        return self._changed(self | other)
+
+    def __ixor__(self, other: Any) -> "Value":
+        return self._changed(self ^ other)
+
+    def _changed(self, new: "Value") -> "Value":
+        if type(self) is not Value or self._node.known is not None:
+            return new
+        self._node = new._node
+        return self
 
     # What a rank-0 value does not have.
     def __iter__(self) -> Any:
@@ -261,7 +298,8 @@ def lift(x: Any) -> Node:
     if isinstance(x, Value):
         return x._node
     if isinstance(x, (bool, int, float)):
-        return ops.constant(x)
+        known = scope.captured_number(x) if type(x) is float else None
+        return ops.constant(x) if known is None else known
     from attn_mlir.frontend import tensors
 
     return tensors.lift(x)
