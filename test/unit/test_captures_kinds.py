@@ -155,7 +155,7 @@ def test_changes_in_place_inside_compile() -> None:
     def taken(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         x = t * 2
         x += 1
-        s += x[h]
+        s += torch.where((t[h] > 0) & (i >= 0) | (j < 0), x[h], 0.0)
         return s * t.clone().mul_(3)[h]
 
     compiled = torch.compile(lambda mod: attn_mlir.attention(q, k, v, score_mod=mod), fullgraph=True, backend="aot_eager")

@@ -61,7 +61,8 @@ def _changes(node: Node, name: str, place: Mapping[Node, int]) -> bool:
     """Whether a node changes a tensor that others read."""
     if node.kwargs.get("out") is not None or name == "setitem":
         return True
-    in_place = name.endswith("_") and not name.endswith("__")
+    of_python = getattr(node.target, "__module__", None) == "_operator"  # whose `and_` changes nothing
+    in_place = name.endswith("_") and not name.endswith("__") and not of_python
     changed = node.args[0] if node.args else None
     if name in _OPERATORS and isinstance(changed, Node):
         others = [user for user in changed.users if user is not node]
