@@ -52,18 +52,34 @@ MASKS: dict[str, Any] = {
 }
 _LENGTHS = torch.tensor([4, 7])
 MASKS["kv_idx < lengths[b]"] = lambda b, h, q, k: k < _LENGTHS[b]
-TENSORS = {
-    "bias": random(SQ, SKV, seed=41),
-    "heads": random(HQ, seed=42),
-    "table": random(SQ + SKV, seed=43),
-    "gate": random(B, HQ, SKV, seed=44),
-    "number": random(seed=45),
-    "rows": random(B, SQ, seed=46),
-}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Those of an attention: batch is 2, four heads of q read two of k and v."""
+
+    queries: int = SQ
+    keys: int = SKV
+    dim: int = 4
+    value_dim: int = 3
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What the functions may capture."""
+        shapes = {
+            "bias": (self.queries, self.keys),
+            "heads": (HQ,),
+            "table": (self.queries + self.keys,),
+            "gate": (B, HQ, self.keys),
+            "number": (),
+            "rows": (B, self.queries),
+        }
+        return {name: random(*shape, seed=seed) for seed, (name, shape) in enumerate(shapes.items(), 41)}
+
+
 _OF_PAIR: dict[str, Callable[..., Any]] = {
     "bias[q_idx, kv_idx]": lambda t, b, h, q, k: t.bias[q, k],
     "heads[h]": lambda t, b, h, q, k: t.heads[h],
-    "table[q_idx - kv_idx + SKV]": lambda t, b, h, q, k: t.table[q - k + SKV],
+    "table[q_idx - kv_idx + SKV]": lambda t, b, h, q, k: t.table[q - k + t.keys],
     "gate[b, h, kv_idx]": lambda t, b, h, q, k: t.gate[b, h, k],
     "number": lambda t, b, h, q, k: t.number,
     "rows[b, q_idx]": lambda t, b, h, q, k: t.rows[b, q],
@@ -73,6 +89,21 @@ _OF_ROW: dict[str, Callable[..., Any]] = {
     "number": lambda t, b, h, q: t.number,
     "rows[b, q_idx]": lambda t, b, h, q: t.rows[b, q],
     "table[q_idx]": lambda t, b, h, q: t.table[q],
+}
+# Numbers computed of captured tensors by torch, or taken out of them, whenever the function is called.
+_COMPUTED_OF_PAIR: dict[str, Callable[..., Any]] = {
+    "heads.tanh()[h]": lambda t, b, h, q, k: t.heads.tanh()[h],
+    "(bias * heads[0])[q_idx, kv_idx]": lambda t, b, h, q, k: (t.bias * t.heads[0])[q, k],
+    "rows.mean()": lambda t, b, h, q, k: t.rows.mean(),
+    "softplus(number)": lambda t, b, h, q, k: torch.nn.functional.softplus(t.number),
+    "gate.sum(1)[b, kv_idx]": lambda t, b, h, q, k: t.gate.sum(1)[b, k],
+    "number.item()": lambda t, b, h, q, k: t.number.item(),
+    "0.1 if heads[0] > 0 else -0.2": lambda t, b, h, q, k: 0.1 if t.heads[0] > 0 else -0.2,
+}
+_COMPUTED_OF_ROW: dict[str, Callable[..., Any]] = {
+    "heads.clamp(-1, 0.5)[h]": lambda t, b, h, q: t.heads.clamp(-1, 0.5)[h],
+    "table.amax()": lambda t, b, h, q: t.table.amax(),
+    "float(heads[1])": lambda t, b, h, q: float(t.heads[1]),
 }
 
 
@@ -144,18 +175,62 @@ class Code:
             lines.append(f"  x{number} = {f'{x}.{line.what}()' if line.kind == 'reduced' else formula}")
         return "\n".join(lines)
 
+    def statements(self) -> str:
+        """The body of a function of x0 that does the same, as Python."""
+        made = []
+        for number, line in enumerate(self.lines, 1):
+            x = f"x{line.x}"
+            formulas = {
+                "unary": line.what.format(x, f"x{line.y}"),
+                "binary": line.what.format(x, f"x{line.y}"),
+                "read": f"({line.what}) + 0.0 * x0",
+                "reduced": f"{x}.{line.what}()",
+                "detached": f"0.7 * {x}.detach()",
+                "softmax": f"exp({x} - {x}.max()) / exp({x} - {x}.max()).sum()",
+            }
+            made.append(f"        x{number} = {formulas[line.kind]}\n")
+        return "".join(made)
+
 
 @dataclass(eq=False)
 class RandomAttention:
-    """A drawn attention; `text` says what it is."""
+    """A drawn attention; `text` says what it is. `source` defines `make(q_len, bias, ...)`, whose functions capture single tensors."""
 
     case: Case
     text: str
+    source: str
+
+    def in_closures(self) -> Case:
+        """The same attention made of `source`: its functions have variables of their own in place of one object that holds all."""
+        scope: dict[str, Any] = {}
+        exec(compile(self.source, "<random attention>", "exec"), scope)
+        return Case(lambda t: scope["make"](**vars(t), lengths=_LENGTHS), self.case.tensors, self.case.inputs)
 
 
-def random_attention(draw: Draw) -> RandomAttention:
-    """Draws a mask, a score mod, a row and its states."""
-    score, row = Code(_OF_PAIR, False), Code(_OF_ROW, True)
+_SOURCE = """\
+from torch import clamp, exp, log, maximum, minimum, relu, sigmoid, sin, sqrt, tanh, where
+from torch.nn.functional import softplus
+
+def make({names}):
+    SKV = {keys}
+
+    def score_mod(x0, b, h, q_idx, kv_idx):
+{score}        return {changed}
+
+    def row(x0, b, h, q_idx):
+{row}        return {weight}
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return {mask}
+
+    return {{"row": row, "score_mod": score_mod{masked}}}
+"""
+
+
+def random_attention(draw: Draw, sizes: Sizes = Sizes(), computed: bool = False) -> RandomAttention:
+    """Draws a mask, a score mod, a row and its states; with `computed`, they also read what torch computes of captured tensors."""
+    score = Code(_OF_PAIR | (_COMPUTED_OF_PAIR if computed else {}), False)
+    row = Code(_OF_ROW | (_COMPUTED_OF_ROW if computed else {}), True)
     for _ in range(draw(4)):
         score.grow(draw)
     for _ in range(1 + draw(7)):
@@ -167,7 +242,22 @@ def random_attention(draw: Draw) -> RandomAttention:
     states = sorted({fixed[draw(len(fixed))] for _ in range(draw(3))}) if fixed else []
     weight, changed = row.varying[-1], score.varying[-1]
 
+    mask = (" | " if either else " & ").join(f"({name})" for name in chosen)
+    returned = ", ".join(f"'x{i}': x{i}" for i in states)
+    source = _SOURCE.format(
+        names=", ".join((*sizes.tensors(), "lengths")),
+        keys=sizes.keys,
+        score=score.statements(),
+        changed=f"x{changed}",
+        row=row.statements(),
+        weight=f"(x{weight}, {{{returned}}})" if states else f"x{weight}",
+        mask=mask or "q_idx >= 0",
+        masked=', "mask_mod": mask_mod' if chosen else "",
+    )
+
     def make(t: Any) -> dict[str, Any]:
+        t.keys = sizes.keys
+
         def score_mod(s: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
             return score.run(t, s, b, h, q_idx, kv_idx)[changed]
 
@@ -186,7 +276,8 @@ def random_attention(draw: Draw) -> RandomAttention:
 
     told = [f"mask: {(' or ' if either else ' and ').join(chosen) or 'none'}", "score:", score.text(), f"  -> x{changed}"]
     told += ["row:", row.text(), f"  -> x{weight}, states {states}"]
-    shapes = {"q": (B, HQ, SQ, 4), "k": (B, HKV, SKV, 4), "v": (B, HKV, SKV, 3)}
+    keys = (B, HKV, sizes.keys)
+    shapes = {"q": (B, HQ, sizes.queries, sizes.dim), "k": (*keys, sizes.dim), "v": (*keys, sizes.value_dim)}
     seed = 1 + draw(50)
     inputs = {name: random(*shape, seed=seed + i) for i, (name, shape) in enumerate(shapes.items())}
-    return RandomAttention(Case(make, TENSORS, inputs), "\n".join(told))
+    return RandomAttention(Case(make, sizes.tensors(), inputs), "\n".join(told), source)

@@ -41,8 +41,15 @@ _READS: dict[str, Callable[..., Any]] = {
     "heads[h]": lambda tensors, b, h, t: tensors["heads"][h],
     "steps[b, h, t]": lambda tensors, b, h, t: tensors["steps"][b, h, t],
     "table[t]": lambda tensors, b, h, t: tensors["table"][t],
-    "table[T - 1 - t]": lambda tensors, b, h, t: tensors["table"][T - 1 - t],
+    "table[T - 1 - t]": lambda tensors, b, h, t: tensors["table"][tensors["table"].shape[0] - 1 - t],
     "number": lambda tensors, b, h, t: tensors["number"],
+}
+# Computed of captured tensors by torch, or taken out of them, whenever the mod is called.
+_COMPUTED: dict[str, Callable[..., Any]] = {
+    "heads.exp()[h]": lambda tensors, b, h, t: tensors["heads"].exp()[h],
+    "table.mean()": lambda tensors, b, h, t: tensors["table"].mean(),
+    "number.item()": lambda tensors, b, h, t: tensors["number"].item(),
+    "steps.tanh()[b, h, t]": lambda tensors, b, h, t: tensors["steps"].tanh()[b, h, t],
 }
 
 
@@ -63,34 +70,35 @@ class LinearCase:
     bounds: list[int] | None = None
 
 
-def random_linear(draw: Draw) -> LinearCase:
-    """Heads, form of the decay, states, sequences and mods at random."""
-    shapes = {"heads": (H,), "steps": (B, H, T), "table": (T,), "number": (), "wide": (H, K)}
+def random_linear(draw: Draw, length: int = T, computed: bool = False) -> LinearCase:
+    """Heads, form of the decay, states, sequences and mods at random; with `computed`, mods read what torch makes of captured tensors."""
+    shapes = {"heads": (H,), "steps": (B, H, length), "table": (length,), "number": (), "wide": (H, K)}
     tensors = {name: randn(41 + i, *shape).requires_grad_() for i, (name, shape) in enumerate(shapes.items())}
-    bounds = [[0, 3, 3, 6], [0, 1, T], None, None][draw(4)]
-    bounds = None if bounds is None else [*bounds[:-1], T]
+    bounds = [[0, min(3, length), min(3, length), length], [0, 1, length], None, None][draw(4)]
     batch, decay = 1 if bounds else B, ("none", "heads", "steps", "rates", "channels")[draw(5)]
-    sizes = {"heads": (H,), "steps": (batch, H, T), "rates": (H, K), "channels": (batch, H, T, K)}
-    given = {"q": randn(1, batch, (1, 2, H)[draw(3)], T, K), "k": randn(2, batch, (1, 2, H)[draw(3)], T, K), "v": randn(3, batch, H, T, V)}
+    sizes = {"heads": (H,), "steps": (batch, H, length), "rates": (H, K), "channels": (batch, H, length, K)}
+    given = {name: randn(seed, batch, (1, 2, H)[draw(3)], length, K) for seed, name in enumerate(("q", "k"), 1)}
+    given["v"] = randn(3, batch, H, length, V)
+    reads = _READS | (_COMPUTED if computed else {})
     if decay in sizes:
         given["decay"] = -randn(4, *sizes[decay]).abs()
     if draw(2):
         given["initial_state"] = randn(5, len(bounds) - 1 if bounds else batch, H, K, V)
     mods, texts = [], [f"decay {decay}, bounds {bounds}, {', '.join(given)}"]
     for name in MODS:
-        mod, text = _mod(name, draw, tensors) if draw(2) else (None, "")
+        mod, text = _mod(name, draw, tensors, reads) if draw(2) else (None, "")
         mods.append(mod)
         texts += [f"{name}: {text}"] if text else []
     channels = decay in ("rates", "channels") or (mods[3] is not None and mods[3].__code__.co_argcount == 5)
-    skip, text = (None, "") if channels or not draw(2) else _expression(draw, tensors, 2)
+    skip, text = (None, "") if channels or not draw(2) else _expression(draw, tensors, reads, 2)
     mods.append(None if skip is None else lambda b, h, t: skip(tensors["steps"][b, h, t], b, h, t))
     texts += [f"skip_mod: {text} of x = steps[b, h, t]"] if text else []
     return LinearCase("\n".join(texts), tuple(mods), tensors, {n: x.requires_grad_() for n, x in given.items()}, bounds)
 
 
-def _mod(name: str, draw: Draw, tensors: dict[str, torch.Tensor]) -> tuple[Any, str]:
+def _mod(name: str, draw: Draw, tensors: dict[str, torch.Tensor], reads: dict[str, Callable[..., Any]]) -> tuple[Any, str]:
     """A mod of the input called `name`, and how it reads. Decays stay negative."""
-    change, text = _expression(draw, tensors, 2)
+    change, text = _expression(draw, tensors, reads, 2)
     if name == "v_mod" or draw(3):
         if name == "decay_mod":
             return lambda x, b, h, t: -0.5 * torch.log(1.0 + change(x, b, h, t) ** 2), f"-log(1 + ({text}) ** 2) / 2"
@@ -101,17 +109,19 @@ def _mod(name: str, draw: Draw, tensors: dict[str, torch.Tensor]) -> tuple[Any, 
     return lambda x, b, h, t, d: change(x, b, h, t) * tensors["wide"][h, d], f"({text}) * wide[h, d]"
 
 
-def _expression(draw: Draw, tensors: dict[str, torch.Tensor], depth: int) -> tuple[Callable[..., Any], str]:
+def _expression(
+    draw: Draw, tensors: dict[str, torch.Tensor], reads: dict[str, Callable[..., Any]], depth: int
+) -> tuple[Callable[..., Any], str]:
     kind = draw(4) if depth else 0
     if kind == 0:
         return (lambda x, b, h, t: x), "x"
     if kind == 1:
         text, function = list(_UNARY.items())[draw(len(_UNARY))]
-        inner, name = _expression(draw, tensors, depth - 1)
+        inner, name = _expression(draw, tensors, reads, depth - 1)
         return (lambda x, b, h, t: function(inner(x, b, h, t))), text.format(name)
     text, combine = list(_BINARY.items())[draw(len(_BINARY))]
-    inner, name = _expression(draw, tensors, depth - 1)
-    read, of = list(_READS.items())[draw(len(_READS))]
+    inner, name = _expression(draw, tensors, reads, depth - 1)
+    read, of = list(reads.items())[draw(len(reads))]
     return (lambda x, b, h, t: combine(inner(x, b, h, t), of(tensors, b, h, t))), text.format(name, read)
 
 
