@@ -35,7 +35,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "{} + {}": lambda x, y: x + y,
     "{} * {}": lambda x, y: x * y,
     "{} / (1 + {} ** 2)": lambda x, y: x / (1.0 + y * y),
-    "maximum({}, {})": torch.maximum,
+    "maximum({}, {})": lambda x, y: torch.maximum(x, y) if isinstance(y, torch.Tensor) else torch.clamp(x, min=y),
 }
 _READS: dict[str, Callable[..., Any]] = {
     "heads[h]": lambda tensors, b, h, t: tensors["heads"][h],
