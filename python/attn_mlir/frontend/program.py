@@ -153,6 +153,8 @@ def rebinder(scan: Scan, state: Trace) -> Rebinder:
             arrays[id(value)] = tensor
             state.keep.append(tensor)
             state.tensors[id(tensor)] = (("leaf", leaf), scan.names[leaf])
+            if tensor is not value:
+                state.arrays.add(id(tensor))
     return Rebinder(scan, scalar, array)
 
 

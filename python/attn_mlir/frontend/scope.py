@@ -51,6 +51,8 @@ class Trace:
         """False when a later call could not find the captured values again: then it must trace anew."""
         self.tensors: dict[int, tuple[Source, str]] = {}
         """The captured tensors, and what torch computes of them alone, by identity: source and name."""
+        self.arrays: set[int] = set()
+        """Those of them that stand for numpy arrays, by identity."""
         self.fresh: dict[int, Any] = {}
         """Tensors made inside the user's function from constants, by identity."""
         self.keep: list[Any] = []

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attn_mlir.frontend import in_place, methods, randomness, recording, scope, tape, tensors
+from attn_mlir.frontend import arrays, in_place, methods, randomness, recording, scope, tape, tensors
 from attn_mlir.frontend.values import Value
 
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
@@ -27,6 +27,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if randomness.draws(name, args, kwargs):
         raise scope.fail(*randomness.of_torch(name))
     in_place.check(name, args, kwargs, arguments)
+    if scope.current().arrays:
+        arrays.check(func, name, args)
     if args and isinstance(args[0], torch.Tensor) and id(args[0]) not in scope.current().fresh:
         special = _captured(func, name, args, kwargs, traced)
         if special is not None:
@@ -83,6 +85,7 @@ def _real(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], a
     with in_place.Unchanged(inputs):
         result = func(*_plain(args), **{key: _plain(item) for key, item in kwargs.items()})
     if not constant:
+        result = arrays.known(trace, func, inputs, result)
         return recording.recorded(trace, func, name, args, kwargs, inputs, result)
     if isinstance(result, torch.Tensor) and not name.startswith(("empty", "new_empty")) and not any(result is tensor for tensor in inputs):
         if not (inputs == [] and id(result) in trace.tensors):
