@@ -8,9 +8,10 @@ import os
 import secrets
 import stat
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
+
+from attn_mlir.callers import warn
 
 _PARTIAL, _STALE = ".partial", 3600.0
 """How names of files end that are being written; seconds after which whoever wrote one must have died."""
@@ -92,7 +93,7 @@ def _not_own(facts: os.stat_result) -> str:
 def _warn(folder: Path, text: str) -> None:
     if folder not in _WARNED:
         _WARNED.add(folder)
-        warnings.warn(f"{text}, or set ATTN_MLIR_CACHE to another folder, or to 'off'", RuntimeWarning, stacklevel=3)
+        warn(f"{text}, or set ATTN_MLIR_CACHE to another folder, or to 'off'", RuntimeWarning)
 
 
 def _sweep(handle: int, folder: Path) -> None:

@@ -1,15 +1,11 @@
 """Kernels that are slower than their device can do: said once, with the reason, or refused where `ATTN_MLIR_STRICT=1` is set."""
 
 import os
-import sys
-import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+from attn_mlir.callers import warn
 from attn_mlir.errors import AttnError, PerformanceWarning, UnsupportedError
-
-_HERE = str(Path(__file__).parent)
 
 
 def is_strict() -> bool:
@@ -39,17 +35,4 @@ def told(text: str) -> None:
     """Warns, at the line of the user's code that led here. Raises UnsupportedError where that is asked for."""
     if is_strict():
         raise UnsupportedError(f"{text}; ATTN_MLIR_STRICT=1 refuses that")
-    warnings.warn(f"{text}. docs/nvidia.md tells what is fast; ATTN_MLIR_STRICT=1 makes this an error", PerformanceWarning, _level())
-
-
-def _level() -> int:
-    """The stack level of the first frame outside of attn-mlir and torch, as `told` counts; its own where there is none."""
-    torch = getattr(sys.modules.get("torch"), "__file__", None)
-    inner = (_HERE, *([str(Path(torch).parent)] if torch else []))
-    frame, level = sys._getframe(2), 3
-    while frame.f_back is not None:
-        frame, level = frame.f_back, level
-        if not frame.f_code.co_filename.startswith(inner):
-            return level
-        level += 1
-    return 2
+    warn(f"{text}. docs/nvidia.md tells what is fast; ATTN_MLIR_STRICT=1 makes this an error", PerformanceWarning)

@@ -123,7 +123,7 @@ def test_functions_side_by_side() -> None:
 
     (dq,) = torch.autograd.grad(run(q), q, one.expand(q.shape))
     with torch.no_grad():
-        _, tangents = torch.func.jvp(run, (q.detach(),), (torch.ones_like(q),))
+        _, tangents, *_ = torch.func.jvp(run, (q.detach(),), (torch.ones_like(q),))
     for n, name in enumerate(names):
         x = q[0, n].detach().requires_grad_()
         (wanted,) = torch.autograd.grad(SMOOTH_BRANCHES.get(name, BRANCHES[name])(x), x, torch.ones_like(x))
@@ -153,8 +153,8 @@ def test_gradients_at_poles_are_as_accurate_as_those_of_the_formula(name: str) -
     mods = {"1 / s": lambda s, *_: 1 / s, "1 / (s s)": lambda s, *_: 1 / (s * s), "tan": lambda s, *_: torch.tan(s)}
     mod, generator = mods[name], torch.Generator().manual_seed(1)
     *inputs, do = [torch.randn(1, 2, 50, 32, generator=generator) for _ in range(4)]
-    exact = gradients(lambda *x: softmax(*x, mod), inputs, do, torch.float64)
-    formula = gradients(lambda *x: softmax(*x, mod), inputs, do, torch.float32)
+    exact = gradients(lambda q, k, v: softmax(q, k, v, mod), inputs, do, torch.float64)
+    formula = gradients(lambda q, k, v: softmax(q, k, v, mod), inputs, do, torch.float32)
     found = gradients(lambda *x: attn_mlir.attention(*x, score_mod=mod), inputs, do, torch.float32)
     for a, b, wanted in zip(found, formula, exact, strict=True):
         assert error(a, wanted) < 2 * error(b, wanted) + 1e-6
@@ -235,6 +235,7 @@ def test_a_learned_exponent_of_relu() -> None:
     inputs = [t.requires_grad_() for t in (q, k, v, p)]
     found, wanted = [torch.autograd.grad(f(*inputs), inputs, do, create_graph=True) for f in (run, formula)]
     torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(*[torch.autograd.grad(sum(g.square().sum() for g in gs[:3]), inputs[:3]) for gs in (found, wanted)])
+    squares = [torch.stack([g.square().sum() for g in gs[:3]]).sum() for gs in (found, wanted)]
+    torch.testing.assert_close(*[torch.autograd.grad(total, inputs[:3]) for total in squares])
     moved = tuple(t.detach() for t in inputs)
     torch.testing.assert_close(*[torch.func.jvp(f, moved, moved) for f in (run, formula)])
