@@ -15,6 +15,7 @@ from attn_mlir.passes.intervals.interval import Interval
 from attn_mlir.passes.intervals.nodes import Node
 from attn_mlir.passes.intervals.nonempty import rows_nonempty
 from attn_mlir.passes.intervals.read import Reader
+from attn_mlir.passes.intervals.saturate import saturated
 from attn_mlir.passes.intervals.substitute import assume_positive_divisors
 from attn_mlir.passes.regions import block_of, find_all, piece
 
@@ -80,7 +81,7 @@ class _Resolution:
             self._expression = self._pool.node("unknown_bool", (), "too deep")
             bounds, classes, nonempty = self._analyse()
         name, block = ("query_bounds", _KEYS) if self._by_keys else ("bounds", _QUERIES)
-        emitted = self._emit(name, ("b", "h", *block), bounds, self._mask)
+        emitted = self._emit(name, ("b", "h", *block), saturated(bounds), self._mask)
         if classes is not None:
             self._emit("block_mask", _BLOCK, classes, emitted)
         return nonempty

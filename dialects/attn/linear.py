@@ -23,6 +23,8 @@ def _verify_tensors(op: Any) -> bool:
         return False
     if not check(op, q.element_type == k.element_type == v.element_type, f"needs one element type for q, k and v, got {q}, {k}, {v}"):
         return False
+    if not check(op, isinstance(q.element_type, ir.FloatType), f"takes q, k and v of floating-point numbers, got {q}"):
+        return False
     return check(op, o.shape[3] == v.shape[3], f"makes o with v's head dimension {v.shape[3]}, got {o}")
 
 

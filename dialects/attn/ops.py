@@ -23,7 +23,9 @@ def _verify_operands(op: Any) -> bool:
             return False
     if not check(op, q.shape[3] == k.shape[3], f"needs equal head dimensions of q and k, got {q.shape[3]} and {k.shape[3]}"):
         return False
-    return check(op, q.element_type == k.element_type == v.element_type, f"needs one element type for q, k and v, got {q}, {k}, {v}")
+    if not check(op, q.element_type == k.element_type == v.element_type, f"needs one element type for q, k and v, got {q}, {k}, {v}"):
+        return False
+    return check(op, isinstance(q.element_type, ir.FloatType), f"takes q, k and v of floating-point numbers, got {q}")
 
 
 def _verify_results(op: Any) -> bool:

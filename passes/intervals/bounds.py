@@ -11,6 +11,7 @@ from typing import NamedTuple
 from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.nodes import Node, depends_on, terms_of
+from attn_mlir.passes.intervals.saturate import saturated
 
 FREE, UP, DOWN, INTERVAL, LOOSE = "free", "up", "down", "interval", "loose"
 
@@ -192,8 +193,8 @@ class Solver:
     def _closed(self, ends: _Ends) -> tuple[Node, Node]:
         """With the ends of all keys in place of None, and within them, so that lengths compare."""
         pool = self._pool
-        low = self._zero if ends[0] is None else pool.most(self._zero, ends[0])
-        return low, self._skv if ends[1] is None else pool.least(ends[1], self._skv)
+        low = self._zero if ends[0] is None else pool.most(self._zero, *saturated([ends[0]]))
+        return low, self._skv if ends[1] is None else pool.least(*saturated([ends[1]]), self._skv)
 
     def finish(self, region: Region) -> tuple[Node, Node, Node, Node]:
         """(begin, full_begin, full_end, end), ordered and within [0, skv]."""

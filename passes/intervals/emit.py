@@ -5,8 +5,11 @@ from collections.abc import Iterable, Mapping
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
+from attn_mlir.passes.intervals.saturate import saturated
 
 _UPSTREAM = {"mul": arith.muli, "floordiv": arith.floordivsi, "min": arith.minsi, "max": arith.maxsi, "and": arith.andi, "or": arith.ori}
+_END = 1 << 63
+"""Integers compare with what is beyond as with the last ones."""
 
 
 class Emitter:
@@ -34,7 +37,7 @@ class Emitter:
     def _emit(self, node: Node) -> ir.Value:
         match node.op:
             case "const":
-                return arith.constant(ir.IndexType.get(), node.data)
+                return arith.constant(ir.IndexType.get(), max(-_END, min(node.data, _END - 1)))
             case "bool":
                 return arith.constant(ir.IntegerType.get_signless(1), ir.IntegerAttr.get(ir.IntegerType.get_signless(1), node.data))
             case "value":
@@ -94,7 +97,7 @@ class Emitter:
         left = pool.total([(a, k) for a, k in terms if k > 0] + [(pool.lift(max(constant, 0)), 1)])
         right = pool.total([(a, -k) for a, k in terms if k < 0] + [(pool.lift(max(-constant, 0)), 1)])
         predicate = arith.CmpIPredicate.eq if node.op == "eq0" else arith.CmpIPredicate.sgt if strict else arith.CmpIPredicate.sge
-        return arith.cmpi(predicate, self._value(left), self._value(right))
+        return arith.cmpi(predicate, *self.emit(saturated([left, right])))
 
     def _gather(self, node: Node) -> ir.Value:
         value = tensor.extract(node.data, [self._values[a] for a in node.args])

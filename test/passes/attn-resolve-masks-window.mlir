@@ -1,14 +1,16 @@
 // RUN: attn-opt %s -p attn-resolve-masks | FileCheck %s
 
 // A causal window of runtime width bounds the keys on both sides. A negative width leaves rows empty, so that
-// nothing is proved about them.
+// nothing is proved about them. The largest widths mean no limit, and must not wrap around when they are added to.
 
 // CHECK-LABEL: func.func @attention(
 // CHECK-SAME:    %[[WIDTH:[^:]*]]: index)
 // CHECK:         %[[SKV:.*]] = tensor.dim
 // CHECK:         "attn.bounds"() ({
 // CHECK-NEXT:    ^bb0(%{{[^:]*}}: index, %{{[^:]*}}: index, %[[Q_BEGIN:[^:]*]]: index, %[[Q_END:[^:]*]]: index):
-// CHECK:           %[[OLDEST:.*]] = arith.subi %[[Q_BEGIN]], %[[WIDTH]] : index
+// CHECK:           %[[MOST:.*]] = arith.minsi %[[WIDTH]], %c4611686018427387904 : index
+// CHECK:           %[[NEAR:.*]] = arith.maxsi %[[MOST]], %c-4611686018427387904 : index
+// CHECK:           %[[OLDEST:.*]] = arith.subi %[[Q_BEGIN]], %[[NEAR]] : index
 // CHECK-NEXT:      %[[CLAMPED:.*]] = arith.maxsi %{{.*}}, %[[OLDEST]] : index
 // CHECK-NEXT:      %[[BEGIN:.*]] = arith.minsi %[[SKV]], %[[CLAMPED]] : index
 // CHECK:           %[[LAST_END:.*]] = arith.minsi %[[Q_END]], %[[SKV]] : index

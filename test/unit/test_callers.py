@@ -3,6 +3,8 @@
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
 
 import pytest
 import torch
@@ -27,7 +29,7 @@ class Slow(torch.autograd.Function):
 
 # As functions of the package, between which and the user only torch's frames lie.
 Slow.forward, Slow.backward = (
-    staticmethod(type(told)(f.__code__, {"__name__": "attn_mlir.test", "told": told}, f.__name__)) for f in (Slow.forward, Slow.backward)
+    staticmethod(FunctionType(f.__code__, {"__name__": "attn_mlir.test", "told": told}, f.__name__)) for f in (Slow.forward, Slow.backward)
 )
 
 
@@ -77,9 +79,9 @@ def test_generated_code_is_not_the_user_s() -> None:
     assert lines(run) == [("here", __file__, line_of(run, 1))]
 
 
-def test_the_cache_names_the_line_that_compiles(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_names_the_line_that_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_files, "_WARNED", set())
-    folder = type(own_files.Path())(str(tmp_path)) / "cache"
+    folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(0o775)
 

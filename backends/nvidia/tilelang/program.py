@@ -124,6 +124,8 @@ class _Printer:
         facts = ir.DictAttr(kernel.attributes["tile.kernel"])
         over = ir.IntegerAttr(facts["over"]).value if "over" in facts else 0
         self._over = kernel.regions[0].blocks[0].arguments[over]
+        if not isinstance(self._over.type, ir.MemRefType) or ir.MemRefType(self._over.type).rank < 3:
+            raise UnsupportedError(f"tilelang: a kernel that runs over {self._over.type}, which is no [batch, head, position, ...]")
         self._rows = ir.IntegerAttr(facts["block_q"]).value
         for argument in kernel.regions[0].blocks[0].arguments:
             if not isinstance(argument.type, ir.MemRefType):

@@ -1,5 +1,6 @@
 """Kernels in the `tile` dialect: every program of the grid, one after the other."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,9 @@ from attn_mlir.passes.regions import block_of
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
 from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule, reduce_last
 from attn_mlir.reference.scalar import Array
+
+_MOST = 1 << 28
+"""Elements of a tile, of which there are several in memory."""
 
 
 def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = False) -> list[Array]:
@@ -171,6 +175,8 @@ def _mixed(static: ir.Attribute, dynamic: list[Array], marker: int) -> list[int]
 def _map(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     shape = [int(extent) for extent in args]
     kinds = [kind.value for kind in op.attributes["reductions"]]
+    if math.prod(max(n, 0) for n in shape) > _MOST:
+        raise EvaluationError(f"'tile.map' makes a tile of {shape}, which does not fit into memory", op.location)
     indices = [np.arange(n).reshape([-1 if i == axis else 1 for i in range(len(shape))]) for axis, n in enumerate(shape)]
     yielded = [np.broadcast_to(x, shape) for x in frame.run(block_of(op), indices)]
     tiles = len(yielded) - len(kinds)

@@ -173,3 +173,14 @@
     "attn.yield"(%s) : (f32) -> ()
   }) : () -> ()
 }) {outputs = []} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>
+
+// -----
+
+%q = ub.poison : tensor<?x?x?x64xindex>
+// expected-error @below {{'attn.attention' takes q, k and v of floating-point numbers, got tensor<?x?x?x64xindex>}}
+%o = "attn.attention"(%q, %q, %q) ({
+  "attn.row"() ({
+  ^bb0(%s: f32, %b: index, %h: index, %i: index):
+    "attn.yield"(%s) : (f32) -> ()
+  }) : () -> ()
+}) {outputs = []} : (tensor<?x?x?x64xindex>, tensor<?x?x?x64xindex>, tensor<?x?x?x64xindex>) -> tensor<?x?x?x64xindex>

@@ -152,3 +152,15 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
     : (tensor<?x?x?x16xf32>, tensor<?x?x?x16xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32>
   return
 }
+
+// -----
+
+!q = tensor<?x?x?x16xvector<2xf32>>
+func.func @vectors(%q: !q, %k: !q, %v: !q) {
+  // expected-error @below {{'attn.linear_attention' takes q, k and v of floating-point numbers, got tensor<?x?x?x16xvector<2xf32>>}}
+  %o = "attn.linear_attention"(%q, %k, %v) ({
+  ^bb0:
+  }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>}
+    : (!q, !q, !q) -> !q
+  return
+}
