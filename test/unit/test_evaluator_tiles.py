@@ -112,3 +112,18 @@ def test_tiled_attention_agrees_with_its_definition(lengths: tuple[int, int], bl
         got = evaluate(module, given)
     for mine, theirs in zip(got, run(text_of("causal-softmax"), given), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-13)
+
+
+def test_a_tile_that_does_not_fit_into_memory() -> None:
+    text = """
+      func.func @attention(%out: memref<?x?x?x8xf32>) attributes {tile.kernel = {block_q = 16, block_kv = 32, grid = "rows", score = f32}} {
+        %many = arith.constant 9223372036854775807 : index
+        %w = "tile.map"(%many) ({
+        ^bb0(%i: index):
+          %x = arith.constant 1.0 : f32
+          "tile.yield"(%x) {operandSegmentSizes = array<i32: 1, 0>} : (f32) -> ()
+        }) {reductions = [], resultSegmentSizes = array<i32: 1, 0>} : (index) -> tensor<?xf32>
+        return
+      }"""
+    with parsed(text) as module, pytest.raises(EvaluationError, match=r"'tile.map' makes a tile of \[9223372036854775807\]"):
+        evaluate(module, [np.zeros((1, 1, 1, 8), np.float32)])

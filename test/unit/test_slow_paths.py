@@ -187,3 +187,21 @@ def test_cubins_and_report_of_several_kernels(tmp_path: Path, capsys: pytest.Cap
     assert attn_translate.main([path, "--to", "cubin", "--report", "-o", str(tmp_path / "report")]) == 0
     report = (tmp_path / "report").read_text()
     assert report.count("kernel attention_bwd_") == 3 and "made by hopper" in report and report.count("registers ") == 3
+
+
+def test_a_kernel_over_what_has_no_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.mlir"
+    path.write_text("""
+      func.func @scatter(%out: memref<?x?xf32>, %chunk: index)
+          attributes {tile.kernel = {block_q = 3, block_kv = 32, grid = "pairs", score = f32}} {
+        %b = "tile.program_id"() {axis = 2} : () -> index
+        %x = arith.constant 1.0 : f32
+        %true = arith.constant true
+        "tile.scatter_add"(%out, %chunk) ({
+        ^bb0(%i: index):
+          "tile.scatter_yield"(%x, %true, %b, %b) : (f32, i1, index, index) -> ()
+        }) : (memref<?x?xf32>, index) -> ()
+        return
+      }""")
+    code, told = translate(capsys, str(path), "--to", "tilelang")
+    assert code == 1 and "the emitter 'tilelang' does not make this kernel" in told and "internal error" not in told
