@@ -20,6 +20,12 @@ def sinh(s: Tensor) -> Tensor:
     return x / (abs(x).sum() + 1e-6)
 
 
+def sinh_squared(s: Tensor) -> Tensor:
+    m = abs(s).max()
+    x = torch.exp(s - m) - torch.exp(-s - m)
+    return x**2 / (x**2).sum()
+
+
 def floor_of_scores(s: Tensor) -> Tensor:
     e = torch.exp(torch.clamp(s, min=0) - s.max())
     return e / e.sum()
@@ -40,6 +46,12 @@ def largest_difference(s: Tensor) -> Tensor:
     m = s.max()
     x = torch.exp(s - m) - torch.exp(-m)
     return x / (10 * abs(x).max())
+
+
+def over_largest_difference(s: Tensor) -> Tensor:
+    m = s.max()
+    x = torch.exp(s - m) - torch.exp(-m)
+    return torch.relu(x) / (abs(x).max() + 1e-6)
 
 
 def half_exponents(s: Tensor) -> Tensor:

@@ -31,6 +31,12 @@ def sinh(s: V) -> V:
     return x / (x.abs().sum("l") + 1e-6)
 
 
+def sinh_squared(s: V) -> V:
+    m = s.abs().max("m")
+    x = (s - m).exp() - (-s - m).exp()
+    return x * x / (x * x).sum("l")
+
+
 def floor_of_scores(s: V) -> V:
     e = (s.most(0.0) - s.max("m")).exp()
     return e / e.sum("l")
@@ -65,6 +71,7 @@ FOUND: list[tuple[Rule, bool, Form, int]] = [
     (softpick, False, Form(BOUNDED), 1),
     (above_floor, False, Form(KEPT), 1),
     (sinh, False, Form(KEPT), 1),
+    (sinh_squared, False, USUAL, 2),
     (floor_of_scores, False, Form(BOUNDED), 1),
     (mean_centred, False, Form(OWN), 1),
     (softpick, True, Form(BOUNDED), 1),

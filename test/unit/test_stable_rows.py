@@ -44,6 +44,19 @@ def test_large_scores(name: str, dtype: torch.dtype) -> None:
         compare(row, inputs(dtype, size), PRESENT, run)
 
 
+@pytest.mark.parametrize("name", ["sinh_squared", "softpick", "over_largest_difference"])
+def test_small_scores(name: str) -> None:
+    """Multiplied out, (exp(s - m) - exp(-s - m))^2 has terms of size 1 of which nothing is left; and who attains a maximum of differences?"""
+    row = getattr(stable_rows, name)
+    run = attn_mlir.Attention(row=row)
+    present = torch.ones(16, 200, dtype=torch.bool)
+    for seed in range(3, 6):
+        generator = torch.Generator().manual_seed(seed)
+        q, k, v, do = (torch.randn(1, 1, length, 16, generator=generator) for length in (16, 200, 200, 16))
+        for size in (1e-3, 1e-1):
+            compare(row, [q * size, k, v, do], present, run)
+
+
 @pytest.mark.parametrize("name", ["softpick", "floor_of_scores", "mean_centred"])
 def test_blocks_far_apart(name: str) -> None:
     """A first block far below the next, and the reverse; equal scores; one far above the rest; one key; no key."""
