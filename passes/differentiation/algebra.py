@@ -11,6 +11,7 @@ from attn_mlir.passes.order import deepest_first
 _MAX_TERMS = 48
 _MAX_ROUNDS = 6
 _MAX_FACTORS = 64
+_MAX_MATCHED = 16
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ class Algebra:
                 return None
             quotients = [self._quotient(*pair) for pair in zip(above, below, strict=True)]
             if any(q != quotients[0] for q in quotients):
-                return None
+                return self._matched(above, below)
             quotients = quotients[:1]
         total: Sum = {}
         for quotient in quotients:
@@ -230,6 +231,19 @@ class Algebra:
                 return None
             total = plus(total, {quotient[0]: quotient[1]})
         return total
+
+    def _matched(self, above: list[tuple[Mono, float]], below: list[tuple[Mono, float]]) -> Sum | None:
+        """The ratio of two sums of as many terms in whatever order: that of the first term above to some term below."""
+        wanted = dict(above)
+        for term in below if len(below) <= _MAX_MATCHED else ():
+            quotient = self._quotient(above[0], term)
+            if quotient is None:
+                continue
+            mono, c = quotient
+            product = {mono_product(mono, m): c * d for m, d in below}
+            if product.keys() == wanted.keys() and all(abs(product[m] - d) <= self.tolerance * abs(d) for m, d in above):
+                return {mono: c}
+        return None
 
     def _opened(self, node: Node) -> Node:
         """`node` with choices between something and 0 that are made for a whole row written as factors 1 or 0."""
