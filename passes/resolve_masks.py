@@ -12,7 +12,7 @@ from attn_mlir.passes.intervals.box import Box
 from attn_mlir.passes.intervals.emit import Emitter, sizes_in
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.interval import Interval
-from attn_mlir.passes.intervals.nodes import Node
+from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
 from attn_mlir.passes.intervals.nonempty import rows_nonempty
 from attn_mlir.passes.intervals.read import Reader
 from attn_mlir.passes.intervals.saturate import saturated
@@ -21,6 +21,8 @@ from attn_mlir.passes.regions import block_of, find_all, piece
 
 _QUERIES, _KEYS = ("q_begin", "q_end"), ("kv_begin", "kv_end")
 _BLOCK = ("b", "h", *_QUERIES, *_KEYS)
+_LARGEST = 2**30
+"""Larger factors of positions could leave 64 bits: nothing is concluded from them."""
 _STALE = ("attn.bounds", "attn.query_bounds", "attn.block_mask")
 
 
@@ -77,7 +79,10 @@ class _Resolution:
         """Emits the pieces; whether every row provably has a key."""
         try:
             bounds, classes, nonempty = self._analyse()
-        except RecursionError:  # conditions nested hundreds deep: keep every key, ask the mask everywhere
+            given_up = _has_large_numbers([self._expression, *bounds, *(classes or ())])
+        except RecursionError:  # conditions nested hundreds deep
+            given_up = True
+        if given_up:  # keep every key, ask the mask everywhere
             self._expression = self._pool.node("unknown_bool", (), "too deep")
             bounds, classes, nonempty = self._analyse()
         name, block = ("query_bounds", _KEYS) if self._by_keys else ("bounds", _QUERIES)
@@ -131,3 +136,11 @@ class _Resolution:
                     return op.results[0]
         with ir.InsertionPoint(self._owner):
             return tensor.dim(source, arith.constant(ir.IndexType.get(), dimension))
+
+
+def _has_large_numbers(roots: list[Node]) -> bool:
+    def largest(node: Node) -> int:
+        constant, terms = terms_of(node)
+        return max(abs(constant), *(abs(k) for _, k in terms), 0)
+
+    return any(largest(node) > _LARGEST for node in postorder(roots) if node.op in ("const", "sum"))

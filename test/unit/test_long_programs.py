@@ -62,6 +62,20 @@ def test_reductions_that_build_on_each_other(tensors: list[torch.Tensor]) -> Non
     torch.testing.assert_close(attn_mlir.attention(q, k, v, row=row), dense(q, k, v, lambda s: s))
 
 
+def test_masks_whose_numbers_outgrow_64_bits(tensors: list[torch.Tensor]) -> None:
+    """Bounds of (...((j + i) // 3 + i) // 3 ...) have factors 3^45 where the mask itself stays small."""
+
+    def mask(b, h, i, j):
+        for _ in range(45):
+            j = (j + i) // 3
+        return 3 * j <= i
+
+    q, k, v = tensors
+    i = torch.arange(5)
+    wanted = torch.softmax((q @ k.mT / 2).masked_fill(~mask(0, 0, i[:, None], i), -torch.inf), -1) @ v
+    torch.testing.assert_close(attn_mlir.attention(q, k, v, mask_mod=mask), wanted)
+
+
 def test_text_of_a_nested_expression_is_short() -> None:
     g = Graph()
     x = g.score

@@ -46,7 +46,7 @@ def test_large_scores(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["sinh_squared", "softpick", "over_largest_difference"])
 def test_small_scores(name: str) -> None:
-    """Multiplied out, (exp(s - m) - exp(-s - m))^2 has terms of size 1 of which nothing is left; and who attains a maximum of differences?"""
+    """Multiplied out, (exp(s - m) - exp(-s - m))^2 has terms of size 1 of which nothing is left; such differences attain a maximum."""
     row = getattr(stable_rows, name)
     run = attn_mlir.Attention(row=row)
     present = torch.ones(16, 200, dtype=torch.bool)
