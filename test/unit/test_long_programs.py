@@ -6,6 +6,10 @@ import pytest
 import torch
 
 import attn_mlir
+from attn_mlir.backends.gpu.grid import depends_on_block
+from attn_mlir.backends.nvidia.hopper.intervals import Rows
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.expr import Graph, text
 from attn_mlir.passes.order import deepest_first
 
@@ -74,6 +78,19 @@ def test_masks_whose_numbers_outgrow_64_bits(tensors: list[torch.Tensor]) -> Non
     i = torch.arange(5)
     wanted = torch.softmax((q @ k.mT / 2).masked_fill(~mask(0, 0, i[:, None], i), -torch.inf), -1) @ v
     torch.testing.assert_close(attn_mlir.attention(q, k, v, mask_mod=mask), wanted)
+
+
+def test_bounds_that_share_values_are_walked_once() -> None:
+    """2000 sums, each of the one before and itself: 2^2000 ways to the argument."""
+    lines = "\n".join(f"%{n + 1} = arith.addi %{n}, %{n} : index" for n in range(2000))
+    with ir.Context() as context, ir.Location.unknown():
+        load_all(context)
+        module = ir.Module.parse(f"func.func @f(%a: index) {{ %0 = arith.addi %a, %a : index\n{lines}\nreturn }}")
+        *body, _ = list(module.body.operations)[0].regions[0].blocks[0].operations
+        last = list(body)[-1].operation.results[0]
+        argument = module.body.operations[0].regions[0].blocks[0].arguments[0]
+        assert not depends_on_block(last)
+        assert Rows(argument, argument, argument, 64).decides(last)
 
 
 def test_text_of_a_nested_expression_is_short() -> None:

@@ -17,8 +17,17 @@ def float_positions(block: ir.Block) -> list[ir.Value]:
 
 def is_read(value: ir.Value) -> bool:
     """Whether a value is made of elements of captured tensors."""
-    op = maker(value)
-    return op is not None and (op.name == "memref.load" or any(is_read(operand) for operand in op.operands))
+    pending, found = [value], set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        op = maker(value)
+        if value in found or op is None:
+            continue
+        if op.name == "memref.load":
+            return True
+        found.add(value)
+        pending += op.operands
+    return False
 
 
 def used(values: list[ir.Value], known: dict[ir.Value, int], block: ir.Block) -> list[ir.Operation]:

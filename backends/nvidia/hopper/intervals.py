@@ -23,14 +23,21 @@ class Rows:
 
     def decides(self, value: ir.Value) -> bool:
         """Whether a scalar depends on the program's rows through `begin` and `end` alone, and on nothing that is costly to compute."""
-        if value in (self.begin, self.end) or isinstance(value.owner, ir.Block):
-            return True
-        op = value.owner.operation
-        if op.name in ("memref.dim", "arith.constant"):
-            return True
-        if op.name == "tile.program_id":
-            return not depends_on_block(value)
-        return op.name.startswith("arith.") and all(self.decides(operand) for operand in op.operands)
+        seen, todo = set[ir.Value](), [value]
+        while todo:
+            of = todo.pop()
+            if of in seen or of in (self.begin, self.end) or isinstance(of.owner, ir.Block):
+                continue
+            seen.add(of)
+            op = of.owner.operation
+            if op.name == "tile.program_id":
+                if depends_on_block(of):
+                    return False
+            elif op.name.startswith("arith."):
+                todo += op.operands
+            elif op.name != "memref.dim":
+                return False
+        return True
 
 
 def rows_of(kernel: ir.Operation) -> Rows | None:
