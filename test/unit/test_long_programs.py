@@ -86,7 +86,7 @@ def test_bounds_that_share_values_are_walked_once() -> None:
     with ir.Context() as context, ir.Location.unknown():
         load_all(context)
         module = ir.Module.parse(f"func.func @f(%a: index) {{ %0 = arith.addi %a, %a : index\n{lines}\nreturn }}")
-        *body, _ = list(module.body.operations)[0].regions[0].blocks[0].operations
+        *body, _ = next(iter(module.body.operations)).regions[0].blocks[0].operations
         last = list(body)[-1].operation.results[0]
         argument = module.body.operations[0].regions[0].blocks[0].arguments[0]
         assert not depends_on_block(last)
