@@ -79,17 +79,20 @@ class _Resolution:
         """Emits the pieces; whether every row provably has a key."""
         try:
             bounds, classes, nonempty = self._analyse()
-            given_up = _has_large_numbers([self._expression, *bounds, *(classes or ())])
+            if _has_large_numbers([self._expression, *bounds, *(classes or ())]):
+                bounds, classes, nonempty = self._given_up()
         except RecursionError:  # conditions nested hundreds deep
-            given_up = True
-        if given_up:  # keep every key, ask the mask everywhere
-            self._expression = self._pool.node("unknown_bool", (), "too deep")
-            bounds, classes, nonempty = self._analyse()
+            bounds, classes, nonempty = self._given_up()
         name, block = ("query_bounds", _KEYS) if self._by_keys else ("bounds", _QUERIES)
         emitted = self._emit(name, ("b", "h", *block), saturated(bounds), self._mask)
         if classes is not None:
             self._emit("block_mask", _BLOCK, classes, emitted)
         return nonempty
+
+    def _given_up(self) -> tuple[list[Node], list[Node] | None, bool]:
+        """Keeps every key, and asks the mask everywhere."""
+        self._expression = self._pool.node("unknown_bool", (), "too deep")
+        return self._analyse()
 
     def _analyse(self) -> tuple[list[Node], list[Node] | None, bool]:
         """The bounds, (any, all) where they say more, and whether every row provably has a key."""
