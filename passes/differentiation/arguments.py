@@ -3,7 +3,7 @@
 from attn_mlir.mlir import ir
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.host import Primal
-from attn_mlir.passes.regions import block_of, find_all
+from attn_mlir.passes.regions import find_all
 
 
 def is_plain(primal: Primal) -> bool:
@@ -26,32 +26,6 @@ def read_of_input(primal: Primal) -> ir.Operation | None:
 def floating_arguments(primal: Primal) -> list[int]:
     """The positions of all floating tensors."""
     return [i for i, argument in enumerate(primal.entry.arguments) if _is_floating_tensor(argument.type)]
-
-
-def read_arguments(module: ir.Operation) -> set[int]:
-    """The positions of the attention's arguments whose elements something besides masks takes; of others only sizes matter.
-
-    Functions of scalars beside the attention end in the same arguments.
-    """
-    functions = find_all(module, "func.func")
-    inputs = min(len(list(block_of(function).arguments)) for function in functions)
-    found = set()
-    for function in functions:
-        arguments = list(block_of(function).arguments)
-        found |= {
-            i for i, argument in enumerate(arguments[len(arguments) - inputs :]) if any(_takes_elements(use) for use in argument.uses)
-        }
-    return found
-
-
-def _takes_elements(use: ir.OpOperand) -> bool:
-    owner = use.owner.operation
-    if owner.name == "tensor.dim":
-        return False
-    op: ir.Operation | None = owner
-    while op is not None and op.name != "attn.mask":
-        op = op.parent
-    return op is None
 
 
 def positions(primal: Primal, wrt: str) -> list[int]:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.mlir import ir
-from attn_mlir.passes.derivation.expr import FLOAT, Node, leaves
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node, leaves
 from attn_mlir.passes.differentiation.host import PAIR_NAMES, Expressions, Host
 from attn_mlir.passes.differentiation.model import Program, largest
 
@@ -56,11 +56,14 @@ def write_attention(
 
 
 def _scores(program: Program, roots: Sequence[Node], rows: Mapping[Node, ir.Value]) -> list[Node]:
-    """The largest expressions of a pair that need no value of the row: what `attn.score` yields."""
+    """The largest expressions of a pair that need no value of the row: what `attn.score` yields; conditions on the key among them.
+
+    A row piece knows no key index, so that conditions such as `kv_idx < 3` come with the scores, as 1 or 0.
+    """
     found = largest(
         roots,
         lambda n: n in rows or not program.is_pair(n) or n.op == "one",
-        lambda n: n.type == FLOAT and not any(leaf.op in ("red", "row") for leaf in leaves(n)),
+        lambda n: (n.type == FLOAT or n.op == "param") and not any(leaf.op in ("red", "row") for leaf in leaves(n)),
     )
     return found or [program.graph.leaf("s", 0)]
 
@@ -69,7 +72,9 @@ def _score_piece(host: Host, program: Program, scores: Sequence[Node], used: Seq
     def body(*arguments: ir.Value) -> list[ir.Value]:
         known = {program.graph.leaf("x", k): value for k, value in zip(used, arguments, strict=False)}
         expressions = Expressions(host, program, arguments[len(used) :], known)
-        return [expressions.emit(n) for n in scores]
+        g = program.graph
+        given = [g.node("arith.select", n, g.const(1.0), g.const(0.0)) if n.type == BOOL else n for n in scores]
+        return [expressions.emit(n) for n in given]
 
     products = [(f"x_{i}" if i else "x", host.score) for i in range(len(used))]
     build.piece("score", [*products, *[(name, ir.IndexType.get()) for name in PAIR_NAMES]], body)
@@ -85,7 +90,7 @@ def _row_piece(
     computed: Sequence[int],
 ) -> None:
     def body(*arguments: ir.Value) -> list[ir.Value]:
-        known = dict(zip(scores, arguments, strict=False))
+        known = {n: _condition(host, x) if n.type == BOOL else x for n, x in zip(scores, arguments, strict=False)}
         expressions = Expressions(host, program, arguments[len(scores) :], known, rows)
         for i in computed:
             reduction = program.reductions[i]
@@ -97,3 +102,8 @@ def _row_piece(
 
     names = [(f"s_{i}" if i else "s", host.score) for i in range(len(scores))]
     build.piece("row", [*names, *[(name, ir.IndexType.get()) for name in PAIR_NAMES[:3]]], body)
+
+
+def _condition(host: Host, score: ir.Value) -> ir.Value:
+    """Whether a score that is 1 or 0 is 1."""
+    return arith.cmpf(arith.CmpFPredicate.OGT, score, host.constant(0.5))

@@ -22,6 +22,8 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from gpu_cases import CASES, GPU, Sizes, causal, check, heads, inputs, learning, ours, qkv, results
 
 ROOT = Path(__file__).parent.parent.parent
+# Seen with 2.11 on an H200, also for a custom operator of three lines without this package.
+PACKAGES = pytest.mark.skipif(torch.__version__ < "2.13", reason="older PyTorch crashes when it loads a package with a custom operator")
 
 
 def microseconds(run: Callable[[], Any], repeats: int = 300) -> float:
@@ -57,7 +59,8 @@ class TestTorch:
             for x, y in zip(*(torch.autograd.grad(o.float().sum(), [*given, slopes]) for o in (got, want)), strict=True):
                 torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-3)
 
-    def test_export_and_package(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("packaged", [False, pytest.param(True, marks=PACKAGES)])
+    def test_export_and_package(self, packaged: bool, tmp_path: Path) -> None:
         class Model(torch.nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -73,6 +76,8 @@ class TestTorch:
                 for s in (200, 300):
                     given = tuple(qkv(s=s))
                     assert torch.equal(exported.module()(*given), model(*given))
+            if not packaged:
+                return
             path = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
             package = torch._inductor.aoti_load_package(path)
             for s in (200, 300):

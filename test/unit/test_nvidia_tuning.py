@@ -168,7 +168,7 @@ def test_an_empty_or_missing_file_is_no_mistake(tmp_path: Any) -> None:
 
 
 def test_a_folder_in_place_of_a_file(tmp_path: Any) -> None:
-    with pytest.warns(UserWarning, match="cannot be read"):
+    with pytest.warns(UserWarning, match="is no file"):
         TuneFile(tmp_path).add(KEY, {"block_q": 128})
 
 

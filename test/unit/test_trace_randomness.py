@@ -1,6 +1,7 @@
 """Random numbers and clocks in a traced function are errors that name the line; those drawn before the call are not."""
 
 import datetime
+import gc
 import os
 import random
 import secrets
@@ -165,3 +166,20 @@ def test_inside_compile(name: str) -> None:
     with pytest.raises(Exception, match="draws random numbers") as error:
         compiled()
     assert f"test_trace_randomness.py:{function.__code__.co_firstlineno}, in" in str(error.value)
+
+
+def test_packages_may_read_clocks_when_the_garbage_collector_calls_them() -> None:
+    """As Hypothesis does, in the midst of whatever function runs."""
+    scope: dict[str, Any] = {"time": time}
+    exec(compile("def timed(phase, info):\n    time.perf_counter()\n", "/site-packages/package/hooks.py", "exec"), scope)
+
+    def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        gc.collect()
+        return s + 1.0
+
+    gc.callbacks.append(scope["timed"])
+    try:
+        q = torch.randn(1, 1, 3, 4)
+        assert attn_mlir.attention(q, q, q, score_mod=mod).shape == q.shape
+    finally:
+        gc.callbacks.remove(scope["timed"])

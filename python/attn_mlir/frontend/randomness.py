@@ -162,17 +162,21 @@ def _profiled(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[A
 
 
 def _user_line(frame: FrameType) -> Position | None:
-    """The innermost line that is not of an installed package, or else not of Python itself; None while a module is imported."""
-    found: list[FrameType] = []
+    """The line that calls, leaving out those of Python itself; None where an installed package calls, or while a module is imported.
+
+    Packages read clocks for their own ends, and also when the garbage collector calls them in the midst of somebody else's function.
+    """
+    found: Position | None = None
     at: FrameType | None = frame
     while at is not None and at.f_code is not _profiled.__code__:
         if at.f_code.co_filename.startswith("<frozen importlib"):
             return None
-        if not _is_library(at):
-            found.append(at)
+        if found is None and not _is_library(at):
+            if "site-packages" in at.f_code.co_filename:
+                return None
+            found = at.f_code, at.f_lasti
         at = at.f_back
-    own = [at for at in found if "site-packages" not in at.f_code.co_filename] or found
-    return (own[0].f_code, own[0].f_lasti) if own else None
+    return found
 
 
 def _stateful(called: Any) -> str | None:

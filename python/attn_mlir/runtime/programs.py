@@ -20,7 +20,7 @@ from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.bounds import Extent
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK, ir
-from attn_mlir.passes.differentiation.arguments import read_arguments
+from attn_mlir.passes.read_arguments import read_arguments
 from attn_mlir.performance import tell
 from attn_mlir.runtime.capture_bounds import make_plan
 
