@@ -38,6 +38,8 @@ class Algebra:
     graph: Graph
     is_pair: Callable[[Node], bool]
     tolerance: float = 1e-13
+    in_any_order: bool = True
+    """Whether ratios of sums are found whose terms stand in another order; without, more sums over keys are swept."""
     _split: dict[Node, list[tuple[Node, Node]]] = field(default_factory=dict)
     _gathered: dict[Node, Node] = field(default_factory=dict)
     _open: dict[Node, Node] = field(default_factory=dict)
@@ -223,7 +225,7 @@ class Algebra:
                 return None
             quotients = [self._quotient(*pair) for pair in zip(above, below, strict=True)]
             if any(q != quotients[0] for q in quotients):
-                return self._matched(above, below)
+                return self._matched(above, below) if self.in_any_order else None
             quotients = quotients[:1]
         total: Sum = {}
         for quotient in quotients:

@@ -18,7 +18,8 @@ def attains(program: Program, kind: str, value: Node, r: Node) -> Node:
     What is computed of a score may be rounded differently where it is computed again: then nearly attaining is enough.
     """
     g = program.graph
-    margin = _margin(program, value)
+    # That of a score itself is one number for the row.
+    margin = _part(g, r, program.near) if value.op in ("s", "x") else _margin(program, value)
     if _is_zero(margin):
         return indicator(g, compare(g, _EQUAL, value, r))
     if kind == "max":

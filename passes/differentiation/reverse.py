@@ -56,7 +56,8 @@ class Reverse:
     def __post_init__(self) -> None:
         p = self.primal
         self.result = Program(p.graph, list(p.products), list(p.scores), list(p.reductions), p.params, p.tolerance, p.near)
-        self.algebra = Algebra(p.graph, self.result.is_pair, p.tolerance)
+        # A closed form in place of a sweep reads <do, o>, and with it what rounding weights to 16 bits did to o: too much at large scores.
+        self.algebra = Algebra(p.graph, self.result.is_pair, p.tolerance, in_any_order=not p.near)
         self._known: dict[Node, Node] = {}
         self._of_red: dict[int, Node] = {}
         self._of_pair: dict[Node, Node] = {}

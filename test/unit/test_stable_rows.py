@@ -103,6 +103,18 @@ def test_emulated_gpu(name: str) -> None:
     assert (o - wanted).abs().max() < 4e-3 * wanted.abs().max()
 
 
+def test_gradients_on_an_emulated_gpu() -> None:
+    """A maximum of computed values, on the way of GPUs: <do, o> would carry what rounding weights to f16 did to o."""
+    generator = torch.Generator().manual_seed(3)
+    q, k, v, do = (torch.randn(1, 2, length, 16, generator=generator).to(F16) for length in (9, 21, 21, 9))
+    q, present = q * 300, torch.ones(9, 21, dtype=torch.bool).tril(12)
+    run = attn_mlir.Attention(row=stable_rows.sinh, mask_mod=attn_mlir.masks.causal("bottom_right"), device="hip-emulated")
+    exact, single = (
+        with_gradients(of_row(stable_rows.sinh, present), [t.to(to) for t in (q, k, v)], do) for to in (torch.float64, torch.float32)
+    )
+    check_stable(with_gradients(run, [q, k, v], do), exact, single, [0.0] * 4, 1e-2)
+
+
 def test_large_tangents_on_an_emulated_gpu() -> None:
     """exp(s - max) times a tangent of 100 is in range of f16, also where the maximum that is kept is lower than the real one."""
     q, k, v, t = inputs(F16, 1.0)
