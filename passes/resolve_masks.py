@@ -79,7 +79,7 @@ class _Resolution:
         """Emits the pieces; whether every row provably has a key."""
         try:
             bounds, classes, nonempty = self._analyse()
-            if _has_large_numbers([self._expression, *bounds, *(classes or ())]):
+            if _has_large_factors([self._expression, *bounds, *(classes or ())]):
                 bounds, classes, nonempty = self._given_up()
         except RecursionError:  # conditions nested hundreds deep
             bounds, classes, nonempty = self._given_up()
@@ -141,9 +141,7 @@ class _Resolution:
             return tensor.dim(source, arith.constant(ir.IndexType.get(), dimension))
 
 
-def _has_large_numbers(roots: list[Node]) -> bool:
-    def largest(node: Node) -> int:
-        constant, terms = terms_of(node)
-        return max(abs(constant), *(abs(k) for _, k in terms), 0)
-
-    return any(largest(node) > _LARGEST for node in postorder(roots) if node.op in ("const", "sum"))
+def _has_large_factors(roots: list[Node]) -> bool:
+    """Constants may be large, as those that stand for no limit are: they are kept within 64 bits where they are emitted."""
+    sums = [node for node in postorder(roots) if node.op == "sum"]
+    return any(abs(k) > _LARGEST for node in sums for _, k in terms_of(node)[1])
