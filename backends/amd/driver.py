@@ -12,15 +12,12 @@ from attn_mlir.backends.amd.program import AmdProgram
 from attn_mlir.backends.amd.target import MI250, TARGETS
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
-from attn_mlir.backends.gpu.limits import check_types
-from attn_mlir.backends.gpu.units import Unit, outlined, pack, read_unit, unpack
-from attn_mlir.backends.host import Host, read_host
+from attn_mlir.backends.gpu.scheduled import scheduled
+from attn_mlir.backends.gpu.units import Unit, pack, read_unit, unpack
+from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.registry import registry
 
 _SUFFIX = "zip"
 _PROGRAMS: dict[Any, AmdProgram] = {}
@@ -78,12 +75,6 @@ def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
     with reported(), ir.Context() as context:
-        load_all(context)
-        module = ir.Module.parse(source)
-        check_types(module, "AMD")
-        Pipeline.parse(prepare, registry()).run(module)
-        host = read_host(function_named(module, name))
-        outlined(module, host, choices)
-        Pipeline.parse(pipeline.KERNEL, registry()).run(module)
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, "AMD")
         called = {step.kernel: step for step in host.steps if step.kernel}
         return host, {name: read_unit(function_named(module, name), len(step.results), codegen.emit) for name, step in called.items()}

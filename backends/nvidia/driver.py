@@ -8,20 +8,18 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
-from attn_mlir.backends.gpu.limits import check_types
-from attn_mlir.backends.gpu.units import Unit, outlined, read_unit, slow_kernels
-from attn_mlir.backends.host import Host, read_host
+from attn_mlir.backends.gpu.scheduled import scheduled
+from attn_mlir.backends.gpu.units import Unit, read_unit, slow_kernels
+from attn_mlir.backends.host import Host
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.units import round_results, unpack
 from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
-from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
-from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.registry import registry
 
+_MAKER = "NVIDIA"
 _PROGRAMS: dict[Any, NvidiaProgram] = {}
 _KERNELS: dict[NvidiaProgram, "NvidiaKernel"] = {}
 
@@ -78,22 +76,11 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
 
 def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
     with reported(), ir.Context() as context:
-        module, host = _scheduled(context, source, name, prepare, choices)
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, _MAKER)
         round_results(module, host)
         called = [step for step in host.steps if step.kernel]
         tilelang.emit_ahead([function_named(module, step.kernel) for step in called])
         return host, {step.kernel: read_unit(function_named(module, step.kernel), len(step.results), codegen.emit) for step in called}
-
-
-def _scheduled(context: ir.Context, source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[ir.Module, Host]:
-    load_all(context)
-    module = ir.Module.parse(source)
-    check_types(module, "NVIDIA")
-    Pipeline.parse(prepare, registry()).run(module)
-    host = read_host(function_named(module, name))
-    outlined(module, host, choices)
-    Pipeline.parse(pipeline.KERNEL, registry()).run(module)
-    return module, host
 
 
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
@@ -101,7 +88,7 @@ def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = F
     choices: attributes.Fields = {"arch": current_target().arch, **({"deterministic": 1} if deterministic else {})}
     prepared = prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment)
     with reported(), ir.Context() as context:
-        module, host = _scheduled(context, source, *prepared, choices)
+        module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER)
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)
 
 
