@@ -76,7 +76,7 @@ def execute(
         if any(forward_ad.unpack_dual(value).tangent is not None for value in values if _is_float(value)):
             return _with_tangents(entry, problem, values, layout, device, deterministic)
     transformed = maybe_current_level() is not None
-    wrt = "+".join(program.argument(i) for i in needing_gradient(values) if program.takes_derivative(i))
+    wrt = _names(program, needing_gradient(values))
     if wrt or transformed:
         tensors, floats, ints = _split(program, captures, device)
         if transformed:
@@ -150,11 +150,16 @@ def differentiable(
     if not needing or not eager().applies(values):
         return None
     program = _program_for(entry, problem, device, deterministic)
-    wrt = "+".join([program.argument(i) for i in needing if program.takes_derivative(i)])
+    wrt = _names(program, needing)
     if not wrt:
         return None
     numbers = _split(program, values[3:], device)
     return eager().forward(*values[:3], *numbers, program.name, wrt, layout, given=True)[: 1 + len(program.outputs)]
+
+
+def _names(program: programs.Program, positions: Sequence[int]) -> str:
+    """`wrt` of a derivative by the arguments at these positions, but for those of which only sizes matter."""
+    return "+".join([program.argument(i) for i in positions if program.takes_derivative(i)])
 
 
 def _split(program: programs.Program, captures: Sequence[Any], device: str) -> tuple[list[torch.Tensor], list[float], list[int]]:
@@ -219,7 +224,7 @@ def _with_tangents(
     """The results as dual tensors; arguments without a tangent are constants."""
     program = _program_for(entry, problem, device, deterministic)
     primals, changes = zip(*(forward_ad.unpack_dual(value) if _is_float(value) else (value, None) for value in values), strict=True)
-    wrt = "+".join(program.argument(i) for i in needing_gradient(values) if program.takes_derivative(i))
+    wrt = _names(program, needing_gradient(values))
     if wrt or needing_gradient(changes):  # one function has both derivatives, so that each may have the other
         tensors, floats, ints = _split(program, values[3:], device)
         call = transforms().Call(program.name, wrt, layout, tuple(floats), tuple(ints), len(tensors))
