@@ -9,6 +9,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 GROUP = "attn_mlir.backends"
+_NONE = ("tuning",)
+"""Packages here that are no backends: what several share."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,8 @@ class Backend:
     `translations` the formats of `attn-translate`, to "module:attribute" inside the package; a translation takes an
     `ir.Module` and returns text or bytes. `pipelines` are named textual pipelines. `schedule` (a function that
     annotates one kernel), `compile` (from IR text to a `driver.Kernel`), `derive` (from IR text, the derivative's name and
-    its arguments to a `driver.Program`), `tune` (see `driver.tuner_for`) and `slow` (see `driver.slow_kernels`) are references of the
-    same form.
+    its arguments to a `driver.Program`), `tune` (a `tuning.program.Tuner`), `slow` (see `driver.slow_kernels`) and `describe` (from the
+    fields of an `Arch` to the facts of a target) are references of the same form.
 
     `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile` and
     `derive` of a backend that has any also take `device`, one of `device_types`.
@@ -37,6 +39,7 @@ class Backend:
     derive: str | None = None
     tune: str | None = None
     slow: str | None = None
+    describe: str | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, reference: str) -> Any:
@@ -56,15 +59,15 @@ class Backend:
         function = self.load(reference)
         return partial(function, device=device) if self.tensors else function
 
-    def tuner(self) -> Callable[..., Any] | None:
-        """The function that chooses kernels by measuring, or None when the backend has none."""
+    def tuner(self) -> Any:
+        """The `tuning.program.Tuner` that ranks and measures schedules, or None when the backend has none."""
         return None if self.tune is None else self.load(self.tune)
 
 
 @cache
 def load_backends() -> dict[str, Backend]:
     """All backends: those in this package, and those that other distributions register as entry points."""
-    modules = {info.name: f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__) if info.ispkg}
+    modules = {info.name: f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__) if info.ispkg and info.name not in _NONE}
     modules.update({point.name: point.value for point in entry_points(group=GROUP) if point.name not in modules})
     backends = {}
     for path in modules.values():

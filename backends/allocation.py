@@ -40,9 +40,24 @@ empty_strided = poisoned(torch.empty_strided)
 """`torch.empty_strided`."""
 
 
-def empty_heads(shape: Sequence[int], dtype: torch.dtype, transposed: bool, device: str | torch.device) -> torch.Tensor:
-    """A new tensor; `transposed`: one of [B, H, S, D] whose memory is [B, S, H, D]."""
-    if not transposed:
+def empty_heads(shape: Sequence[int], dtype: torch.dtype, order: str, device: str | torch.device) -> torch.Tensor:
+    """A new tensor [B, H, S, D] whose memory has the `order` of these letters, such as "bshd"; any shape for "bhsd"."""
+    if order == "bhsd":
         return empty(shape, dtype=dtype, device=device)
-    _, heads, length, columns = shape
-    return empty_strided(shape, (heads * length * columns, columns, heads * columns, 1), dtype=dtype, device=device)
+    return empty_strided(tuple(shape), strides_of(shape, order), dtype=dtype, device=device)
+
+
+def strides_of(shape: Sequence[int], order: str) -> tuple[int, ...]:
+    """The strides of a dense tensor [B, H, S, D] whose memory has an order."""
+    batch, heads, length, columns = shape
+    if order == "bshd":
+        return heads * length * columns, columns, heads * columns, 1
+    if order == "sbhd":
+        return heads * columns, columns, batch * heads * columns, 1
+    return heads * length * columns, length * columns, columns, 1
+
+
+def in_order(tensor: torch.Tensor, order: str, first: int = 0) -> torch.Tensor:
+    """The view [B, H, S, D] of a tensor whose dimensions, from the `first`, have an order."""
+    places = [first + order.index(letter) for letter in "bhsd"]
+    return tensor.permute(*range(first), *places)

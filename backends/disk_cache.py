@@ -32,10 +32,18 @@ def directory() -> Path | None:
         return None
     try:
         if chosen.lower() not in _ON:
-            return Path(chosen).expanduser()
+            return _expanded(chosen)
         given = os.environ.get("XDG_CACHE_HOME", "")
         return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "attn-mlir"
     except RuntimeError:  # a user without a home
+        return None
+
+
+def _expanded(chosen: str) -> Path | None:
+    try:
+        return Path(chosen).expanduser()
+    except RuntimeError as error:  # the home of a user that there isn't
+        own_files.unusable(chosen, error)
         return None
 
 
@@ -103,7 +111,7 @@ def load(key: str, suffix: str) -> tuple[bytes, dict[str, Any]] | None:
 
 
 def save(key: str, suffix: str, code: bytes, fields: dict[str, Any]) -> None:
-    """Writes an entry; a directory that cannot be written, or that is not this user's alone, is ignored."""
+    """Writes an entry; a directory that cannot be written, or that is not this user's alone, is left, with one warning."""
     folder = directory()
     if folder is None:
         return

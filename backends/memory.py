@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attn_mlir.backends.allocation import empty_heads
+from attn_mlir.backends.allocation import empty_heads, in_order
 
 Device = str | torch.device
 
@@ -49,26 +49,26 @@ def allocate(
     shape: torch.Size,
     dtype: torch.dtype,
     device: Device,
-    transposed: bool,
+    order: str,
     slots: tuple[int, int, int],
     programs: tuple[int, int, int],
 ) -> Memory:
-    """The memory of an output; `kind` as in `host.Kernel`, `transposed` puts heads inside positions.
+    """The memory of an output; `kind` as in `host.Kernel`, `order` is that of its memory.
 
     `slots`: how many there are along chunks, batch and heads, where `programs` are how many the kernel sees; one slot for all is seen with
     stride 0. Results are no views, so that they may be changed in place.
     """
     match kind:
         case "store":
-            made = empty_heads(shape, dtype, transposed, device)
+            made = empty_heads(shape, dtype, order, device)
             return Memory(made, made)
         case "accumulate" if slots[0] == 1:
-            made = empty_heads(shape, dtype, transposed, device).zero_()
+            made = empty_heads(shape, dtype, order, device).zero_()
             return Memory(made, made.expand(programs[0], *shape))
         case "accumulate":
-            sizes = (shape[0], shape[2], shape[1], shape[3]) if transposed else shape
+            sizes = shape if order == "bhsd" else [shape["bhsd".index(letter)] for letter in order]
             made = torch.zeros((slots[0], *sizes), dtype=dtype, device=device)
-            made = made.transpose(2, 3) if transposed else made
+            made = made if order == "bhsd" else in_order(made, order, 1)
             return Memory(made, made, True)
     if slots == (1, 1, 1):
         made = torch.zeros(shape, dtype=dtype, device=device)

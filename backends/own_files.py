@@ -4,6 +4,7 @@ Everything is looked at through descriptors: what is checked is what is read, wh
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -15,6 +16,8 @@ from attn_mlir.callers import warn
 
 _PARTIAL, _STALE = ".partial", 3600.0
 """How names of files end that are being written; seconds after which whoever wrote one must have died."""
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Of writing: that a disk is full may change, this stays."""
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _WARNED: set[Path] = set()
 _SWEPT: set[Path] = set()
@@ -22,7 +25,7 @@ _SWEPT: set[Path] = set()
 
 @contextlib.contextmanager
 def opened(folder: Path, create: bool = False) -> Iterator[int | None]:
-    """A descriptor of the folder; None where there is none, or others could have written there, which a warning tells once."""
+    """A descriptor of the folder; None where there is none, or it can't be used, which a warning tells once with the reason."""
     handle = _open_folder(folder, create)
     try:
         yield handle
@@ -32,12 +35,14 @@ def opened(folder: Path, create: bool = False) -> Iterator[int | None]:
 
 
 def _open_folder(folder: Path, create: bool) -> int | None:
-    if create and not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
     try:
+        if create and not os.path.isdir(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if create or not isinstance(error, FileNotFoundError):  # one that is not there yet is made when there is something to write
+            unusable(str(folder), error)
         return None
     why = _not_own(os.fstat(handle))
     if not why:
@@ -70,7 +75,12 @@ def write(handle: int, folder: Path, name: str, data: bytes) -> None:
     """Writes a file of an open folder, which other processes see whole or not at all. Raises OSError, and then leaves nothing."""
     _sweep(handle, folder)
     partial = f".{name}.{secrets.token_hex(4)}{_PARTIAL}"
-    file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=handle)
+    try:
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=handle)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            unusable(str(folder), error)
+        raise
     try:
         with open(file, "wb") as opened_file:
             opened_file.write(data)
@@ -88,6 +98,12 @@ def _not_own(facts: os.stat_result) -> str:
     if facts.st_mode & _OTHERS:
         return f"others may write it (mode {stat.S_IMODE(facts.st_mode):04o})"
     return ""
+
+
+def unusable(folder: str, error: Exception) -> None:
+    """Warns once that nothing is kept in this folder, and why."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    _warn(Path(folder), f"the kernel cache {folder} can't be used ({why}), so every process compiles its kernels again: make it writable")
 
 
 def _warn(folder: Path, text: str) -> None:

@@ -4,13 +4,14 @@ A program is a host function (see `backends.host`) whose kernels run one after a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.host import Argument, Host, Kernel, Result, Step
 from attn_mlir.backends.roles import has_positions, is_linear, is_same, shape_of
 from attn_mlir.backends.segments import SHORTEST, Machine, choose_segment
@@ -57,6 +58,7 @@ class HostProgram(ABC):
         self._last_use = _last_uses(host)
         self._used = frozenset(host.returns).union(*(step.operands for step in host.steps))
         self._plans: dict[Any, Plan] = {}
+        self._copies = Copies()
 
     @abstractmethod
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
@@ -92,6 +94,8 @@ class HostProgram(ABC):
             self.readable(value, bool(type_.shape) and type_.shape[-1] != -1) if type_.shape is not None and i in self._used else value
             for i, (value, type_) in enumerate(zip(inputs, self.host.arguments, strict=True))
         ]
+        if len(inputs) > 2 and not (values[0] is inputs[0] and values[1] is inputs[1] and values[2] is inputs[2]):
+            self._copies.compare(inputs, values)
         for step, made, last_uses in zip(self.host.steps, plan.steps, self._last_use, strict=True):
             operands = [values[i] for i in step.operands]
             if plan.empty:
@@ -106,6 +110,17 @@ class HostProgram(ABC):
             for last in last_uses:
                 values[last] = None
         return [values[i] for i in self.host.returns]
+
+    @property
+    def copies(self) -> dict[str, str]:
+        """Why some of q, k and v were copied, by their names."""
+        return self._copies.notes
+
+    def tell_copied(self, step: Step, operands: Sequence[Any], copied: Iterable[int]) -> None:
+        """Tells of the operands that a step's kernel could not read where they are, given by their numbers."""
+        for number in copied:
+            if number < len(operands) and step.operands[number] < 3:
+                self._copies.tell(step.operands[number], operands[number])
 
     def plan(self, inputs: Sequence[Any]) -> Plan:
         """The plan of a run on these inputs. Raises ArgumentError for other inputs than the program takes."""

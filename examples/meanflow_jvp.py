@@ -2,7 +2,7 @@
 
 MeanFlow (arXiv 2505.13447) regresses u(z, r, t) on v - (t - r) (v . du/dz + du/dt). The bracket is one forward-mode derivative of
 the network; fused attention kernels have none, so it is usually computed with attention written out, S x S. Here it is one
-sweep over the keys.
+pass over keys.
 """
 
 import math

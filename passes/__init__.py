@@ -18,6 +18,8 @@ _PASSES = {
     "attn-chunk-rewrite": "chunk_rewrite:ChunkRewrite",
     "attn-guard-empty-rows": "guard_empty_rows:GuardEmptyRows",
     "attn-tile": "tile:Tile",
+    "attn-choose-kept": "choose_kept:ChooseKept",
+    "attn-expand-dropout": "expand_dropout:ExpandDropout",
     "tile-schedule": "tile_schedule:TileSchedule",
 }
 

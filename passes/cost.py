@@ -14,10 +14,10 @@ def bytes_of(tensor: ir.Type) -> int:
 
 
 def work(products: Sequence[int], sums: Sequence[int], sweeps: int = 1) -> str:
-    """Products (in every sweep) and sums (in the last) of head dimensions, as flops."""
+    """Products (in every pass) and sums (in the last) of head dimensions, as flops."""
     flops = 2 * (sweeps * sum(products) + sum(sums))
     counted = f"{len(products)} {'product' if len(products) == 1 else 'products'}, {len(sums)} {'sum' if len(sums) == 1 else 'sums'}"
-    return f"{flops} flops of matrix work for each present pair ({counted}, {sweeps} {'sweep' if sweeps == 1 else 'sweeps'})"
+    return f"{flops} flops of matrix work for each present pair ({counted}, {sweeps} {'pass' if sweeps == 1 else 'passes'})"
 
 
 def traffic(query: int, key: int, rows: int) -> str:

@@ -10,7 +10,7 @@ from attn_mlir.passes.dense.fold import fold
 from attn_mlir.passes.dense.linear import Linearity
 from attn_mlir.passes.derivation import DerivationError
 from attn_mlir.passes.derivation.row import location_name
-from attn_mlir.passes.regions import block_of, clone_op, find_all, inline, piece, pieces
+from attn_mlir.passes.regions import block_of, clone_op, find_all, inline, piece, pieces, scores_in
 
 _ONLINE = ("attn.init", "attn.step", "attn.merge", "attn.finalize")
 
@@ -102,17 +102,20 @@ def _name(state: ir.Value, name: str | None) -> None:
 def _row(online: ir.Operation) -> ir.Operation:
     init, finalize = (pieces(online, name)[0] for name in ("attn.init", "attn.finalize"))
     steps = pieces(online, "attn.step")
-    score = block_of(steps[0]).arguments[0].type
+    scores = list(block_of(steps[0]).arguments)[: scores_in(block_of(steps[0]))]
     count = ir.IntegerAttr(online.attributes["accumulators"]).value
 
-    def body(s: ir.Value, *indices: ir.Value) -> list[ir.Value]:
+    def body(*arguments: ir.Value) -> list[ir.Value]:
+        s, indices = arguments[: len(scores)], arguments[len(scores) :]
         states = inline(block_of(init), indices)
         width, weights = len(states), []
         for step in steps:
-            results = inline(block_of(step), [s, *indices, *states])
+            results = inline(block_of(step), [*s, *indices, *states])
             states, weights = results[:width], results[width : width + count]
         for argument, state in zip(list(block_of(finalize).arguments)[count + 3 :], states, strict=True):
             _name(state, location_name(argument.location))
         return inline(block_of(finalize), [*weights, *indices, *states])
 
-    return build.piece("row", [("s", score), *((name, ir.IndexType.get()) for name in ("b", "h", "q_idx"))], body)
+    named = [(location_name(score.location) if k else "s", score.type) for k, score in enumerate(scores)]
+    indices = [(name, ir.IndexType.get()) for name in ("b", "h", "q_idx")]
+    return build.piece("row", [*((name or "s", type_) for name, type_ in named), *indices], body)

@@ -108,7 +108,7 @@ def _decisions(derivation: Derivation, row: Row, sources: Sequence[str]) -> Iter
         name = row.reductions[index].name if index > OUTPUT else _sum_name(row, OUTPUT - index, sources)
         yield f"  {name}: {decision.method}, {decision.detail}"
     states = ", ".join(derivation.program.names) or "none"
-    yield f"  sweeps over the keys: {plan.sweeps}; state per row: {states}; accumulators: {len(plan.accumulators)}"
+    yield f"  passes over keys: {plan.sweeps}; state per row: {states}; accumulators: {len(plan.accumulators)}"
     if derivation.choice:
         yield f"  range: {derivation.choice}"
 
@@ -127,7 +127,7 @@ def _online(op: ir.Operation) -> Iterator[str]:
         return
     states = ", ".join(view.states) or "none"
     accumulators = ir.IntegerAttr(op.attributes["accumulators"]).value
-    yield f"sweeps over the keys: {len(view.steps)}; state per row: {states}; accumulators: {accumulators}"
+    yield f"passes over keys: {len(view.steps)}; state per row: {states}; accumulators: {accumulators}"
     yield from _program(view)
 
 
@@ -211,7 +211,7 @@ def _assignments(states: Sequence[Node], targets: Sequence[str], names: dict[Nod
 
 
 def _accumulations(weights: Sequence[Node], scales: Sequence[Node], sources: Sequence[str], names: Mapping[Node, str]) -> Iterator[str]:
-    # Only the last sweep accumulates.
+    # Only the last pass accumulates.
     for i, (weight, scale, source) in enumerate(zip(weights, scales, sources, strict=False)):
         acc = _acc(i, len(weights))
         yield f"  {acc}' = {_scaled(acc, scale, names)} + sum {_factor(text(weight, names))} {source}"

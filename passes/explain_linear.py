@@ -65,7 +65,7 @@ def explain_recurrence(op: ir.Operation) -> Iterator[str]:
 def _backward(forward: bool, channels: str, scaled: bool) -> Iterator[str]:
     other = "earlier" if forward else "later"
     yield "backward"
-    yield f"  dq: the same sweep with do, v, k in place of q, k, v; towards {other} positions dk: with v, do, q; dv: with k, q, do"
+    yield f"  dq: the same chunk scan with do, v, k in place of q, k, v; towards {other} positions dk: with v, do, q; dv: with k, q, do"
     if scaled:
         yield "  the scale of q is a factor of all three: of the pairs, and of what enters the state or, for dq, leaves it"
     change = "q_r . dq_r - k_r . dk_r" if forward else "k_r . dk_r - q_r . dq_r"

@@ -12,9 +12,9 @@ from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
 @dataclass(frozen=True)
 class OnlineRewrite(Pass):
-    """Replaces each `attn.attention` by the `attn.online` derived from its row, with the fewest sweeps over the keys.
+    """Replaces each `attn.attention` by the `attn.online` derived from its row, with the fewest passes over keys.
 
-    More than `max-accumulators` accumulators for one weight count as dearer than one more sweep; for 16-bit inputs, more
+    More than `max-accumulators` accumulators for one weight count as dearer than one more pass; for 16-bit inputs, more
     than one, because weights are rounded to that type, and what several accumulators leave when they cancel would be
     rounding. Accumulators that an earlier weight needs, too, do not count: a tangent shares those of its function.
     """

@@ -1,6 +1,7 @@
 """Pipelines in text form, of project and upstream passes alike: `attn-simplify,func.func(cse),attn-tile{block-q=32}`."""
 
 import re
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir, passmanager
 from attn_mlir.passes import load_pass, pass_names
 from attn_mlir.passes.base import Pass, add_to
+from attn_mlir.passes.length import length_of
 from attn_mlir.passes.options import PipelineError, parse_options, spec, split, suggest
 from attn_mlir.passes.regions import walk
 
@@ -177,13 +179,21 @@ def _run(step: Step, module: ir.Operation) -> None:
         location = _location_of_failure(error.__traceback__, module)
         if isinstance(error, AttnError):
             raise DiagnosticError([at(location, "error", f"{step.name}: {error}")]) from error
+        if isinstance(error, RecursionError):
+            raise DiagnosticError([at(location, "error", f"{step.name}: {_too_long(module)}")]) from error
         raise DiagnosticError([_internal_error(step, error, location)]) from error
 
 
+def _too_long(module: ir.Operation) -> str:
+    ops, chain = length_of(module)
+    return (
+        f"the program is too long: it has {ops:,} ops, {chain:,} of them in one chain, which this pass follows within Python's limit of "
+        f"{sys.getrecursionlimit():,} nested calls. Split it, make tables of parts that do not depend on the score before the call, or "
+        "raise sys.setrecursionlimit"
+    )
+
+
 def _internal_error(step: Step, error: Exception, location: ir.Location | None) -> Diagnostic:
-    if isinstance(error, RecursionError):
-        advice = "split it, or make tables of parts that do not depend on the score before the call"
-        return at(location, "error", f"{step.name}: the program is too long a chain of ops here (some hundreds are fine): {advice}")
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno} in {frame.name}"
     return at(location, "error", f"internal error in {step.name}: {type(error).__name__}: {error} ({where})")

@@ -32,6 +32,11 @@ def block_of(piece_: ir.Operation) -> ir.Block:
     return piece_.regions[0].blocks[0]
 
 
+def returned_by(function: ir.Operation) -> list[ir.Value]:
+    """What a function of one block returns."""
+    return list(list(function.regions[0].blocks[0].operations)[-1].operation.operands)
+
+
 def alike(a: ir.Block, b: ir.Block) -> bool:
     """Whether two blocks of ops without regions compute the same from their arguments and from values outside."""
     known = dict(zip(a.arguments, b.arguments, strict=False))

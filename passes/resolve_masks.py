@@ -15,7 +15,6 @@ from attn_mlir.passes.intervals.interval import Interval
 from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
 from attn_mlir.passes.intervals.nonempty import rows_nonempty
 from attn_mlir.passes.intervals.read import Reader
-from attn_mlir.passes.intervals.saturate import saturated
 from attn_mlir.passes.intervals.substitute import assume_positive_divisors
 from attn_mlir.passes.regions import block_of, find_all, piece
 
@@ -84,7 +83,7 @@ class _Resolution:
         except RecursionError:  # conditions nested hundreds deep
             bounds, classes, nonempty = self._given_up()
         name, block = ("query_bounds", _KEYS) if self._by_keys else ("bounds", _QUERIES)
-        emitted = self._emit(name, ("b", "h", *block), saturated(bounds), self._mask)
+        emitted = self._emit(name, ("b", "h", *block), bounds, self._mask)
         if classes is not None:
             self._emit("block_mask", _BLOCK, classes, emitted)
         return nonempty

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.linear_roles import follower_of, gradient_of, leader_of, sweep_of
-from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.regions import find_all, returned_by
 from attn_mlir.passes.tiling.chunk_block import Choices
 from attn_mlir.passes.tiling.chunk_channels import AT_ONCE, fits_at_once
 from attn_mlir.passes.tiling.chunks import build_chunks
@@ -122,7 +122,7 @@ class Tile(Pass):
         block_q, block_kv = self._blocks(function)
         if op.name == "attn.online":
             return KernelBuilder(function, op, block_q, block_kv, self.whole).build()
-        makers = [value.owner.operation for value in _returned(function)]
+        makers = [value.owner.operation for value in returned_by(function)]
         match op.name:
             case "attn.pairs":
                 build_pairs(function, op, makers, block_q, block_kv, self.whole)
@@ -155,7 +155,7 @@ class Tile(Pass):
         parts = [follower_of(op), gradient_of(op)] if op.name == "attn.chunk" else []
         consumers = [] if op.name in _SINGLE else [use.owner.operation for use in op.results[0].uses]
         makers = consumers or [op, *(part for part in parts if part is not None)]
-        for value in _returned(function):
+        for value in returned_by(function):
             if isinstance(value.owner, ir.Block) or value.owner.operation not in makers:
                 op.location.emit_error(f"{self.name}: the function of '{op.name}' returns something else, too; run attn-outline first")
                 return False
@@ -171,7 +171,3 @@ def _kernel_before(function: ir.Operation) -> ir.Operation:
     """The kernel that was inserted before the function."""
     operations = [view.operation for view in function.block.operations]
     return operations[operations.index(function) - 1]
-
-
-def _returned(function: ir.Operation) -> list[ir.Value]:
-    return list(list(function.regions[0].blocks[0].operations)[-1].operation.operands)

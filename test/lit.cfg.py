@@ -39,8 +39,10 @@ config.substitutions += [
     ("%PYTHON", python),
     ("%inputs", os.path.join(here, "Inputs")),
     (r"(?<![\w/.-])attn-opt(?![\w.-])", tool("attn_opt")),
+    (r"(?<![\w/.-])attn-fmha(?![\w.-])", tool("attn_fmha")),
     (r"(?<![\w/.-])attn-run(?![\w.-])", tool("attn_run")),
     (r"(?<![\w/.-])attn-translate(?![\w.-])", tool("attn_translate")),
+    (r"(?<![\w/.-])attn-tune(?![\w.-])", tool("attn_tune")),
     (r"\bFileCheck\b", filecheck),
 ]
 config.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.join(repository, "python"), os.environ.get("PYTHONPATH")]))

@@ -10,6 +10,7 @@ BACKEND = Backend(
     tensors={"hip": "cuda", "hip-emulated": "cpu", "hip-interpreted": "cpu"},
     passes={
         "amd-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "amd-keep-loops": "passes.keep_loops:KeepLoops",
         "amd-row-values": "passes.row_values:RowValues",
         "amd-split-sums": "passes.split_sums:SplitSums",
     },
@@ -22,4 +23,6 @@ BACKEND = Backend(
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",
+    describe="target:described",
+    tune="tuning.program:TUNER",
 )

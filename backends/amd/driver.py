@@ -64,7 +64,7 @@ def arch_for(device: str) -> str:
 
 
 def _units(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, Unit]]:
-    key = disk_cache.key_of(source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "amd"))
+    key = disk_cache.key_of(source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "amd", "tuning"))
     found = disk_cache.find(key, _SUFFIX, unpack)
     if found is not None:
         return found

@@ -1,6 +1,6 @@
 """Kernels on torch tensors: on an AMD GPU, or on the CPU, which emulates their source or interprets their machine code."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +16,8 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _OFFSET_LIMIT = 1 << 31
 _BLOCK_ROWS = 128
+ROW_BYTES = _OFFSET_LIMIT // _BLOCK_ROWS
+"""What rows are less than apart in memory, so that offsets inside of a block fit into 32 bits."""
 _LAUNCHES = 256
 EMULATED, INTERPRETED = "hip-emulated", "hip-interpreted"
 ON_CPU = (EMULATED, INTERPRETED)
@@ -24,8 +26,8 @@ ON_CPU = (EMULATED, INTERPRETED)
 class Launcher(Protocol):
     """A kernel, ready to run."""
 
-    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
-        """Runs on the arguments of the tile function, of which those with numbers in `outputs` are written."""
+    def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
+        """Runs on the arguments of the tile function, of which those with numbers in `outputs` are written. Returns what it copied."""
         ...
 
 
@@ -43,22 +45,23 @@ class HipLauncher:
             self._function = hip.Function(binary.code, unit.code.entry)
         self._packed: dict[tuple[Any, ...], tuple[tuple[int, int, int], Packed]] = {}
 
-    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
+    def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
         key = tuple([(x.data_ptr(), x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in arguments])
-        found = self._packed.get(key)
+        found, copied = self._packed.get(key), ()
         if found is None:
-            own = self._readable(arguments)  # copies live until the kernel is launched: torch gives their memory to later work only
+            own, copied = self._readable(arguments)  # copies live until the kernel is launched: torch gives their memory to later work only
             grid, blocks = launch_grid(self._unit.code, self._unit.kernel, own)
             found = grid, Packed(values_of(self._unit.code, own, blocks))
-            if all(mine is given for mine, given in zip(own, arguments, strict=True)):
+            if not copied:
                 if len(self._packed) >= _LAUNCHES:
                     self._packed.clear()
                 self._packed[key] = found
         grid, packed = found
         with hip.on_device(self._index):
             self._function.launch(grid, self._unit.code.threads, hip.current_stream(self._index), packed.address)
+        return copied
 
-    def _readable(self, arguments: Sequence[Any]) -> list[Any]:
+    def _readable(self, arguments: Sequence[Any]) -> tuple[list[Any], Collection[int]]:
         for number, argument in enumerate(arguments):
             if isinstance(argument, torch.Tensor) and hip.index_of(argument) != self._index:
                 raise ArgumentError(f"argument {number} of this kernel is on {argument.device}, but the others are on cuda:{self._index}")
@@ -72,10 +75,11 @@ class EmulatedLauncher:
         self._unit = unit
         self._kernel = EmulatedKernel(unit.code)
 
-    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
-        arguments = readable(self._unit, arguments)
+    def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
+        arguments, copied = readable(self._unit, arguments)
         grid, blocks = launch_grid(self._unit.code, self._unit.kernel, arguments)
         self._kernel.run(arguments, outputs, grid, blocks)
+        return copied
 
 
 class InterpretedLauncher:
@@ -85,20 +89,21 @@ class InterpretedLauncher:
         self._unit = unit
         self.machine = Machine(unit.code, binary.code, TARGETS[unit.code.arch].flushes_subnormals)
 
-    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
-        arguments = readable(self._unit, arguments)
+    def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
+        arguments, copied = readable(self._unit, arguments)
         grid, blocks = launch_grid(self._unit.code, self._unit.kernel, arguments)
         self.machine.run(arguments, outputs, grid, blocks)
+        return copied
 
 
-def readable(unit: Unit, arguments: Sequence[Any]) -> list[Any]:
-    """The arguments, copies of those that the kernel cannot read where they are."""
+def readable(unit: Unit, arguments: Sequence[Any]) -> tuple[list[Any], Collection[int]]:
+    """The arguments, copies of those that the kernel cannot read where they are, and the numbers of these."""
     made = list(arguments)
     asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
     copied = set(misaligned(unit.code, arguments)) | {number for number in asked if not _has_short_offsets(arguments[number])}
     for number in copied:
         made[number] = aligned_copy(made[number], asked[number])
-    return made
+    return made, copied
 
 
 def _has_short_offsets(tensor: torch.Tensor) -> bool:
@@ -106,4 +111,4 @@ def _has_short_offsets(tensor: torch.Tensor) -> bool:
     if tensor.dim() != 4 or tensor.shape[2] <= 1:
         return True
     stride = tensor.stride(2)
-    return stride >= tensor.shape[3] and _BLOCK_ROWS * stride * tensor.element_size() < _OFFSET_LIMIT
+    return stride >= tensor.shape[3] and stride * tensor.element_size() < ROW_BYTES

@@ -7,7 +7,7 @@ import torch
 
 from attn_mlir.backends.amd import hip, pipeline
 from attn_mlir.backends.amd.compile import Binary, compile_all
-from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, EmulatedLauncher, HipLauncher, InterpretedLauncher, Launcher
+from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, ROW_BYTES, EmulatedLauncher, HipLauncher, InterpretedLauncher, Launcher
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.program import GpuProgram
@@ -45,10 +45,11 @@ class AmdProgram(GpuProgram):
         unit = self.units[step.kernel]
         over = operands[unit.kernel.over]
         asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
-        memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1))
+        memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1), ROW_BYTES)
         chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
         arguments = [*operands, *[each.seen for each in memory], *chunk]
-        self._launcher(step.kernel, over)(arguments, range(len(operands), len(operands) + len(memory)))
+        copied = self._launcher(step.kernel, over)(arguments, range(len(operands), len(operands) + len(memory)))
+        self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
     def _launcher(self, name: str, over: torch.Tensor) -> Launcher:

@@ -8,6 +8,7 @@ BACKEND = Backend(
     package="attn_mlir.backends.cpu",
     device_types=("cpu",),
     passes={
+        "cpu-choose-blocks": "passes.choose_blocks:ChooseBlocks",
         "cpu-lower-tiles": "passes.lower_tiles:LowerTiles",
         "cpu-guard-division": "passes.guard_division:GuardDivision",
         "cpu-expand-math": "passes.expand_math:ExpandMath",
@@ -21,4 +22,5 @@ BACKEND = Backend(
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="program:compile_derivative",
+    tune="tuning.program:TUNER",
 )

@@ -6,16 +6,20 @@ from typing import Any
 
 import torch
 
-from attn_mlir.backends import disk_cache, plain
-from attn_mlir.backends.allocation import empty
+from attn_mlir.backends import disk_cache, fields, plain
+from attn_mlir.backends.allocation import empty, empty_heads
+from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch
+from attn_mlir.backends.cpu.passes.choose_blocks import TUNED, threads_of
 from attn_mlir.backends.cpu.program import SUFFIX, bytecode
 from attn_mlir.backends.cpu.target import host
+from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
 from attn_mlir.backends.program import DTYPES, function_named, reported, stages_of
+from attn_mlir.backends.tuning.space import number
 from attn_mlir.dialects import load_all
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
@@ -38,6 +42,8 @@ class Signature:
     scalars: tuple[str, ...]
     dims: tuple[int, int]
     element: str
+    threads: int = 0
+    """On how many threads at most it runs; 0: on all."""
 
 
 class CpuKernel:
@@ -52,6 +58,7 @@ class CpuKernel:
         self._source = source
         self._worker = worker
         self._signature = signature
+        self._copies = Copies()
         self._small: dict[tuple[bool, tuple[int, int]], tuple[Worker, Signature]] = {}
         """Kernels for few rows: whether these are heads of a group, not queries, and the sizes of blocks."""
 
@@ -63,10 +70,10 @@ class CpuKernel:
                 f"this kernel is for head dimensions {self._signature.dims} and {self._signature.element}, "
                 f"got {(q.shape[3], columns)} and {q.dtype}"
             )
-        if layout == "bshd":
-            o = empty((batch, q_len, heads, columns), dtype=q.dtype, device="cpu").transpose(1, 2)
-        else:
+        if layout == "bhsd":
             o = empty((batch, heads, q_len, columns), dtype=q.dtype, device="cpu")
+        else:
+            o = empty_heads((batch, heads, q_len, columns), q.dtype, layout, "cpu")
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = [empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
         results, worker, signature = [o, *rows], self._worker, self._signature
@@ -81,8 +88,13 @@ class CpuKernel:
             worker, signature = decoder
         elif q_len <= pipeline.FEW_ROWS[0]:
             worker, signature = self._of_few_rows(False, pipeline.ONE_ROW if q_len == 1 else pipeline.FEW_ROWS)
-        launch(worker, (q, k, v), captures, signature.scalars, targets, signature.block_q)
+        launch(worker, (q, k, v), captures, signature.scalars, targets, signature.block_q, self._copies, signature.threads)
         return results
+
+    @property
+    def copies(self) -> dict[str, str]:
+        """Why some of q, k and v were copied, by their names."""
+        return self._copies.notes
 
     def _of_few_rows(self, packed: bool, blocks: tuple[int, int]) -> tuple[Worker, Signature]:
         key = packed, blocks
@@ -110,11 +122,16 @@ def compile_module(source: str) -> CpuKernel:
     return kernel
 
 
+def build_kernel(source: str) -> CpuKernel:
+    """The same without a place in memory: for a program that is tried."""
+    return CpuKernel(source, *_compile(source))
+
+
 def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) -> tuple[Worker, Signature]:
     """`blocks` are other block sizes than usual."""
     _COMPILED["count"] += 1
     first = f"attn-pack-heads,{pipeline.ONLINE}" if pack_heads else pipeline.ONLINE
-    key = disk_cache.key_of(source, first, str(blocks), pipeline.TILES, pipeline.LLVM, host().name, disk_cache.version("cpu"))
+    key = disk_cache.key_of(source, first, str(blocks), pipeline.TILES, pipeline.LLVM, host().name, disk_cache.version("cpu", "tuning"))
     with ir.Context() as context:
         load_all(context)
         found = disk_cache.find(key, SUFFIX, _loaded)
@@ -125,10 +142,10 @@ def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) 
         return load_workers(module, ["attention"])["attention"], signature
 
 
-def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Worker, Signature]:
+def _loaded(code: bytes, facts: dict[str, Any]) -> tuple[Worker, Signature]:
     """What is on disk. Raises where that is no worker with its signature."""
-    signature = plain.read(Signature, fields)
-    if signature.block_q < 1 or signature.row_outputs < 0 or signature.element not in DTYPES:
+    signature = plain.read(Signature, facts)
+    if signature.block_q < 1 or min(signature.row_outputs, signature.threads) < 0 or signature.element not in DTYPES:
         raise ValueError(f"there is no worker with {signature}")
     return load_workers(ir.Module.parse(code), ["attention"])["attention"], signature
 
@@ -144,9 +161,28 @@ def _lower(source: str, first: str, blocks: Sequence[int]) -> tuple[ir.Module, S
         row_outputs = len(type_.results) - 1
         Pipeline.parse(first, registry()).run(module)
         if blocks:
-            function_named(module, "attention").attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get(blocks)
+            _set_blocks(module, blocks, first.startswith("attn-pack-heads"))
         Pipeline.parse(pipeline.TILES, registry()).run(module)
         sizes = ir.DictAttr(function_named(module, "attention").attributes["tile.kernel"])
-        signature = Signature(ir.IntegerAttr(sizes["block_q"]).value, row_outputs, scalars, (q.shape[3], v.shape[3]), str(q.element_type))
+        threads = threads_of(function_named(module, "attention"))
+        block_q, dims = ir.IntegerAttr(sizes["block_q"]).value, (q.shape[3], v.shape[3])
+        signature = Signature(block_q, row_outputs, scalars, dims, str(q.element_type), threads)
         Pipeline.parse(pipeline.LLVM, registry()).run(module)
         return module, signature
+
+
+def _set_blocks(module: ir.Module, blocks: Sequence[int], packed: bool) -> None:
+    """Gives a kernel of few rows its blocks, and of what was tuned for it the keys of a block and the threads."""
+    function = function_named(module, "attention")
+    choices = fields.tuned_in(module.operation, TUNED).get(f"attention@{variant_of(blocks[0], packed)}", {})
+    keys = number(choices, "block_kv", blocks[1])
+    if keys < 16 or keys % 16 or keys > MOST_KEYS or number(choices, "threads", 1) < 1:
+        raise CompileError(f"'{TUNED}' holds a multiple of 16 up to {MOST_KEYS} as block_kv, and a positive number of threads: {choices}")
+    function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get([blocks[0], keys])
+    if "threads" in choices:
+        function.attributes[fields.CHOICES] = fields.write({"threads": choices["threads"]})
+
+
+def variant_of(rows: int, packed: bool) -> str:
+    """The name that a kernel of few rows has among tuned choices: its rows are heads of a group, one query, or few."""
+    return "group" if packed else "one" if rows == 1 else "few"

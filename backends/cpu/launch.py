@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.cpu.jit import Worker
 from attn_mlir.backends.cpu.slots import Grid
 from attn_mlir.errors import ArgumentError
@@ -20,13 +21,20 @@ def launch(
     scalars: Sequence[str],
     outputs: Sequence[torch.Tensor],
     block_q: int,
+    copies: Copies,
+    threads: int = 0,
 ) -> None:
-    """Runs the whole grid: blocks of `block_q` rows of q = inputs[0], [B, H, S, D]. `scalars` are the kinds of the captures."""
+    """Runs the whole grid: blocks of `block_q` rows of q = inputs[0], [B, H, S, D]. `scalars` are the kinds of the captures.
+
+    On `threads` threads at most; 0: as many as torch has.
+    """
     batch, heads, length = inputs[0].shape[:3]
     blocks = -(-length // block_q)
     words = array("q", (0, batch * heads * blocks, blocks, heads))
     # Copies must live as long as the kernel runs: the words hold addresses only.
-    inputs = [readable(tensor, True) for tensor in inputs]
+    given, inputs = inputs, [readable(tensor, True) for tensor in inputs]
+    if inputs[0] is not given[0] or inputs[1] is not given[1] or inputs[2] is not given[2]:
+        copies.compare(given, inputs)
     captures = _held(captures)
     for tensor in inputs:
         _append(words, tensor)
@@ -34,11 +42,16 @@ def launch(
         _append_any(words, capture, kind)
     for tensor in outputs:
         _append(words, tensor)
-    worker.run((ctypes.c_int64 * len(words)).from_buffer(words), batch * heads * blocks, torch.get_num_threads())
+    worker.run((ctypes.c_int64 * len(words)).from_buffer(words), batch * heads * blocks, _threads(threads))
 
 
-def launch_grid(worker: Worker, grid: Grid, arguments: Sequence[tuple[Any, str]], outputs: Sequence[torch.Tensor], chunked: bool) -> None:
-    """Runs a kernel of a derivative: `arguments` come with their kinds ("tensor" or a scalar type); `chunked` ones get their chunk."""
+def launch_grid(
+    worker: Worker, grid: Grid, arguments: Sequence[tuple[Any, str]], outputs: Sequence[torch.Tensor], chunked: bool, threads: int = 0
+) -> None:
+    """Runs a kernel of a derivative: `arguments` come with their kinds ("tensor" or a scalar type); `chunked` ones get their chunk.
+
+    For `threads` see `launch`.
+    """
     words = array("q", (0, 0, grid.blocks, grid.heads))
     values = _held([value for value, _ in arguments])
     for value, (_, kind) in zip(values, arguments, strict=True):
@@ -47,11 +60,17 @@ def launch_grid(worker: Worker, grid: Grid, arguments: Sequence[tuple[Any, str]]
         _append(words, tensor)
     if chunked:
         words.append(grid.size)
-    threads = torch.get_num_threads() if grid.level < 3 else 1
+    threads = _threads(threads) if grid.level < 3 else 1
     packed = (ctypes.c_int64 * len(words)).from_buffer(words)
     for first, end in grid.ranges():
         packed[0], packed[1] = first, end
         worker.run(packed, end - first, threads)
+
+
+def _threads(most: int) -> int:
+    """As many threads as torch has, at most `most` where that is not 0."""
+    found = torch.get_num_threads()
+    return min(found, most) if most else found
 
 
 def readable(tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:

@@ -10,7 +10,7 @@ LLVM = (
 
 # Query rows of a block: two vectors of f32 on AVX-512, so that every number of a key or value that is read serves two multiplications. With
 # one vector there would be a read for each of these, and read ports the limit (Intel Xeon: 100 instead of 130 of 166 GFLOP/s a core).
-_BLOCK_Q, _BLOCK_KV = 32, 64
+_BLOCK_Q, _BLOCK_KV = BLOCKS = 32, 64
 
 FEW_ROWS = (16, _BLOCK_KV)
 """Block sizes for so few query rows that they fill no more than one vector."""
@@ -41,7 +41,9 @@ def online(chunk: int, channel_chunk: int) -> str:
 ONLINE = online(_CHUNK, _CHANNEL_CHUNK)
 """From stage 0 to online or chunked form."""
 
-TILES = f"attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV} {_LINEAR}}},canonicalize,cse,tile-schedule{{target=cpu}}"
+_CHOOSE = f"cpu-choose-blocks{{rows={_BLOCK_Q} keys={_BLOCK_KV}}}"
+_TILE = f"attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV} {_LINEAR}}}"
+TILES = f"{_CHOOSE},{_TILE},canonicalize,cse,attn-choose-kept,tile-schedule{{target=cpu}}"
 """From there to the scheduled kernel."""
 
 KERNEL = f"{ONLINE},{TILES}"

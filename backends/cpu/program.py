@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from attn_mlir.backends import disk_cache
+from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch_grid, readable
+from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
 from attn_mlir.backends.cpu.slots import allocate, choose_grid
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_host, read_kernel, to_json
@@ -38,12 +39,20 @@ class CpuProgram(HostProgram):
     """A function compiled for the CPU that takes tensors and numbers and returns tensors. See `driver.Program`."""
 
     def __init__(
-        self, source: str, prepare: str, function: Host, kernels: dict[str, Kernel], workers: dict[str, Worker], to_kernels: str
+        self,
+        source: str,
+        prepare: str,
+        function: Host,
+        kernels: dict[str, Kernel],
+        workers: dict[str, Worker],
+        threads: dict[str, int],
+        to_kernels: str,
     ) -> None:
         super().__init__(function, kernels)
         self._source = source
         self._prepare = prepare
         self._workers = workers
+        self._threads = threads
         self._sweeps = to_kernels == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in kernels.values())
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
@@ -68,12 +77,19 @@ class CpuProgram(HostProgram):
             over = (kernel.sequences_of(operands), *over[1:])
         grid = choose_grid(kernel, over, made.shapes, width, plan.size)
         outputs = enumerate(zip(made.shapes, made.dtypes, made.heads, strict=True))
-        memory = [allocate(kernel, i, grid, shape, dtype, head and layout == "bshd") for i, (shape, dtype, head) in outputs]
+        memory = [allocate(kernel, i, grid, shape, dtype, layout if head else "bhsd") for i, (shape, dtype, head) in outputs]
         arguments = [
             (value, "tensor" if isinstance(value, torch.Tensor) else self.host.arguments[number].element)
             for value, number in zip(operands, step.operands, strict=True)
         ]
-        launch_grid(self._workers[step.kernel], grid, arguments, [each.seen for each in memory], kernel.grid == "pairs")
+        launch_grid(
+            self._workers[step.kernel],
+            grid,
+            arguments,
+            [each.seen for each in memory],
+            kernel.grid == "pairs",
+            self._threads.get(step.kernel, 0),
+        )
         return [each.result() for each in memory]
 
     def stages(self) -> dict[str, str]:
@@ -85,6 +101,12 @@ def compile_derivative(source: str, function: str, wrt: Sequence[str], determini
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`. Every program is deterministic here."""
     options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
     return compile_program(source, *options)
+
+
+def build_derivative(source: str, function: str, wrt: Sequence[str], segment: int = 0) -> CpuProgram:
+    """The same without a place in memory: for a program that is tried."""
+    options = prepare_derivative(function, wrt, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
+    return _compile(source, *options, pipeline.KERNEL)
 
 
 def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: str = pipeline.KERNEL) -> CpuProgram:
@@ -99,21 +121,22 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, to_kernels: 
 
 
 def _compile(source: str, name: str, prepare: str, to_kernels: str) -> CpuProgram:
-    key = disk_cache.key_of(source, name, prepare, to_kernels, pipeline.LLVM, host().name, disk_cache.version("cpu"))
+    key = disk_cache.key_of(source, name, prepare, to_kernels, pipeline.LLVM, host().name, disk_cache.version("cpu", "tuning"))
     with ir.Context() as context:
         load_all(context)
         found = disk_cache.find(key, SUFFIX, _loaded)
         if found is not None:
             return CpuProgram(source, prepare, *found, to_kernels)
-        module, function, kernels = _lower(source, name, prepare, to_kernels)
-        disk_cache.save(key, SUFFIX, bytecode(module), to_json(function, kernels))
-        return CpuProgram(source, prepare, function, kernels, load_workers(module, kernels), to_kernels)
+        module, function, kernels, threads = _lower(source, name, prepare, to_kernels)
+        disk_cache.save(key, SUFFIX, bytecode(module), {**to_json(function, kernels), "threads": threads})
+        return CpuProgram(source, prepare, function, kernels, load_workers(module, kernels), threads, to_kernels)
 
 
-def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Host, dict[str, Kernel], dict[str, Worker]]:
+def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Host, dict[str, Kernel], dict[str, Worker], dict[str, int]]:
     """What is on disk. Raises where that is no program."""
     function, kernels = from_json(fields)
-    return function, kernels, load_workers(ir.Module.parse(code), kernels)
+    threads = plain.read(dict[str, int], fields["threads"])
+    return function, kernels, load_workers(ir.Module.parse(code), kernels), threads
 
 
 def bytecode(module: ir.Module) -> bytes:
@@ -123,7 +146,7 @@ def bytecode(module: ir.Module) -> bytes:
     return stream.getvalue()
 
 
-def _lower(source: str, name: str, prepare: str, to_kernels: str) -> tuple[ir.Module, Host, dict[str, Kernel]]:
+def _lower(source: str, name: str, prepare: str, to_kernels: str) -> tuple[ir.Module, Host, dict[str, Kernel], dict[str, int]]:
     with reported():
         module = ir.Module.parse(source)
         Pipeline.parse(prepare, registry()).run(module)
@@ -132,5 +155,6 @@ def _lower(source: str, name: str, prepare: str, to_kernels: str) -> tuple[ir.Mo
         Pipeline.parse(to_kernels, registry()).run(module)
         called = [step for step in function.steps if step.kernel]
         kernels = {step.kernel: read_kernel(function_named(module, step.kernel), len(step.results)) for step in called}
+        threads = {name: most for name in kernels if (most := threads_of(function_named(module, name)))}
         Pipeline.parse(pipeline.LLVM, registry()).run(module)
-        return module, function, kernels
+        return module, function, kernels, threads

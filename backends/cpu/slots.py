@@ -99,11 +99,11 @@ def _bytes(kernel: Kernel, grid: Grid, outputs: Sequence[torch.Size], width: int
     return total
 
 
-def allocate(kernel: Kernel, output: int, grid: Grid, shape: torch.Size, dtype: torch.dtype, transposed: bool) -> Memory:
+def allocate(kernel: Kernel, output: int, grid: Grid, shape: torch.Size, dtype: torch.dtype, order: str) -> Memory:
     """The memory of an output of a launch; see `memory.allocate`."""
     kind = kernel.outputs[output]
     slots = grid.slots(kernel.disjoint[output]) if kind == "scatter" else (grid.blocks, 1, 1)
-    made = memory.allocate(kind, shape, dtype, "cpu", transposed, slots, (grid.blocks, grid.batch, grid.heads))
+    made = memory.allocate(kind, shape, dtype, "cpu", order, slots, (grid.blocks, grid.batch, grid.heads))
     if kind == "store":
         in_large_pages(made.tensor)
     return made

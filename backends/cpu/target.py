@@ -12,13 +12,23 @@ class CpuTarget:
     """What the code generator needs to know of a CPU.
 
     `vector_bytes` is the width of a vector register and `registers` their number; `features` are the instruction set
-    extensions that code generation depends on.
+    extensions that code generation depends on. What follows is for the tuner's model. `model` names the processor; `l1_bytes` and
+    `l2_bytes` are the caches of a core, which give it `l2_width` and (from beyond) `memory_width` bytes a cycle; `ports` are the units of
+    a core that multiply and add vectors, and `loads` the vectors that it reads in a cycle.
     """
 
     vector_bytes: int
     registers: int
     features: frozenset[str]
     threads: int
+    model: str = "generic"
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 1 << 20
+    clock_ghz: float = 2.5
+    ports: int = 2
+    loads: int = 2
+    l2_width: int = 64
+    memory_width: int = 12
 
     @property
     def name(self) -> str:
@@ -37,13 +47,40 @@ _RELEVANT = ("avx512f", "avx512_bf16", "avx512dq", "avx2", "fma", "f16c")
 @cache
 def host() -> CpuTarget:
     """The machine this process runs on."""
-    flags: set[str] = set()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        line = next((line for line in info.read_text().splitlines() if line.startswith("flags")), "")
-        flags = set(line.partition(":")[2].split())
+    flags = set(_facts().get("flags", "").split())
     features = frozenset(flag for flag in _RELEVANT if flag in flags)
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if "avx512f" in features:
-        return CpuTarget(64, 32, features, threads)
-    return CpuTarget(32 if "avx2" in features else 16, 16, features, threads)
+    width, registers = (64, 32) if "avx512f" in features else (32 if "avx2" in features else 16, 16)
+    return CpuTarget(width, registers, features, threads, _model(), _cache(1, 32 << 10), _cache(2, 1 << 20))
+
+
+SERVER = CpuTarget(64, 32, frozenset(_RELEVANT), 16, "avx512", 48 << 10, 2 << 20)
+"""A server with AVX-512 and products of bf16, which need not be there."""
+DESKTOP = CpuTarget(32, 16, frozenset(("avx2", "fma", "f16c")), 8, "avx2")
+"""A machine with AVX2."""
+TARGETS = {target.model: target for target in (SERVER, DESKTOP)}
+
+
+@cache
+def _facts() -> dict[str, str]:
+    """What the system says of the first processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().partition("\n\n")[0].splitlines() if info.exists() else []
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _model() -> str:
+    """Names the processor: maker, family and model where the system tells them."""
+    told = [_facts().get(name, "") for name in ("vendor_id", "cpu family", "model")]
+    return "-".join(part for part in told if part) or platform.processor() or platform.machine() or "unknown"
+
+
+def _cache(level: int, default: int) -> int:
+    """Bytes of a core's cache for data, as the system tells them."""
+    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            if (folder / "level").read_text().strip() == str(level) and (folder / "type").read_text().strip() != "Instruction":
+                return int((folder / "size").read_text().strip().removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return default

@@ -1,6 +1,6 @@
 """A program for GPUs that is a whole attention."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -24,6 +24,11 @@ class AttentionKernel(Generic[ProgramT]):
     def slow(self) -> dict[str, str]:
         """Why some kernels are not made by the best code generator, by their names."""
         return self.program.slow
+
+    @property
+    def listeners(self) -> list[Callable[[Mapping[str, str]], None]]:
+        """See `GpuProgram`."""
+        return self.program.listeners
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
-from attn_mlir.backends.allocation import empty, empty_heads
+from attn_mlir.backends.allocation import empty, empty_heads, strides_of
 from attn_mlir.backends.gpu.packing import aligned_empty
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.memory import Memory, allocate
@@ -15,26 +16,37 @@ from attn_mlir.errors import UnsupportedError
 _SLOT_BYTES = 1 << 30
 
 
-def outputs_of(unit: Unit, made: Made, over: torch.Tensor, layout: str, alignment: Callable[[int], int]) -> list[Memory]:
+def outputs_of(
+    unit: Unit, made: Made, over: torch.Tensor, layout: str, alignment: Callable[[int], int], row_bytes: int = 0
+) -> list[Memory]:
     """The memory of a step's results. `over`: the tensor whose blocks of rows are the programs of the grid.
 
-    `alignment` tells of how many elements the address and the strides of an output must be multiples.
+    `alignment` tells of how many elements the address and the strides of an output must be multiples; `row_bytes`, how far apart
+    the kernel's rows must be at most: results whose layout puts them farther apart are copied into it. 0: anywhere.
     Raises UnsupportedError for sums that would need slots of more than 1 GiB, or other columns than they have.
     """
     memory = []
     for output, shape in enumerate(made.shapes):
-        transposed, align = made.heads[output] and layout == "bshd", alignment(output)
-        if shape and shape[-1] % align:
-            memory.append(_padded(unit, output, shape, transposed, over.device, align))
-        elif unit.kernel.outputs[output] == "store":
-            tensor = empty_heads(shape, unit.dtypes[output], transposed, over.device)
-            memory.append(Memory(tensor, tensor))
+        order, align = layout if made.heads[output] else "bhsd", alignment(output)
+        if row_bytes and order != "bhsd" and strides_of(shape, order)[2] * unit.dtypes[output].itemsize >= row_bytes:
+            near = _memory(unit, output, shape, "bhsd", over, align)
+            memory.append(_Reordered(near.tensor, near.seen, near=near, order=order))
         else:
-            memory.append(_sums(unit, output, shape, transposed, over))
+            memory.append(_memory(unit, output, shape, order, over, align))
     return memory
 
 
-def _sums(unit: Unit, output: int, shape: torch.Size, transposed: bool, over: torch.Tensor) -> Memory:
+def _memory(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor, align: int) -> Memory:
+    """The memory of one result, in an order."""
+    if shape and shape[-1] % align:
+        return _padded(unit, output, shape, order, over.device, align)
+    if unit.kernel.outputs[output] == "store":
+        tensor = empty_heads(shape, unit.dtypes[output], order, over.device)
+        return Memory(tensor, tensor)
+    return _sums(unit, output, shape, order, over)
+
+
+def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Tensor) -> Memory:
     """Zeros to which programs add: in one place by atomic additions or in turns, or each in a slot of its own."""
     kernel = unit.kernel
     if kernel.grid == "chunks":  # every block of columns writes all of its slot
@@ -53,15 +65,15 @@ def _sums(unit: Unit, output: int, shape: torch.Size, transposed: bool, over: to
             f"deterministic=True: the sums of {unit.code.name} in a fixed order would take {size / 2**30:.1f} GiB here; use shorter "
             "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
         )
-    return allocate(kernel.outputs[output], shape, dtype, over.device, transposed, slots, programs)
+    return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs)
 
 
-def _padded(unit: Unit, output: int, shape: torch.Size, transposed: bool, device: torch.device, align: int) -> Memory:
+def _padded(unit: Unit, output: int, shape: torch.Size, order: str, device: torch.device, align: int) -> Memory:
     """Memory whose rows begin where the kernel needs them; the result is a copy of its columns in order."""
     if unit.kernel.outputs[output] != "store":
         raise UnsupportedError(f"{unit.code.name} adds to a tensor of {shape[-1]} columns, where it takes multiples of {align}")
     seen = aligned_empty(shape, unit.dtypes[output], device, align)
-    return _Copied(empty_heads(shape, unit.dtypes[output], transposed, device), seen)
+    return _Copied(empty_heads(shape, unit.dtypes[output], order, device), seen)
 
 
 class _Copied(Memory):
@@ -69,3 +81,16 @@ class _Copied(Memory):
 
     def result(self) -> torch.Tensor:
         return self.tensor.copy_(self.seen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reordered(Memory):
+    """The result is a copy, in another order, of what the kernel wrote."""
+
+    near: Memory
+    """What the kernel writes."""
+    order: str
+
+    def result(self) -> torch.Tensor:
+        made = self.near.result()
+        return empty_heads(made.shape, made.dtype, self.order, made.device).copy_(made)

@@ -1,7 +1,7 @@
 """What programs for GPUs have in common: kernels with their code, how it came about, and which tensors they take."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ class GpuProgram(HostProgram):
         self.units = units
         self._source, self._prepare, self._choices = source, prepare, choices
         self._lock = forks.lock()
+        self.listeners: list[Callable[[Mapping[str, str]], None]] = []
+        """Are told why kernels are slow where only their compiler can know, before the first launch; see `performance.tell`."""
 
     def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
         check_sizes(self.host.arguments, inputs)

@@ -18,6 +18,8 @@ class Context:
 
     ranges: Ranges = field(default_factory=Ranges)
     helpers: set[str] = field(default_factory=set)
+    divisors: dict[ir.Value, str] = field(default_factory=dict)
+    """Values of which a `Divisor` (see `scalar_ops.HELPERS`) is in scope, by its name."""
 
     def type_of(self, value: ir.Value) -> str:
         """The C++ type that `value` is kept in."""
@@ -29,6 +31,11 @@ class Context:
 def is_wide(type_: ir.Type) -> bool:
     """Whether it is `index` or i64: integers that are kept in 32 bits where they fit."""
     return isinstance(type_, ir.IndexType) or (isinstance(type_, ir.IntegerType) and type_.width == 64)
+
+
+def by_factor(op: ir.Operation, ranges: Ranges) -> bool:
+    """Whether it is a division that a `Divisor` can do."""
+    return op.name == "arith.floordivsi" and is_wide(op.results[0].type) and max(map(abs, ranges.of(op.operands[0]))) < 1 << 26
 
 
 class IntegerPrinter:
@@ -114,6 +121,9 @@ class IntegerPrinter:
         return self._divide("quotient", "/", a, b)
 
     def _floordivsi(self, a: str, b: str) -> str:
+        divisor = self._context.divisors.get(self._op.operands[1])
+        if divisor is not None and by_factor(self._op, self._ranges):
+            return f"{divisor}.floor({a})"
         return self._divide("floor_quotient", "/", a, b)
 
     def _ceildivsi(self, a: str, b: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 
+from attn_mlir.backends.gpu import dropout
 from attn_mlir.mlir import ir
 
 FLOAT_TYPES = {"f16": "__half", "bf16": "__nv_bfloat16", "f32": "float", "f64": "double"}
@@ -115,6 +116,23 @@ def _shared(count: int, power: int) -> str:
     )
 
 
+_DIVISOR = """struct Divisor {  // floor(x / d) for |x| < 2^26 and every d, 0 counts as 1: a product with 2^(26 + shift) / |d|, rounded up
+  unsigned factor, shift;
+  int sign;
+  __device__ __forceinline__ explicit Divisor(long long d) {
+    const unsigned size = (unsigned)max(1ll, min(max(d, -67108864ll), 67108864ll) * (d < 0 ? -1 : 1));  // larger ones give the same
+    shift = 32 - __clz((int)(size - 1));
+    factor = (unsigned)(((1ull << (26 + shift)) + size - 1) / size);
+    sign = d < 0 ? -1 : 0;
+  }
+  __device__ __forceinline__ int floor(int x) const {
+    x = (x ^ sign) - sign;  // x / d = -x / -d
+    const int below = x >> 31;  // floor(x) = -1 - floor(-1 - x)
+    return (int)(__umulhi((unsigned)(x ^ below) << 6, factor) >> shift) ^ below;
+  }
+};"""
+
+
 def _division(name: str, result: str) -> str:
     negative = "(T)(0 - (unsigned long long)a)" if name != "remainder" else "0"
     text = _DIVISION.format(start=_START, name=name, negative=negative, result=result)
@@ -152,6 +170,8 @@ HELPERS: dict[str, str] = {
     "floor_quotient": _division("floor_quotient", "q - (a % b != 0 && (a < 0) != (b < 0))"),
     "ceil_quotient": _division("ceil_quotient", "q + (a % b != 0 && (a < 0) == (b < 0))"),
     "remainder": _division("remainder", "a - q * b"),
+    "divisor": _DIVISOR,
+    **dropout.HELPERS,
 }
 """Functions that printed code calls, in an order in which each comes after those that it calls."""
 NEEDS = {
@@ -160,8 +180,9 @@ NEEDS = {
     "sine": ("reduce_angle",),
     "cosine": ("reduce_angle",),
     "tangent": ("reduce_angle", "sine", "cosine"),
+    **dropout.NEEDS,
 }
-CALLED = {"tanh": "tanh_rational", "max_nan_wide": "max_nan", "min_nan_wide": "min_nan"}
+CALLED = {"tanh": "tanh_rational", "divisor": "Divisor", "max_nan_wide": "max_nan", "min_nan_wide": "min_nan"}
 """Names of helper functions in C++, where they differ from their keys."""
 
 

@@ -103,6 +103,11 @@ class Scalars:
         """Bounds of integer values."""
         return self._context.ranges
 
+    @property
+    def divisors(self) -> dict[ir.Value, str]:
+        """See `scalar_integers.Context`."""
+        return self._context.divisors
+
     def type_of(self, value: ir.Value) -> str:
         """The C++ type that `value` is kept in."""
         return self._context.type_of(value)
@@ -143,7 +148,7 @@ class Scalars:
         operands = list(op.operands)
         if op.name in ("tensor.extract", "memref.load"):
             return operands[1:]
-        if op.name.startswith(("arith.", "math.")):
+        if op.name.startswith(("arith.", "math.")) or op.name == "attn.kept":
             return operands
         return [operand for operand in operands if not isinstance(operand.type, ir.ShapedType)] if self._other is not None else []
 
@@ -164,6 +169,8 @@ class Scalars:
             return print_(op, [self._operand(index) for index in operands[1:]])
         if op.name.startswith(("arith.", "math.")):
             return Printer(op, [self._operand(operand) for operand in operands], self._context).text()
+        if op.name == "attn.kept":
+            return f"{self.helper('philox_kept')}({', '.join(self._operand(operand) for operand in operands)})"
         if self._other is None:
             raise UnsupportedError(f"scalars: '{op.name}' cannot stand in scalar code ({source_line(op.location)})")
         scalars = [operand for operand in operands if not isinstance(operand.type, ir.ShapedType)]

@@ -14,7 +14,7 @@ from attn_mlir.registry import registry
 def scheduled(
     context: ir.Context, source: str, name: str, prepare: str, choices: Fields, to_kernels: str, maker: str
 ) -> tuple[ir.Module, Host]:
-    """The module with the kernels of function `name`, scheduled by the pipeline `to_kernels`, and the function as the host runs it.
+    """The module with the kernels of function `name` after the pipeline `to_kernels`, and the function as the host runs it.
 
     `context` is the current one; `maker` of the GPUs is named where a type is not supported.
     """

@@ -19,6 +19,14 @@ def yielded(block: ir.Block) -> list[ir.Value]:
     return list(operations(block)[-1].operands)
 
 
+def element_name(type_: ir.Type) -> str:
+    """ "f16", "bf16", "f32"... of a tile, a memref or a scalar."""
+    for kind in (ir.RankedTensorType, ir.MemRefType):
+        if isinstance(type_, kind):
+            return str(type_.element_type)
+    return str(type_)
+
+
 def is_row(type_: ir.Type) -> bool:
     """Whether it is that of a tile of rank 1."""
     return isinstance(type_, ir.RankedTensorType) and type_.rank == 1

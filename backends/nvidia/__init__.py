@@ -24,5 +24,6 @@ BACKEND = Backend(
     compile="driver:compile_module",
     derive="driver:compile_derivative",
     slow="driver:slow",
-    tune="tuning.program:tune_texts",
+    describe="target:described",
+    tune="tuning.program:TUNER",
 )

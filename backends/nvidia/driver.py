@@ -66,7 +66,7 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
 
 
 def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> NvidiaProgram:
-    parts = [source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "nvidia")]
+    parts = [source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "nvidia", "tuning")]
     key = disk_cache.key_of(*parts)
     found = disk_cache.find(key, SUFFIX, unpack)
     if found is not None:

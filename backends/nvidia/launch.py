@@ -82,12 +82,14 @@ class Launcher:
         """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
         self._packed: dict[Any, Packed | tuple[int, ...]] = {}
 
-    def __call__(self, arguments: Sequence[Any]) -> None:
-        """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk."""
+    def __call__(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk.
+
+        Returns which ones it copied.
+        """
         stream = cuda.current_stream(self.index)
         if self.counts and cuda.is_capturing():
-            self._capture(arguments, stream)
-            return
+            return self._capture(arguments, stream)
         seen: list[Any] = [stream, *[arguments[i] for i in self._numbers]]
         for i in self._tensors:
             tensor = arguments[i]
@@ -100,8 +102,9 @@ class Launcher:
                 self._packed = {key: packed}
         if isinstance(packed, tuple):
             self(_copies(arguments, packed))
-        else:
-            self.start(packed)
+            return packed
+        self.start(packed)
+        return ()
 
     def start(self, packed: Packed) -> None:
         """Launches with what `pack` made."""
@@ -109,10 +112,12 @@ class Launcher:
         if result:
             cuda.launch_again(result, packed.config, self._function, packed.parameters, self.index)
 
-    def _capture(self, arguments: Sequence[Any], stream: int) -> None:
-        """Launches in a CUDA graph with a counter that the graph itself makes, and sets to zero."""
-        arguments = _copies(arguments, self.copied(arguments))
+    def _capture(self, arguments: Sequence[Any], stream: int) -> tuple[int, ...]:
+        """Launches in a CUDA graph with a counter that the graph itself makes, and sets to zero. Returns what it copied."""
+        copied = self.copied(arguments)
+        arguments = _copies(arguments, copied)
         self.start(self.pack(arguments, stream, torch.zeros(1, dtype=torch.int32, device=self._device)))
+        return copied
 
     def alignment(self, argument: int, element: torch.dtype) -> int:
         """Of how many elements the address and the strides of an argument must be multiples."""

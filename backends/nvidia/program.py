@@ -14,7 +14,7 @@ from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import calls, chains, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, Launcher
-from attn_mlir.backends.nvidia.units import describe, pack, turns
+from attn_mlir.backends.nvidia.units import describe, pack, spilled, turns
 from attn_mlir.backends.program import Made, Plan
 from attn_mlir.backends.segments import Machine
 from attn_mlir.errors import ArgumentError
@@ -57,6 +57,7 @@ class NvidiaProgram(GpuProgram):
             return call(inputs)
         if self._longer and self.compile_longer is not None and inputs[1].shape[2] >= self._longer:
             longer = self.compile_longer(self._longer)
+            longer.listeners = self.listeners
             results = longer.run(inputs, layout)
             self._calls.update(longer._calls)
             return results
@@ -117,12 +118,16 @@ class NvidiaProgram(GpuProgram):
         launcher = self._launchers.get((step.kernel, index)) or self._load(step.kernel, device, index)
         memory = outputs_of(unit, made, over, layout, lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]))
         chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
-        launcher([*operands, *[each.seen for each in memory], *chunk, *_turns(unit, operands)])
+        copied = launcher([*operands, *[each.seen for each in memory], *chunk, *_turns(unit, operands)])
+        self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
     def _load(self, name: str, device: torch.device, index: int) -> Launcher:
         """The kernel on a device, compiled and loaded at its first use there."""
         binaries = self.binaries()
+        slow = spilled(self.units, binaries)
+        for listener in self.listeners if slow else []:
+            listener(slow)
         with self._lock:
             launcher = self._launchers.get((name, index))
             if launcher is None:

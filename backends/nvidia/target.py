@@ -1,6 +1,8 @@
 """Facts about NVIDIA GPUs that kernels are compiled for."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -8,7 +10,8 @@ class NvidiaTarget:
     """What the code generators need to know of a GPU.
 
     `shared_bytes` is the shared memory that one block may use, `registers` the 32-bit registers of a multiprocessor.
-    `tensor_flops` are matrix operations (a multiplication and an addition count as two) in 16 bits per cycle and multiprocessor.
+    Per cycle and multiprocessor: `tensor_flops` are matrix operations (a multiplication and an addition count as two) in 16 bits, `lanes`
+    instructions of threads, `special_lanes` exponentials, `l2_bytes` what comes from the L2 cache while all of them read.
     """
 
     arch: str
@@ -18,10 +21,22 @@ class NvidiaTarget:
     tensor_flops: int = 4096
     bulk_copies: bool = True
     """Whether the chip has TMA, warp-group matrix instructions and `setmaxnreg`."""
+    lanes: int = 128
+    special_lanes: int = 16
+    l2_bytes: int = 40
+    clock_ghz: float = 1.755
+    """While tensor cores work; the boost clock of idle ones is higher."""
 
 
 HOPPER = NvidiaTarget("sm_90a", 132, 227 * 1024)
 """H100 SXM and H200."""
-AMPERE = NvidiaTarget("sm_80", 108, 163 * 1024, tensor_flops=2048, bulk_copies=False)
+AMPERE = NvidiaTarget("sm_80", 108, 163 * 1024, tensor_flops=2048, bulk_copies=False, clock_ghz=1.41)
 """A100; code for it also runs on newer chips. Compiled in tests, never run on hardware by this project."""
 TARGETS = {target.arch: target for target in (HOPPER, AMPERE)}
+
+
+def described(facts: Mapping[str, Any]) -> NvidiaTarget:
+    """The target that the fields of an `Arch` describe; what they leave open is that of the known one with this compute capability."""
+    arch, units, shared = f"sm_{facts['compute_capability']}", facts["compute_max_core"], facts["smem_cap"]
+    known = TARGETS.get(arch) or NvidiaTarget(arch, units, shared, bulk_copies=False)
+    return replace(known, multiprocessors=units, shared_bytes=shared, registers=facts["reg_cap"], tensor_flops=facts["matrix_flops"])

@@ -9,6 +9,7 @@ from typing import Any
 from attn_mlir.backends import plain
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step, from_json, read_kernel, to_json
@@ -66,8 +67,14 @@ def describe(unit: Unit, binary: Binary | None) -> str:
     if binary is not None:
         spills = f"{binary.spills} bytes of spills" if binary.spills else "no spills"
         lines.append(f"  compiled: {binary.registers} registers a thread, {spills}, {len(binary.code)} bytes of code")
+        lines += [f"  slow: {binary.slow}"] if binary.slow else []
         lines += [f"  {warning}" for warning in binary.warnings]
     return "\n".join(lines)
+
+
+def spilled(units: Mapping[str, Unit], binaries: Mapping[str, Binary]) -> dict[str, str]:
+    """Why some kernels are slow although the best code generator made them, by their names: what only nvcc can know."""
+    return {name: binaries[name].slow for name, unit in units.items() if SLOW not in unit.schedule and binaries[name].slow}
 
 
 def pack(host: Host, units: Mapping[str, Unit], binaries: Mapping[str, Binary]) -> tuple[bytes, dict[str, Any]]:

@@ -98,11 +98,11 @@ class AttentionOp(Attn.Operation, name="attention", traits=[ir.NoTerminatorTrait
 
 @single_variadic
 class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.Pure]):
-    """Attention in online form: one or more sweeps over blocks of keys, carrying a row state.
+    """Attention in online form: one or more passes over blocks of keys, carrying a row state.
 
     Operands, results, `outputs` and the pieces for mods and masks are those of `attn.attention`. Instead of a row it
-    holds `attn.init` (initial states), one `attn.step` per sweep over the keys, `attn.finalize`, and, where one sweep
-    suffices, `attn.merge`. `accumulators` = A is the number of output accumulators: during the last sweep, for every
+    holds `attn.init` (initial states), one `attn.step` per pass over keys, `attn.finalize`, and, where one pass
+    suffices, `attn.merge`. `accumulators` = A is the number of output accumulators: during the last pass, for every
     block of keys, acc_a <- acc_a * scale_a + sum_j weight_aj v_j, starting from 0; `attn.finalize` makes o of them.
     `sources` (absent: all 0) gives for each accumulator whose rows it sums: 0 those of v, n those of the n-th `attn.term`.
     """
@@ -153,7 +153,7 @@ class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.
                 return False
             wanted = states + (2 * a if position == len(steps) - 1 else 0)
             got = len(list(block.operations)[-1].operands)
-            if not check(step, got == wanted, f"yields {wanted} values ({states} states; weights and scales in the last sweep), got {got}"):
+            if not check(step, got == wanted, f"yields {wanted} values ({states} states; weights and scales in the last pass), got {got}"):
                 return False
         finalize = next(p for p in pieces if p.operation.name == "attn.finalize")
         count, made = len(finalize.operation.regions[0].blocks[0].arguments), yielded["attn.finalize"]
@@ -167,7 +167,7 @@ class OnlineOp(Attn.Operation, name="online", traits=[ir.NoTerminatorTrait, ext.
         if merge is None:
             return True
         arguments = len(merge.operation.regions[0].blocks[0].arguments)
-        if not check(merge, len(steps) == 1, "merges the states of one sweep; this op has several"):
+        if not check(merge, len(steps) == 1, "merges the states of one pass; this op has several"):
             return False
         if not check(merge, arguments == 2 * states, f"takes twice {states} states, got {arguments} arguments"):
             return False

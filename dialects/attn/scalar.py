@@ -48,6 +48,33 @@ class DetachOp(Attn.Operation, name="detach", traits=[ext.Pure]):
         return check(self, self.result.type == self.value.type, f"returns its operand's type {self.value.type}, got {self.result.type}")
 
 
+class KeptOp(Attn.Operation, name="kept", traits=[ext.Pure]):
+    """Whether dropout keeps the weight of one pair: 16 neighbouring keys share one call of Philox 4x32-10.
+
+    The words w0..w3 = philox4x32_10(counter, key) with counter = (kv_idx // 16, q_idx, b * heads + h, offset) and key = (seed, seed >> 32),
+    each modulo 2^32. `drop` is round(p * 2^32), 0 <= drop < 2^32. With x = w0 ^ w1 ^ w2 ^ w3 and
+    limit = (drop >> 25) + (1 if x % 2^25 < drop % 2^25 else 0), the weight is kept where byte kv_idx % 2 + 2 ((kv_idx // 8) % 2) (0 the
+    lowest) of word (kv_idx // 2) % 4, modulo 2^7, is at least `limit`.
+    `attn-expand-dropout` writes it as integer arithmetic.
+    """
+
+    seed: ext.Operand[Any]
+    offset: ext.Operand[Any]
+    drop: ext.Operand[Any]
+    heads: ext.Operand[Any]
+    b: ext.Operand[Any]
+    h: ext.Operand[Any]
+    q_idx: ext.Operand[Any]
+    kv_idx: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        others = [str(value.type) for value in self.operation.operands if not isinstance(value.type, ir.IndexType)]
+        if not check(self, not others, f"takes index values, got {', '.join(others)}"):
+            return False
+        return check(self, str(self.result.type) == "i1", f"returns i1, got {self.result.type}")
+
+
 @single_variadic
 class RangeOp(Attn.Operation, name="range", traits=[ext.Pure]):
     """Smallest and largest element of an integer tensor over a box of indices: (begin..., end...) -> (min, max).

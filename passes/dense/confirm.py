@@ -11,7 +11,7 @@ from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.evaluate import Array, Evaluator
 from attn_mlir.passes.derivation.expr import Graph, Node
 from attn_mlir.passes.derivation.row import Reader
-from attn_mlir.passes.regions import block_of, pieces
+from attn_mlir.passes.regions import block_of, pieces, scores_in
 
 _KEYS = 21
 _CUTS = (0, 2, 4, 5, 6, 9, _KEYS)
@@ -32,6 +32,16 @@ class _Samples:
     tame: Array
     rng: np.random.Generator
     _parameters: dict[Hashable, Array] = field(default_factory=dict)
+
+    _further: dict[int, Array] = field(default_factory=dict)
+
+    def score(self, number: int) -> Array:
+        """Score `number` of every key."""
+        if not number:
+            return self.scores
+        if number not in self._further:
+            self._further[number] = self.rng.normal(size=self.scores.shape)
+        return self._further[number]
 
     def parameter(self, key: Hashable, boolean: bool) -> Array:
         if key not in self._parameters:
@@ -70,6 +80,7 @@ class _Piece:
     leaves: list[Node]
     results: list[Node]
     parameters: dict[Node, Array]
+    scores: int = 0
 
     def __call__(self, values: Sequence[Array], present: Array | None = None) -> list[Array]:
         evaluator = Evaluator({**self.parameters, **dict(zip(self.leaves, values, strict=True))}, present)
@@ -77,20 +88,20 @@ class _Piece:
 
 
 def _read(owner: ir.Operation, position: int, data: _Samples) -> _Piece:
-    """The piece `owner`, whose arguments b, h and q_idx start at `position`; a score is its first argument."""
+    """The piece `owner`, whose arguments b, h and q_idx start at `position`; scores come first."""
     block, graph = block_of(owner), Graph()
     arguments = list(block.arguments)
     inputs = [*arguments[:position], *arguments[position + 3 :]]
     leaves = [graph.leaf("old", i) for i in range(len(inputs))]
-    if owner.name in ("attn.step", "attn.row"):
-        leaves[0] = graph.score
+    scores = position if owner.name in ("attn.step", "attn.row") else 0
+    leaves[:scores] = [graph.leaf("s", k) for k in range(scores)]
     reader = Reader(graph, block, dict(zip(inputs, leaves, strict=True)))
     results = reader.results()
     drawn = {
         leaf: data.parameter(_key(value, block, position), leaf.type == "i1")
         for leaf, value in zip(reader.params.leaves, reader.params.values, strict=True)
     }
-    return _Piece(leaves, results, drawn)
+    return _Piece(leaves, results, drawn, scores)
 
 
 def _key(value: ir.Value, block: ir.Block, position: int) -> Hashable:
@@ -111,7 +122,7 @@ class _Online:
         self._data, self._rows = data, len(data.scores)
         self._count = ir.IntegerAttr(online.attributes["accumulators"]).value
         self._init = _read(pieces(online, "attn.init")[0], 0, data)
-        self._steps = [_read(step, 1, data) for step in pieces(online, "attn.step")]
+        self._steps = [_read(step, scores_in(block_of(step)), data) for step in pieces(online, "attn.step")]
         self._finalize = _read(pieces(online, "attn.finalize")[0], self._count, data)
 
     def run(self) -> list[Array]:
@@ -121,7 +132,7 @@ class _Online:
         for step in self._steps:
             for begin, end in pairwise(_CUTS):
                 keys = slice(begin, end)
-                results = step([self._data.scores[:, keys], *states], self._data.present[:, keys])
+                results = step([*(self._data.score(k)[:, keys] for k in range(step.scores)), *states], self._data.present[:, keys])
                 states, rest = [self._wide(state) for state in results[: len(states)]], results[len(states) :]
                 if rest:
                     accumulators = self._accumulated(accumulators, rest, keys)
@@ -146,14 +157,14 @@ def _weighted(weight: Array, data: _Samples, keys: slice) -> Array:
 
 
 def _dense(row: _Piece, data: _Samples, scores: Array) -> list[Array]:
-    weight, *outputs = row([scores], data.present)
+    weight, *outputs = row([scores, *(data.score(k) for k in range(1, row.scores))], data.present)
     return [_weighted(weight, data, slice(None)), *(np.broadcast_to(output, (len(scores), 1)) for output in outputs)]
 
 
 def confirm(online: ir.Operation, row_piece: ir.Operation, outputs: Sequence[str]) -> str:
     """Where the online program differs from the row, in words; empty if it does not. Raises DerivationError."""
     data = _samples()
-    row = _read(row_piece, 1, data)
+    row = _read(row_piece, scores_in(block_of(row_piece)), data)
     wanted = _dense(row, data, data.scores)
     shaken = _dense(row, data, data.scores * (1 + 1e-13 * data.rng.normal(size=data.scores.shape)))
     with np.errstate(all="ignore"):

@@ -202,7 +202,7 @@ class Simulation:
     def _merge(self, x: tuple[list[Array], list[Array]], y: tuple[list[Array], list[Array]]) -> tuple[list[Array], list[Array]]:
         merge = self.program.merge
         if merge is None:
-            raise DerivationError("a program of several sweeps does not merge")
+            raise DerivationError("a program of several passes does not merge")
         evaluator = Evaluator(self._env("a", x[0]) | self._env("b", y[0]), None, self.dtype)
         with np.errstate(all="ignore"):
             sides = zip(x[1], y[1], merge.scales_a, merge.scales_b, strict=True)

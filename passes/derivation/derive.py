@@ -7,6 +7,7 @@ import numpy as np
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.absorb import BOUNDED, KEPT, OWN, PLAIN, SCALED, USUAL, WHOLE, Form
+from attn_mlir.passes.derivation.accuracy import Accuracy
 from attn_mlir.passes.derivation.check import Checker, Report
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.plan import OUTPUT, Plan
@@ -72,6 +73,9 @@ class _Search:
     def found(self) -> Derivation:
         usual = self._confirmed(USUAL, frozenset())
         self._ranges = [("f32", Ranges(self.row)), *([("f16", Ranges(self.row, np.float16))] if self.narrow else [])]
+        return self._accurate(self._in_range(usual))
+
+    def _in_range(self, usual: Derivation) -> Derivation:
         why = self._fails(usual)
         if not why:
             return usual
@@ -84,18 +88,48 @@ class _Search:
                 return Derivation(other.program, other.report, f"{detail}, because the usual form {why} where the row as written does not")
         return Derivation(usual.program, usual.report, f"the usual form {why} for large or small scores, and no other one was found")
 
+    def _accurate(self, found: Derivation) -> Derivation:
+        """The same, or one that computes sums of differences as they are written where they lose digits multiplied out."""
+        plan = found.program.plan
+        strict = Accuracy(self.row, all_large=True) if plan.multiplied else None
+        if strict is None or not strict.fails(found.program):
+            return found
+        # Where scores and tangents must both be large, that is not worth one more sweep.
+        needed = not self.row.scores[1:] or bool(Accuracy(self.row).fails(found.program))
+        for distrusted in (plan.multiplied, plan.multiplied | plan.distrusted):
+            try:
+                other = self._confirmed(plan.form, frozenset(distrusted))
+            except DerivationError:
+                continue
+            if other.program.plan.sweeps > plan.sweeps and not needed:
+                continue
+            if not strict.fails(other.program) and (not self._fails(other) or self._fails(found)):
+                names = ", ".join(self.row.reductions[i].name for i in sorted(plan.multiplied))
+                return Derivation(other.program, other.report, f"{names} in a later pass, because differences lose digits multiplied out")
+        also = f"; {found.choice}" if found.choice else ""
+        return Derivation(found.program, found.report, f"differences lose digits at large scores, multiplied out in one pass{also}")
+
     def _confirmed(self, form: Form, distrusted: frozenset[int]) -> Derivation:
-        """Whatever the check rejects is computed one sweep later, from values that are final by then."""
-        for _ in range(len(self.row.reductions) + 2):
+        """Whatever the check rejects is computed one sweep later, from values that are final by then.
+
+        Where that does not help, extrema are, so that some key attains them exactly.
+        """
+        for _ in range(len(self.row.reductions) + 3):
             program = Program(Plan(self.row, self.max_accumulators, distrusted, form))
             report = self._checker.check(program)
             if not report.failed:
                 return Derivation(program, report)
             first = min(report.failed - {OUTPUT}, default=OUTPUT)
-            if first in distrusted:
+            more = {first} if first not in distrusted else self._rearranged(program) - distrusted
+            if not more:
                 break
-            distrusted |= {first}
+            distrusted |= more
         raise DerivationError("no online form of this row agrees with its dense evaluation on random scores")
+
+    def _rearranged(self, program: Program) -> frozenset[int]:
+        """The extrema that may differ in the last bits from every value that is compared with them: those that read reductions."""
+        reductions = self.row.reductions
+        return frozenset(i for i in program.plan.decisions if i > OUTPUT and reductions[i].kind != "sum" and reductions[i].value.reds)
 
     def _fails(self, derivation: Derivation) -> str:
         for name, ranges in self._ranges:
@@ -121,4 +155,4 @@ class _Search:
         for distrusted in (frozenset(), frozenset({OUTPUT}), later, later | {OUTPUT}):
             for form in forms if not distrusted else [USUAL, *forms]:
                 said = [_DETAIL[choice] for choice in (form.exponents, form.weights) if choice in _DETAIL]
-                yield form, distrusted, ", and ".join(["one more sweep", *said] if distrusted else said)
+                yield form, distrusted, ", and ".join(["one more pass", *said] if distrusted else said)

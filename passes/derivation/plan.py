@@ -1,4 +1,4 @@
-"""Decides how every reduction and the outputs are computed: in which sweep over the keys, from which states."""
+"""Decides how every reduction and the outputs are computed: in which pass over keys, from which states."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -59,6 +59,8 @@ class Plan:
     accumulators: list[Accumulator] = field(default_factory=list)
     terms: list[list[tuple[int, Node]]] = field(default_factory=list)
     sweeps: int = 1
+    multiplied: set[int] = field(default_factory=set)
+    """The reductions that are sums of several moments, since differences in them were multiplied out."""
     _defined: dict[int, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,6 +141,7 @@ class Plan:
         centred = centred_moments(nf, reduction.value) if len(groups) > 1 else None
         total = g.const(0.0)
         if centred is None:
+            self.multiplied |= {index} if len(groups) > 1 else set()
             for group in groups:
                 total = g.add(total, g.mul(self._moment("sum", group, sweep, index, len(groups) == 1), group.coefficient))
         else:
@@ -255,8 +258,8 @@ class Plan:
     def _decide(self, index: int, sweep: int, groups: Sequence[Group], centred: CentredMoments | None, why: str) -> None:
         names = self.names()
         if why:
-            method = "one more sweep"
-            detail = f"in sweep {sweep}{why}"
+            method = "one more pass"
+            detail = f"in pass {sweep}{why}"
         elif centred is not None:
             method, detail = f"moments, rank {len(groups)}", f"centred at {text(centred.c, names)}"
         elif index <= OUTPUT and not groups:

@@ -37,13 +37,14 @@ def range_samples(row: Row, dtype: type, tiny: bool) -> Samples:
     present = np.ones((rows, KEYS), bool)
     present[2::5] = rng.random((len(present[2::5]), KEYS)) < 0.6
     present[:, -1] |= ~present.any(axis=1)
-    params = {leaf: _parameter(leaf.type, rng, rows, dtype) for leaf in row.params.leaves}
+    params = {leaf: parameter(leaf.type, rng, rows, dtype) for leaf in row.params.leaves}
     others = [rng.normal(size=scores.shape).astype(dtype) for _ in row.scores[1:]]
     values = [rng.normal(size=(rows, KEYS, 2)).astype(dtype) for _ in range(1 + max(len(row.weights) - 1, 0))]
     return Samples(scores.astype(dtype), values[0], present, params, np.ones(rows, bool), others, values[1:])
 
 
-def _parameter(type_: str, rng: np.random.Generator, rows: int, dtype: type) -> Array:
+def parameter(type_: str, rng: np.random.Generator, rows: int, dtype: type) -> Array:
+    """A number for each row, positive in every second one, or a condition."""
     drawn = rng.normal(size=(rows, 1))
     drawn[::2] = np.abs(drawn[::2]) + 0.1
     return drawn > 0 if type_ == "i1" else drawn.astype(dtype)
@@ -61,14 +62,20 @@ class Ranges:
 
     def __post_init__(self) -> None:
         self._dtype: type = np.float64 if self.row.double else np.float32
-        self._data = range_samples(self.row, self._dtype, self.weights is None)
-        # Nothing is near the ends of the range where scores are small: there only differences lose digits, and rounded weights.
-        small = np.abs(self._data.scores).max(axis=1, keepdims=True) <= 1.0
-        self._epsilon = np.where(small & (self.weights is None), _EPSILON_SMALL, _EPSILON[self.weights])
+        self._data = self._samples()
+        self._epsilon = self._allowance(np.abs(self._data.scores).max(axis=1, keepdims=True))
         exact = _in(self._data, np.float64)
         self._exact = self._results(dense(self.row, exact, exact.scores))
         self._written = self._results(dense(self.row, self._data, self._data.scores, self._dtype, self.weights))
         self._size = [self._summands(exact), *[np.ones((len(exact.scores), 1)) for _ in self.row.outputs]]
+
+    def _samples(self) -> Samples:
+        return range_samples(self.row, self._dtype, self.weights is None)
+
+    def _allowance(self, largest: Array) -> Array:
+        """The error that rows may have anyway, relative to the size of what is summed."""
+        # Nothing is near the ends of the range where scores are small: there only differences lose digits, and rounded weights.
+        return np.where((largest <= 1.0) & (self.weights is None), _EPSILON_SMALL, _EPSILON[self.weights])
 
     def fails(self, program: Program) -> str:
         """What is wrong with the first output that is: "overflows" or "loses its digits"; empty where all is well."""

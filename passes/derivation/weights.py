@@ -41,7 +41,7 @@ def factorise_weights(row: Row, nf: Normal, limit: int, form: Form = USUAL) -> l
             return found
         own = [group for group in found if not any(a.sums(group, weight.source) for a in known)]
         if len(own) > limit:
-            return f"it would need {len(own)} accumulators, and more than {limit} are dearer than one more sweep"
+            return f"it would need {len(own)} accumulators, and more than {limit} are dearer than one more pass"
         known += [Accumulator(group.weight, group.shift, weight.source) for group in own]
         groups.append(found)
     return groups

@@ -1,6 +1,6 @@
 """Algebra on expressions: what is zero, what factors of a row can be taken out of a sum over its keys."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.passes.derivation.expr import Graph, Node
@@ -109,6 +109,14 @@ class Algebra:
 
         return self.graph.rebuild(node, gather, self._gathered)
 
+    def rows_first(self, node: Node) -> Node:
+        """`node` with the factors of a product that are the same for a whole row together, so that they become one."""
+
+        def order(n: Node) -> Node:
+            return self._in_order(factors_of(n)) if n.op == "arith.mulf" and self.is_pair(n) else n
+
+        return self.graph.rebuild(node, order)
+
     def _gather(self, n: Node) -> Node:
         g = self.graph
         x, y = n.args
@@ -142,9 +150,9 @@ class Algebra:
     def split(self, node: Node) -> list[tuple[Node, Node]]:
         """`node` as the sum of (row factor, pair factor) products."""
         if node not in self._split:
-            opened = self._opened(node)
+            opened = self.opened(node)
             for n in deepest_first(opened, self._split, self._split_below):
-                self._split[n] = self._merged(self._parts(n))
+                self._split[n] = self.merged(self._parts(n))
             self._split[node] = self._split[opened]
         return self._split[node]
 
@@ -171,21 +179,21 @@ class Algebra:
         if n.op == "arith.mulf":
             left, right = self.split(n.args[0]), self.split(n.args[1])
             if len(left) * len(right) <= 4:
-                return [(g.mul(a, b), self._product(x, y)) for a, x in left for b, y in right]
+                return [(g.mul(a, b), self.product([*factors_of(x), *factors_of(y)])) for a, x in left for b, y in right]
             for rows, pairs in ((n.args[0], n.args[1]), (n.args[1], n.args[0])):
                 if not self.is_pair(rows):
                     return [(g.mul(rows, c), w) for c, w in self.split(pairs)]
         return [(one, n)]
 
-    def _product(self, x: Node, y: Node) -> Node:
+    def product(self, factors: Sequence[Node]) -> Node:
         """Products in one order, so that equal ones are one node."""
-        factors = sorted([*factors_of(x), *factors_of(y)], key=lambda n: n.id)
         total = self.graph.const(1.0)
-        for f in factors:
+        for f in sorted(factors, key=lambda n: n.id):
             total = self.graph.mul(total, f)
         return total
 
-    def _merged(self, parts: list[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
+    def merged(self, parts: list[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
+        """The parts with the row factors of equal values of pairs added up, without those that are 0."""
         total: dict[Node, Node] = {}
         for c, w in parts:
             if w.is_const:
@@ -205,7 +213,7 @@ class Algebra:
 
     def ratio(self, x: Node, y: Node) -> Node | None:
         """c with x = c y where c is the same for all keys of a row, or None when there is no such c to be seen."""
-        x = self._opened(x)
+        x = self.opened(x)
         for nf in (self._plain, self._expanded):
             found = self._ratio(self._terms(nf, x), self._terms(nf, y))
             if found is not None:
@@ -247,7 +255,7 @@ class Algebra:
                 return {mono: c}
         return None
 
-    def _opened(self, node: Node) -> Node:
+    def opened(self, node: Node) -> Node:
         """`node` with choices between something and 0 that are made for a whole row written as factors 1 or 0."""
         g = self.graph
 

@@ -17,9 +17,12 @@ from attn_mlir.passes.differentiation.reverse import Step
 from attn_mlir.passes.regions import pieces
 
 _WHY = {
-    "closed": "needs no sweep: {detail}",
-    "known": "needs no sweep: follows from {detail}",
-    "swept": "summed in a sweep before the gradients, as {detail}",
+    "closed": "needs no pass over keys: {detail}",
+    "follows": "needs no additional pass over keys: {detail}",
+    "rounded": "summed in a pass before the gradients: <do, o> would carry what rounding the weights of o to 16 bits loses, {detail}",
+    "known": "needs no pass over keys: follows from {detail}",
+    "swept": "summed in a pass before the gradients, as {detail}",
+    "whole": "not multiplied out: {detail}",
     "dropped": "dropped: {detail}",
     "shared": "shared {detail}",
 }
@@ -109,7 +112,7 @@ def _backward(derivatives: Derivatives) -> Iterator[str]:
     yield from _rules(reverse.steps)
     saved = [program.reductions[i].name for i in derivatives.saved]
     swept = [r for r in program.reductions if r.given is None]
-    yield f"  saved by the forward pass for each row: {', '.join(saved) or 'nothing'}; sweeps over the pairs: {2 if swept else 1}"
+    yield f"  saved by the forward pass for each row: {', '.join(saved) or 'nothing'}; passes over pairs: {2 if swept else 1}"
     for r in program.reductions:
         if isinstance(r.given, tuple):
             yield f"  {r.name} = <{r.given[1]}, {r.given[2]}>"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.algebra import Algebra
-from attn_mlir.passes.differentiation.extrema import attains, shared
+from attn_mlir.passes.differentiation.extrema import attains, is_rearranged, margin, shared, stages
 from attn_mlir.passes.differentiation.model import Program, Reduction, RowValue, Sum
 from attn_mlir.passes.differentiation.propagate import Tangents, tangent
 from attn_mlir.passes.differentiation.reverse import Step
@@ -30,6 +30,12 @@ class Forward:
     reads: frozenset[Node]
     dropped: frozenset[int]
     steps: list[Step] = field(default_factory=list)
+    rearranged: list[int] = field(default_factory=list)
+    """Extrema of the result that are compared with the keys of values computed again."""
+
+    def stages(self) -> list[list[int]]:
+        """The reductions to compute in sweeps of their own, one after the other, before all others."""
+        return stages(self.result, self.rearranged)
 
     def run(self) -> Program:
         p = self.primal
@@ -111,11 +117,15 @@ class Forward:
         if moved is None:
             return
         value = self._now(reduction.value)
-        here = attains(self.primal, reduction.kind, value, now)
+        number = int(now.attr)  # type: ignore[call-overload]
+        if is_rearranged(self.result, self.result.reductions[number]):
+            self.rearranged.append(number)
+        near = margin(self.result, value, now)
+        here = attains(self.primal, reduction.kind, value, now, near)
         count = self._add(Reduction("sum", here, f"{reduction.name}_count"))
         total = self._add(Reduction("sum", g.mul(here, self._now(moved)), f"{reduction.name}_dot"))
         self.steps.append(Step(f"{reduction.name}_dot", "shared", "the mean over the keys that attain it"))
-        self._set_tangent(self.primal.red(i), shared(self.primal, value, total, count))
+        self._set_tangent(self.primal.red(i), shared(self.primal, total, count, near))
 
     def _outputs(self) -> None:
         g = self.primal.graph

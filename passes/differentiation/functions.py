@@ -10,6 +10,7 @@ from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.check import Certificate, Checker
 from attn_mlir.passes.differentiation.errors import DifferentiationError
+from attn_mlir.passes.differentiation.expansion import reversed_program
 from attn_mlir.passes.differentiation.forward import DOT, Forward, readable
 from attn_mlir.passes.differentiation.gradients import Gradients
 from attn_mlir.passes.differentiation.host import REMAINDER, Host, Primal
@@ -18,7 +19,8 @@ from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.poles import has_pole
 from attn_mlir.passes.differentiation.read import read_attention
 from attn_mlir.passes.differentiation.reverse import Reverse, Seeds
-from attn_mlir.passes.differentiation.sweep import write_attention
+from attn_mlir.passes.differentiation.rounded_weights import SIGNIFICANT, RoundedWeights
+from attn_mlir.passes.differentiation.sweep import write_attention, write_sweep
 from attn_mlir.passes.regions import block_of, clone_op, piece
 
 _SIDES = {"q": "query", "k": "key", "v": "key", "do": "query"}
@@ -83,8 +85,11 @@ class Derivatives:
     @cached_property
     def reverse(self) -> Reverse:
         """The derived reverse mode, with its steps."""
-        reverse = Reverse(self.program, self._seeds(self.program))
-        self.certificates["backward"] = self.checker.check_reverse(reverse.run())
+        reverse = reversed_program(self.program, self._seeds(self.program))
+        bits = SIGNIFICANT.get(str(ir.RankedTensorType(self.primal.attention.results[0].type).element_type))
+        if bits is not None:
+            reverse.sweep(RoundedWeights(reverse, bits).lost())
+        self.certificates["backward"] = self.checker.check_reverse(reverse.result)
         return reverse
 
     @cached_property
@@ -233,14 +238,18 @@ class Derivatives:
                 moved = self.mods.tangent(host, role, original, host.tensors.get(DOT + role), reads)
                 if moved is not None:
                     host.tensors[DOT + role] = moved
-            return self._tangent_body(host, forward.result)
+            return self._tangent_body(host, forward)
 
         host.build("jvp", further, [o, o, *rows, *rows], body)
 
-    def _tangent_body(self, host: Host, program: Program) -> list[ir.Value]:
+    def _tangent_body(self, host: Host, forward: Forward) -> list[ir.Value]:
+        program, known = forward.result, dict[Node, ir.Value]()
+        for stage in forward.stages():
+            known |= write_sweep(host, program, stage, known)
         terms = [(w, tensor, number) for number, s in enumerate(program.sums) for w, tensor in s.terms]
         values = [(r.name, r.value) for r in program.rows]
-        return write_attention(host, program, terms, values, {}, program.computed())
+        computed = [i for i in program.computed() if program.red(i) not in known]
+        return write_attention(host, program, terms, values, known, computed)
 
     def second(self) -> None:
         """`@f_bwd2`: the gradients of <dd, gradients of the backward function>, by the arguments, do and the rows' adjoints."""
@@ -262,7 +271,7 @@ class Derivatives:
             kept.sums = [s for s in first.sums if s.name in chosen and s.side == _SIDES[s.name]]
             kept.scatters = [Scatter(s.param, self._guard_second(first, s)) for s in first.scatters if self._reads(s.param) in chosen]
             seeds = Seeds({s.name: f"dd_{s.name}" for s in kept.sums}, {}, "dd_")
-            second = Reverse(kept, seeds).run()
+            second = reversed_program(kept, seeds).result
             self.certificates["second backward"] = Checker(kept, seeds, self.program).check_reverse(second, "second backward")
             return self._gradients(host, second, {}, second=True)
 

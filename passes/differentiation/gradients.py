@@ -72,7 +72,8 @@ class Gradients:
             return g.mul(n.args[0], g.div(g.const(1.0), n.args[1]))
 
         # Comparisons stay as they are: they decide as the forward pass did only on the very same numbers.
-        return self._algebra.gathered(g.rebuild(weight, reciprocal))
+        gathered = self._algebra.gathered(g.rebuild(weight, reciprocal))
+        return self._algebra.rows_first(gathered) if self.program.has_dropout else gathered
 
     def _row_values(self, roots: Sequence[Node]) -> None:
         """Tensors for all reductions that the roots need."""

@@ -177,6 +177,8 @@ class Expressions:
         match n.op:
             case "one":
                 return self.host.constant(1.0)
+            case "rounding":
+                return self.host.constant(float(n.attr))  # type: ignore[arg-type]
             case "s":
                 return self.emit(self.program.scores[int(n.attr)])  # type: ignore[call-overload]
             case "row":

@@ -14,6 +14,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.expr import BOOL, Graph, Node, leaves
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.order import deepest_first
+from attn_mlir.passes.regions import maker
 
 PAIR, ROW = "pair", "row"
 
@@ -103,6 +104,11 @@ class Program:
         """All expressions: of outputs, reductions and scores."""
         weights = [w for s in self.sums for w, _ in s.terms] + [s.weight for s in self.scatters]
         return [*weights, *[r.value for r in self.rows], *[r.value for r in self.reductions], *self.scores]
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether a parameter tells what dropout keeps."""
+        return any(maker(p.value, "attn.kept") is not None for p in self.params)
 
     def product(self, query: str, key: str) -> Node:
         """The leaf of a product; a new one is added."""

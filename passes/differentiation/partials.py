@@ -31,8 +31,26 @@ class Partial:
 
     def scaled(self, g: Graph, x: Node) -> Node:
         """The same where the condition chooses the argument."""
+        taken = None if self.divisor is None else _exponential(g, x, self.divisor)
+        other, x = (None, x) if taken is None else taken
         product = x if self.factor is None else g.mul(x, self.factor)
-        return product if self.divisor is None else g.div(product, self.divisor)
+        product = product if self.divisor is None else g.div(product, self.divisor)
+        return product if other is None else g.mul(other, product)
+
+
+def _exponential(g: Graph, x: Node, divisor: Node) -> tuple[Node, Node] | None:
+    """(t, e) of x = t e where it is divided by c + e, as in a sigmoid: only divided first, a large exponential does not overflow."""
+    if divisor.op != "arith.addf":
+        return None
+    if x.op == "arith.select" and any(a.is_const and a.attr == 0.0 for a in x.args[1:]):
+        holds = x.args[1].is_const
+        found = _exponential(g, x.args[2 if holds else 1], divisor)
+        return None if found is None else (chosen(g, x.args[0], not holds, found[0]), found[1])
+    if x.op == "arith.mulf":
+        for t, e in (x.args, x.args[::-1]):
+            if e.op in ("math.exp", "math.exp2") and e in divisor.args:
+                return t, e
+    return None
 
 
 Rule = Callable[[Graph, Node], list[Partial | None]]

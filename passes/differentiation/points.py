@@ -47,15 +47,16 @@ class Point:
 
 @dataclass(eq=False)
 class Draw:
-    """Draws points of one program."""
+    """Draws points of one program; `scores` are those of the first product, by default small ones of many kinds."""
 
     program: Program
     rng: np.random.Generator
+    scores: Array | None = None
     rows: int = field(init=False)
     present: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scores = _scores(self.rng)
+        self._scores = _scores(self.rng) if self.scores is None else self.scores
         self.rows = len(self._scores)
         self.present = self.rng.random((self.rows, KEYS)) < 0.8
         self.present[:, 0] = True

@@ -11,7 +11,7 @@ from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Program, Read, Reduction, RowValue, Sum, location_error
 from attn_mlir.passes.differentiation.partials import partials
 from attn_mlir.passes.order import deepest_first
-from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.regions import block_of, piece, scores_in
 
 _LOGARITHMS = ("math.log", "math.log2")
 _CASTS = ("arith.extf", "arith.truncf")
@@ -32,7 +32,8 @@ def read_attention(attention: ir.Operation) -> Program:
     if row is None:
         raise location_error("'attn.attention' lacks its 'attn.row' piece", attention.results[0])
     block = block_of(row)
-    reader = PieceReader(program, block, {block.arguments[0]: graph.leaf("s", 0)}, ROW)
+    scores = list(block.arguments)[: scores_in(block)]
+    reader = PieceReader(program, block, {s: graph.leaf("s", k) for k, s in enumerate(scores)}, ROW)
     weight, *rows = reader.results()
     program.sums.append(Sum("query", "o", ((weight, "v"),)))
     names = [ir.StringAttr(a).value for a in attention.attributes["outputs"]]

@@ -12,13 +12,15 @@ A reduction whose adjoint is identically zero, like a maximum that only stabilis
 The adjoint of a maximum is shared evenly among the keys that attain it, as in `torch.amax`.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.algebra import Algebra
-from attn_mlir.passes.differentiation.extrema import attains, shared
+from attn_mlir.passes.differentiation.extrema import again, attains, is_rearranged, margin, shared
 from attn_mlir.passes.differentiation.model import Program, Reduction, RowValue, Scatter, Sum
 from attn_mlir.passes.differentiation.propagate import adjoints
+from attn_mlir.passes.differentiation.whole import Whole
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Step:
-    """One decision, for people: `rule` is closed, known, swept, dropped, detached or shared."""
+    """One decision, for people: `rule` is closed, follows, known, swept, whole, rounded, dropped, detached or shared."""
 
     subject: str
     rule: str
@@ -52,12 +54,17 @@ class Reverse:
     seeds: Seeds
     steps: list[Step] = field(default_factory=list)
     dropped: set[int] = field(default_factory=set)
+    whole: bool = False
+    """Whether values whose sums are not known are summed whole; else differences in them are multiplied out, which finds equal sums."""
+    has_unknown: bool = field(init=False, default=False)
+    """Whether there are such values, of several parts."""
 
     def __post_init__(self) -> None:
         p = self.primal
         self.result = Program(p.graph, list(p.products), list(p.scores), list(p.reductions), p.params, p.tolerance, p.near)
         # A closed form in place of a sweep reads <do, o>, and with it what rounding weights to 16 bits did to o: too much at large scores.
         self.algebra = Algebra(p.graph, self.result.is_pair, p.tolerance, in_any_order=not p.near)
+        self._whole = Whole(self.algebra, lambda leaf: self.result.reductions[int(leaf.attr)].given is None)  # type: ignore[call-overload]
         self._known: dict[Node, Node] = {}
         self._of_red: dict[int, Node] = {}
         self._of_pair: dict[Node, Node] = {}
@@ -83,6 +90,25 @@ class Reverse:
         self._scores_and_products()
         self._collect()
         return self.result
+
+    def swept(self) -> int:
+        """How many sums over the keys are computed before the gradients."""
+        return sum(r.given is None for r in self.result.reductions)
+
+    def sweep(self, given: Sequence[int]) -> None:
+        """Sums these reductions over the keys, which are given as products of rows."""
+        for i in given:
+            reduction = self.result.reductions[i]
+            self.result.reductions[i] = replace(reduction, given=None)
+            self.steps = [replace(step, rule="follows") if step.rule == "closed" else step for step in self.steps]
+            self.steps.insert(0, Step(reduction.name, "rounded", "at large scores"))
+
+    def as_autograd(self, leaf: Node) -> Node:
+        """The adjoint of a score with shares added up at every intermediate, in the order of autograd; maxima are left out."""
+        roots = [(w, self.result.product(self.seeds.sums[s.name], tensor)) for s in self.primal.sums for w, tensor in s.terms]
+        kept = [i for i in self._of_red if self.primal.reductions[i].kind == "sum" and i not in self.dropped]
+        roots += [(self.primal.reductions[i].value, self._of_red[i]) for i in kept]
+        return adjoints(self.primal.graph, roots).get(leaf, self.primal.graph.const(0.0))
 
     def _seed_sum(self, out: Sum, seed: str) -> None:
         g, single = self.primal.graph, len(out.terms) == 1
@@ -174,12 +200,20 @@ class Reverse:
         closed = self._closed(root, slope, total, what)
         return self._sum_of(share, what) if closed is None else closed
 
+    def _parts(self, value: Node) -> list[tuple[Node, Node]]:
+        """`value` in parts whose sums are known, or are to be computed."""
+        parts = self.algebra.split(value)
+        if len(parts) == 1 or all(weight in self._known for _, weight in parts):
+            return parts
+        self.has_unknown = True
+        return self._whole.parts(value) if self.whole else parts
+
     def _sum_of(self, value: Node, what: str) -> Node:
         g, total = self.primal.graph, self.primal.graph.const(0.0)
-        for coefficient, weight in self.algebra.split(value):
+        for coefficient, weight in self._parts(value):
             known = weight in self._known
             if not known:
-                name = f"adjoint_{sum(r.given is None for r in self.result.reductions)}"
+                name = f"adjoint_{self.swept()}"
                 self.result.reductions.append(Reduction("sum", weight, name))
                 self._known[weight] = self.result.red(len(self.result.reductions) - 1)
             self.steps.append(Step(what, "known" if known else "swept", self._name(self._known[weight])))
@@ -198,12 +232,13 @@ class Reverse:
         if reduction.kind == "sum":
             self._pair_root(reduction.value, adjoint, g.mul(adjoint, r), reduction.name)
             return
-        here = attains(self.primal, reduction.kind, reduction.value, r)
+        compared = again(self.result, reduction) if is_rearranged(self.primal, reduction) else r
+        near = margin(self.primal, reduction.value, compared)
+        here = attains(self.primal, reduction.kind, reduction.value, compared, near)
         count = self._sum_of(here, f"the keys that attain {reduction.name}")
         self.steps.append(Step(reduction.name, "shared", "evenly among the keys that attain it"))
-        self._pair_root(
-            reduction.value, g.mul(here, shared(self.primal, reduction.value, adjoint, count)), g.mul(adjoint, r), reduction.name
-        )
+        share = shared(self.primal, adjoint, count, near)
+        self._pair_root(reduction.value, g.mul(here, share), g.mul(adjoint, r), reduction.name)
 
     def _scores_and_products(self) -> None:
         g = self.primal.graph

@@ -10,6 +10,9 @@ from attn_mlir.passes.derivation.expr import Node, nodes
 from attn_mlir.passes.differentiation.model import Program
 from attn_mlir.passes.differentiation.points import Point
 
+ROUNDING = 1e-13
+"""The largest margin for rounding, relative to what is rounded: larger ones are those of programs in f32 or 16 bits."""
+
 
 class Values(Evaluator):
     """Expressions of a program at a point; `frozen` holds the values of what is detached."""
@@ -19,6 +22,8 @@ class Values(Evaluator):
     def _value(self, n: Node) -> Array:
         if n.op == "one" and n not in self.env:
             return np.asarray(1.0)
+        if n.op == "rounding":
+            return np.asarray(min(float(n.attr), ROUNDING))  # type: ignore[arg-type]
         if n.op == "attn.detach":
             return self.frozen[n] if n in self.frozen else self(n.args[0])
         return super()._value(n)
@@ -38,8 +43,8 @@ class Run:
         env: dict[Node, Array] = {**point.params, **point.reads}
         env |= {graph.node("row", attr=name): x for name, x in point.rows.items()}
         for k, (query, key) in enumerate(program.products):
-            env[graph.leaf("x", k)] = np.einsum("rd,rnd->rn", point.tensors[query], point.tensors[key])
-        self.values = Values(env, point.present)
+            env[graph.leaf("x", k)] = self.product(query, key)
+        self.values = self.evaluator(env)
         self.values.frozen = self.frozen
         for k, score in enumerate(program.scores):
             env[graph.leaf("s", k)] = self.values(score)
@@ -50,6 +55,13 @@ class Run:
             else:
                 value = self.values(graph.reduce(reduction.kind, reduction.value))
             env[program.red(i)] = value
+
+    def evaluator(self, env: dict[Node, Array]) -> Values:
+        return Values(env, self.point.present)
+
+    def product(self, query: str, key: str) -> Array:
+        """The products of the rows of two tensors."""
+        return np.einsum("rd,rnd->rn", self.point.tensors[query], self.point.tensors[key])
 
     def weight(self, node: Node) -> Array:
         """A value of every pair, 0 where there is none."""

@@ -90,10 +90,12 @@ class _WrittenReverse(Reverse):
         rows = [result.row_leaf(f"row_{name}") for name in written.primal.outputs]
         s, dp = g.leaf("s", 0), result.product("do", "v")
         p = self._expression(written.primal, written.weight, [s], rows)
+        kept = [g.leaf("s", k) for k in range(1, len(self.primal.scores))]  # dropout's factor of the weight
+        dp, dropped = (g.mul(value, *kept) if kept else value for value in (dp, p))
         result.reductions.append(Reduction("sum", g.mul(dp, p), "doosum", ("row_dot", "do", "o")))
         doosum = result.red(len(result.reductions) - 1)
         self._of_pair[s] = self._expression(written.primal, written.dscore, [dp, p], [doosum, *rows])
-        self._sums["key", "v"] = [(p, "do")]
+        self._sums["key", "v"] = [(dropped, "do")]
         self._scores_and_products()
         self._collect()
 

@@ -191,7 +191,10 @@ class Solver:
         return ends[0] is self._skv or ends[1] is self._zero
 
     def _closed(self, ends: _Ends) -> tuple[Node, Node]:
-        """With the ends of all keys in place of None, and within them, so that lengths compare."""
+        """With the ends of all keys in place of None, and within them, so that lengths compare.
+
+        Saturated here although the emitter does so, too: ends that are compared and yielded stay the same nodes, written once.
+        """
         pool = self._pool
         low = self._zero if ends[0] is None else pool.most(self._zero, *saturated([ends[0]]))
         return low, self._skv if ends[1] is None else pool.least(*saturated([ends[1]]), self._skv)

@@ -19,8 +19,8 @@ class Emitter:
         self._values: dict[Node, ir.Value] = dict(known)
 
     def emit(self, roots: Iterable[Node]) -> list[ir.Value]:
-        """The values of `roots`."""
-        return [self._value(root) for root in roots]
+        """The values of `roots`; what is added up for them, and for comparisons, does not wrap around."""
+        return [self._value(root) for root in saturated(list(roots))]
 
     def _value(self, root: Node) -> ir.Value:
         """Without recursion into operands: masks can be long chains."""
@@ -97,7 +97,7 @@ class Emitter:
         left = pool.total([(a, k) for a, k in terms if k > 0] + [(pool.lift(max(constant, 0)), 1)])
         right = pool.total([(a, -k) for a, k in terms if k < 0] + [(pool.lift(max(-constant, 0)), 1)])
         predicate = arith.CmpIPredicate.eq if node.op == "eq0" else arith.CmpIPredicate.sgt if strict else arith.CmpIPredicate.sge
-        return arith.cmpi(predicate, *self.emit(saturated([left, right])))
+        return arith.cmpi(predicate, *self.emit([left, right]))
 
     def _gather(self, node: Node) -> ir.Value:
         value = tensor.extract(node.data, [self._values[a] for a in node.args])

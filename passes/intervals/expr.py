@@ -23,6 +23,7 @@ class Pool:
         self.lower: dict[Node, list[Node]] = {}
         self.upper: dict[Node, list[Node]] = {}
         self.proofs: dict[Node, bool] = {}
+        self.signs: dict[Node, bool] = {}
         self._negations: dict[Node, Node] = {}
         self.effort = 0  # nodes looked at by proofs
         self.true = self.node("bool", (), 1)
@@ -42,13 +43,13 @@ class Pool:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
         """Forgets, at the end, every expression and fact made inside: for evaluation on ever new numbers."""
-        kept = self._nodes, self.lower, self.upper, self.proofs, self._negations, self.effort
-        self._nodes, self.proofs, self._negations = dict(self._nodes), {}, {}
+        kept = self._nodes, self.lower, self.upper, self.proofs, self.signs, self._negations, self.effort
+        self._nodes, self.proofs, self.signs, self._negations = dict(self._nodes), {}, {}, {}
         self.lower, self.upper, self.effort = dict(self.lower), dict(self.upper), 0
         try:
             yield
         finally:
-            self._nodes, self.lower, self.upper, self.proofs, self._negations, self.effort = kept
+            self._nodes, self.lower, self.upper, self.proofs, self.signs, self._negations, self.effort = kept
 
     def leaf(self, op: str, data: Hashable, lower: int | None = None) -> Node:
         """A variable, function argument or tensor size that is at least `lower`."""
@@ -71,6 +72,7 @@ class Pool:
         if upper is not None:
             self.upper.setdefault(node, []).append(upper)
         self.proofs.clear()
+        self.signs.clear()
 
     def proves(self, node: Node) -> bool:
         """Whether node >= 0 follows from the facts."""
@@ -213,13 +215,17 @@ class Pool:
         return self.node("not", (a,))
 
     def _connect(self, op: str, nodes: Iterable[Node], unit: Node, zero: Node) -> Node:
-        flat: list[Node] = []
-        for node in nodes:
-            flat += [n for n in (node.args if node.op == op else (node,)) if n is not unit and n not in flat]
-        if zero in flat or any(self.negation(n) in flat for n in flat if n.op not in ("and", "or")):
+        groups = [node.args if node.op == op else (node,) for node in nodes]
+        flat = dict.fromkeys(n for group in groups for n in group if n is not unit)
+        if zero in flat:
+            return zero
+        # Terms of one group do not exclude each other: the longest is looked at when the others meet it, so that chains stay short work.
+        longest = max(groups, key=len, default=())
+        others = [n for group in groups if group is not longest for n in group]
+        if any(self.negation(n) in flat for n in others if n.op not in ("and", "or")):
             return zero
         if len(flat) < 2:
-            return flat[0] if flat else unit
+            return next(iter(flat), unit)
         return self.node(op, tuple(flat))
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from attn_mlir.passes.intervals.nodes import Node, terms_of
+from attn_mlir.passes.intervals.nodes import Node, is_boolean, terms_of
+from attn_mlir.passes.order import deepest_first
 
 _Test = Callable[[Node], bool]
 
@@ -10,6 +11,7 @@ _Test = Callable[[Node], bool]
 _BUDGET = 80  # nodes looked at for one proof; real ones need a dozen
 _SMALL = 4  # the same once a mask has taken `_EFFORT` in all, as one of hundreds of conditions does
 _EFFORT = 20_000
+_FEW = 16  # terms of a sum that count as one node
 
 
 def nonnegative(node: Node, depth: int = 7) -> bool:
@@ -21,16 +23,26 @@ def nonnegative(node: Node, depth: int = 7) -> bool:
     return found
 
 
+def _is_nonnegative(node: Node) -> bool:
+    """Whether node >= 0 follows without much effort: what divisions and products ask of their operands, again and again."""
+    signs = node.pool.signs
+    for inner in deepest_first(node, signs, lambda n: [a for a in n.args if not is_boolean(a)]):
+        signs[inner] = nonnegative(inner, 3)
+    return signs[node]
+
+
 def _search(node: Node, depth: int, failed: set[Node], budget: list[int]) -> bool:
     constant, terms = terms_of(node)
     if not terms:
         return constant >= 0
-    budget[0] -= 1
+    budget[0] -= 1 + len(terms) // _FEW
     if depth == 0 or budget[0] < 0 or node in failed:
         return False
     pool = node.pool
 
     def against(atom: Node, k: int) -> _Test:
+        if budget[0] < 0 and len(terms) > _FEW:
+            return lambda bound: False
         return lambda bound: _search(pool.total([(node, 1), (atom, -k), (bound, k)]), depth - 1, failed, budget)
 
     for atom, k in terms:
@@ -68,9 +80,9 @@ def _bounds(atom: Node, k: int) -> list[Node]:
         case "mod" if (atom.args[1].constant or 0) > 0:
             if k > 0:
                 return [*facts, zero]
-            return [*facts, atom.args[1] - 1, *([atom.args[0]] if nonnegative(atom.args[0], 3) else [])]
-        case "floordiv" if (atom.args[1].constant or 0) > 0 and nonnegative(atom.args[0], 3):
+            return [*facts, atom.args[1] - 1, *([atom.args[0]] if _is_nonnegative(atom.args[0]) else [])]
+        case "floordiv" if (atom.args[1].constant or 0) > 0 and _is_nonnegative(atom.args[0]):
             return [*facts, zero if k > 0 else atom.args[0]]
-        case "mul" if k > 0 and all(nonnegative(a, 3) for a in atom.args):
+        case "mul" if k > 0 and all(map(_is_nonnegative, atom.args)):
             return [*facts, zero]
     return facts

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.masking import masked_score, masks_by_score
-from attn_mlir.passes.regions import block_of, piece, scores_in
-from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_float, constant_index, identity, known_index
+from attn_mlir.passes.regions import block_of, maker, piece, scores_in
+from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_index, identity, keep, known_index
 from attn_mlir.passes.tiling.step import StepPlan, plan_step
 
 
@@ -115,6 +115,16 @@ class BlockBuilder:
             after.append(build.dot_accumulate(accumulator, factor, work.weights[weight], values))
         return after
 
+    def dropout(self, scores: list[ir.Value]) -> dict[ir.Value, ir.Value]:
+        """The scores of a step that only say what dropout keeps, and what the score's piece yields for them.
+
+        They cost no memory: whoever needs them computes them. They are finite, so that a masked key needs no other.
+        """
+        if self.score_mod is None:
+            return {}
+        yielded = list(block_of(self.score_mod).operations)[-1].operation.operands
+        return {s: value for s, value in zip(scores, yielded, strict=True) if _of_dropout(value)}
+
     def weights(self, plan: StepPlan, states: int) -> list[ir.Value]:
         """The weights that a step makes, each once; none before the last sweep."""
         if len(plan.results) == states:
@@ -134,6 +144,7 @@ class _Block:
         arguments, scores = list(region.arguments), scores_in(region)
         self._scores, self._indices = arguments[:scores], arguments[scores : scores + 3]
         self._tiles: dict[ir.Value, ir.Value] = dict(zip(arguments[scores + 3 :], states, strict=True))
+        self._dropout = owner.dropout(self._scores)
         self._weights = owner.weights(plan, len(states))
         self._masked = masked and owner.mask is not None
         self._mask_scores = self._masked and masks_by_score(region)
@@ -195,7 +206,7 @@ class _Block:
     def _tile_map(self, number: int) -> None:
         p, plan = self._owner.program, self._plan
         weights = [w for w in self._weights if plan.stage.get(w, 0) == number]
-        stored = [value for value in self._stored.get(number, []) if value not in self._tiles]
+        stored = [value for value in self._stored.get(number, []) if value not in self._tiles and value not in self._dropout]
         reductions = plan.stages[number].reductions
         if not (weights or stored or reductions):
             return
@@ -204,10 +215,10 @@ class _Block:
         def body(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
             emitter = self._emitter(i, j, number)
             present = self._present(emitter, i, j) if self._masked and not self._mask_scores else None
-            tiles = [cast_float(_keep(present, emitter.emit(w), 0.0), p.element) for w in weights]
+            tiles = [cast_float(keep(present, emitter.emit(w), 0.0), p.element) for w in weights]
             tiles += [emitter.emit(value) for value in stored]
             parts = zip(reductions, kinds, strict=True)
-            return tiles, [_keep(present, emitter.emit(op.operands[0]), identity(kind, p.score)) for op, kind in parts]
+            return tiles, [keep(present, emitter.emit(op.operands[0]), identity(kind, p.score)) for op, kind in parts]
 
         # A map's tiles have one type: weights are in the element type, stored values in that of the scores.
         extents = [constant_index(p.block_q), self._count]
@@ -240,7 +251,10 @@ class _Block:
         emitter = p.reading(self._tiles, i, j)
         for argument, value in zip(self._indices, (p.b, p.h, p.q_idx(i)), strict=True):
             emitter.set(argument, value)
-        # Later stages find the scores that they need as tiles.
+        if j is not None and stage > 0:
+            for s, kept in self._dropout.items():
+                emitter.set(s, self._emit_kept(kept, emitter, j))
+        # Later stages find the other scores that they need as tiles.
         if j is not None and stage == 0 and any(s not in self._tiles for s in self._scores):
             for s, value in zip(self._scores, self._emit_scores(emitter, i, j), strict=True):
                 if s not in self._tiles:
@@ -256,7 +270,15 @@ class _Block:
         if not self._mask_scores:
             return scores
         present = self._present(emitter, i, j)
-        return [_keep(present, score, masked_score(number)) for number, score in enumerate(scores)]
+        masked = [keep(present, score, masked_score(number)) for number, score in enumerate(scores)]
+        return [score if s in self._dropout else of_mask for s, score, of_mask in zip(self._scores, scores, masked, strict=True)]
+
+    def _emit_kept(self, kept: ir.Value, emitter: ScalarEmitter, j: ir.Value) -> ir.Value:
+        p, mod = self._owner.program, block_of(self._owner.score_mod)
+        scalars = p.scalars()
+        for argument, value in zip(list(mod.arguments)[-4:], [p.b, p.h, emitter.emit(self._indices[2]), self._kv_idx(j)], strict=True):
+            scalars.set(argument, value)
+        return scalars.emit(kept)
 
     def _present(self, emitter: ScalarEmitter, i: ir.Value, j: ir.Value) -> ir.Value:
         p, mask = self._owner.program, self._owner.mask
@@ -269,11 +291,16 @@ class _Block:
         return arith.AddIOp(self._kv, j).result
 
 
-def _keep(present: ir.Value | None, value: ir.Value, otherwise: float) -> ir.Value:
-    """`value` where `present`, else a constant."""
-    if present is None:
-        return value
-    return arith.SelectOp(present, value, constant_float(value.type, otherwise)).result
+def _of_dropout(value: ir.Value) -> bool:
+    """Whether `attn.kept` selects one of two values of the whole function."""
+    select = maker(value, "arith.select")
+    if select is None or maker(select.operands[0], "attn.kept") is None:
+        return False
+    return all(map(_in_function_or_constant, list(select.operands)[1:]))
+
+
+def _in_function_or_constant(value: ir.Value) -> bool:
+    return _in_function(value) or maker(value, "arith.constant") is not None
 
 
 def _in_function(value: ir.Value) -> bool:

@@ -6,7 +6,7 @@ from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape,
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.linear_roles import follower_of, gradient_of
-from attn_mlir.passes.regions import block_of, pieces
+from attn_mlir.passes.regions import block_of, pieces, returned_by
 from attn_mlir.passes.tiling.chunk_block import Choices, Chunk, ChunkBlock, Input, Inputs, Put, Sequence
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_gradient import ChunkGradient
@@ -36,7 +36,7 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
     if (gradient is not None or beside is not None) and size != width:
         op.location.emit_error("attn-tile: a sweep that adds up the gradient of the decays, or shares states, works on all columns of v")
         return False
-    blocks, returned = width // size, [ir.OpResult(value) for value in _returned(function)]
+    blocks, returned = width // size, [ir.OpResult(value) for value in returned_by(function)]
     made = [_result_name(op, value) for value in returned]
     kinds = [_kind(op, name, blocks) for name in made]
     outputs = [Output(value.owner.operation, kind, (), value.result_number) for kind, value in zip(kinds, returned, strict=True)]
@@ -70,10 +70,6 @@ def _names(op: ir.Operation) -> dict[int, str]:
         if number is not None:
             found.setdefault(number, name)
     return found
-
-
-def _returned(function: ir.Operation) -> list[ir.Value]:
-    return list(list(function.regions[0].blocks[0].operations)[-1].operation.operands)
 
 
 def _score_type(op: ir.Operation) -> ir.Type:

@@ -7,7 +7,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.passes.tiling.frame import Frame
-from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index, known_index
+from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index, keep, known_index
 from attn_mlir.passes.tiling.scatter import depends_on
 
 _QUERY = 2  # where q_idx stands among the positions of a scatter
@@ -156,9 +156,9 @@ class PairBlocks:
                 known[plan.pair.arguments[k]] = tensor.ExtractOp(tile, [i, j]).result
             emitter = self._frame.scalars(known)
             yielded = list(list(plan.pair.operations)[-1].operation.operands)
-            values = {w: _keep(present, emitter.emit(yielded[w]), 0.0) for w in [*weights, *plan.row_weights]}
+            values = {w: keep(present, emitter.emit(yielded[w]), 0.0) for w in [*weights, *plan.row_weights]}
             one = constant_float(plan.score, 1.0)
-            seen = [_keep(present, one, 0.0)] if self._track else []
+            seen = [keep(present, one, 0.0)] if self._track else []
             return [cast_float(values[w], first) for w in weights], [*[values[w] for w in plan.row_weights], *seen]
 
         extents = [constant_index(self._keys.rows), count]
@@ -232,10 +232,3 @@ class PairBlocks:
 def _true() -> ir.Value:
     i1 = ir.IntegerType.get_signless(1)
     return arith.ConstantOp(i1, ir.IntegerAttr.get(i1, 1)).result
-
-
-def _keep(present: ir.Value | None, value: ir.Value, otherwise: float) -> ir.Value:
-    """`value` where `present`, else a constant."""
-    if present is None:
-        return value
-    return arith.SelectOp(present, value, constant_float(value.type, otherwise)).result

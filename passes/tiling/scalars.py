@@ -73,6 +73,13 @@ def constant_index(value: int) -> ir.Value:
     return arith.ConstantOp(ir.IndexType.get(), value).result
 
 
+def keep(present: ir.Value | None, value: ir.Value, otherwise: float) -> ir.Value:
+    """`value` where `present`, else a constant."""
+    if present is None:
+        return value
+    return arith.SelectOp(present, value, constant_float(value.type, otherwise)).result
+
+
 def known_index(value: ir.Value) -> int | None:
     """The number that an `arith.constant` of type index holds; None for other values."""
     if isinstance(value.owner, ir.Block) or value.owner.operation.name != "arith.constant":

@@ -8,10 +8,11 @@ from attn_mlir.torch_import import register_with_torch
 
 if TYPE_CHECKING:
     from attn_mlir import testing
-    from attn_mlir.api import masks, mods, recurrences, rows
+    from attn_mlir.api import arch, masks, mods, recurrences, rows
     from attn_mlir.api.attention import Attention, attention
     from attn_mlir.api.block_mask import create_block_mask
     from attn_mlir.api.custom_io import CustomIO
+    from attn_mlir.api.dropout import dropout_mask
     from attn_mlir.api.engine import AttentionEngine
     from attn_mlir.api.linear import LinearAttention, linear_attention
     from attn_mlir.api.linear_engine import LinearAttentionEngine
@@ -48,9 +49,11 @@ __all__ = [
     "UnsupportedError",
     "Var",
     "approximate_tanh",
+    "arch",
     "attention",
     "create_block_mask",
     "detach",
+    "dropout_mask",
     "gla",
     "kv_len",
     "lightning",
@@ -90,8 +93,10 @@ _LAZY = {
     "online_retention": "attn_mlir.api.online_rows",
     "Attention": "attn_mlir.api.attention",
     "attention": "attn_mlir.api.attention",
+    "arch": "attn_mlir.api.arch",
     "approximate_tanh": "attn_mlir.frontend.elementary",
     "detach": "attn_mlir.frontend.elementary",
+    "dropout_mask": "attn_mlir.api.dropout",
     "gla": "attn_mlir.api.recurrences",
     "kv_len": "attn_mlir.frontend.sizes",
     "lightning": "attn_mlir.api.recurrences",

@@ -14,8 +14,8 @@ class Kernel(Protocol):
     def run(self, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str = "bhsd") -> list[Any]:
         """Runs on tensors shaped [B, H, S, D] of any strides; returns o, [B, Hq, Sq, Dv], and the row outputs, [B, Hq, Sq].
 
-        `captures` are the tensors, floats and ints of the function's further arguments. With `layout` "bshd" the
-        memory of o is contiguous in that order; its shape is the same.
+        `captures` are the tensors, floats and ints of the function's further arguments. The memory of o
+        is contiguous in the order of `layout`, "bhsd", "bshd" or "sbhd"; its shape is the same.
         """
         ...
 
@@ -41,7 +41,7 @@ class Program(Protocol):
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[Any]:
         """Runs on the arguments of its function, tensors [B, H, S, D] of any strides, floats and ints; returns its results.
 
-        With `layout` "bshd" the memory of what is shaped like q, k, v or o is contiguous in that order.
+        The memory of what is shaped like q, k, v or o is contiguous in the order of `layout`, "bhsd", "bshd" or "sbhd".
         """
         ...
 
@@ -117,13 +117,31 @@ def slow_kernels(
         return {} if find is None else find(module, function, tuple(wrt), deterministic, segment)
 
 
+def tuner_of(device: str) -> Any:
+    """The `backends.tuning.program.Tuner` of a device such as "cuda", or None where its backend has none."""
+    backend = backend_for(device)
+    return None if backend is None else backend.tuner()
+
+
 def tuner_for(device: str) -> Callable[..., tuple[str, str]] | None:
-    """The function that tunes programs for a device such as "cuda", or None where its backend has none.
+    """The function that tunes programs for a device such as "cuda", or None where its backend has no tuner.
 
     `tuner(texts, function, wrt, deterministic, inputs, layout, file, measure, segment)` takes the texts of a module, without and with
     locations, which function of it is meant ("" for the attention itself, else a derivative as `compile_derivative` names it), and the
     arguments that it is to be fast on. It returns the texts with what it chose written into them: what the tune file `file` holds, and,
     where `measure` is true, what it measured and wrote there.
     """
-    backend = backend_for(device)
-    return None if backend is None else backend.tuner()
+    found = tuner_of(device)
+    if found is None:
+        return None
+    from attn_mlir.backends.tuning.program import tune_texts
+    from attn_mlir.backends.tuning.worker import Job
+
+    def tune(
+        texts: tuple[str, str], function: str, wrt: Sequence[str], deterministic: bool, inputs: Sequence[Any], layout: str, file: str,
+        measure: bool, segment: int = 0,
+    ) -> tuple[str, str]:  # fmt: skip
+        job = Job(device, function, tuple(wrt), deterministic, segment)
+        return tune_texts(found, texts, job, inputs, layout, file, measure)
+
+    return tune

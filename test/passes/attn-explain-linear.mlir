@@ -21,7 +21,7 @@
 // CHECK-NEXT:     every channel of the keys has factors of its own
 // CHECK:        confirmed in float64, chunk by chunk against the recurrence: {{[0-9]+}} values, largest relative error {{[0-9].[0-9]e-1[0-9]}}
 // CHECK:        backward
-// CHECK-NEXT:     dq: the same sweep with do, v, k in place of q, k, v; towards earlier positions
+// CHECK-NEXT:     dq: the same chunk scan with do, v, k in place of q, k, v; towards earlier positions
 // CHECK-NEXT:     d(g_j): sum over r >= j of q_r . dq_r - k_r . dk_r
 // CHECK:          confirmed in float64 by differences of the recurrence: {{[0-9]+}} gradients, largest relative error {{[0-9].[0-9]e-[01][0-9]}}
 
@@ -35,7 +35,7 @@
 
 // RUN: attn-opt %inputs/linear/simple-gla.mlir --attn-explain | FileCheck %s --check-prefix=SCALE
 
-// SCALE:        dq: the same sweep with do, v, k in place of q, k, v; towards earlier positions
+// SCALE:        dq: the same chunk scan with do, v, k in place of q, k, v; towards earlier positions
 // SCALE-NEXT:   the scale of q is a factor of all three: of the pairs, and of what enters the state or, for dq, leaves it
 
 // CHUNK:      @attention: attn.chunk

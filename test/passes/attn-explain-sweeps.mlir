@@ -1,10 +1,10 @@
 // A reduction that must wait says why.
 // RUN: attn-opt %s --attn-explain | FileCheck %s
 
-// CHECK:      l: one more sweep, in sweep 2; exp(s / sqrt(sq / n)) does not separate s from the reductions
+// CHECK:      l: one more pass, in pass 2; exp(s / sqrt(sq / n)) does not separate s from the reductions
 // CHECK-NEXT: o: independent
 // CHECK-SAME: applied at the end: 1 / l
-// CHECK-NEXT: sweeps over the keys: 2; state per row: n, sq, l; accumulators: 1
+// CHECK-NEXT: passes over keys: 2; state per row: n, sq, l; accumulators: 1
 // CHECK:      step 1
 // CHECK:      step 2
 // CHECK-NOT:  merge

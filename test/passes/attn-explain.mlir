@@ -11,7 +11,7 @@
 // CHECK-NEXT:   m: independent
 // CHECK-NEXT:   l: rescaled, by exp(change of -m)
 // CHECK-NEXT:   o: rescaled, by exp(change of -m); applied at the end: 1 / l
-// CHECK-NEXT:   sweeps over the keys: 1; state per row: m, l; accumulators: 1
+// CHECK-NEXT:   passes over keys: 1; state per row: m, l; accumulators: 1
 // CHECK:      step
 // CHECK-NEXT:   m' = max(m, max over block(s))
 // CHECK-NEXT:   l' = l * exp(m - m') + sum over block(exp(s - m'))
@@ -22,7 +22,7 @@
 // CHECK-NEXT:   o = acc / l
 // CHECK:      confirmed in float64, block by block and merged: {{[0-9]+}} values, largest relative error {{[0-9].[0-9]e-1[0-9]}}
 // ONLINE:     @attention: attn.online
-// ONLINE-NEXT:  sweeps over the keys: 1; state per row: m, l; accumulators: 1
+// ONLINE-NEXT:  passes over keys: 1; state per row: m, l; accumulators: 1
 // ONLINE:     step
 // ONLINE-NEXT:  m' = max(m, max over block(s))
 // ONLINE:       lse = m + log(l)

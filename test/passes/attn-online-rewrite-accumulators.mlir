@@ -1,4 +1,4 @@
-// (s - mean)^3 has rank 4: two sweeps by default, one sweep with four accumulators on request.
+// (s - mean)^3 has rank 4: two passes by default, one pass with four accumulators on request.
 // RUN: attn-opt %s -p 'attn-online-rewrite' | FileCheck %s --check-prefix=SWEEPS
 // RUN: attn-opt %s -p 'attn-online-rewrite{max-accumulators=4}' | FileCheck %s --check-prefix=RANK
 

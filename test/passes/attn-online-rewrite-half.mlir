@@ -1,4 +1,4 @@
-// In 16 bits a layer-norm row gets a second sweep instead of two accumulators that cancel.
+// In 16 bits a layer-norm row gets a second pass instead of two accumulators that cancel.
 // RUN: attn-opt %inputs/layer-norm.mlir -p 'attn-online-rewrite' | FileCheck %s --check-prefix=SINGLE
 // RUN: %PYTHON -c "print(open(r'%inputs/layer-norm.mlir').read().replace('x64xf32', 'x64xf16'))" > %t.mlir
 // RUN: attn-opt %t.mlir -p 'attn-online-rewrite' | FileCheck %s --check-prefix=HALF
@@ -12,4 +12,4 @@
 // HALF-NOT:       "attn.step"
 // HALF:           accumulators = 1
 
-// EXPLAIN:        sweeps over the keys: 2
+// EXPLAIN:        passes over keys: 2

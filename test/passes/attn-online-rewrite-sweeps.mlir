@@ -1,4 +1,4 @@
-// What does not separate the score from a reduction waits for it: one more sweep, and no merge.
+// What does not separate the score from a reduction waits for it: one more pass, and no merge.
 // RUN: attn-opt %s --split-input-file -p 'attn-online-rewrite' | FileCheck %s
 
 // Softmax with temperature std(s).

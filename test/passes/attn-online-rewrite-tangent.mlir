@@ -1,4 +1,4 @@
-// The tangent of softmax is one sweep: sums of the same weights over the same tensor are kept once, in every type.
+// The tangent of softmax is one pass: sums of the same weights over the same tensor are kept once, in every type.
 // RUN: attn-opt %inputs/derivatives/softmax-tangent.mlir -p 'attn-online-rewrite' | FileCheck %s
 // RUN: %PYTHON -c "print(open(r'%inputs/derivatives/softmax-tangent.mlir').read().replace('xf32', 'xf16'))" > %t.mlir
 // RUN: attn-opt %t.mlir -p 'attn-online-rewrite' | FileCheck %s --check-prefix=HALF

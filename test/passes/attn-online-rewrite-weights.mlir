@@ -1,4 +1,4 @@
-// Two weights of a row whose reduction moves inside a relu: both are summed in a second sweep, where it is final.
+// Two weights of a row whose reduction moves inside a relu: both are summed in a second pass, where it is final.
 // In the second program the weights separate; relu(s) v is shared, though the terms come in another order.
 // RUN: attn-opt %s -p 'attn-online-rewrite' --split-input-file | FileCheck %s
 // RUN: attn-opt %s --split-input-file --attn-explain | FileCheck %s --check-prefix=EXPLAIN
@@ -11,8 +11,8 @@
 
 // EXPLAIN:       p = max(s - m + 1, 0)  (of v, in o)
 // EXPLAIN:       p1 = max(s - m + 1, 0) * s1  (of v1, in o1)
-// EXPLAIN:       v in o: one more sweep, in sweep 2; max(s - m + 1, 0) does not separate s from the reductions
-// EXPLAIN:       v1 in o1: one more sweep
+// EXPLAIN:       v in o: one more pass, in pass 2; max(s - m + 1, 0) does not separate s from the reductions
+// EXPLAIN:       v1 in o1: one more pass
 // EXPLAIN:       v in o: independent, accumulated as it is; applied at the end: 1 / a
 // EXPLAIN:       v1 in o1: independent
 // EXPLAIN:       v in o1: moments, rank 2, s1 * max(s, 0), max(s, 0); applied at the end: 1 / a, -1

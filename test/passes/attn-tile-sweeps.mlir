@@ -1,4 +1,4 @@
-// Two steps make two sweeps over the keys; only the second multiplies with v.
+// Two steps make two passes over keys; only the second multiplies with v.
 // RUN: attn-opt %inputs/std-temperature.mlir -p 'attn-online-rewrite,attn-tile,canonicalize,cse' | FileCheck %s
 
 // CHECK:       %[[INIT:.*]]:5 = "tile.map"

@@ -15,6 +15,11 @@ def inputs(
     return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
 
 
+def order(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """A tensor [B, H, S, D] in another order."""
+    return tensor.permute(*["bhsd".index(letter) for letter in layout])
+
+
 def softmax(s: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
     """Softmax over the kept keys; 0 for rows without any."""
     s = s.masked_fill(~keep, -torch.inf)

@@ -5,8 +5,16 @@ from typing import Any
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.tuning.choices import choices_in
+from attn_mlir.backends.nvidia.tuning.program import TUNER
+from attn_mlir.backends.tuning import program
+from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
+
+
+def tune_module(text: str, job: Job, inputs: Sequence[Any], **options: Any) -> dict[str, Fields]:
+    """The choices that a tuner for NVIDIA GPUs finds."""
+    return program.tune_module(TUNER, text, job, inputs, **options)[0]
 
 
 class FakeBench:

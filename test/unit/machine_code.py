@@ -10,7 +10,17 @@ import pytest
 
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.compile import Binary, compile_code, find_nvcc
-from attn_mlir.errors import UnsupportedError
+from attn_mlir.errors import CompileError, UnsupportedError
+
+
+def _has_nvcc() -> bool:
+    try:
+        return bool(find_nvcc())
+    except (UnsupportedError, CompileError):
+        return False
+
+
+needs_nvcc = pytest.mark.skipif(not _has_nvcc(), reason="nvcc is not installed")
 
 
 def compiled(code: KernelCode) -> Binary:

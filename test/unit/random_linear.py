@@ -35,7 +35,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "{} + {}": lambda x, y: x + y,
     "{} * {}": lambda x, y: x * y,
     "{} / (1 + {} ** 2)": lambda x, y: x / (1.0 + y * y),
-    "maximum({}, {})": lambda x, y: torch.maximum(x, y) if isinstance(y, torch.Tensor) else torch.clamp(x, min=y),
+    "maximum({}, {})": torch.maximum,
 }
 _READS: dict[str, Callable[..., Any]] = {
     "heads[h]": lambda tensors, b, h, t: tensors["heads"][h],
@@ -122,6 +122,8 @@ def _expression(
     text, combine = list(_BINARY.items())[draw(len(_BINARY))]
     inner, name = _expression(draw, tensors, reads, depth - 1)
     read, of = list(reads.items())[draw(len(reads))]
+    if combine is torch.maximum and read.endswith(".item()"):  # which takes tensors only; equal numbers share the gradient otherwise here
+        return (lambda x, b, h, t: torch.clamp(inner(x, b, h, t), min=of(tensors, b, h, t))), text.format(name, read)
     return (lambda x, b, h, t: combine(inner(x, b, h, t), of(tensors, b, h, t))), text.format(name, read)
 
 

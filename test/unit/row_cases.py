@@ -1,4 +1,4 @@
-"""Row functions and what their derivation must find: sweeps over the keys, states and accumulators."""
+"""Row functions and what their derivation must find: passes over keys, states and accumulators."""
 
 from dataclasses import dataclass
 

@@ -4,6 +4,7 @@
 import sys
 
 import torch
+
 from attn_engine import AttentionEngine, OnlineFunc
 from core import SymbolScalar, Var
 from core.core import CustomIO, create_block_mask

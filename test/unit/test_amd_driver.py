@@ -152,10 +152,10 @@ def test_what_a_kernel_cannot_read_is_copied() -> None:
         (whole[:, :1].expand(1, 4, 16, 32), False),
         (whole[:, :, :1].expand(1, 2, 16, 32), True),  # rows that overlap
     ):
-        made = readable(asked, [tensor])[0]
+        made = readable(asked, [tensor])[0][0]
         assert (made.data_ptr() != tensor.data_ptr()) == copied
         assert torch.equal(made, tensor)
-    assert readable(small(Parameter("pointer", 0)), [whole[..., ::2]])[0].data_ptr() == whole.data_ptr()
+    assert readable(small(Parameter("pointer", 0)), [whole[..., ::2]])[0][0].data_ptr() == whole.data_ptr()
 
 
 def test_the_argument_segment() -> None:

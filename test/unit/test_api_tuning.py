@@ -135,10 +135,30 @@ def test_a_linear_engine_reads_its_file_and_measures_what_it_is_asked(asked: Ask
 
 
 @pytest.mark.parametrize("option", ["tune", "tune_bwd"])
-def test_without_a_tuner_there_is_nothing_to_choose(option: str) -> None:
+def test_without_a_tuner_there_is_nothing_to_choose(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "tuner_for", lambda device: None)
     given = [tensor.transpose(1, 2) for tensor in qkv()]
     tuned = engine(device="cpu", tune_file="none.json", **{option: True})(*given)
     assert torch.equal(tuned, engine(device="cpu")(*given))
+
+
+def test_an_emulated_device_says_that_nothing_is_measured() -> None:
+    q, k, v = (tensor.half() for tensor in qkv(20))
+    with pytest.warns(UserWarning, match="tune=True measures nothing: 'hip-emulated' runs kernels on the CPU"):
+        tuned = Attention(device="hip-emulated", tune=True)(q, k, v)
+    assert torch.equal(tuned, Attention(device="hip-emulated")(q, k, v))
+
+
+def test_lengths_heads_and_threads_of_a_call_have_their_own_programs(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = Attention(tune=True)
+    q, k, v = qkv()
+    calls = [(q, k, v), (q, k[:, :1], v[:, :1]), (q, k, v)]
+    for count, given in enumerate(calls, 1):
+        attention(*given)
+        assert len(asked) == min(count, 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    attention(q, k, v)
+    assert len(asked) == 3
 
 
 def test_files_are_paths() -> None:

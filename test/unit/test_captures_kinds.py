@@ -127,7 +127,7 @@ def test_engine() -> None:
 
 
 def test_engines_inside_compile() -> None:
-    """A number that decides something makes torch compile again; what would have to be computed of a tensor is refused."""
+    """A number that decides something makes torch compile again; what would have to be read out of a tensor is refused."""
     q, k, v = torch.randn(3, B, S, H, D)
     table, n = torch.ones(3), 3
     meta = (meta_tensor(B, H, S, D, dtype=torch.float32),) * 3
@@ -136,11 +136,65 @@ def test_engines_inside_compile() -> None:
     for n, length in ((3, 3), (5, 3), (2, 4)):  # noqa: B007
         table = torch.ones(length)
         torch.testing.assert_close(compiled(q, k, v), engine(q, k, v))
-    for score_mod in (lambda s, io, b, h, i, j: s * table.exp()[h], lambda s, io, b, h, i, j: s * 2 if table[0] > 0.7 else s):
+    for score_mod in (lambda s, io, b, h, i, j: s * table[0].item(), lambda s, io, b, h, i, j: s * 2 if table[0] > 0.7 else s):
         other = AttentionEngine(meta, score_mod=score_mod, online_func=OnlineSoftmax())
         with pytest.raises(Exception, match="must be computed before the call") as error:
             torch.compile(lambda q, k, v, other=other: other(q, k, v), fullgraph=True, backend="aot_eager")(q, k, v)
         assert isinstance(error.value, UnsupportedError) or "UnsupportedError" in str(error.value)
+
+
+def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return torch.compile(function, fullgraph=True, backend="aot_eager")
+
+
+def test_values_computed_of_captures_inside_compile() -> None:
+    """As `attention` there: they are part of the graph, current at each call, with gradients."""
+    learned = Learned()
+    t, n = learned.t, 2.0
+
+    def score_mod(s: Any, io: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        with torch.no_grad():
+            constant = t.sum(dim=0, keepdim=True)
+        return s * torch.stack([t.exp(), t[:2] * n]).mean(0)[h] + torch.nn.functional.softplus(t, beta=2)[0] - constant[0]
+
+    engine = AttentionEngine((meta_tensor(*SIZES, dtype=F64),) * 3, score_mod=score_mod, online_func=OnlineSoftmax())
+    q, k, v = torch.randn(3, B, S, H, D, dtype=F64)
+    graph = compiled(lambda q, k, v: engine(q, k, v))
+
+    def dense() -> torch.Tensor:
+        moved = scores(q.transpose(1, 2), k.transpose(1, 2)) * ((t.exp() + t * n) / 2)[:, None, None]
+        weight = (moved + torch.nn.functional.softplus(t, beta=2)[0] - t.detach().sum()).softmax(-1)
+        return (weight @ v.transpose(1, 2)).transpose(1, 2)
+
+    learned.check(lambda: graph(q, k, v), lambda: engine(q, k, v), dense)
+
+
+def test_values_computed_of_captures_of_linear_engines_inside_compile() -> None:
+    learned = Learned()
+    t = learned.t
+    engine = LinearAttentionEngine(
+        (meta_tensor(*SIZES, dtype=F64),) * 3,
+        q_mod=lambda x, io, b, h, i: x * t.exp()[h],
+        decay_mod=lambda g, io, b, h, i: g * t.abs().sum(),
+    )
+    q, k, v = torch.randn(3, *SIZES, dtype=F64)
+    g = -torch.rand(B, H, S, dtype=F64)
+    graph = compiled(lambda q, k, v, g: engine(q, k, v, g))
+    learned.check(lambda: graph(q, k, v, g), lambda: engine(q, k, v, g))
+
+
+def test_what_a_graph_cannot_read_is_told() -> None:
+    class Scale:
+        factors = Learned().t
+
+    scale = Scale()
+    engine = AttentionEngine(
+        (meta_tensor(*SIZES, dtype=F64),) * 3, score_mod=lambda s, io, b, h, i, j: s * scale.factors.exp()[h], online_func=OnlineSoftmax()
+    )
+    q, k, v = torch.randn(3, B, S, H, D, dtype=F64)
+    assert engine(q, k, v).isfinite().all()
+    with pytest.raises(Exception, match="variables of the function itself, or before the call: pass it as a tensor of custom_fwd_inputs"):
+        compiled(lambda q, k, v: engine(q, k, v))(q, k, v)
 
 
 def test_changes_in_place_inside_compile() -> None:

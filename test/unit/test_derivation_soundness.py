@@ -1,4 +1,4 @@
-"""The derivation trusts no rule: what the numbers do not confirm is computed in one more sweep, or refused."""
+"""The derivation trusts no rule: what the numbers do not confirm is computed in one more pass, or refused."""
 
 import numpy as np
 import pytest

@@ -53,7 +53,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copied
 
 
-@pytest.mark.parametrize("backends_", [("cpu",), ("gpu", "nvidia"), ("gpu", "amd")], ids="+".join)
+@pytest.mark.parametrize("backends_", [("cpu", "tuning"), ("gpu", "nvidia", "tuning"), ("gpu", "amd", "tuning")], ids="+".join)
 def test_every_folder_and_kind_of_source_is_part_of_the_version(backends_: tuple[str, ...], package: Path) -> None:
     whole = disk_cache.digest_of(package, *backends_)
     files = [path for path in sorted(package.rglob("*")) if path.is_file()]

@@ -1,5 +1,6 @@
 """The kernel cache runs only what this user alone can have written, and hangs on nothing that lies in its place."""
 
+import errno
 import json
 import os
 import resource
@@ -10,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,3 +213,65 @@ def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert disk_cache.directory() == tmp_path / ".cache" / "attn-mlir"
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     assert disk_cache.directory() is None
+
+
+def used(path: Path | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks for an entry at this path and writes one, twice."""
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(path))
+    for _ in range(2):
+        assert disk_cache.load(KEY, "so") is None
+        disk_cache.save(KEY, "so", b"code", {})
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("file", "Not a directory|File exists"),
+        ("file/below", "Not a directory"),
+        ("x" * 300, "File name too long"),
+        ("loop", "symbolic links"),
+    ],
+)
+def test_a_path_that_is_no_folder_is_told_once(folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, why: str) -> None:
+    (folder / "file").write_text("")
+    (folder / "loop").symlink_to(folder / "loop")
+    path = folder / place
+    with pytest.warns(RuntimeWarning, match=f"{path} can't be used .*({why}).*ATTN_MLIR_CACHE") as told:
+        used(path, monkeypatch)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+@pytest.mark.parametrize("call", ["open", "mkdir"])
+def test_a_folder_without_permission_is_told_once(folder: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str) -> None:
+    """Where files can't be made in it, and where it can't be made itself."""
+    usual = getattr(os, call)
+
+    def refused(path: str, *arguments: Any, **options: Any) -> Any:
+        if call == "mkdir" or (options.get("dir_fd") is not None and arguments[0] & os.O_CREAT):
+            raise OSError(number, os.strerror(number), path)
+        return usual(path, *arguments, **options)
+
+    path = folder / "new" if call == "mkdir" else folder
+    monkeypatch.setattr(os, call, refused)
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(path))
+    with pytest.warns(RuntimeWarning, match=f"{path} can't be used .{os.strerror(number)}."):
+        disk_cache.save(OTHER, "so", b"code", {})
+    disk_cache.save(OTHER, "so", b"code", {})  # a warning would be an error here
+
+
+def test_the_home_of_nobody_is_told_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(RuntimeWarning, match="~no-such-user/x can't be used .*home directory") as told:
+        used("~no-such-user/x", monkeypatch)
+    assert len(told) == 1
+
+
+def test_calls_work_beside_an_unusable_cache(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    text = (
+        "import torch, attn_mlir; q = torch.randn(1, 1, 4, 8)\n"
+        "a = attn_mlir.attention(q, q, q); torch.testing.assert_close(a, torch.nn.functional.scaled_dot_product_attention(q, q, q))"
+    )
+    environment = {**os.environ, "ATTN_MLIR_CACHE": str(tmp_path / "file")}
+    made = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True)
+    assert made.stderr.count("can't be used") == 1

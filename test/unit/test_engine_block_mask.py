@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir import create_block_mask
-from attn_mlir.errors import ArgumentError
+from attn_mlir import create_block_mask, kv_len, masks, num_heads, q_len
+from attn_mlir.api.block_mask import create_mask
+from attn_mlir.errors import ArgumentError, TraceError
 
 
 def dense(mask: Any, b: int, h: int, queries: int, keys: int, block_q: int, block_kv: int) -> torch.Tensor:
@@ -46,6 +47,30 @@ def test_block_sizes_and_absent_sizes() -> None:
     assert made.shape == (1, 1, 4, 6)
     assert torch.equal(made.to_dense(), dense(mask, 1, 1, 100, 90, 32, 16))
     assert made.sparsity() == pytest.approx(100 * (1 - made.to_dense().float().mean().item()))
+
+
+@pytest.mark.parametrize("sizes", [(100, 37), (37, 100), (1, 50)])
+def test_masks_that_ask_for_lengths(sizes: tuple[int, int]) -> None:
+    """Their pattern, and the mask itself, are those of the lengths that were given."""
+    shift = sizes[1] - sizes[0]
+    inside = lambda b, h, i, j: (i + shift - j <= 5) & (j - i - shift <= 2)  # noqa: E731
+    window = lambda b, h, i, j: (kv_len() - q_len() + i - j <= 5) & masks.parse("b:-1,2")(b, h, i, j)  # noqa: E731
+    others = [masks.and_(masks.causal("bottom_right"), "b:5,2"), masks.not_("b:5,2"), masks.not_("0")]
+    wanted = [
+        lambda b, h, i, j: inside(b, h, i, j) & (j <= i + shift),
+        lambda b, h, i, j: ~inside(b, h, i, j),
+        lambda b, h, i, j: (i + j) < 0,
+    ]
+    for mask, right in zip(["b:5,2", window, *others], [inside, inside, *wanted], strict=True):
+        made = create_block_mask(mask, 1, 1, *sizes, "cpu", 16, 8)
+        assert torch.equal(made.to_dense(), dense(right, 1, 1, *sizes, 16, 8))
+        assert torch.equal(
+            create_mask(mask, 1, 1, *sizes), right(0, 0, torch.arange(sizes[0])[:, None], torch.arange(sizes[1]))[None, None]
+        )
+    heads = lambda b, h, i, j: h * 2 < num_heads() + i * j  # noqa: E731
+    assert create_mask(heads, 1, 4, *sizes)[0, :, 0, 0].tolist() == [True, True, False, False]
+    with pytest.raises(TraceError, match="num_heads"):
+        create_mask(heads, 1, None, *sizes)
 
 
 def test_nothing_is_evaluated_before_it_is_looked_at() -> None:

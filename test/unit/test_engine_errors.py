@@ -25,10 +25,7 @@ def raises(kind: type[AttnError], text: str) -> Any:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"backend": "cute"}, "backend='cute' is not there yet: leave it out"),
-        ({"kv_shared": True}, "kv_shared=True is not there yet: pass k and v as two tensors"),
-        ({"extern_block_mask": True}, "extern_block_mask=True without a mask function is not there yet: give mask_mod="),
-        ({"block_mask": torch.ones(1, 1, 1, 1)}, "block_mask as a tensor is not there yet: pass the mask function"),
+        ({"backend": "triton"}, 'backend=\'triton\' is unknown: use "tl" or "cute", or leave it out'),
         ({"device": "meta"}, "device 'meta': no backend serves it. Use a device of: "),
         ({"device": "tpu-9"}, "device 'tpu-9': no backend serves it. Use a device of: "),
     ],
@@ -46,7 +43,7 @@ def test_a_device_may_be_a_torch_device() -> None:
 def test_what_is_accepted_without_effect() -> None:
     mod = AttentionEngine(
         META, CustomIO(), None, causal, online_func=OnlineSoftmax(), device="cpu", backend="tl", tune=False, tune_file="mha_tune.json",
-        tune_file_bwd="bwd.json", infer_mask=False, infer_mask_block_M=64, infer_mask_block_N=64, extern_block_mask=True,
+        tune_file_bwd="bwd.json", infer_mask=False, infer_mask_block_M=64, infer_mask_block_N=64,
     )  # fmt: skip
     eh.check(mod(*QKV), eh.softmax(QKV, eh.scores(QKV), causal))
 
@@ -85,7 +82,7 @@ def test_wrong_arguments(options: dict[str, Any], text: str) -> None:
             (meta_tensor(1, 2, 16, "D", dtype=torch.float32), *META[1:]),
             "the head dimension of q is compiled in and must be a number, got 'D'",
         ),
-        ((META[0], META[1], meta_tensor(1, 2, 16, 513, dtype=torch.float32)), "qkv_meta: v has head dimension 513; it must be 1 to 512"),
+        ((META[0], META[1], meta_tensor(1, 2, 16, 577, dtype=torch.float32)), "qkv_meta: v has head dimension 577; it must be 1 to 576"),
     ],
 )
 def test_wrong_meta_tensors(meta: Any, text: str) -> None:
@@ -173,7 +170,7 @@ def test_block_masks_have_a_size() -> None:
     mod = eh.engine(QKV, block_mask=create_block_mask(causal, 1, None, 16, 20))
     with raises(ArgumentError, "block_mask was made for a length of k of 20, but it is 16 in this call; pass the mask function itself"):
         mod(*QKV)
-    with raises(UnsupportedError, "a block mask can't be passed with the call yet"):
+    with raises(ArgumentError, "this AttentionEngine takes no block mask with the call: make it with extern_block_mask=True"):
         mod(*QKV, block_mask=torch.ones(1, 1, 1, 1))
 
 

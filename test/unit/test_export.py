@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from attn_mlir import AttentionEngine, OnlineSoftmax, UnsupportedError, attention, linear_attention, masks, meta_tensor
+from attn_mlir import ArgumentError, AttentionEngine, OnlineSoftmax, UnsupportedError, attention, linear_attention, masks, meta_tensor
 from attn_mlir.runtime import schemas
 
 TABLE = torch.tensor([0.1, -0.2])
@@ -129,6 +129,26 @@ def test_shapes_that_do_not_go_together_are_refused_by_the_operator() -> None:
     name = next(node.args[6] for node in torch.export.export(Model(), (q, k, v)).graph.nodes if "attn_mlir.forward" in str(node.target))
     with pytest.raises(ValueError, match=r"which do not go together"):
         schemas.OPERATORS["forward"](q, k[:, :, :5], v, [], None, None, name, "", "bhsd")
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.double, torch.Tensor.half, lambda t: t[None]])
+def test_buffers_of_another_type_are_refused_by_the_operator(change: Any) -> None:
+    """Kernels read memory as what the graph was made for."""
+
+    class Biased(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias: torch.Tensor
+            self.register_buffer("bias", torch.tensor([0.3, -0.7]))
+
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return attention(q, k, v, score_mod=lambda s, b, h, i, j: s + self.bias[h] * j)
+
+    tensors = qkv()
+    exported: Any = torch.export.export(Biased(), tensors).module()
+    exported.register_buffer("bias", change(exported.get_buffer("bias")))
+    with pytest.raises(ArgumentError, match="but this graph was made for"):
+        exported(*tensors)
 
 
 _RUN = """

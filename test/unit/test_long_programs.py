@@ -2,17 +2,25 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 import attn_mlir
+from attn_mlir.backends.cpu.translate import to_llvm
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.nvidia.hopper.intervals import Rows
+from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.expr import Graph, text
+from attn_mlir.passes.intervals.expr import Pool
+from attn_mlir.passes.intervals.nodes import terms_of
 from attn_mlir.passes.order import deepest_first
+from attn_mlir.passes.pipeline import Pipeline
+from masks import module_text
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod) -> torch.Tensor:
@@ -123,3 +131,86 @@ def test_order_is_that_of_recursion() -> None:
         done[n] = None
     assert "".join(done) == "decba"
     assert list(deepest_first("a", done, arguments)) == []
+
+
+def test_masks_of_hundreds_of_divisions(tensors: list[torch.Tensor], usual_recursion: None) -> None:
+    """Proving that a nested quotient is not negative once went as deep as the nesting."""
+
+    def mask(b, h, i, j):
+        x = j
+        for n in range(250):
+            x = (x + n) // 2 + j % (n + 3)
+        return x >= i
+
+    q, k, v = tensors
+    i = torch.arange(5)
+    wanted = torch.softmax((q @ k.mT / 2).masked_fill(~mask(0, 0, i[:, None], i), -torch.inf), -1) @ v
+    torch.testing.assert_close(attn_mlir.attention(q, k, v, mask_mod=mask), wanted)
+
+
+def test_proofs_about_long_sums_are_short_work() -> None:
+    """Each of 400 terms has a bound: replacing them one by one, over and over, would copy millions."""
+    pool = Pool()
+    terms = [(pool.leaf("var", n, 0) // (n + 2), 1) for n in range(400)]
+    copied, total = 0, pool.total
+
+    def counted(parts):
+        nonlocal copied
+        parts = list(parts)
+        copied += sum(len(terms_of(node)[1]) for node, _ in parts)
+        return total(parts)
+
+    pool.total = counted
+    assert not pool.proves(total([*terms, (pool.leaf("var", "x"), 1)]))
+    assert copied < 20_000
+
+
+def test_chains_of_conditions_are_compared_once() -> None:
+    pool = Pool()
+    conditions = [pool.at_least(pool.leaf("var", n), 0) for n in range(300)]
+    negated, negation = 0, pool.negation
+
+    def counted(node):
+        nonlocal negated
+        negated += 1
+        return negation(node)
+
+    pool.negation = counted
+    chain = pool.true
+    for condition in conditions:
+        chain = chain & condition
+    assert len(chain.args) == 300
+    assert negated < 1000
+    assert chain & negation(conditions[7]) is pool.false
+    assert negation(conditions[7]) & chain is pool.false
+
+
+def test_basic_blocks_end_in_long_code_only() -> None:
+    def llvm(count: int) -> str:
+        def mask(b, h, q, k):
+            x = q + k
+            for n in range(count):
+                x = (x + q) // (n + 3)
+            return x >= k
+
+        with ir.Context() as context:
+            load_all(context)
+            return to_llvm(ir.Module.parse(module_text(mask)))
+
+    assert "asm sideeffect" not in llvm(2)
+    assert llvm(60).count("asm sideeffect") >= 3
+
+
+def test_a_program_too_long_for_a_pass_is_told_its_length() -> None:
+    @dataclass(frozen=True)
+    class Deep(Pass):
+        name = "deep"
+
+        def run(self, module: ir.Operation) -> bool:
+            return self.run(module)
+
+    with ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse("func.func @f(%a: index) { %b = arith.addi %a, %a : index\n %c = arith.addi %b, %a : index\n return }")
+        with pytest.raises(DiagnosticError, match=r"deep: the program is too long: it has 2 ops, 2 of them in one chain.*limit of [\d,]+"):
+            Pipeline.of([Deep()]).run(module)

@@ -101,7 +101,7 @@ def test_the_other_layout_is_suggested_where_it_fits(layout: str, other: str) ->
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("is_causal", "masks.causal()"), ("attn_mask", "mask_mod=lambda"), ("dropout_p", "there is no dropout"), ("foo", "'foo'$")],
+    [("is_causal", "masks.causal()"), ("attn_mask", "mask_mod=lambda"), ("dropout", "pass dropout_p="), ("foo", "'foo'$")],
 )
 def test_arguments_of_other_libraries(name: str, hint: str) -> None:
     options: dict[str, Any] = {name: True}

@@ -10,6 +10,7 @@ from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia.compile import Binary
 from attn_mlir.errors import CompileError, UnsupportedError
+from machine_code import needs_nvcc
 from nvidia_fakes import code, set_apart
 
 
@@ -43,16 +44,6 @@ def test_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_include_folders() -> None:
     with pytest.raises(CompileError, match="'other'"):
         nvcc.include_folders(["other"])
-
-
-def has_nvcc() -> bool:
-    try:
-        return bool(nvcc.find_nvcc())
-    except UnsupportedError:
-        return False
-
-
-needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="nvcc is not installed")
 
 
 @needs_nvcc

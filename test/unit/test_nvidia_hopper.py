@@ -7,9 +7,9 @@ import pytest
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.structure import body, chains, partial_sums
 from attn_mlir.backends.nvidia import codegen, driver, pipeline
 from attn_mlir.backends.nvidia.hopper.plan import check_registers
-from attn_mlir.backends.nvidia.hopper.structure import body, chains, partial_sums
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import load_all

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,16 +20,16 @@ from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.choices import EVERY, choices_for, choices_in, with_choices
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
-from attn_mlir.backends.nvidia.tuning.program import tunables, tune_module, versions
-from attn_mlir.backends.nvidia.tuning.store import Key, TuneFile, bucket
-from attn_mlir.backends.nvidia.tuning.worker import Job
+from attn_mlir.backends.nvidia.tuning.program import tunables, versions
+from attn_mlir.backends.tuning.store import Key, TuneFile, bucket
+from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
-from fake_bench import FakeBench
+from fake_bench import FakeBench, tune_module
 
 KEY = Key("0" * 64, "sm_90a", "f16", (128, 128), 4096, (("torch", "2.11"),))
 
@@ -41,7 +42,7 @@ def traced(element: str = "f16", columns: int = 128) -> str:
 
 def tuned(bench: FakeBench, path: str = "", measure: bool = True, text: str = "") -> dict[str, Fields]:
     tensor = torch.empty(4, 16, 4096, 128, dtype=torch.float16, device="meta")
-    return tune_module(text or traced(), Job(), [tensor, tensor, tensor], path=path, measure=measure, bench=bench)
+    return tune_module(text or traced(), Job("cuda"), [tensor, tensor, tensor], path=path, measure=measure, bench=bench)
 
 
 # ---- choices in a module
@@ -96,6 +97,24 @@ def test_two_writers_keep_each_others_entries(tmp_path: Any) -> None:
     first.add(KEY, {"block_q": 128})
     second.add(other, {"block_q": 64})
     assert TuneFile(path).find(KEY) and TuneFile(path).find(other)
+
+
+def test_no_entry_is_lost_where_many_write(tmp_path: Any) -> None:
+    """Each reads the file and writes all of it, again and again."""
+    path = tmp_path / "tune.json"
+
+    def write(number: int) -> None:
+        file = TuneFile(path)
+        for count in range(8):
+            file.add(Key(f"{number}-{count}", KEY.arch, KEY.element, KEY.head_dims, KEY.length, KEY.versions), {"block_q": 64 + number})
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(json.loads(path.read_text())["entries"]) == 48
+    assert [each.name for each in tmp_path.iterdir()] == ["tune.json"]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +222,7 @@ def test_the_backward_has_its_own_choices(tmp_path: Any, columns: int) -> None:
     def time(choices: Fields) -> float:
         return 1.0 + 0.2 * (choices["block_q"] != 64) + 0.1 * (choices.get("adders") != 1) + 0.1 * (choices.get("stages", 2) != 1)
 
-    job, path = Job("bwd", ("q", "k", "v")), str(tmp_path / "tune.json")
+    job, path = Job("cuda", "bwd", ("q", "k", "v")), str(tmp_path / "tune.json")
     tensor = torch.empty(4, 32, 4096, columns, dtype=torch.float16, device="meta")
     text = traced(columns=columns)
     (kernel,) = tunables(text, job, (tensor.shape, tensor.shape), HOPPER)[1]
@@ -249,7 +268,7 @@ def test_without_measuring_only_the_file_counts(tmp_path: Any) -> None:
 
 def test_another_kernel_length_or_version_is_tuned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def keys(text: str, length: int) -> str:
-        (kernel,) = tunables(text, Job(), ((1, 2, length, 128),) * 2, HOPPER)[1]
+        (kernel,) = tunables(text, Job("cuda"), ((1, 2, length, 128),) * 2, HOPPER)[1]
         return kernel.key.digest
 
     same = keys(traced(), 1000)

@@ -12,9 +12,10 @@ from attn_mlir.backends.nvidia.target import AMPERE, HOPPER
 from attn_mlir.backends.nvidia.tuning import space, table
 from attn_mlir.backends.nvidia.tuning.choices import with_choices
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts, facts_of
-from attn_mlir.backends.nvidia.tuning.model import Work, cost, launch_registers, register_problem, role_registers
+from attn_mlir.backends.nvidia.tuning.model import cost, launch_registers, register_problem, role_registers
 from attn_mlir.backends.nvidia.tuning.program import tunables
-from attn_mlir.backends.nvidia.tuning.worker import Job
+from attn_mlir.backends.tuning.space import Work, to_measure
+from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.dialects import load_all
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.mlir import ir
@@ -40,16 +41,21 @@ def cycles(facts: KernelFacts, work: Work, **choices: int | str) -> float:
 
 def test_facts_of_forward_and_backward() -> None:
     sizes = ((4, 16, 4096, 128),) * 2
-    _, forward = tunables(traced(), Job(), sizes, HOPPER)
-    _, backward = tunables(traced(), Job("bwd", ("q", "k", "v")), sizes, HOPPER)
+    _, forward = tunables(traced(), Job("cuda"), sizes, HOPPER)
+    _, backward = tunables(traced(), Job("cuda", "bwd", ("q", "k", "v")), sizes, HOPPER)
     assert [kernel.name for kernel in forward] == ["attention"]
-    facts = forward[0].facts
+    facts = forward[0].space.facts
     assert (facts.grid, facts.scores, facts.sums, facts.spread, facts.masked) == ("rows", (128,), (128,), (), True)
     assert facts.exponentials == 1
-    assert forward[0].work == Work(4096, 4096, 64)
-    (pairs,) = backward
-    assert (pairs.facts.grid, pairs.facts.scores, pairs.facts.sums, pairs.facts.spread) == ("pairs", (128, 128), (128, 128), (128,))
-    assert pairs.facts.columns == 640
+    assert forward[0].space.work == Work(4096, 4096, 64)
+    facts = backward[0].space.facts
+    assert (facts.grid, facts.scores, facts.sums, facts.spread) == (
+        "pairs",
+        (128, 128),
+        (128, 128),
+        (128,),
+    )
+    assert facts.columns == 640
 
 
 def test_facts_count_what_runs_for_every_pair_only() -> None:
@@ -61,9 +67,9 @@ def test_facts_count_what_runs_for_every_pair_only() -> None:
         load_all(context)
         (function,) = find_all(ir.Module.parse(text).operation, "func.func")
         assert facts_of(function) is None
-    (kernel,) = tunables(traced(), Job(), ((1, 1, 64, 128),) * 2, HOPPER)[1]
+    (kernel,) = tunables(traced(), Job("cuda"), ((1, 1, 64, 128),) * 2, HOPPER)[1]
     # scale, max, subtraction, exponential, sum: the state of a row is updated once a block.
-    assert kernel.facts.instructions == 5
+    assert kernel.space.facts.instructions == 5
 
 
 # ---- model
@@ -181,7 +187,7 @@ def test_long_sequences_have_choices_of_their_own() -> None:
 
 
 def test_what_is_measured_begins_with_the_untuned_schedule() -> None:
-    measured = space.to_measure(FORWARD, HOPPER, Work(), 8)
+    measured = to_measure(space.NvidiaSpace(FORWARD, HOPPER, Work()), 8)
     assert measured[0] == space.best(FORWARD, HOPPER)
     assert 2 < len(measured) <= 9
     assert len({json.dumps(each, sort_keys=True) for each in measured}) == len(measured)
@@ -191,11 +197,11 @@ def test_what_is_measured_begins_with_the_untuned_schedule() -> None:
 
 @pytest.mark.parametrize("function", ["", "bwd"])
 def test_the_code_generator_makes_what_is_measured(function: str) -> None:
-    job = Job(function, ("q", "k", "v"))
+    job = Job("cuda", function, ("q", "k", "v"))
     text = traced(columns=64)
     (kernel,) = tunables(text, job, ((1, 2, 512, 64),) * 2, HOPPER)[1]
-    candidates = space.to_measure(kernel.facts, HOPPER, kernel.work, 2)
-    candidates += space.refined(kernel.facts, HOPPER, kernel.work, candidates[0])
+    candidates = to_measure(kernel.space, 2)
+    candidates += kernel.space.refined(candidates[0])
     assert len(candidates) > 6
     for choices in candidates:
         unit = job.compile(with_choices(text, {kernel.name: choices})).units[kernel.name]

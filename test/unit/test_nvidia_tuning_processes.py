@@ -9,23 +9,24 @@ import pytest
 import torch
 
 from attn_mlir.backends import disk_cache
+from attn_mlir.backends.gpu.bench import GpuBench
+from attn_mlir.backends.gpu.trial import Trial, inputs_of
 from attn_mlir.backends.nvidia import driver
-from attn_mlir.backends.nvidia.tuning.bench import GpuBench, shared_cache
-from attn_mlir.backends.nvidia.tuning.trial import Trial, inputs_of
-from attn_mlir.backends.nvidia.tuning.worker import Job, compile_program
+from attn_mlir.backends.tuning.processes import shared_cache
+from attn_mlir.backends.tuning.worker import Job, compile_program
 
 # ---- compiling in other processes
 
 
 def test_a_worker_tells_what_is_wrong() -> None:
-    assert "CompileError" in compile_program("module { nonsense }", Job())
+    assert "CompileError" in compile_program("module { nonsense }", Job("cuda"))
     assert driver.current_target().arch.startswith("sm_")
 
 
 def test_candidates_are_compiled_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay for further candidates, until the bench is closed."""
     steps: list[int] = []
-    with contextlib.closing(GpuBench(Job(), [], "bhsd", processes=2)) as bench:
+    with contextlib.closing(GpuBench(Job("cuda"), [], "bhsd", processes=2)) as bench:
         problems = bench.compile(["module { nonsense }"] * 3, lambda: steps.append(1))
         processes = [worker._process for worker in bench._workers]
         problems += bench.compile(["module { nonsense }"], lambda: steps.append(1))
@@ -37,7 +38,7 @@ def test_candidates_are_compiled_in_other_processes(monkeypatch: pytest.MonkeyPa
 
 def test_a_process_that_dies_costs_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with contextlib.closing(GpuBench(Job(), [], "bhsd", 1)) as bench:
+    with contextlib.closing(GpuBench(Job("cuda"), [], "bhsd", 1)) as bench:
         assert bench.compile(["module {}"] * 2, lambda: None) == ["the compiling process died"] * 2
 
 
@@ -56,7 +57,7 @@ for line in sys.stdin:
 
 
 def test_a_candidate_that_does_not_end_is_given_up() -> None:
-    trial = Trial(Job(), [], "bhsd", [sys.executable, "-c", _PROCESS], seconds=4.0)
+    trial = Trial(Job("cuda"), [], "bhsd", [sys.executable, "-c", _PROCESS], seconds=4.0)
     with contextlib.closing(trial):
         assert trial.run("ends") == ""
         assert trial.run("hangs") == "does not end within 4 s"
@@ -67,7 +68,7 @@ def test_a_candidate_that_does_not_end_is_given_up() -> None:
 
 
 def test_where_no_other_process_can_run_candidates_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial(Job(), [], "bhsd", ["/bin/false"])
+    trial = Trial(Job("cuda"), [], "bhsd", ["/bin/false"])
     with contextlib.closing(trial):
         assert trial.run("hangs") == trial.run("hangs") == ""
     assert capsys.readouterr().err.count("run in this process alone") == 1
@@ -77,7 +78,7 @@ def test_what_candidates_are_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Floats of the same places in memory, integers of the same values, numbers."""
     given = [torch.zeros(2, 3, 4).transpose(0, 1), torch.zeros(()).expand(5, 2), torch.arange(6).view(2, 3), 0.25, 7]
     told: list[dict[str, Any]] = []
-    trial = Trial(Job("bwd", ("q",), True), given, "bshd", [sys.executable, "-c", _PROCESS])
+    trial = Trial(Job("cuda", "bwd", ("q",), True), given, "bshd", [sys.executable, "-c", _PROCESS])
     with contextlib.closing(trial):
         monkeypatch.setattr(trial, "_ask", lambda message, seconds: told.append(json.loads(json.dumps(message))) or "")
         assert trial.run("ends") == ""

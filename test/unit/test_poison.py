@@ -88,9 +88,9 @@ def test_sums_that_nobody_clears_are_caught(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_kernel_that_writes_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     slopes, run = torch.randn(2, requires_grad=True), cpu_program.launch_grid
 
-    def launch(worker: Any, grid: Any, arguments: Any, outputs: list[torch.Tensor], chunked: bool) -> None:
+    def launch(worker: Any, grid: Any, arguments: Any, outputs: list[torch.Tensor], chunked: bool, *rest: Any) -> None:
         if not chunked:
-            run(worker, grid, arguments, outputs, chunked)
+            run(worker, grid, arguments, outputs, chunked, *rest)
 
     monkeypatch.setattr(cpu_program, "launch_grid", launch)
     _, dk, dv, _ = causal_gradients(slopes)

@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia import tilelang
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import load_all
-from attn_mlir.errors import CompileError, PerformanceWarning, UnsupportedError
+from attn_mlir.errors import PerformanceWarning, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -23,6 +23,7 @@ from attn_mlir.runtime import programs
 from attn_mlir.tools import attn_translate
 from generated_code import traced
 from gpu_cases import CASES, SLOW, Sizes, functions
+from machine_code import needs_nvcc
 
 TABLE = torch.linspace(-1, 1, 64)
 
@@ -167,16 +168,7 @@ def test_remarks(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert code == 1 and "attn-translate: error: " in told and "multiples of 8, got 36" in told
 
 
-def has_nvcc() -> bool:
-    from attn_mlir.backends.nvidia.compile import find_nvcc
-
-    try:
-        return bool(find_nvcc())
-    except (UnsupportedError, CompileError):
-        return False
-
-
-@pytest.mark.skipif(not has_nvcc(), reason="nvcc is not installed")
+@needs_nvcc
 def test_cubins_and_report_of_several_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = module(tmp_path, 64, backward=True)
     code, told = translate(capsys, path, "--to", "cubin")

@@ -14,6 +14,7 @@ CASES = [
     *[(row, F32) for row in ("softpick", "sinh", "floor_of_scores", "mean_centred", "half_exponents")],
     *[(row, F16) for row in ("softpick", "fourth_power", "fourth_power_normalised", "unshifted")],
     ("softpick", BF16),
+    ("half_exponents", BF16),
 ]
 
 

@@ -180,12 +180,26 @@ def test_gradients_of_a_model() -> None:
 
 
 @needs_transformers
-def test_requests_that_cannot_be_served() -> None:
-    model, ids, mask = tiny("Llama", attention_dropout=0.1)
+def test_dropout_of_a_model() -> None:
+    """It is drawn by torch's generator while the model trains, and off otherwise."""
+    model, ids, mask = tiny("Llama", attention_dropout=0.5)
     model.set_attn_implementation(register())
-    with pytest.raises(UnsupportedError, match=r"no attention dropout \(the model asks for 0.1\): call model.eval"):
-        model.train()(input_ids=ids, attention_mask=mask)
-    model.eval()
+
+    def logits(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            return model(input_ids=ids, attention_mask=mask).logits
+
+    plain = logits(0)
+    torch.testing.assert_close(plain, logits(1))
+    model.train()
+    assert torch.equal(logits(0), logits(0)) and (logits(0) - logits(1)).abs().max() > 1e-3 < (logits(0) - plain).abs().max()
+
+
+@needs_transformers
+def test_requests_that_cannot_be_served() -> None:
+    model, ids, _ = tiny("Llama")
+    model.set_attn_implementation(register())
     sinks, _, _ = tiny("GptOss", **DECODERS["GptOss"])
     sinks.set_attn_implementation(register("relu_row", row=rows.relu))
     with torch.no_grad(), pytest.raises(UnsupportedError, match="sinks"):

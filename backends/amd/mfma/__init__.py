@@ -19,7 +19,8 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
 
     `waves` per SIMD; `reverse`: the last blocks of rows first; `in_turn`: rows and columns of a block share memory, one after the other;
     `recompute`: addresses are computed in each step anew, as there are no registers to keep them; `late`: only what follows from the
-    number of the thread is, where it is used.
+    number of the thread is, where it is used; `room`: bytes of shared memory that must do, so that what maps read for each column may be
+    read where it is used.
 
     None for other kernels. Raises UnsupportedError where such a kernel cannot be made.
     """
@@ -40,11 +41,16 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
         fields |= {"deterministic": 1, "sums": "slots"}
     fields.update({name: value for name, value in choices.items() if name in fields})
     needed = 0
-    for in_turn in (0, 1):
-        fields["in_turn"] = in_turn
-        needed = Kernel(kernel, {"arch": target.arch, **fields}).emit().shared_bytes
+    for in_turn, room in ((0, 0), (1, 0), (0, target.lds_bytes), (1, target.lds_bytes)):
+        tried = fields | {"in_turn": in_turn} | ({"room": room} if room else {})
+        try:
+            needed = Kernel(kernel, {"arch": target.arch, **tried}).emit().shared_bytes
+        except UnsupportedError:
+            if not in_turn:
+                raise
+            continue
         if needed <= target.lds_bytes:
-            return fields
+            return tried
     raise UnsupportedError(
         f"amd: the kernel needs {needed} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller blocks"
     )

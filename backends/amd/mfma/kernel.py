@@ -30,6 +30,7 @@ class Kernel:
         core, writer = self.core, self.core.writer
         writer.indent = core.scalars.indent = "  "
         sweep = Sweep(core, bool(self.schedule["in_turn"]), bool(self.schedule.get("deterministic")))
+        sweep.maps.room = int(self.schedule.get("room", 0))
         reverse = bool(self.schedule["reverse"])
         place = (
             f"{core.arguments.blocks()} - 1 - (int)__builtin_amdgcn_workgroup_id_x()" if reverse else "__builtin_amdgcn_workgroup_id_x()"

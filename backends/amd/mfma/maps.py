@@ -4,9 +4,9 @@ import math
 
 from attn_mlir.backends.amd.mfma.core import PACKS, Core
 from attn_mlir.backends.amd.mfma.regions import float_positions, is_read, used
-from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, element_name, round_up
+from attn_mlir.backends.amd.mfma.tiles import STEP, Fragment, Packed, Row, round_up
 from attn_mlir.backends.gpu.scalars import dependence, frontier
-from attn_mlir.backends.gpu.structure import body, constant, hint, maker, operations, widened, yielded
+from attn_mlir.backends.gpu.structure import body, constant, element_name, hint, maker, operations, widened, yielded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -33,11 +33,13 @@ class Maps:
         self.partial: set[ir.Value] = set()
         self.staged: dict[ir.Operation, dict[ir.Value, int]] = {}
         """Values of columns that maps find in shared memory, and at which byte."""
+        self.room = 0
+        """Bytes of shared memory that these may not go beyond; 0: there is room enough."""
 
     def stage(self, block: ir.Block, start: int) -> int:
         """Puts what the maps of a block read from memory for each column into shared memory from byte `start`; returns where it ends.
 
-        Each thread takes one column. The caller sees to the barriers.
+        Each thread takes one column. What there is no room for is read for each element. The caller sees to the barriers.
         """
         core, writer = self.core, self.core.writer
         maps = [op for op in operations(block) if op.name == "tile.map" and len(list(op.operands)) == 2]
@@ -45,6 +47,7 @@ class Maps:
             inner = body(op)
             wanted = [value for value in frontier(inner, dependence(inner), _J) if str(value.type) == "f32" and is_read(value)]
             columns = round_up(core.columns_of(op), STEP)
+            wanted = wanted[: max(0, self.room - start) // (4 * columns)] if self.room else wanted
             if not wanted:
                 continue
             with core.scope(f"if (attn::thread() < {columns})"):

@@ -7,8 +7,6 @@ instruction with 32 x 32 results makes of permuted rows of operand A, and what i
 
 from dataclasses import dataclass
 
-from attn_mlir.mlir import ir
-
 WAVES = 4
 ROWS = 32
 """Rows of a wave."""
@@ -69,11 +67,3 @@ class Shared:
 
 
 Tile = Fragment | Packed | Row | Shared
-
-
-def element_name(type_: ir.Type) -> str:
-    """ "f16", "bf16", "f32"... of a tile, a memref or a scalar."""
-    for kind in (ir.RankedTensorType, ir.MemRefType):
-        if isinstance(type_, kind):
-            return str(type_.element_type)
-    return str(type_)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends import fields
 from attn_mlir.backends.amd import blocks
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.dialects.attn.linear import interval_of
@@ -9,10 +10,12 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
 
+TUNED = "amd.tuned"
+
 
 @dataclass(frozen=True)
 class ChooseBlocks(Pass):
-    """Gives each function that becomes a kernel its `tile.blocks`: those of `tile.choices`, else defaults by head dimensions.
+    """Gives each function that becomes a kernel its `tile.blocks`: of `tile.choices`, else of `amd.tuned`, else by head dimensions.
 
     Chunks of linear attention that are larger than what fits into shared memory become smaller.
     """
@@ -20,11 +23,16 @@ class ChooseBlocks(Pass):
     name = "amd-choose-blocks"
 
     def run(self, module: ir.Operation) -> bool:
+        try:
+            tuned = fields.tuned_in(module, TUNED)
+        except ValueError as error:
+            module.location.emit_error(f"{self.name}: {error}")
+            return False
         for function in find_all(module, "func.func"):
             facts = blocks.facts_of(function)
             if facts is None:
                 continue
-            choices = attributes.read(function, attributes.CHOICES)
+            choices = {**tuned.get(fields.tuned_name(function), {}), **attributes.read(function, attributes.CHOICES)}
             sizes = [
                 choices.get(name, default) for name, default in zip(("block_q", "block_kv"), blocks.default_blocks(facts), strict=True)
             ]

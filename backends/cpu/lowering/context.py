@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.cpu.lowering import emit
+from attn_mlir.backends.cpu.lowering.long_blocks import Length
 from attn_mlir.backends.cpu.target import CpuTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir
@@ -110,7 +111,7 @@ class Context:
     """State of one kernel's lowering.
 
     The last buffer has room for one value per lane, `places` for one address per lane; `nowhere` takes a value that nobody reads.
-    `by_keys` tells that lanes are keys or columns, not query rows.
+    `random` has room for the random words of a map. `by_keys` tells that lanes are keys or columns, not query rows.
     """
 
     target: CpuTarget
@@ -121,12 +122,14 @@ class Context:
     places: ir.Value
     nowhere: ir.Value
     by_keys: bool
+    random: ir.Value
     values: dict[ir.Value, Lowered] = field(default_factory=dict)
     rules: dict[str, Rule] = field(default_factory=dict)
     upcoming: list[Upcoming] = field(default_factory=list)
     """What the next turn of the loop reads and writes; see `prefetch`."""
     transposed: list[ir.Value] = field(default_factory=list)
     """The tile of the current block that lies, with rows and columns exchanged, in the last buffer but one."""
+    length: Length = field(default_factory=Length)
 
     @property
     def row_type(self) -> ir.VectorType:

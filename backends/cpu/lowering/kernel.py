@@ -6,7 +6,7 @@ sizes and strides (in elements). Under a causal mask the last blocks of queries 
 those programs come first.
 """
 
-from attn_mlir.backends.cpu.lowering import emit, row_rules
+from attn_mlir.backends.cpu.lowering import dropout, emit, row_rules
 from attn_mlir.backends.cpu.lowering.accumulate import lower_accumulate
 from attn_mlir.backends.cpu.lowering.context import Context, Lowered, Memory
 from attn_mlir.backends.cpu.lowering.control import lower_for, lower_if
@@ -18,6 +18,7 @@ from attn_mlir.backends.cpu.lowering.scatter import lower_scatter_add
 from attn_mlir.backends.cpu.target import CpuTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, func, ir, llvm, scf
+from attn_mlir.passes.dropout import expand
 
 HEADER = 4
 
@@ -34,18 +35,20 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
     with kernel.location, ir.InsertionPoint(entry):
         score = score_type(kernel)
         lanes = target.vector_bytes // emit.bytes_of(score) if in_rows else ir.IntegerAttr(sizes["block_q"]).value
+        for op in dropout.written_out(kernel, lanes):
+            expand(op)
         words = entry.arguments[0]
         buffers = [_allocate(ir.IntegerAttr(size).value, score) for size in ir.ArrayAttr(kernel.attributes["tile.buffers"])]
         buffers.append(_allocate(lanes, score))
         arguments = _unpack(words, list(block.arguments))
-        places, nowhere = _allocate(lanes, emit.i64()), _allocate(1, score)
+        places, nowhere, random = _allocate(lanes, emit.i64()), _allocate(1, score), _allocate(dropout.rooms(kernel, lanes), emit.i64())
         total, blocks, heads = (_word(words, position) for position in (1, 2, 3))
 
         def body(program: ir.Value) -> None:
             by_keys = in_rows or _grid(sizes) == "pairs"
             ids = _program(program, blocks, heads, last_first=not by_keys)
             rules = {**RULES, **row_rules.RULES} if in_rows else RULES
-            context = Context(target, lanes, score, buffers, ids, places, nowhere, by_keys, rules=dict(rules))
+            context = Context(target, lanes, score, buffers, ids, places, nowhere, by_keys, random, rules=dict(rules))
             context.values.update(zip(block.arguments, arguments, strict=True))
             context.lower_block(block)
 

@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
+from attn_mlir.backends.cpu.lowering.dropout import prepare
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.packing import pack_columns
 from attn_mlir.errors import UnsupportedError
@@ -40,13 +41,16 @@ def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
     for inner in operations[:-1]:
         if inner not in in_loop:
             lower_scalar(context, inner)
+    kept = prepare(context, in_loop, context.scalar(op.operands[1]))
     initial = [emit.number(context.row_type, identity(kind, context.score)) for kind in kinds]
     tiles = [LaneTile(context.buffer(op, position)) for position in range(segments[0])]
     loop = scf.ForOp(emit.index(0), context.scalar(op.operands[1]), emit.index(1), initial)
     with ir.InsertionPoint(loop.body):
         context.values[j] = loop.induction_variable
-        for inner in operations[:-1]:
-            if inner in in_loop:
+        for inner in in_loop:
+            if inner in kept:
+                context.values[inner.results[0]] = kept[inner](loop.induction_variable)
+            else:
                 lower_scalar(context, inner)
         for position, tile in enumerate(tiles):
             element = emit.splat(context.scalar(yielded[position]), context.lanes)
@@ -115,6 +119,7 @@ def lower_scalar(context: Context, op: ir.Operation) -> None:
         context.values[op.results[0]] = read_memory(context, memory, [context.scalar(v) for v in list(op.operands)[1:]])
         return
     operands = [context.scalar(operand) for operand in op.operands]
+    context.length.count(op)
     if not any(isinstance(operand.type, ir.VectorType) for operand in operands):
         clone = emit.repeat(op, operands, [result.type for result in op.results])
     else:

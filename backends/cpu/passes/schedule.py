@@ -42,6 +42,8 @@ def schedule(kernel: ir.Operation) -> bool:
         return schedule_rows(kernel)
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     lanes, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
+    if "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs":
+        keys = max(keys, lanes)  # the keys in the lanes have rows, too, which sums over keys read
     with kernel.context:
         buffers = _Buffers(_multiplies_pairs(kernel, lanes), score_type(kernel))
     homes: dict[ir.Value, int] = {}

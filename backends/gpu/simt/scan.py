@@ -118,17 +118,12 @@ class _Scan:
             p.line("const int j = j0 + e;")
             p.line(f"{pack}.x[e] = {p.element(tile)};")
 
-    def _address(self, memory: ir.Value, place: list[ir.Value]) -> tuple[str, str]:
-        """The address of the thread's pack, and the stride of its elements."""
-        p, stride = self._print, self._print.arguments.stride(memory, 3)
-        return f"{p.row_address(memory, place, clamp=False)} + j0 * {stride}", stride
-
     def _load(self, op: ir.Operation, pack: str) -> None:
-        address, stride = self._address(op.operands[0], list(op.operands)[1:5])
+        address, stride = self._print.pack_address(op.operands[0], list(op.operands)[1:5])
         self._print.pack_type(op.operands[0])
         self._print.line(f"load_pack<Aligned>({pack}, {address}, {stride});")
 
     def _store(self, op: ir.Operation, pack: str) -> None:
-        address, stride = self._address(op.operands[1], list(op.operands)[2:6])
+        address, stride = self._print.pack_address(op.operands[1], list(op.operands)[2:6])
         self._print.pack_type(op.operands[1])
         self._print.line(f"store_pack<Aligned>({address}, {pack}, {stride});")

@@ -193,7 +193,7 @@ class _Kernel:
         p.line(f"{p.pack_type(op.operands[0])} {pack}[{_TALL}];")
         with self._rows():
             p.line(f"const int i = min(i0 + r, {count} - 1);")
-            address, stride = self._address(op.operands[0], list(op.operands)[1:5])
+            address, stride = self._print.pack_address(op.operands[0], list(op.operands)[1:5])
             p.line(f"load_pack<Aligned>({pack}[r], {address}, {stride});")
 
     def _store(self, count: str) -> None:
@@ -203,9 +203,5 @@ class _Kernel:
             with self._columns_of_row():
                 p.line(f"made.x[e] = {self._element(self._sums.whole)};")
             with p.scope(f"if (i < {count})"):
-                address, stride = self._address(op.operands[1], list(op.operands)[2:6])
+                address, stride = self._print.pack_address(op.operands[1], list(op.operands)[2:6])
                 p.line(f"store_pack<Aligned>({address}, made, {stride});")
-
-    def _address(self, memory: ir.Value, place: list[ir.Value]) -> tuple[str, str]:
-        p, stride = self._print, self._print.arguments.stride(memory, 3)
-        return f"{p.row_address(memory, place, clamp=False)} + j0 * {stride}", stride

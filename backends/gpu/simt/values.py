@@ -99,6 +99,11 @@ class Printer:
         self.line(f"{c_type(ir.MemRefType(memory.type).element_type)} *{name} = {self.arguments.pointer(memory)} + {offset};")
         return name
 
+    def pack_address(self, memory: ir.Value, place: Sequence[ir.Value]) -> tuple[str, str]:
+        """The address of the thread's pack, and the stride of its elements."""
+        stride = self.arguments.stride(memory, 3)
+        return f"{self.row_address(memory, place, clamp=False)} + j0 * {stride}", stride
+
     def pack_type(self, memory: ir.Value) -> str:
         """The type of a pack of elements, which is read or written at once where all such memory is aligned to it."""
         element = ir.MemRefType(memory.type).element_type

@@ -6,12 +6,12 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields, grid_kind
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia.hopper.channel_read import channels_of, read_channels
 from attn_mlir.backends.nvidia.hopper.channel_sweep import emit_channels, plan_channels
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
-from attn_mlir.backends.nvidia.hopper.structure import body
 from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
 from attn_mlir.backends.nvidia.hopper.sweep_forms import why_not
 from attn_mlir.backends.nvidia.hopper.sweep_read import sweep_of

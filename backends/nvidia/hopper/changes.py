@@ -1,7 +1,7 @@
 """Prints `tile.map` over a tile in shared memory: queries, keys or values that a user's function changes before they are multiplied."""
 
+from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.structure import body, maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.tiles import Shared
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError

@@ -1,10 +1,10 @@
 """Shared memory of a sweep with decays of channels: stages that are ready for products, tiles of levels, panels of what is loaded."""
 
+from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.tiles import element_name
 from attn_mlir.mlir import ir
 
 STAGES = 2

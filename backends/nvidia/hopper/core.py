@@ -1,7 +1,8 @@
 """What every printer of a Hopper kernel works with: its tiles in registers, and the matrix instructions that it uses."""
 
 from attn_mlir.backends.gpu.core import PrinterCore
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, element_name
+from attn_mlir.backends.gpu.structure import element_name
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile
 from attn_mlir.backends.nvidia.hopper.wgmma import wgmma, wgmma_name
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -30,6 +31,8 @@ class Core(PrinterCore[Tile]):
         """`width`: the columns of tiles whose number of columns is not static."""
         super().__init__(kernel, width, _TAKEN)
         self._products: dict[str, str] = {}
+        self.seeds: dict[str, str] = {}
+        """What was read before loops: names of the numbers of dropout, by their expressions."""
 
     def extract(self, op: ir.Operation, indices: list[str]) -> str:
         """An element of a tile at this thread's position: `c`, `e` and `h` are in scope (`h` alone for rows)."""

@@ -5,6 +5,7 @@ wait between programs. The producer decides everything: what program comes next,
 through shared memory beside the tiles. Queries have two buffers; a program's output leaves through the one that its queries were in.
 """
 
+from attn_mlir.backends.gpu.structure import body, constant, operations
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
@@ -15,7 +16,6 @@ from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.programs import Programs
 from attn_mlir.backends.nvidia.hopper.references import carried_by
 from attn_mlir.backends.nvidia.hopper.stores import Stores
-from attn_mlir.backends.nvidia.hopper.structure import body, constant, operations
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError

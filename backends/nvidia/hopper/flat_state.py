@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.structure import body, maker, yielded
 from attn_mlir.backends.nvidia.hopper import references
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -12,7 +13,6 @@ from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap, Step
 from attn_mlir.backends.nvidia.hopper.references import Needed, carried_by, weights_of
 from attn_mlir.backends.nvidia.hopper.stores import Stores
-from attn_mlir.backends.nvidia.hopper.structure import body, maker, yielded
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES, STEP
 from attn_mlir.errors import UnsupportedError

@@ -7,8 +7,8 @@ bounds. So blocks of rows may be cut elsewhere, and a warpgroup can ask which ke
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.grid import depends_on_block
+from attn_mlir.backends.gpu.structure import body, constant, operations
 from attn_mlir.backends.nvidia.hopper.overlap import Step
-from attn_mlir.backends.nvidia.hopper.structure import body, constant, operations
 from attn_mlir.mlir import ir
 
 

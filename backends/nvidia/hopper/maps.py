@@ -2,14 +2,25 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divisions, unclamped
 from attn_mlir.backends.gpu.scalars import dependence, float_literal, frontier
+from attn_mlir.backends.gpu.structure import element_name, hint, widened
 from attn_mlir.backends.nvidia.hopper.bounds import Comparison, comparisons, falls, is_minus_inf, only_compared, upper_bound, vanishes
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.divisors import divisors
+from attn_mlir.backends.nvidia.hopper.dropout import (
+    kept_in,
+    keys_along_columns,
+    only_for_dropout,
+    packed_alone,
+    print_all_row_bits,
+    print_row_bits,
+    print_rows,
+)
 from attn_mlir.backends.nvidia.hopper.places import Places
-from attn_mlir.backends.nvidia.hopper.structure import hint, widened
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})
@@ -29,6 +40,8 @@ class Maps:
         """Registers that a result is to be put into, for results that have a place already."""
         self.ended: dict[ir.Value, ir.Value] = {}
         """Tiles with -inf in the columns that do not exist, and the number of those that do."""
+        self.ready: dict[ir.Operation, str] = {}
+        """The bits of dropout that were made before their map."""
 
     def print(
         self, op: ir.Operation, wanted: Collection[ir.Value] | None = None, fixed: Mapping[ir.Value, float | ir.Value] | None = None
@@ -86,6 +99,8 @@ class _Elements:
         self.extent = self._limit()
         self.comparisons = comparisons(self.block, self.depends, self.core.scalars.ranges)
         self.ended = self._ended()
+        kept = kept_in(self.block)
+        self.kept = kept if kept is not None and keys_along_columns(kept) else None
         self.places = Places(self.core, self.block, self.depends)
 
     def _columns(self) -> int:
@@ -108,35 +123,69 @@ class _Elements:
             limit = None if self.extent is None else core.scalars.emit(self.extent)
             for value in self._needed(frozenset()):
                 core.scalars.emit(value)
-            self._end(limit)
-            targets = self._targets(limit)
-            sums = []
-            for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
-                sums.append(
-                    core.row({"sum": "row_sum", "max": "row_max", "min": "row_min"}[kind], _IDENTITY[kind], result in self.maps.partial)
-                )
-            self._row_values(limit)
-            self.places.declare()
-            tops = self._largest(targets, sums)
-            if len(tops) < len(sums) or any(target is not None for target in targets):
-                rest = [None if row in tops else row for row in sums]
-                shared = [] if self.extent is not None else shared_divisions(self.block, self.depends)
-                if shared:
-                    self._groups(shared, targets, rest)
-                else:
-                    with core.unrolled("c", self.columns // 8), core.unrolled("e", 2):
-                        self._column(limit, targets, rest)
-            for row, fragment in tops.items():
-                core.writer.line(f"attn::largest_in_rows({fragment.name}, {row.name});")
-            self._reduce([None if row in tops else row for row in sums])
+            # Rows are those of other lanes here, so that nothing may stand for values of this thread's rows yet.
+            kept_bits = self._kept_bits()
+            with divisors(core, self.block):
+                sums = self._print(limit, kept_bits)
         core.tiles.update(zip(self.results[self.stored :], sums, strict=True))
+        self._drop_when_packed(kept_bits)
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
             if self.ended is not None and value == self.ended[0] and self.extent is not None:
                 self.maps.ended[result] = self.extent
 
+    def _print(self, limit: str | None, kept_bits: str) -> list[Row]:
+        """Prints all that depends on rows or columns; the rows of what is reduced."""
+        core = self.core
+        self._end(limit)
+        targets = self._targets(limit)
+        sums = []
+        for kind, result in zip(self.kinds, self.results[self.stored :], strict=True):
+            sums.append(
+                core.row({"sum": "row_sum", "max": "row_max", "min": "row_min"}[kind], _IDENTITY[kind], result in self.maps.partial)
+            )
+        self._row_values(limit)
+        self.places.declare()
+        tops = self._largest(targets, sums)
+        if len(tops) < len(sums) or any(target is not None for target in targets):
+            rest = [None if row in tops else row for row in sums]
+            shared = [] if self.extent is not None else shared_divisions(self.block, self.depends)
+            if shared:
+                if self.tested is not None:
+                    print_all_row_bits(core, self.tested, kept_bits, self.columns)
+                self._groups(shared, targets, rest)
+            else:
+                self._all_columns(limit, targets, rest, kept_bits)
+        for row, fragment in tops.items():
+            core.writer.line(f"attn::largest_in_rows({fragment.name}, {row.name});")
+        self._reduce([None if row in tops else row for row in sums])
+        return sums
+
+    def _kept_bits(self) -> str:
+        """The words of `print_rows`; what only products read is dropped when it is packed, and is the weight itself until then."""
+        self.late: dict[ir.Value, ir.Value] = {}
+        self.tested = self.kept
+        if self.kept is None:
+            return ""
+        ready = self.maps.ready.get(self.kept)
+        bits = print_rows(self.core, self.kept, self.columns) if ready is None else ready
+        for value, result in zip(self.values[: self.stored], self.results, strict=False):
+            weight = packed_alone(self.kept, value, result)
+            if weight is not None and self.values.count(value) == 1 and result not in self.maps.targets:
+                self.late[result] = weight
+        if self.late and len(self.late) == len(list(self.kept.results[0].uses)):
+            self.tested = None
+        return bits
+
+    def _drop_when_packed(self, kept_bits: str) -> None:
+        for result in self.late:
+            tile = self.core.tiles[result]
+            if isinstance(tile, Fragment):
+                self.core.tiles[result] = replace(tile, kept=kept_bits)
+
     def _needed(self, arguments: frozenset[int]) -> list[ir.Value]:
         """`frontier`, without what only comparisons with bounds need."""
-        return [value for value in frontier(self.block, self.depends, arguments) if not only_compared(value, self.comparisons)]
+        found = [value for value in frontier(self.block, self.depends, arguments) if not only_compared(value, self.comparisons)]
+        return [value for value in found if not arguments or self.kept is None or not only_for_dropout(value)]
 
     def _ended(self) -> tuple[ir.Value, Comparison | None] | None:
         """A result whose largest elements are wanted, too: it will be -inf in columns that do not exist, which nothing else reads.
@@ -282,6 +331,17 @@ class _Elements:
                 found[row] = same
         return found
 
+    def _all_columns(self, limit: str | None, targets: list[Fragment | None], sums: list[Row | None], kept_bits: str) -> None:
+        core, of_rows = self.core, ""
+        if self.tested is not None:
+            of_rows = core.names.fresh("kept_of_row")
+            core.writer.line(f"unsigned {of_rows}[2];")
+        with core.unrolled("c", self.columns // 8):
+            if self.tested is not None:
+                print_row_bits(core, self.tested, kept_bits, of_rows)
+            with core.unrolled("e", 2):
+                self._column(limit, targets, sums)
+
     def _column(self, limit: str | None, targets: list[Fragment | None], sums: list[Row | None]) -> None:
         core, writer = self.core, self.core.writer
         # What is read at a position past the last one is not used, but it must exist.
@@ -308,9 +368,9 @@ class _Elements:
         self._divisions()
         for comparison, name in self.bounds.items():
             core.scalars.bind(comparison.op.results[0], f"(8 * c + e {comparison.operator} {name}[h])")
-        for value, target in zip(self.values, targets, strict=False):
+        for value, result, target in zip(self.values, self.results, targets, strict=False):
             if target is not None:
-                text = self._number(value)
+                text = self._number(self.late.get(result, value))
                 text = f"inside ? {text} : -INFINITY" if ended is not None and value == ended else text
                 kept = f"inside ? {text} : 0.0f" if self._guarded(value, "stored") and target.element != "f32" else text
                 writer.line(f"{target.name}[4 * c + 2 * h + e] = {kept};")
@@ -328,7 +388,7 @@ class _Elements:
         core, names = self.core, self.core.names
         count = ir.IntegerAttr(shared[0].attributes[SHARED]).value
         function = core.scalars.helper(f"quotients_{count}")
-        arrays = {op: (names.fresh("divisor"), names.fresh("quotient")) for op in shared}
+        arrays = {op: (names.fresh("divisors"), names.fresh("quotients")) for op in shared}
         with core.unrolled("g", self.columns // (4 * count)), core.unrolled("h", 2):
             core.scalars.bind(self.block.arguments[0], "(row + 8 * h)")
             for divisors, quotients in arrays.values():

@@ -7,13 +7,15 @@ the last to the first, those that may be partial before the whole ones; the firs
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.structure import body, maker, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.dropout import kept_in, keys_along_columns, print_rows, print_seeds
 from attn_mlir.backends.nvidia.hopper.memory import Memory
-from attn_mlir.backends.nvidia.hopper.structure import body, maker, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 _TURNS = 1
 """The first of the named barriers by which warpgroups take turns."""
@@ -176,6 +178,7 @@ class Overlap:
             core.tiles.update(zip(list(body(step.loop).arguments)[1:], carried, strict=True))
         accumulator = consumer.fragment(self.general.sums.operands[0])
         self.positions()
+        print_seeds(core, [op for step in self.steps for op in find_all(step.loop, "attn.kept")])
         packed = core.names.fresh("packed")
         writer.line(f"uint32_t {packed}[{self.keys.rows // 4}];")
         writer.line("// The first block: nothing is in flight yet.")
@@ -196,6 +199,7 @@ class Overlap:
         self.sums(consumer, self.general, packed, accumulator)
         consumer.products.wait(0, accumulator)
         self.memory.free(self.values, self.before)
+        core.seeds = {}
         for result, tile in zip(last.results, carried, strict=True):
             core.tiles[result] = consumer.whole(tile)
 
@@ -204,6 +208,7 @@ class Overlap:
         core, products = self.core, consumer.products
         with core.scope(f"for ({head})"):
             scores = self.start(consumer, step, packed, accumulator)
+            self.dropout(consumer, step)
             products.wait(1, scores)
             self.memory.free(self.keys)
             self.softmax(consumer, step, accumulator)
@@ -215,6 +220,14 @@ class Overlap:
                     products.rescale(accumulator, factor, self.vote)
             core.tiles[step.sums.results[0]] = accumulator
             consumer.assign(carried, yielded(step.block))
+            consumer.maps.ready.clear()
+
+    def dropout(self, consumer: Consumer, step: Step) -> None:
+        """Makes the bits of the block while its scores are in flight."""
+        for op in step.rest:
+            kept = kept_in(body(op)) if op.name == "tile.map" else None
+            if kept is not None and keys_along_columns(kept):
+                consumer.maps.ready[kept] = print_rows(self.core, kept, self.keys.rows)
 
     def start(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment) -> Fragment:
         """Starts both products, in this warpgroup's turn."""

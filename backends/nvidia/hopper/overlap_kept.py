@@ -1,19 +1,19 @@
 """The overlapped loop in which whole blocks keep the old maxima: weights that get too large are noticed, and the step is done again."""
 
+from attn_mlir.backends.gpu.structure import yielded
 from attn_mlir.backends.nvidia.hopper import references
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap, Step
 from attn_mlir.backends.nvidia.hopper.references import Needed
-from attn_mlir.backends.nvidia.hopper.structure import yielded
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 
 
 class KeptOverlap(Overlap):
-    """`Overlap` with that step in the loop over whole blocks; see docs/nvidia.md, `optimistic`."""
+    """`Overlap` with that step in the loop over whole blocks; see docs/nvidia-hopper.md, `optimistic`."""
 
     def __init__(
         self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
@@ -33,6 +33,7 @@ class KeptOverlap(Overlap):
         with core.scope(f"for ({head})"):
             scores = self.start(consumer, step, packed, accumulator)
             keys = self.core.tiles[step.keys.results[0]]
+            self.dropout(consumer, step)
             products.wait(1, scores)
             self._kept_maps(consumer, step)
             products.wait(0, accumulator)
@@ -48,6 +49,7 @@ class KeptOverlap(Overlap):
                 core.tiles.update(new)
                 core.tiles[step.sums.results[0]] = accumulator
                 consumer.assign(carried, yielded(step.block))
+            consumer.maps.ready.clear()
             self.memory.free(self.keys)
             self.count()
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.nvidia.hopper.tiles import element_name, is_row
+from attn_mlir.backends.gpu.structure import element_name, is_row
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.scalars import dependence, frontier
+from attn_mlir.backends.gpu.structure import body as body_of
+from attn_mlir.backends.gpu.structure import element_name, hint, maker, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.structure import body as body_of
-from attn_mlir.backends.nvidia.hopper.structure import hint, maker, widened, yielded
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, element_name
+from attn_mlir.backends.nvidia.hopper.divisors import divisors
+from attn_mlir.backends.nvidia.hopper.dropout import kept_in, keys_along_rows, only_for_dropout, print_column_bits, print_columns
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})
@@ -97,12 +99,20 @@ class PairMap:
         self.kinds = op.opview.kinds()
         self.stored = len(self.results) - len(self.kinds)
         self.depends = dependence(self.block)
+        kept = kept_in(self.block)
+        self.kept = kept if kept is not None and keys_along_rows(kept) else None
 
     def print(self, queries: int, limit: str | None, products: list[ir.Value], first: Callable[[], None], rest: Callable[[], None]) -> None:
         """Prints the map; `limit`: how many queries there are, if not all.
 
         `first` waits for the first of `products`, if there is one, `rest` for all others.
         """
+        with divisors(self.core, self.block):
+            self._print(queries, limit, products, first, rest)
+
+    def _print(
+        self, queries: int, limit: str | None, products: list[ir.Value], first: Callable[[], None], rest: Callable[[], None]
+    ) -> None:
         core = self.core
         targets, sums = self._targets(queries)
         fragment = core.tiles.get(products[0]) if products else None
@@ -110,6 +120,7 @@ class PairMap:
         for value in frontier(self.block, self.depends, frozenset()):
             core.scalars.emit(value)
         self._row_values()
+        kept_bits = print_columns(core, self.kept, queries) if self.kept is not None else ""
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
         core.writer.line("const int at_column = attn::opaque(column);")
         if products:
@@ -131,6 +142,8 @@ class PairMap:
             needed = slice_of(self.values, self.block, early)
             loads = self._column_loads(needed)
             parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed}
+            if self.kept is not None:
+                print_column_bits(core, self.kept, kept_bits)
             if parts:
                 core.writer.line(f"float {', '.join(f'{part}[4]' for part in parts.values())};")
             with core.unrolled("e", 2):
@@ -175,7 +188,7 @@ class PairMap:
         arrays: dict[ir.Value, str] = {}
         for value in frontier(self.block, self.depends, _I):
             op = maker(value)
-            if op is None or op.name != "tensor.extract":
+            if (op is None or op.name != "tensor.extract") and not (self.kept is not None and only_for_dropout(value)):
                 arrays[value] = core.names.fresh(hint(value, "of_key"))
         for value, name in arrays.items():
             core.writer.line(f"{core.scalars.type_of(value)} {name}[2];")

@@ -1,6 +1,7 @@
 """What the consumer warpgroups do with one block of queries: products, weights, sums over queries and sums over keys."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, PairMap, body_of, column_values, early_value
@@ -11,6 +12,7 @@ from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 
 class Consumers(Sweep):
@@ -35,10 +37,12 @@ class Consumers(Sweep):
 
     def before_heads(self, block: ir.Block) -> None:
         key_count(self.core, self.kernel)
+        print_seeds(self.core, find_all(block.owner.operation, "attn.kept"))
         for op in ops_of(block, "tile.fill"):
             self.core.tiles[op.results[0]] = self.core.row("state", self.core.value(op.operands[0]))
 
     def after_heads(self, block: ir.Block) -> None:
+        self.core.seeds = {}
         for op in ops_of(block, "tile.scatter_add"):
             self.sums.scatter_keys(op)
 

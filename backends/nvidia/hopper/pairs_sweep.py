@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
 from attn_mlir.backends.nvidia.hopper.pairs_map import column_values, maker
-from attn_mlir.backends.nvidia.hopper.tiles import element_name
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 

@@ -1,7 +1,7 @@
 """Positions of columns as floats, in maps over tiles in registers."""
 
+from attn_mlir.backends.gpu.structure import maker
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.structure import maker
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})

@@ -7,12 +7,12 @@ from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
 from attn_mlir.backends.gpu.scalars import dependence
+from attn_mlir.backends.gpu.structure import body, chains, operations
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of, skips
 from attn_mlir.backends.nvidia.hopper.overlap import read_chain
 from attn_mlir.backends.nvidia.hopper.references import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
-from attn_mlir.backends.nvidia.hopper.structure import body, chains, operations
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -30,7 +30,7 @@ _OTHERS, _SHORT = 40, 8
 
 
 def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
-    """The schedule of a kernel over rows: see docs/nvidia.md. None without matrix products.
+    """The schedule of a kernel over rows: see docs/nvidia-hopper.md. None without matrix products.
 
     Raises UnsupportedError for choices that the chip cannot run.
     """

@@ -1,6 +1,7 @@
 """Prints matrix products of tiles: `tile.dot`, `tile.dot_add`, `tile.dot_rescale`."""
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.dropout import print_row_words
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES, SharedOperand, product
 from attn_mlir.errors import UnsupportedError
@@ -61,9 +62,24 @@ class Products:
         if to is None:
             to = core.names.fresh("packed")
             core.writer.line(f"uint32_t {to}[{tile.columns // 4}];")
+        two = f"attn::{PANELS[tile.element]}({tile.name}[2 * c], {tile.name}[2 * c + 1])"
+        if tile.kept:
+            self._pack_kept(tile, two, to)
+            return to
         with core.writer.unrolled("c", tile.columns // 4):
-            core.writer.line(f"{to}[c] = attn::{PANELS[tile.element]}({tile.name}[2 * c], {tile.name}[2 * c + 1]);")
+            core.writer.line(f"{to}[c] = {two};")
         return to
+
+    def _pack_kept(self, tile: Fragment, two: str, to: str) -> None:
+        """The same for weights that dropout makes 0."""
+        core = self.core
+        words = core.names.fresh("kept_of_row")
+        core.writer.line(f"unsigned {words}[2];")
+        with core.unrolled("c", tile.columns // 4):
+            with core.scope("if (c % 8 == 0)"):
+                core.writer.line("const int block = c / 2;")
+                print_row_words(core, tile.kept, words, "block")
+            core.writer.line(f"{to}[c] = {two} & {core.scalars.helper('philox_mask')}({words}[c % 2] << c / 4 % 2 * 4, c / 2 % 2);")
 
     def rescale(self, tile: Fragment, by: Row, vote: bool) -> None:
         """Multiplies the rows of an accumulator; with `vote` only where a warp has a factor other than 1."""

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.keep_max import FREE
+from attn_mlir.backends.gpu.structure import body, constant, is_row, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.overlap import Step
-from attn_mlir.backends.nvidia.hopper.structure import body, constant, maker, operations, widened, yielded
-from attn_mlir.backends.nvidia.hopper.tiles import is_row
 from attn_mlir.mlir import ir
 
 _LARGEST = {"f16": 0x7400, "bf16": 0x5380}

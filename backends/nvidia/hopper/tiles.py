@@ -8,7 +8,6 @@ A warpgroup holds 64 rows. In thread t of it (w = t / 32 % 4, l = t % 32) regist
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES, STEP
-from attn_mlir.mlir import ir
 
 ROWS = 64
 """Rows of a warpgroup."""
@@ -24,11 +23,13 @@ class Fragment:
     """A tile [64 rows of each warpgroup, columns] in registers: `float name[columns / 2]`.
 
     `element`: "f32", or "f16"/"bf16" for values that are rounded when they are packed as operand A of a product.
+    `kept`: the words of `dropout.print_rows` that tell what becomes 0 when they are packed, or "".
     """
 
     name: str
     columns: int
     element: str = "f32"
+    kept: str = ""
 
     @property
     def registers(self) -> int:
@@ -84,16 +85,3 @@ def panels(columns: int) -> int:
 def tile_bytes(rows: int, columns: int) -> int:
     """Bytes of a tile of 16-bit elements in shared memory; a multiple of 1024 for rows that are a multiple of 8."""
     return rows * ROW_BYTES * panels(columns)
-
-
-def element_name(type_: ir.Type) -> str:
-    """ "f16", "bf16", "f32"... of a tile, a memref or a scalar."""
-    for kind in (ir.RankedTensorType, ir.MemRefType):
-        if isinstance(type_, kind):
-            return str(type_.element_type)
-    return str(type_)
-
-
-def is_row(type_: ir.Type) -> bool:
-    """Whether it is that of a tile of rank 1."""
-    return isinstance(type_, ir.RankedTensorType) and type_.rank == 1

@@ -1,8 +1,8 @@
 """Shared memory of a sweep with decays of value channels: blocks that are loaded ahead, and what its two kinds of warps exchange."""
 
+from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL
-from attn_mlir.backends.nvidia.hopper.tiles import element_name
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueSweep
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 

@@ -7,6 +7,7 @@ from attn_mlir.backends.nvidia.tilelang.maps import DOTS
 from attn_mlir.backends.nvidia.tilelang.program import print_program
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.dropout import expand
 from attn_mlir.passes.regions import find_all
 
 _MOST_THREADS = 512
@@ -24,6 +25,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
     """
     if any(not narrow(op) for op in find_all(kernel, *DOTS)):
         return None
+    for op in find_all(kernel, "attn.kept"):  # for which TileLang has no word
+        expand(op)
     if grid_kind(kernel) == "chunks":
         return plan_chunks(kernel, target, choices)
     rows = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value

@@ -6,18 +6,13 @@ is good to about 15 %.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
+from attn_mlir.backends.tuning.facts import KernelFacts
+from attn_mlir.backends.tuning.space import Cost, Work, number
 
-_EXPONENTIALS = 16
-"""Per cycle and multiprocessor."""
-LANES = 128
-"""Instructions of threads per cycle and multiprocessor: four warps."""
-L2_BYTES = 40
-"""From the L2 cache, per cycle and multiprocessor, with all of them reading."""
 _OVERLAP = {1: (0.65, 0.8), 2: (0.3, 0.6), 3: (0.3, 0.3)}
 """The part of the shorter of matrix and vector work that is not hidden behind the longer one, by consumer warpgroups: where matrix work
 is longer, and where vector work is."""
@@ -32,34 +27,6 @@ _OTHER_REGISTERS = 28
 _BARRIERS = 1024
 _SPILLED = 0.02
 """How much longer a kernel takes for each register that is missing."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """The problem a kernel is to be fast on: queries, keys, and how many programs' worth of heads and batches."""
-
-    queries: int = 4096
-    keys: int = 4096
-    heads: int = 64
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a schedule needs; `problem` says why it cannot run, or is empty."""
-
-    shared: int
-    registers: int
-    occupancy: int
-    cycles: float
-    problem: str = ""
-
-
-def number(choices: Fields, name: str, default: int) -> int:
-    """A choice that is a number. Raises ValueError for a word."""
-    value = choices.get(name, default)
-    if not isinstance(value, int):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    return value
 
 
 def launch_registers(threads: int, target: NvidiaTarget) -> int:
@@ -94,19 +61,23 @@ def cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work) 
     usual = role_registers(groups)
     consumer, producer = number(choices, "consumer_registers", usual[0]), number(choices, "producer_registers", usual[1])
     available = consumer if roles else min(target.registers // (128 * groups), 255)
-    problem = register_problem(groups, consumer, producer, target) if roles else ""
+    hangs = register_problem(groups, consumer, producer, target) if roles else ""
+    problem = f"registers: {hangs}" if hangs else ""
     if shared > target.shared_bytes:
-        problem = f"{shared} bytes of shared memory, but a block of threads can have {target.shared_bytes}"
+        problem = f"shared memory: {shared} bytes, but a thread block can have {target.shared_bytes}"
     elif block_q % 64 or block_kv % 16:
-        problem = f"blocks of {block_q} x {block_kv}: rows must be a multiple of 64, columns of 16"
+        problem = f"block sizes: {block_q} x {block_kv}, but rows must be a multiple of 64, columns of 16"
     elif roles and groups > 4:
-        problem = f"{block_q} rows: there are at most 4 consumer warpgroups of 64"
+        problem = f"warpgroups: {block_q} rows, but there are at most 4 consumer warpgroups of 64"
     elif needed > 1.25 * available:
-        problem = f"about {needed} registers a thread, {available} available"
+        problem = f"registers: about {needed} a thread, {available} available"
     threads = 128 * (groups + (1 if roles else 0))
     occupancy = max(min(target.shared_bytes // max(shared, 1), 2048 // threads, 1 if roles else target.registers // (threads * needed)), 1)
-    cycles = _cycles(facts, choices, target, work, groups, occupancy)
-    return Cost(shared, needed, occupancy, cycles * (1 + _SPILLED * max(needed - available, 0)), problem)
+    limits = _block_limits(facts, target, block_q, block_kv)
+    block = _block_cycles(facts, limits, groups, occupancy)
+    cycles = _cycles(facts, choices, target, work, block, occupancy)
+    alone = {name: cycles * limit / block for name, limit in limits.items()}
+    return Cost(shared, needed, occupancy, cycles * (1 + _SPILLED * max(needed - available, 0)), problem, alone)
 
 
 def _shared(facts: KernelFacts, block_q: int, block_kv: int, stages: int, choices: Fields, target: NvidiaTarget) -> int:
@@ -146,10 +117,10 @@ def _registers(facts: KernelFacts, block_kv: int, rows: float) -> int:
     return math.ceil(rows * (sums + tiles + weights)) + _OTHER_REGISTERS
 
 
-def _cycles(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work, groups: int, occupancy: int) -> float:
+def _cycles(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work, block: float, occupancy: int) -> float:
+    """Of the whole kernel, when one block of pairs takes `block` cycles."""
     block_q, block_kv = number(choices, "block_q", 128), number(choices, "block_kv", 128)
     over, along = (work.queries, work.keys) if facts.grid == "rows" else (work.keys, work.queries)
-    block = _block_cycles(facts, target, block_q, block_kv, groups, occupancy)
     blocks = math.ceil(along / block_kv)
     tiles = math.ceil(over / block_q)
     if not facts.masked or work.queries == 1:
@@ -172,16 +143,22 @@ def _cycles(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Wor
     return max(total / target.multiprocessors * (waves if not facts.masked else 1.0) * ragged, heaviest)
 
 
-def _block_cycles(facts: KernelFacts, target: NvidiaTarget, block_q: int, block_kv: int, groups: int, occupancy: int) -> float:
-    """Cycles of one block of pairs on one multiprocessor."""
+def _block_limits(facts: KernelFacts, target: NvidiaTarget, block_q: int, block_kv: int) -> dict[str, float]:
+    """Cycles that one block of pairs would take on one multiprocessor if only one resource counted."""
     pairs = block_q * block_kv
     matrix = 2.0 * pairs * facts.columns / target.tensor_flops * (1.0 if facts.element_bytes <= 2 else 2.0)
-    special = pairs * facts.exponentials / _EXPONENTIALS
+    special = pairs * facts.exponentials / target.special_lanes
     converted = 0.5 * (len(facts.sums) + len(facts.spread))
-    issued = pairs * (facts.instructions + converted + 1.0) / LANES
-    rescaled = block_q * sum(facts.sums) / LANES if facts.grid == "rows" else 0.0
-    vector = max(special, issued + rescaled) + 0.5 * min(special, issued + rescaled)
+    issued = pairs * (facts.instructions + converted + 1.0) / target.lanes
+    rescaled = block_q * sum(facts.sums) / target.lanes if facts.grid == "rows" else 0.0
     moved = block_kv * (sum(facts.scores) + (sum(facts.sums) if facts.grid == "rows" else 0)) * facts.element_bytes
     moved += sum(block_kv * columns * 4 * 2 for columns in facts.spread)
+    return {"matrix": matrix, "exponentials": special, "issue slots": issued + rescaled, "L2 bytes": moved / target.l2_bytes}
+
+
+def _block_cycles(facts: KernelFacts, limits: Mapping[str, float], groups: int, occupancy: int) -> float:
+    """Cycles of one block of pairs on one multiprocessor: what overlaps how well."""
+    matrix, special, issued, moved = (limits[name] for name in ("matrix", "exponentials", "issue slots", "L2 bytes"))
+    vector = max(special, issued) + 0.5 * min(special, issued)
     left = _OVERLAP[min(groups * occupancy, 3)][vector > matrix] if facts.grid == "rows" else _OVERLAP_PAIRS
-    return max(max(matrix, vector) + left * min(matrix, vector), moved / L2_BYTES) + _BLOCK[facts.grid]
+    return max(max(matrix, vector) + left * min(matrix, vector), moved) + _BLOCK[facts.grid]

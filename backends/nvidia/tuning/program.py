@@ -1,64 +1,31 @@
-"""Tunes a program for the current GPU: finds its kernels and what they are run on."""
+"""What the NVIDIA backend gives for tuning: the kernels of a program, what they are run on, and how they are compiled and measured."""
 
-import contextlib
 import hashlib
-import importlib.metadata
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-import attn_mlir
-from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.gpu.units import outlined
-from attn_mlir.backends.host import read_host
+from attn_mlir.backends.fields import Fields, tuned_name
+from attn_mlir.backends.gpu.bench import GpuBench
+from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import cuda, driver, pipeline
-from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.tuning.bench import GpuBench, shared_cache
-from attn_mlir.backends.nvidia.tuning.choices import choices_in, tuned_name, with_choices
+from attn_mlir.backends.nvidia.target import TARGETS, NvidiaTarget
+from attn_mlir.backends.nvidia.tuning.choices import choices_in, with_choices
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
-from attn_mlir.backends.nvidia.tuning.model import Work
-from attn_mlir.backends.nvidia.tuning.store import Key, TuneFile, bucket
-from attn_mlir.backends.nvidia.tuning.tuner import Bench, Tunable, tune
-from attn_mlir.backends.nvidia.tuning.worker import Job
-from attn_mlir.backends.program import function_named, prepare_derivative, reported
-from attn_mlir.dialects import load_all
+from attn_mlir.backends.nvidia.tuning.space import NvidiaSpace
+from attn_mlir.backends.program import prepare_derivative, reported
+from attn_mlir.backends.tuning.program import Tuner, release
+from attn_mlir.backends.tuning.program import versions as common_versions
+from attn_mlir.backends.tuning.space import Tunable, Work
+from attn_mlir.backends.tuning.store import Key, bucket
+from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
-from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
-from attn_mlir.registry import registry
 
 _BEFORE_BLOCKS = pipeline.KERNEL.partition(",nvidia-choose-blocks")[0]
-
-
-def tune_module(
-    text: str,
-    job: Job,
-    inputs: Sequence[Any],
-    layout: str = "bhsd",
-    path: str = "",
-    measure: bool = True,
-    bench: Bench | None = None,
-    count: int = 16,
-) -> dict[str, Fields]:
-    """The best choices for the kernels of a module's function, by their names, and those that the module had.
-
-    `inputs` are the arguments that it is to be fast on: q, k, v first. What is found goes to the file at `path`, and what stands there is
-    not measured again; without `measure`, nothing is. `count`: see `tuner.tune`.
-    """
-    target = driver.current_target()
-    known, found = tunables(text, job, [tensor.shape for tensor in inputs[:3]], target)
-    with shared_cache(), contextlib.ExitStack() as stack:
-        if bench is None:
-            bench = stack.enter_context(contextlib.closing(GpuBench(job, inputs, layout)))
-        made, reports = tune(text, found, bench, TuneFile(path), target, measure, known, count)
-    for report in reports:
-        if not report.found:
-            print(report, file=sys.stderr)
-    return made
 
 
 def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) -> tuple[dict[str, Fields], list[Tunable]]:
@@ -70,13 +37,9 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) ->
     whole, length = Work(queries, keys, batch * heads), bucket(max(queries, keys))
     found = []
     with LOCK, reported(), ir.Context() as context:
-        load_all(context)
-        module = ir.Module.parse(text)
+        decided: Fields = {"arch": target.arch, **({"deterministic": 1} if job.deterministic else {})}
+        module, _ = scheduled(context, text, name, prepare, decided, _BEFORE_BLOCKS, "NVIDIA")
         known = choices_in(module.operation)
-        Pipeline.parse(prepare, registry()).run(module)
-        host = read_host(function_named(module, name))
-        outlined(module, host, {"arch": target.arch, **({"deterministic": 1} if job.deterministic else {})})
-        Pipeline.parse(_BEFORE_BLOCKS, registry()).run(module)
         for kernel in find_all(module.operation, "func.func"):
             facts = facts_of(kernel)
             if facts is None or facts.grid == "elements":
@@ -85,37 +48,36 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) ->
             key = Key(digest, target.arch, facts.element, facts.head_dims, length, versions())
             segment = 0 if facts.sweep is None else facts.sweep.segment
             work = Work(segment, segment, whole.heads * -(-keys // segment)) if segment else whole
-            found.append(Tunable(tuned_name(kernel), facts, work, key))
+            found.append(Tunable(tuned_name(kernel), NvidiaSpace(facts, target, work), key))
     return known, found
 
 
 def versions() -> tuple[tuple[str, str], ...]:
     """What a result depends on besides the kernel: releases of attn-mlir, torch and nvcc, and of TileLang where it is installed."""
-    told = {"attn_mlir": attn_mlir.__version__, "torch": torch.__version__}
     try:
-        told["nvcc"] = nvcc.nvcc_version(nvcc.find_nvcc())
+        found = nvcc.nvcc_version(nvcc.find_nvcc())
     except UnsupportedError:
-        told["nvcc"] = "none"
-    try:
-        told["tilelang"] = importlib.metadata.version("tilelang")
-    except importlib.metadata.PackageNotFoundError:
-        told["tilelang"] = "none"
-    return tuple(sorted(told.items()))
+        found = "none"
+    return common_versions(nvcc=found, tilelang=release("tilelang"))
 
 
-def tune_texts(
-    texts: tuple[str, str],
-    function: str,
-    wrt: Sequence[str],
-    deterministic: bool,
-    inputs: Sequence[Any],
-    layout: str,
-    path: str,
-    measure: bool,
-    segment: int = 0,
-) -> tuple[str, str]:
-    """What `Backend.tune` refers to: both texts of a module, without and with locations, with the best choices in them."""
-    # While a CUDA graph is captured, nothing can be measured.
-    measure = measure and not cuda.is_capturing()
-    choices = tune_module(texts[0], Job(function, tuple(wrt), deterministic, segment), inputs, layout, path, measure)
-    return with_choices(texts[0], choices), with_choices(texts[1], choices)
+def _kernels(text: str, job: Job, sizes: Sequence[Any], arch: str | NvidiaTarget) -> tuple[dict[str, Fields], list[Tunable]]:
+    if isinstance(arch, NvidiaTarget):
+        return tunables(text, job, sizes, arch)
+    if arch and arch not in TARGETS:
+        raise UnsupportedError(f"no NVIDIA GPU is known as '{arch}': one of {', '.join(TARGETS)}")
+    return tunables(text, job, sizes, TARGETS[arch] if arch else driver.current_target())
+
+
+def compile_job(text: str, job: Job) -> Any:
+    """The program, lowered; its machine code is made or loaded when it is needed."""
+    if job.function or job.segment:
+        return driver.compile_derivative(text, job.function, job.wrt, job.deterministic, job.segment)
+    return driver.compile_module(text).program
+
+
+def _refusal(device: str) -> str:
+    return "" if torch.cuda.is_available() else "there is no NVIDIA GPU here"
+
+
+TUNER = Tuner(with_choices, _kernels, compile_job, GpuBench, lambda: list(TARGETS), _refusal, cuda.is_capturing)

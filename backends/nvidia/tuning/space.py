@@ -3,21 +3,14 @@
 import itertools
 from dataclasses import dataclass
 
-from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tuning import table
-from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
-from attn_mlir.backends.nvidia.tuning.model import Cost, Work, cost
+from attn_mlir.backends.nvidia.tuning.model import cost
 from attn_mlir.backends.nvidia.tuning.sweeps import emitter_of, refined_sweep, sweep_cost, sweep_space, untuned
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Choices for a schedule, and what the model says of them."""
-
-    choices: Fields
-    cost: Cost
-
+from attn_mlir.backends.tuning import space as spaces
+from attn_mlir.backends.tuning.facts import KernelFacts
+from attn_mlir.backends.tuning.space import Candidate, Cost, Work
 
 _REFINEMENTS: dict[str, dict[str, tuple[int | str, ...]]] = {
     "rows": {
@@ -62,9 +55,7 @@ def space(facts: KernelFacts, target: NvidiaTarget, emitter: str = "hopper") -> 
 
 def ranked(facts: KernelFacts, target: NvidiaTarget, work: Work, emitter: str = "hopper") -> list[Candidate]:
     """The schedules that fit, the fastest by the model first."""
-    found = [Candidate(choices, _cost(facts, choices, target, work)) for choices in space(facts, target, emitter)]
-    fitting = [candidate for candidate in found if not candidate.cost.problem]
-    return sorted(fitting, key=lambda candidate: (candidate.cost.cycles, candidate.cost.shared, str(candidate.choices)))
+    return spaces.ranked(NvidiaSpace(facts, target, work, emitter))
 
 
 def best(facts: KernelFacts, target: NvidiaTarget, work: Work = Work(), length: int = 0) -> Fields:  # noqa: B008
@@ -95,15 +86,32 @@ def refined(facts: KernelFacts, target: NvidiaTarget, work: Work, choices: Field
     return [each for each in changed if not cost(facts, each, target, work).problem]
 
 
-def to_measure(facts: KernelFacts, target: NvidiaTarget, work: Work, count: int = 16, emitter: str = "hopper") -> list[Fields]:
-    """What a tuner measures: the untuned schedule first, then the model's best `count`."""
-    first = best(facts, target, work, work.keys)
-    others = [candidate.choices for candidate in ranked(facts, target, work, emitter)[:count]]
-    if not first:
-        return others
-    same = first if facts.sweep is None else {**first, "emitter": emitter_of(facts.sweep, first, target)}
-    return [first, *(choices for choices in others if any(choices.get(name, value) != value for name, value in same.items()))]
+@dataclass(frozen=True)
+class NvidiaSpace:
+    """The schedules of one kernel on a GPU; see `tuning.space.Space`. The target need not be a chip that is there."""
 
+    facts: KernelFacts
+    target: NvidiaTarget
+    work: Work
+    emitter: str = "hopper"
 
-def _cost(facts: KernelFacts, choices: Fields, target: NvidiaTarget, work: Work) -> Cost:
-    return cost(facts, choices, target, work) if facts.sweep is None else sweep_cost(facts.sweep, choices, target, work)
+    @property
+    def clock_ghz(self) -> float:
+        return self.target.clock_ghz
+
+    def candidates(self) -> list[Fields]:
+        return space(self.facts, self.target, self.emitter)
+
+    def cost(self, choices: Fields) -> Cost:
+        facts, target, work = self.facts, self.target, self.work
+        return cost(facts, choices, target, work) if facts.sweep is None else sweep_cost(facts.sweep, choices, target, work)
+
+    def untuned(self) -> Fields:
+        return best(self.facts, self.target, self.work, self.work.keys)
+
+    def whole(self, choices: Fields) -> Fields:
+        sweep = self.facts.sweep
+        return choices if sweep is None else {**choices, "emitter": emitter_of(sweep, choices, self.target)}
+
+    def refined(self, choices: Fields) -> list[Fields]:
+        return refined(self.facts, self.target, self.work, choices)

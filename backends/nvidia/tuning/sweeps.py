@@ -7,10 +7,10 @@ and how many programs a multiprocessor works on in the meantime. The numbers ran
 import itertools
 import math
 
-from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia.target import NvidiaTarget
-from attn_mlir.backends.nvidia.tuning.model import L2_BYTES, LANES, Cost, Work, number
 from attn_mlir.backends.nvidia.tuning.sweep_facts import PANEL, SweepFacts
+from attn_mlir.backends.tuning.space import Cost, Work, number
 
 _HOPPER_CHUNK = 64
 """Positions of a chunk of the emitter "hopper"."""
@@ -116,13 +116,13 @@ def sweep_cost(facts: SweepFacts, choices: Fields, target: NvidiaTarget, work: W
     occupancy = min((target.shared_bytes + _RESERVED) // (shared + _RESERVED), target.registers // (threads * registers), most)
     problem = ""
     if shared > target.shared_bytes:
-        problem = f"{shared} bytes of shared memory, but a block of threads can have {target.shared_bytes}"
+        problem = f"shared memory: {shared} bytes, but a thread block can have {target.shared_bytes}"
     elif registers > 255 or (occupancy < 1 and emitter == "tilelang"):
-        problem = f"about {registers} registers for each of {threads} threads"
+        problem = f"registers: about {registers} for each of {threads} threads"
     elif "residents" in choices and most > max(occupancy, 1):
-        problem = f"{most} programs find no place on a multiprocessor"
+        problem = f"occupancy: {most} programs find no place on a multiprocessor"
     residents = max(occupancy, 1)
-    return Cost(shared, registers, residents, _cycles(facts, emitter, (chunk, columns), residents, target, work), problem)
+    return Cost(shared, registers, residents, *_cycles(facts, emitter, (chunk, columns), residents, target, work, problem))
 
 
 def _cost_prepared(facts: SweepFacts, choices: Fields, sizes: tuple[int, int], target: NvidiaTarget, work: Work) -> Cost:
@@ -133,8 +133,8 @@ def _cost_prepared(facts: SweepFacts, choices: Fields, sizes: tuple[int, int], t
         shared = _AHEAD * chunk * (4 * facts.keys + 8 * columns) + 5632 * columns // 16
     else:
         shared = 4 * chunk * (2 * facts.keys + columns + chunk) + 16 * chunk * PANEL + 12 * chunk * PANEL
-    problem = "sweeps with decays of channels have one schedule" if other or chunk != facts.prepared else ""
-    return Cost(shared, 160, 1, _cycles(facts, "hopper", sizes, 1, target, work), problem)
+    problem = "schedule: chunk scans with decays of channels have one" if other or chunk != facts.prepared else ""
+    return Cost(shared, 160, 1, *_cycles(facts, "hopper", sizes, 1, target, work, problem))
 
 
 def _shared(facts: SweepFacts, emitter: str, chunk: int, columns: int, stages: int) -> int:
@@ -151,13 +151,18 @@ def _shared(facts: SweepFacts, emitter: str, chunk: int, columns: int, stages: i
     return stages * loaded + 2 * chunk * chunk * facts.weights + 2 * pieces * columns * (facts.keys + chunk) + scaled + small
 
 
-def _cycles(facts: SweepFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Work) -> float:
+def _cycles(
+    facts: SweepFacts, emitter: str, sizes: tuple[int, int], residents: int, target: NvidiaTarget, work: Work, problem: str
+) -> tuple[float, str, dict[str, float]]:
+    """The last fields of a `Cost`: cycles, the problem as it is given, and what each resource would take alone."""
     chunk, columns = sizes
     pieces = 2 if facts.exact else 1
     matrix = 2.0 * chunk * (chunk * (facts.keys + facts.weights * columns) + 2 * pieces * facts.keys * columns) / target.tensor_flops
     pairs = 4.0 * _BLOCK * facts.keys if facts.channels else 6.0 * chunk
-    issued = chunk * pairs / LANES + pieces * columns * (2.0 * chunk + facts.keys) / LANES
-    moved = 2.0 * chunk * (2 * facts.keys + columns * (2 + facts.factor)) / L2_BYTES
+    issued = chunk * pairs / target.lanes + pieces * columns * (2.0 * chunk + facts.keys) / target.lanes
+    moved = 2.0 * chunk * (2 * facts.keys + columns * (2 + facts.factor)) / target.l2_bytes
     each = max(_LATENCY[emitter] + matrix + issued, residents * max(matrix, issued, moved))
     programs = work.heads * (facts.values // columns)
-    return math.ceil(work.queries / chunk) * each * math.ceil(programs / (target.multiprocessors * residents))
+    turns = math.ceil(work.queries / chunk) * math.ceil(programs / (target.multiprocessors * residents))
+    alone = {"latency": _LATENCY[emitter], "matrix": residents * matrix, "issue slots": residents * issued, "L2 bytes": residents * moved}
+    return turns * each, problem, {name: turns * limit for name, limit in alone.items()}

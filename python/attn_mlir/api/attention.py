@@ -6,9 +6,11 @@ from typing import Any, Never
 
 import torch
 
+from attn_mlir.api.dropout import NONE, Dropout, check_p, dropout_of
 from attn_mlir.api.execute import again, differentiable, execute, slow_of, stage_of, stages_of
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
-from attn_mlir.api.inputs import LAYOUTS, check_inputs, device_type, scale_form
+from attn_mlir.api.inputs import Layout, check_inputs, device_type, layout_of, scale_form
+from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected
@@ -16,7 +18,9 @@ from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import program
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
+from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.emit import Inputs
+from attn_mlir.runtime.orders import all_heads_first, in_order, input_order, output_order
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
@@ -41,34 +45,47 @@ class Attention:
         query_mod: Function | None = None,
         key_mod: Function | None = None,
         value_mod: Function | None = None,
-        layout: str = "bhsd",
+        layout: Layout = "bhsd",
         return_lse: bool = False,
         device: str | torch.device | None = None,
         deterministic: bool = False,
         return_states: bool = False,
         tune: bool = False,
         tune_file: str = "",
+        dropout_p: float = 0.0,
         **unknown: Never,
     ) -> None:
         if unknown:
             raise unexpected("Attention", unknown)
+        if isinstance(mask_mod, str):
+            mask_mod = parse(mask_mod)
         self._functions: tuple[Any, ...] = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-        self._options = (scale, layout, return_lse, return_states, device_type(device))
+        layout_of(layout)  # tells of an unknown one
+        self._options = (scale, layout if isinstance(layout, str) else tuple(layout), return_lse, return_states, device_type(device))
         self.deterministic = bool(deterministic)
         self._tuning = tuning_of(Wish(tune, tune_file, tune, tune_file))
-        if not isinstance(layout, str) or layout not in LAYOUTS:
-            raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
+        self.dropout_p = check_p(dropout_p)
         self._last, self._device = Inputs("f32", 64, 64), device_type(device) or "cpu"
+        self._form: DropoutForm | None = None
         self._entry(self._last)
 
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
-        """The output, shaped as q with v's head dimension; with it lse and row states where asked for."""
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, dropout_p: float | None = None, dropout_seed: Any = None
+    ) -> Any:
+        """The output, shaped as q with v's head dimension; with it lse and row states where asked for.
+
+        dropout_p: that of this call, in place of the object's. dropout_seed: see `attention`.
+        """
+        dropout_p = self.dropout_p if dropout_p is None else dropout_p
         if torch.compiler.is_dynamo_compiling():
             from attn_mlir.api.compiled import attention_in_graph
 
             scale, layout, lse, states, device = self._options
-            return attention_in_graph(q, k, v, self._functions, scale, layout, lse, states, self.deterministic, device)
-        result, self._last, self._device = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning)
+            options = (scale, layout, lse, states, self.deterministic, device)
+            return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed)
+        dropout = dropout_of(dropout_p, dropout_seed, q)
+        result, self._last, self._device = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout)
+        self._form = dropout.form
         return result
 
     def stages(self) -> dict[str, str]:
@@ -87,7 +104,7 @@ class Attention:
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options
-        return _find(with_function(self._functions), inputs, scale_form(scale, inputs.head_dim)[0], lse, states, None)
+        return _find(with_function(self._functions), inputs, scale_form(scale, inputs.head_dim)[0], lse, states, None, self._form)
 
 
 def attention(
@@ -101,37 +118,51 @@ def attention(
     query_mod: Function | None = None,
     key_mod: Function | None = None,
     value_mod: Function | None = None,
-    layout: str = "bhsd",
+    layout: Layout = "bhsd",
     return_lse: bool = False,
     device: str | torch.device | None = None,
     deterministic: bool = False,
     return_states: bool = False,
+    dropout_p: float = 0.0,
+    dropout_seed: Any = None,
     **unknown: Never,
 ) -> Any:
     """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
 
-    q is [B, Hq, Sq, D], k is [B, Hkv, Skv, D], v is [B, Hkv, Skv, Dv] (with layout="bshd": [B, S, H, D]), in float32,
-    float16, bfloat16 or float64, of any strides; query head h reads key head h // (Hq / Hkv). The functions are plain Python,
-    traced once; numbers and tensors that they capture are read anew at every call.
+    q is [B, Hq, Sq, D], k is [B, Hkv, Skv, D], v is [B, Hkv, Skv, Dv], in float32, float16, bfloat16 or float64; query head h
+    reads key head h // (Hq / Hkv). The functions are plain Python, traced once; numbers and tensors that they capture are read anew
+    at every call.
+
+    layout: "bhsd"; "bshd" where q, k, v and o are [B, S, H, D]; "sbhd" where they are [S, B, H, D]; or two of them, ("bhsd", "bshd"),
+    the first for q, k and v, the second for o. Results are contiguous in that order, gradients in that of their inputs. Inputs may
+    have any strides, as `q, k, v = qkv.unbind(2)` of a packed tensor has them; docs/layouts.md tells which ones are copied.
 
     row: row(s) or row(s, b, h, q_idx), from one row of scores to its weights; or to (weights, {"name": row state}).
     score_mod: score_mod(score, b, h, q_idx, kv_idx), the changed score. mask_mod: mask_mod(b, h, q_idx, kv_idx), true
-    where a key is present; or a BlockMask, whose mask_mod is taken. scale: what scores are multiplied with first; None means 1/sqrt(D).
+    where a key is present; or a BlockMask, whose mask_mod is taken; or a string such as "t:128,0", see `masks.parse`.
+    scale: what scores are multiplied with first; None means 1/sqrt(D).
     query_mod, key_mod, value_mod: elementwise changes of q, k, v: f(x) or f(x, b, h, idx, d).
     return_lse: also return the natural logarithm of the sum of exp(score), [B, Hq, Sq], or the row's own "lse".
     return_states: also return a dictionary of the row's states, each [B, Hq, Sq].
     device: the type of device that the tensors must be on. deterministic: gradients have the same bits in every run, as they have on a
     CPU, and results everywhere; on a GPU this takes more time. `torch.use_deterministic_algorithms(True)` asks for it, too.
+    dropout_p: the probability with which a weight becomes 0; the others are divided by 1 - dropout_p. lse and row states are those without
+    dropout. dropout_seed: (seed, offset), integers or int64 tensors that are read when a kernel runs; None: drawn by torch's generator of
+    the device. `dropout_mask` tells what is kept.
     """
     if unknown:
         raise unexpected("attention", unknown)
+    if isinstance(mask_mod, str):
+        mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
 
         name = None if device is None else str(device)
-        return attention_in_graph(q, k, v, functions, scale, layout, return_lse, return_states, bool(deterministic), name)
-    return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device, bool(deterministic))[0]
+        options = (scale, layout, return_lse, return_states, bool(deterministic), name)
+        return attention_in_graph(q, k, v, functions, *options, dropout_p, dropout_seed)
+    dropout = NONE if dropout_seed is None and type(dropout_p) is float and dropout_p == 0.0 else dropout_of(dropout_p, dropout_seed, q)
+    return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device, bool(deterministic), None, dropout)[0]
 
 
 def _execute(
@@ -140,22 +171,24 @@ def _execute(
     v: torch.Tensor,
     functions: tuple[Any, ...],
     scale: float | None,
-    layout: str,
+    layout: Layout,
     return_lse: bool,
     return_states: bool,
     device: str | torch.device | None,
     deterministic: bool,
     tuning: Tuning | None = None,
+    dropout: Dropout = NONE,
 ) -> tuple[Any, Inputs, str]:
     """The result, and the inputs and the device that it was computed for."""
     problem = check_inputs(q, k, v, layout)
+    layout = problem.layout
     if is_block_mask(functions[4]):
         check_sizes(sizes_of(functions[4]), problem.sizes)
         functions = with_function(functions)
     target = problem.device_type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
-    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device)
-    captures = entry.captures(scan, factor)
+    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form)
+    captures = entry.captures(scan, factor, dropout.values)
     results = None
     if tuning is None:
         values = (q, k, v, *captures)
@@ -165,12 +198,12 @@ def _execute(
     if results is not None:
         o = results[0]
     else:
-        if layout == "bshd":
-            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if layout != "bhsd":
+            q, k, v = all_heads_first((q, k, v), input_order(layout), 3)
         if tuning is not None:
-            entry = tuning.entry(entry, q, k, v, captures, layout, target, deterministic)
+            entry = tuning.entry(entry, q, k, v, captures, output_order(layout), target, deterministic)
         results = execute(entry, problem, q, k, v, captures, layout, target, deterministic)
-        o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
+        o = results[0] if layout == "bhsd" else in_order(results[0], output_order(layout))
     if not (return_lse or return_states):
         return o, problem.inputs, target
     states = dict(zip(entry.traced.outputs, results[1:], strict=True))
@@ -179,13 +212,19 @@ def _execute(
 
 
 def _find(
-    functions: tuple[Function | None, ...], inputs: Inputs, scale: str | float, lse: bool, states: bool, device: Any
+    functions: tuple[Function | None, ...],
+    inputs: Inputs,
+    scale: str | float,
+    lse: bool,
+    states: bool,
+    device: Any,
+    dropout: DropoutForm | None = None,
 ) -> tuple[Entry, Scan]:
     def trace() -> program.Traced:
         query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
         if row is None:
             raise ArgumentError("row must be a function from a row of scores to its weights, got None")
-        form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, lse, states)
+        form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, lse, states, dropout)
         return program.trace(form, inputs, device)
 
-    return _CACHE.find(functions, (inputs.element, inputs.head_dim, inputs.value_dim, scale, lse, states), trace)
+    return _CACHE.find(functions, (inputs.element, inputs.head_dim, inputs.value_dim, scale, lse, states, dropout), trace)

@@ -2,11 +2,15 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from attn_mlir.api.makers import packed, unpacked
+from attn_mlir.api.mask_strings import parse
 from attn_mlir.errors import ArgumentError
+from attn_mlir.frontend.sizes import known
 
 Mask = Callable[..., Any]
 BLOCK_SIZE = 128
@@ -21,6 +25,7 @@ class BlockMask:
         """B, H, queries and keys; B and H may be 1 for any number."""
         self.block = block
         self.device = device
+        self._table: torch.Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -31,6 +36,14 @@ class BlockMask:
     def to_dense(self) -> torch.Tensor:
         """int8 [B, H, blocks of queries, blocks of keys]: 1 where any position of the block is kept."""
         return torch.stack([torch.stack([self._pattern(b, h) for h in range(self.sizes[1])]) for b in range(self.sizes[0])])
+
+    def table(self, device: torch.device) -> torch.Tensor:
+        """What `to_dense()` gave when this was first called: who passes a block mask with a call means its blocks, not the function."""
+        if self._table is None:
+            self._table = self.to_dense()
+        if self._table.device != device:
+            self._table = self._table.to(device)
+        return self._table
 
     def sparsity(self) -> float:
         """The percentage of blocks that are skipped."""
@@ -46,10 +59,23 @@ class BlockMask:
         for block in range(self.shape[2]):
             # One row of blocks at a time: memory grows with the number of keys, not with its product with the queries.
             q_idx = torch.arange(block * rows, min((block + 1) * rows, queries), device=self.device)[:, None]
-            kept = torch.as_tensor(self.mask_mod(*at, q_idx, kv_idx), device=self.device).bool().broadcast_to(q_idx.numel(), keys)
+            with self._sizes_known():
+                kept = self.mask_mod(*at, q_idx, kv_idx)
+            kept = torch.as_tensor(kept, device=self.device).bool().broadcast_to(q_idx.numel(), keys)
             some = torch.nn.functional.pad(kept.any(dim=0), padding)
             pattern[block] = some.view(-1, columns).any(dim=1)
         return pattern
+
+    def _sizes_known(self) -> AbstractContextManager[None]:
+        """For mask functions that ask for them. One head stands for any number, which is not known then."""
+        _, heads, queries, keys = self.sizes
+        return known(q_len=queries, kv_len=keys, **({"num_heads": heads} if heads > 1 else {}))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "mask_mod": packed(self.mask_mod)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, mask_mod=unpacked(state["mask_mod"]))
 
     def __repr__(self) -> str:
         b, h, queries, keys = self.sizes
@@ -57,7 +83,7 @@ class BlockMask:
 
 
 def create_block_mask(
-    mask_mod: Mask,
+    mask_mod: Mask | str,
     B: int | None,
     H: int | None,
     Q_LEN: int,
@@ -68,8 +94,11 @@ def create_block_mask(
 ) -> BlockMask:
     """The block mask of mask_mod(b, h, q_idx, kv_idx) for B batches, H heads, Q_LEN queries and KV_LEN keys.
 
-    B and H may be None, or 1, for any number. Nothing is evaluated here; `to_dense()` gives the int8 pattern, 128 x 128 by default.
+    mask_mod may be a string as `masks.parse` takes it. B and H may be None, or 1, for any number.
+    Nothing is evaluated here; `to_dense()` gives the int8 pattern, 128 x 128 by default.
     """
+    if isinstance(mask_mod, str):
+        mask_mod = parse(mask_mod)
     if not callable(mask_mod):
         raise ArgumentError(f"create_block_mask takes a mask function of (b, h, q_idx, kv_idx), got {type(mask_mod).__name__}")
     try:
@@ -85,3 +114,14 @@ def create_block_mask(
         if not isinstance(size, int) or isinstance(size, bool) or size < (0 if name.endswith("LEN") else 1):
             raise ArgumentError(f"create_block_mask: {name} must be a positive integer, got {size!r}")
     return BlockMask(mask_mod, sizes, block, torch.device(device))
+
+
+def create_mask(mask_mod: Mask | str, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = "cpu") -> torch.Tensor:
+    """The mask itself, bool [B, H, Q_LEN, KV_LEN]: for comparing, since it takes as much memory as all scores."""
+    mask = create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device)
+    sizes = mask.sizes
+    ranges = [torch.arange(size, device=device) for size in sizes]
+    grid = [indices.view(*(-1 if i == axis else 1 for i in range(4))) for axis, indices in enumerate(ranges)]
+    with mask._sizes_known():
+        kept = mask.mask_mod(*grid)
+    return torch.as_tensor(kept, device=device).bool().broadcast_to(sizes).contiguous()

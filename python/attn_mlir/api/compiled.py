@@ -10,17 +10,22 @@ from typing import Any
 
 import torch
 from torch._C._functorch import peek_interpreter_stack
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
 
 from attn_mlir import driver
 from attn_mlir.api.block_mask import BlockMask
+from attn_mlir.api.dropout import dropout_of, seed_in_graph
 from attn_mlir.api.given_masks import check_sizes, function_of, sizes_of
 from attn_mlir.api.graphs import run_graph, symbol, traced
-from attn_mlir.api.inputs import LAYOUTS, device_type
+from attn_mlir.api.inputs import LAYOUTS, Layout, device_type, layout_of
 from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.frontend import randomness
+from attn_mlir.frontend.report import failure
+from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 
 _POSITION = ("b", "h", "q_idx")
 _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
@@ -32,20 +37,23 @@ def attention_in_graph(
     v: torch.Tensor,
     functions: tuple[Any, ...],
     scale: float | None,
-    layout: str,
+    layout: Layout,
     return_lse: bool,
     return_states: bool,
     deterministic: bool,
     device: str | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: Any = None,
 ) -> Any:
     """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row."""
     emulation = emulation_in_graph(device, q)
     if in_transform():
         from attn_mlir.api.attention import _execute
 
-        return outside(_execute, q, k, v, functions, scale, layout, return_lse, return_states, device, deterministic)[0]
-    if layout not in ("bhsd", "bshd"):
-        raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
+        options = (scale, layout, return_lse, return_states, device, deterministic)
+        return outside(lambda: _execute(q, k, v, functions, *options, None, dropout_of(dropout_p, dropout_seed, q))[0])
+    layout = layout_of(layout)
+    seed = seed_in_graph(dropout_p, dropout_seed, q)
     element = torch.float64 if q.dtype == torch.float64 else torch.float32
     score_mod, mask_mod, row = functions[3:]
     if isinstance(mask_mod, (BlockMask, FlexBlockMask)):
@@ -57,7 +65,7 @@ def attention_in_graph(
         def index(name: str) -> torch.Tensor:
             return symbol(name, torch.int64, q.device)
 
-        pieces, names = [], []
+        pieces, names, drawn = [], [], draws()
         for (name, position), mod in zip(_MODS, functions[:3], strict=True):
             if mod is not None:
                 made = _call(mod, [symbol(f"{name}.x", element, q.device)], [index(f"{name}.{i}") for i in ("b", "h", position, "d")])
@@ -76,17 +84,18 @@ def attention_in_graph(
             weight, states = weight
         pieces += [as_tensor(weight, element), *[as_tensor(state, element) for state in states.values()]]
         names.append("row")
+        refuse_draws(drawn)
         outputs = [name for name in states if return_states or (return_lse and name == "lse")]
         if return_lse and "lse" not in outputs:
             outputs.append("lse")
         lines = ["\n".join(words) for words in (names, states, outputs)]
-        results = traced(q, k, v, pieces, *lines, scale, layout, return_lse, return_states, deterministic, emulation)
+        results = traced(q, k, v, pieces, *lines, scale, layout, return_lse, return_states, deterministic, emulation, seed, dropout_p)
         return tuple(results), tuple(outputs)
 
-    if layout == "bshd":
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    order = input_order(layout)
+    q, k, v = heads_first(q, order), heads_first(k, order), heads_first(v, order)
     results, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v)
-    o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
+    o = in_order(results[0], output_order(layout))
     if not (return_lse or return_states):
         return o
     states = dict(zip(outputs, results[1:], strict=True))
@@ -96,8 +105,8 @@ def attention_in_graph(
 
 def _mask_function(mask: Any, q: torch.Tensor, k: torch.Tensor, layout: str) -> Callable[..., Any]:
     """The mask function of a block mask, which must be for tensors of these sizes."""
-    length, heads = LAYOUTS[layout][2], LAYOUTS[layout][1]
-    check_sizes(sizes_of(mask), {"B": q.shape[0], "Hq": q.shape[heads], "Sq": q.shape[length], "Skv": k.shape[length]})
+    batch, heads, length, _ = LAYOUTS[input_order(layout)]
+    check_sizes(sizes_of(mask), {"B": q.shape[batch], "Hq": q.shape[heads], "Sq": q.shape[length], "Skv": k.shape[length]})
     if isinstance(mask, FlexBlockMask):
         _compare_blocks(mask)
     return mask.mask_mod
@@ -140,6 +149,20 @@ def _tensors_of(device: str) -> str:
 def in_transform() -> bool:
     """Whether dynamo is inside of a transform of torch.func, or where tensors have tangents: there a graph has no place for attention."""
     return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+@torch._dynamo.assume_constant_result
+def draws() -> int:
+    """How many draws from Python's generator dynamo has found; it makes an input of the graph of each, which no longer says so."""
+    return len(InstructionTranslator.current_tx().output.random_calls)
+
+
+@torch._dynamo.assume_constant_result
+def refuse_draws(before: int) -> None:
+    """Raises TraceError where there were more draws since there were `before`."""
+    found = InstructionTranslator.current_tx().output.random_calls[before:]
+    if found:
+        raise failure("a function of the attention", *randomness.of_torch(f"random.{found[0][0].__name__}"))
 
 
 @torch._dynamo.disable(reason="attention inside a transform of torch.func, or of tensors with tangents, is no part of a graph")

@@ -4,15 +4,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch._C._functorch import maybe_current_level
 from torch.utils._python_dispatch import _disable_current_modes
 
-from attn_mlir.api.accessors import accessors
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_online
+from attn_mlir.api.dropout import Dropout, check_p, dropout_of, scale_of, seed_in_graph
 from attn_mlir.api.engine_arguments import (
     captures_with,
+    check_backend,
     check_external,
-    check_support,
     compare_written,
     custom_of,
     device_of,
@@ -23,40 +24,55 @@ from attn_mlir.api.engine_arguments import (
     target_of,
     working_dtypes,
 )
+from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import execute, forward_in_graph, needing_gradient, ops, program_of, slow_of, stage_of, stages_of
-from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of
-from attn_mlir.api.inputs import Problem, check_inputs, problem_of
+from attn_mlir.api.extern_masks import NAME, blocks_of, fitting, table_of, with_blocks
+from attn_mlir.api.given_masks import GivenBlocks, Mask, check_sizes, is_block_mask, sizes_of
+from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
+from attn_mlir.api.inputs import Layout, Problem, check_inputs, layout_of, problem_of
 from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
 from attn_mlir.api.online_rows import Identity
 from attn_mlir.api.refused import without_backward
+from attn_mlir.api.shared_kv import join
 from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.watched import Watched, guarded
 from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
+from attn_mlir.frontend.dropout import NAMES, DropoutForm
+from attn_mlir.frontend.node import Source
 from attn_mlir.frontend.online import OnlineProgram, trace_online
-from attn_mlir.runtime.programs import served_by
+from attn_mlir.philox import threshold
+from attn_mlir.runtime.orders import all_heads_first, heads_first, in_order, input_order, output_order
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
 
 
-class AttentionEngine:
+class AttentionEngine(EngineModule):
     """o_i = epilogue(sum_j p_ij v_j), p = online_func(score_mod(query_mod(q_i) . key_mod(k_j))) over the keys that the mask keeps.
 
     qkv_meta: meta_tensor(B, H, S, D) for q, k and v. custom_fwd_inputs: a CustomIO with the further inputs of a call.
     score_mod(score, custom_fwd_inputs, b, h, q_idx, kv_idx): the changed score; there is no scale but what it does.
-    mask_mod(b, h, q_idx, kv_idx), or the same as block_mask=, or create_block_mask(...) as block_mask=: true where a
-    key is present. online_func: an instance of an OnlineFunc; None: the scores are the weights.
+    mask_mod(b, h, q_idx, kv_idx), or the same as block_mask=, or create_block_mask(...) as block_mask=, or a string
+    as `masks.parse` takes it: true where a key is present. online_func: an instance of an OnlineFunc; None: the scores are the weights.
     query_mod, key_mod, value_mod: elementwise, f(x) or f(x, custom_fwd_inputs), optionally followed by b, h, idx, d.
 
     A masked key is absent: it enters no reduction and has no weight. So `mask_value` "-inf" and "0" mean the same here.
     The functions are traced when the object is made, so mistakes in them show at once. Which blocks a mask leaves out
-    is derived from the mask itself: infer_mask, infer_mask_block_M and infer_mask_block_N need not be set.
+    is derived from the mask itself: infer_mask need not be set.
+
+    extern_block_mask=True: calls bring a tensor, block_mask=[B, H, blocks of queries, blocks of keys], whose zeros leave out blocks of
+    infer_mask_block_M x infer_mask_block_N; later calls without one use the last. block_mask=tensor here: the same for all calls.
+    kv_shared=True: calls are mod(q, q_pe, kv, k_pe, *custom), where a key is kv and k_pe and its value kv, or mod(q, kv_cache).
 
     Gradients of q, k, v and the custom inputs come from `forward` and `backward` of online_func where it defines them, else
     they are derived. check=True compares the two in float64 on random scores, and so `combine`, and warns where they differ.
-    deterministic=True: gradients have the same bits in every run, which takes more time on a GPU.
+    deterministic=True: gradients have the same bits in every run, which takes more time on a GPU. dropout_p: see `attention`; a call can
+    have another one, and gives the seed.
+
+    layout: the order of dimensions of q, k, v and o, "bshd", "bhsd" or "sbhd", or two of them as in `attention`.
 
     tune, tune_bwd: the first call of each kind measures kernels of the forward and of the backward pass, on devices whose backend has a
     tuner. tune_file, tune_file_bwd: where that is kept; what these files hold is used in any case. Lengths share a result up to the next
@@ -69,11 +85,7 @@ class AttentionEngine:
         custom_fwd_inputs: CustomIO | None = None,
         score_mod: Function | None = None,
         mask_mod: Mask = None,
-        block_mask: Mask = None,
         online_func: OnlineFunc | None = None,
-        query_mod: Function | None = None,
-        key_mod: Function | None = None,
-        value_mod: Function | None = None,
         mask_value: str = "-inf",
         device: Any = None,
         backend: str | None = None,
@@ -86,155 +98,258 @@ class AttentionEngine:
         infer_mask_block_N: int = 128,
         extern_block_mask: bool = False,
         kv_shared: bool = False,
+        block_mask: GivenBlocks = None,
+        query_mod: Function | None = None,
+        key_mod: Function | None = None,
+        value_mod: Function | None = None,
         check: bool = False,
         deterministic: bool = False,
+        layout: Layout = "bshd",
+        dropout_p: float = 0.0,
     ) -> None:
-        self._shapes = Shapes(qkv_meta)
+        self._begin(locals())
+        self._layout, self._given = layout_of(layout), layout if isinstance(layout, str) else tuple(layout)
+        self._shapes = Shapes(qkv_meta, layout=f"[{', '.join(input_order(self._layout).upper())}]")
         self._custom = custom_of(custom_fwd_inputs, "custom_fwd_inputs")
         self._online = check_online_func(Identity() if online_func is None else online_func)
         check_external(self._online, self._custom)
         if mask_value not in ("-inf", "0"):
             raise ArgumentError(f'mask_value is "-inf" or "0", got {mask_value!r}')
-        check_support(backend, kv_shared)
+        check_backend(backend)
+        self._shared = bool(kv_shared)
+        if self._shared and self._layout != layout_of("bshd"):
+            raise ArgumentError(f'kv_shared=True takes layout="bshd", got {layout!r}')
         self._device = device_of(device)
         self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune_bwd), tune_file_bwd))
         self._deterministic = bool(deterministic)
-        self._mask = mask_of(mask_mod, block_mask, extern_block_mask)
+        self.dropout_p = check_p(dropout_p)
+        self._dropout: DropoutForm | None = None
+        mask = mask_of(mask_mod, block_mask)
+        has_blocks = bool(extern_block_mask) or isinstance(block_mask, torch.Tensor)
+        self._blocks = blocks_of(infer_mask_block_M, infer_mask_block_N) if has_blocks else None
+        self._extern = bool(extern_block_mask)
+        table = table_of(block_mask, self._blocks) if self._blocks is not None and isinstance(block_mask, torch.Tensor) else None
+        self.register_buffer("block_mask", table, persistent=False)
+        if self._blocks is not None:
+            mask = with_blocks(self._blocks, mask)
         self._sizes = [sizes_of(given) for given in (mask_mod, block_mask) if is_block_mask(given)]
-        self._functions = (query_mod, key_mod, value_mod, score_mod, self._mask, self._online.online_fwd, self._online.online_fwd_epilogue)
+        self._functions = (query_mod, key_mod, value_mod, score_mod, mask, self._online.online_fwd, self._online.online_fwd_epilogue)
         states, outputs = self._online.online_rowscales, self._online.final_rowscales
         self._states = {name: scalar.initial for name, scalar in states.items()}
         self._outputs = tuple(outputs)
         self._form = (self._shapes.inputs, self._custom.scan_key(), tuple(self._states.items()), self._outputs)
-        self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None))
+        self._names = (*self._custom.input_tensors, *([NAME] if has_blocks else []))
+        more = (torch.int8,) if has_blocks else ()
+        self._dtypes = (*working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find((*dtypes, *more), None)), *more)
         self._written = (self._online.forward, self._online.backward) if has_backward(self._online) else ()
-        self._accessors = accessors(self._functions)
-        self._backward_accessors = accessors((*self._functions, *self._written))
+        tuned = None if self._tuning is None else id(self._tuning)
+        form = (self._form, self._device, self._deterministic, tuned)
+        self._watched = Watched(self._functions, form)
+        self._watched_backward = Watched((*self._functions, *self._written), form) if self._written else self._watched
+        self._accessors, self._backward_accessors = self._watched.reads, self._watched_backward.reads
+        self._steps: list[tuple[GraphStep, ...]] = [()]
         if check:
             compare_written(self._online, self._custom)
+        self._end()
 
-    def __call__(self, q: Any, k: Any, v: Any, *custom: Any, block_mask: Any = None, return_rowscales: bool = False) -> Any:
+    def forward(self, q: Any, k: Any, v: Any = None, *custom: Any, **options: Any) -> Any:
+        """`attend`; with kv_shared=True the call is (q, q_pe, kv, k_pe, *custom), or (q, kv_cache), which gives (o, lse)."""
+        return self._with_shared(q, k, v, custom, options) if self._shared else self.attend(q, k, v, *custom, **options)
+
+    def attend(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *custom: Any,
+        block_mask: Any = None,
+        return_rowscales: bool = False,
+        dropout_p: float | None = None,
+        dropout_seed: Any = None,
+    ) -> Any:
         """o, [B, Sq, H, Dv], for q [B, Sq, H, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv] and the custom inputs in order.
 
-        With return_rowscales=True also the final_rowscales, a dictionary of tensors [B, H, Sq].
+        Another `layout` orders the dimensions of q, k, v and o otherwise.
+        With return_rowscales=True also the final_rowscales, a dictionary of tensors [B, H, Sq], without dropout. block_mask: see
+        extern_block_mask.
+        dropout_p: that of this call, in place of the engine's. dropout_seed: see `attention`.
         """
+        dropout_p = self.dropout_p if dropout_p is None else dropout_p
         if torch.compiler.is_dynamo_compiling():
-            return self._in_graph(q, k, v, custom, return_rowscales)
-        problem = check_inputs(q, k, v, "bshd")
+            return self._in_graph(q, k, v, custom, block_mask, return_rowscales, dropout_p, dropout_seed)
+        problem = check_inputs(q, k, v, self._given)
+        dropout = dropout_of(dropout_p, dropout_seed, q)
+        self._dropout = dropout.form
         self._shapes.check(problem, q.dtype)
-        self._check_mask(block_mask, problem)
+        table = self._check_mask(block_mask, problem)
         named = check_custom(self._custom.input_tensors, custom, problem)
+        if table is not None:
+            named[NAME] = table
         target = target_of("AttentionEngine", self._device, problem)
-        self._dtypes = tuple(tensor.dtype for tensor in custom)
-        entry, captures = self._program(problem, named)
+        dtypes = tuple([tensor.dtype for tensor in named.values()])
+        if dtypes != self._dtypes:
+            self._dtypes = dtypes
+        entry, captures = self._program(problem, named, dtypes, dropout)
         if needing_gradient((q, k, v, *captures)):
             try:
-                entry, captures = self._program(problem, named, backward=True)
+                entry, captures = self._program(problem, named, dtypes, dropout, backward=True)
             except TraceError as error:  # the backward pass that the user wrote cannot be used: told when it is asked for
                 with torch.no_grad():
-                    o, rows = self(q, k, v, *custom, block_mask=block_mask, return_rowscales=True)
+                    dropping = {"dropout_p": dropout_p, "dropout_seed": tuple(dropout.values.values())[:2] or None}
+                    o, rows = self.attend(q, k, v, *custom, block_mask=block_mask, return_rowscales=True, **dropping)
                 o, *results = without_backward([o, *rows.values()], (q, k, v, *captures), error)
                 return (o, dict(zip(self._outputs, results, strict=True))) if return_rowscales else o
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        q, k, v = all_heads_first((q, k, v), input_order(self._layout), 3)
         if self._tuning is not None:
-            entry = self._tuning.entry(entry, q, k, v, captures, "bshd", target, self._deterministic)
-        results = execute(entry, problem, q, k, v, captures, "bshd", target, self._deterministic)
-        o = results[0].transpose(1, 2)
+            entry = self._tuning.entry(entry, q, k, v, captures, output_order(self._layout), target, self._deterministic)
+        results = execute(entry, problem, q, k, v, captures, self._layout, target, self._deterministic)
+        o = in_order(results[0], output_order(self._layout))
         return (o, dict(zip(self._outputs, results[1:], strict=True))) if return_rowscales else o
 
-    def _in_graph(self, q: Any, k: Any, v: Any, custom: tuple[Any, ...], return_rowscales: bool) -> Any:
+    def _in_graph(
+        self, q: Any, k: Any, v: Any, custom: tuple[Any, ...], block_mask: Any, return_rowscales: bool, dropout_p: float, dropout_seed: Any
+    ) -> Any:
         """The same inside torch.compile."""
         from attn_mlir.api.compiled import in_transform, outside
 
         if in_transform():
-            return outside(self, q, k, v, *custom, return_rowscales=return_rowscales)
-        problem = problem_of(q, k, v, "bshd")
+            options = {"block_mask": block_mask, "return_rowscales": return_rowscales, "dropout_p": dropout_p, "dropout_seed": dropout_seed}
+            return outside(self.attend, q, k, v, *custom, **options)
+        problem = problem_of(q, k, v, self._given)
         self._shapes.check(problem, q.dtype)
         check_custom(self._custom.input_tensors, custom, problem)
         target_of("AttentionEngine", self._device, problem)
-        self._check_mask(None, problem)
+        table = self._check_mask(block_mask, problem)
+        custom = custom if table is None else (*custom, table)
+        self._look_again()
         leaves = [read() for read in self._accessors if read is not None]
         backward = torch.is_grad_enabled() and any([isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, *custom, *leaves)])
-        name, sources, needed = self._graph_program(q.device.type, backward, *[t.dtype for t in custom])
+        guarded(self._watched_backward if backward else self._watched)
+        seed = seed_in_graph(dropout_p, dropout_seed, q)
+        dropping = [*seed, threshold(float(dropout_p)), scale_of(float(dropout_p))] if seed else []
         reads = self._backward_accessors if backward else self._accessors
+        name, sources, needed, steps = self._graph_program(q.device.type, backward, bool(seed), *[t.dtype for t in custom])
         guard_in_graph(needed, reads)
-        values = [q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)]
-        for source, position, _, _ in sources:
-            values.append(custom[position] if source == "custom" else reads[position]())  # type: ignore[misc]
-        arguments = ["q", "k", "v", *[argument for _, _, _, argument in sources]]
-        results = forward_in_graph(values, arguments, [kind for _, _, kind, _ in sources], name, "bshd")
-        o = results[0].transpose(1, 2)
+        found = found_in_graph(self._steps[steps], reads)
+        values = [heads_first(tensor, input_order(self._layout)) for tensor in (q, k, v)]
+        for source, _, _ in sources:
+            given = custom if source[0] == "custom" else dropping if source[0] == "dropout" else None
+            values.append(found.value(source) if given is None else given[source[1]])
+        arguments = ["q", "k", "v", *[argument for _, _, argument in sources]]
+        results = forward_in_graph(values, arguments, [kind for _, kind, _ in sources], name, self._layout)
+        o = in_order(results[0], output_order(self._layout))
         return (o, dict(zip(self._outputs, results[1 : 1 + len(self._outputs)], strict=True))) if return_rowscales else o
 
     @torch._dynamo.assume_constant_result
+    def _look_again(self) -> None:
+        """Finds anew what reads the variables of the functions, where these are others by now."""
+        self._accessors, self._backward_accessors = self._watched.refresh(), self._watched_backward.refresh()
+
+    @torch._dynamo.assume_constant_result
     def _graph_program(
-        self, device: str, backward: bool, *dtypes: torch.dtype
-    ) -> tuple[str, tuple[tuple[str, int, str, str], ...], tuple[tuple[int, int, Any], ...]]:
-        """The name of the program; where its captures come from: "custom" or "leaf", which one, their kind and argument; and what it
-        was specialised on.
+        self, device: str, backward: bool, dropout: bool, *dtypes: torch.dtype
+    ) -> tuple[str, tuple[tuple[Source, str, str], ...], tuple[tuple[int, int, Any], ...], int]:
+        """The name of the program; where its captures come from, their kind and argument; what it was specialised on; and which of
+        `_steps` compute captures.
         """
         ops()  # registers the operator
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
-            entry, scan = self._find(dtypes, torch.device(device), backward)
+            entry, scan = self._find(dtypes, torch.device(device), backward, ("tensor", "tensor") if dropout else None)
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device), self._deterministic)
-        names, sources = list(self._custom.input_tensors), []
+        names, sources = list(self._names), []
         reads = self._backward_accessors if backward else self._accessors
+        steps = steps_of(entry, reads, "custom_fwd_inputs")
         needed = specialised_on(entry, scan, reads, "custom_fwd_inputs")
         for number, captured in enumerate(entry.traced.captures):
             kind, at = captured.source[0], captured.source[1]
-            known = kind == "custom" or (kind == "leaf" and int(at) < len(reads) and reads[int(at)] is not None)
+            known = kind in ("custom", "computed", "dropout") or (kind == "leaf" and int(at) < len(reads) and reads[int(at)] is not None)
             if not known:
                 raise UnsupportedError(
                     f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of custom_fwd_inputs"
                 )
-            sources.append((kind, names.index(at) if kind == "custom" else int(at), captured.kind, program.argument(3 + number)))
-        emulation = self._device.emulation
-        return (served_by(program, emulation) if emulation else program).name, tuple(sources), needed
+            places = names if kind == "custom" else NAMES
+            source = (kind, places.index(at)) if kind in ("custom", "dropout") else captured.source
+            sources.append((source, captured.kind, program.argument(3 + number)))
+        name = named_in_graph(program, self._device.emulation)
+        return name, tuple(sources), needed, kept_at(self._steps, steps)
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""
-        return stages_of(self._find(self._dtypes, None)[0], self._device.name or "cpu")
+        return stages_of(self._find(self._dtypes, None, dropout=self._dropout)[0], self._device.name or "cpu")
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._find(self._dtypes, None)[0], stage, self.stages)
+        return stage_of(self._find(self._dtypes, None, dropout=self._dropout)[0], stage, self.stages)
 
     def explain(self) -> str:
         """How it is computed: the online program as it is written, the row that it comes to with its merge rule, and the backward pass."""
         name, problem = type(self._online).__name__, ""
-        entry = forward = self._find(self._dtypes, None)[0]
+        entry = forward = self._find(self._dtypes, None, dropout=self._dropout)[0]
         try:
-            entry = self._find(self._dtypes, None, backward=True)[0]
+            entry = self._find(self._dtypes, None, True, self._dropout)[0]
         except TraceError as error:
             problem = f"\nthe backward that {name} writes cannot be used: {error}\n"
         return explain_online(entry.traced, name) + problem + "".join(dict.fromkeys(map(slow_of, (forward, entry))))
 
-    def _program(self, problem: Problem, named: Mapping[str, torch.Tensor], backward: bool = False) -> tuple[Entry, list[Any]]:
-        """The program of a call, and the values that it captures; `named` are the custom inputs."""
-        entry, scan = self._find(self._dtypes, problem.device, backward)
-        return entry, captures_with(named, entry, scan)
+    def _program(
+        self,
+        problem: Problem,
+        named: Mapping[str, torch.Tensor],
+        dtypes: tuple[torch.dtype, ...],
+        dropout: Dropout,
+        backward: bool = False,
+    ) -> tuple[Entry, list[Any]]:
+        """The program of a call, and the values that it captures; `named` are the custom inputs, which have these `dtypes`."""
+        entry, scan = self._find(dtypes, problem.device, backward, dropout.form)
+        return entry, captures_with(named, entry, scan, dropout.values)
 
-    def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, backward: bool = False) -> tuple[Entry, Scan]:
+    def _find(
+        self, dtypes: tuple[torch.dtype, ...], device: Any, backward: bool = False, dropout: DropoutForm | None = None
+    ) -> tuple[Entry, Scan]:
         """`backward`: also what the user wrote of the backward pass. It is not traced before a gradient is asked for."""
         written = self._written if backward and writes_backward(self._online) else ()
 
         def trace() -> Any:
             query_mod, key_mod, value_mod, score_mod, mask_mod, online_fwd, epilogue = self._functions
-            named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
+            named = dict(zip(self._names, dtypes, strict=True))
             program = OnlineProgram(
                 online_fwd, epilogue, self._states, self._outputs, type(self._online).__name__,
-                score_mod, mask_mod, query_mod, key_mod, value_mod, self._custom, named, *written,
+                score_mod, mask_mod, query_mod, key_mod, value_mod, self._custom, named, *(written or (None, None)), dropout,
             )  # fmt: skip
             return trace_online(program, self._shapes.inputs, device)
 
-        return _CACHE.find((*self._functions, *written), (self._form, dtypes), trace)
+        return _CACHE.find((*self._functions, *written), (self._form, dtypes, dropout), trace)
 
-    def _check_mask(self, block_mask: Any, problem: Problem) -> None:
-        """`block_mask` is that of a call; the one given at construction has sizes to hold to."""
-        if block_mask is not None and not (is_block_mask(block_mask) and block_mask.mask_mod is self._mask):
-            raise UnsupportedError(
-                "a block mask can't be passed with the call yet: make the AttentionEngine with mask_mod=, a function of "
-                "(b, h, q_idx, kv_idx), which may read a tensor, as in pattern[q_idx // 128, kv_idx // 128]"
-            )
-        for sizes in self._sizes if block_mask is None else [sizes_of(block_mask)]:
-            check_sizes(sizes, problem.sizes)
+    def _check_mask(self, block_mask: Any, problem: Problem) -> torch.Tensor | None:
+        """The tensor of blocks that a call works with, which later calls use, too. A mask function with sizes is held to them."""
+        blocks = self._blocks
+        if blocks is None or not self._extern:
+            if block_mask is not None and not (is_block_mask(block_mask) and block_mask.mask_mod is self._functions[4]):
+                raise ArgumentError("this AttentionEngine takes no block mask with the call: make it with extern_block_mask=True")
+            for sizes in self._sizes if block_mask is None else [sizes_of(block_mask)]:
+                check_sizes(sizes, problem.sizes)
+        if blocks is None:
+            return None
+        if self._extern and block_mask is not None:
+            table = table_of(block_mask, blocks, problem.device)
+            fitted = fitting(table, blocks, problem)
+            # Tensors of a transform mean nothing after it: who calls then without a mask is told.
+            self.block_mask = None if maybe_current_level() is not None else table
+            return fitted
+        if self.block_mask is None:
+            raise ArgumentError("extern_block_mask=True: pass the block mask with the call, as in mod(q, k, v, block_mask=mask)")
+        return fitting(self.block_mask, blocks, problem)
+
+    def _with_shared(self, q: Any, k: Any, v: Any, custom: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """kv_shared=True: keys and values in one tensor. Pages give (o, lse), as they do in AttentionEngine."""
+        q, k, v, custom, paged = join(q, k, v, custom, self._shapes.inputs.value_dim)
+        if not paged or options.get("return_rowscales"):
+            return self.attend(q, k, v, *custom, **options)
+        if "lse" not in self._outputs:
+            raise ArgumentError(f"with kv_cache a call returns (o, lse), but {type(self._online).__name__} has no row output `lse`")
+        o, rows = self.attend(q, k, v, *custom, **{**options, "return_rowscales": True})
+        return o, rows["lse"]
+
+    def extra_repr(self) -> str:
+        """What `repr` shows."""
+        return f"{self._shapes.inputs}, online_func={type(self._online).__name__}"

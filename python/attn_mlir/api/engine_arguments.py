@@ -4,14 +4,17 @@ import dataclasses
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from attn_mlir import driver, testing
+from attn_mlir.api.arch import device_for
 from attn_mlir.api.custom_io import CustomIO
 from attn_mlir.api.given_masks import function_of, is_block_mask
 from attn_mlir.api.inputs import Problem, device_type
+from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.online_func import OnlineFunc, writes_backward
 from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, CompileError, TraceError, UnsupportedError
@@ -45,9 +48,9 @@ def compare_written(online_func: OnlineFunc, custom: CustomIO) -> None:
 
 
 def custom_of(given: Any, name: str) -> CustomIO:
-    """The custom inputs that the argument `name` declares; none for None."""
+    """The custom inputs that the argument `name` declares, as they are now: what is changed of it later has no effect. None for None."""
     if given is None or isinstance(given, CustomIO):
-        return given or CustomIO()
+        return CustomIO({} if given is None else {name: tensor.dims for name, tensor in given.input_tensors.items()})
     raise ArgumentError(f"{name} must be a CustomIO, got {type(given).__name__}: write CustomIO({{...}})")
 
 
@@ -69,12 +72,17 @@ def working_dtypes(count: int, trace: Callable[[tuple[torch.dtype, ...]], Any]) 
     return (torch.float32,) * count
 
 
-def captures_with(custom: Mapping[str, torch.Tensor], entry: Entry, scan: Scan) -> list[Any]:
-    """The values that a program captures, its custom inputs among them."""
-    captures = entry.captures(scan, 0.0)
+def captures_with(
+    custom: Mapping[str, torch.Tensor], entry: Entry, scan: Scan, dropout: Mapping[str, Any] = MappingProxyType({})
+) -> list[Any]:
+    """The values that a program captures, its custom inputs and those of dropout among them."""
+    captures = entry.captures(scan, 0.0, dropout)
     for position, captured in enumerate(entry.traced.captures):
         if captured.source[0] == "custom":
-            captures[position] = custom[captured.source[1]]
+            given = captures[position] = custom[captured.source[1]]
+            if given.dim() != captured.rank:  # a function reads it as the CustomIO of another engine declares it
+                name = captured.source[1]
+                raise ArgumentError(f"a function reads `{name}` with {captured.rank} dimensions, but the engine declares {given.dim()}")
     return captures
 
 
@@ -97,10 +105,6 @@ def specialised_on(entry: Entry, scan: Any, reads: Reads, custom: str) -> tuple[
     `reads` read the leaves of `scan`, `custom` is the argument for further inputs. Raises UnsupportedError for what cannot be read.
     """
     traced = entry.traced
-    if traced.tape is not None or not traced.reusable:
-        names = [f"`{captured.name}`" for captured in traced.captures if captured.source[0] == "computed"]
-        what = ", ".join(names) if names else "a value that a function reads out of a captured tensor"
-        raise UnsupportedError(f"inside torch.compile, {what} must be computed before the call: pass it as a tensor of {custom}")
     sources = {source for source, _ in traced.specialised} | {s for decision in traced.decisions for s in decision.condition.sources}
     needed = []
     for source in sorted(sources, key=str):
@@ -132,12 +136,12 @@ def check_external(online_func: OnlineFunc, custom: CustomIO) -> None:
             )
 
 
-def check_support(backend: Any, kv_shared: Any) -> None:
-    """Refuses what is not there yet."""
-    if backend not in (None, "tl"):
-        raise UnsupportedError(f"backend={backend!r} is not there yet: leave it out, and the backend of the tensors' device is used")
-    if kv_shared:
-        raise UnsupportedError("kv_shared=True is not there yet: pass k and v as two tensors; they may be views of the same memory")
+def check_backend(backend: Any) -> None:
+    """Refuses what is no code generator of AttentionEngine. Which one is named makes no difference: the tensors' device has its own."""
+    if backend not in (None, "tl", "cute", "cute_v2"):
+        raise UnsupportedError(
+            f'backend={backend!r} is unknown: use "tl" or "cute", or leave it out; what computes is decided by the device of the tensors'
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,27 +159,22 @@ class EngineDevice:
 
 
 def device_of(device: Any) -> EngineDevice:
-    """The type of a device that a backend serves."""
-    name = device_type(device)
+    """The type of a device that a backend serves; an `Arch` names none."""
+    name = device_type(device_for(device))
     if name is None:
         return EngineDevice(None, None)
     driver.compiler_for(name)
     return EngineDevice(name, tensors_of(name))
 
 
-def mask_of(mask_mod: Any, block_mask: Any, extern_block_mask: bool) -> Function | None:
-    """The mask function, under whichever name it came."""
+def mask_of(mask_mod: Any, block_mask: Any) -> Function | None:
+    """The mask function, under whichever name it came; a tensor of blocks is none."""
+    mask_mod, block_mask = (parse(mask) if isinstance(mask, str) else mask for mask in (mask_mod, block_mask))
     if is_block_mask(mask_mod):
         mask_mod = function_of(mask_mod)
-    function = function_of(block_mask) if is_block_mask(block_mask) else block_mask
     if isinstance(block_mask, torch.Tensor):
-        raise UnsupportedError("block_mask as a tensor is not there yet: pass the mask function, or create_block_mask(mask, B, H, Sq, Skv)")
+        return mask_mod
+    function = function_of(block_mask) if is_block_mask(block_mask) else block_mask
     if mask_mod is not None and function is not None and function is not mask_mod:
         raise ArgumentError("mask_mod and block_mask are two masks: give one, or combine them with attn_mlir.masks.and_(f, g)")
-    function = function if mask_mod is None else mask_mod
-    if extern_block_mask and function is None:
-        raise UnsupportedError(
-            "extern_block_mask=True without a mask function is not there yet: give mask_mod=, a function of (b, h, q_idx, kv_idx), "
-            "which may read a tensor, as in pattern[q_idx // 128, kv_idx // 128]"
-        )
-    return function
+    return function if mask_mod is None else mask_mod

@@ -12,11 +12,12 @@ from torch.autograd import forward_ad
 from attn_mlir import driver
 from attn_mlir.api.inputs import Problem, may_carry_tangents
 from attn_mlir.backends import devices_with, tensors_of
-from attn_mlir.backends.allocation import empty
+from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.mlir import LOCK
 from attn_mlir.runtime import programs
+from attn_mlir.runtime.orders import REPEATED, output_order
 
 
 def program_of(entry: Entry, deterministic: bool = False) -> programs.Program:
@@ -39,9 +40,12 @@ def stages_of(entry: Entry, device: str) -> dict[str, str]:
 
 
 def slow_of(entry: Entry) -> str:
-    """What `explain()` says of kernels, compiled of a trace, that are slower than their device can do; empty where there are none."""
-    found = {name: reason for program in entry.programs if program is not None for name, reason in program.slow.items()}
-    return "".join(f"slow: {name}: {reason}\n" for name, reason in found.items())
+    """What `explain()` says of kernels, compiled of a trace, that are slower than their device can do, and of inputs that they copied."""
+    every = [served for program in entry.programs if program is not None for served in (program, *program.served.values())]
+    slow = {name: reason for program in every for name, reason in program.slow.items()}
+    copied = {name: reason for program in every for name, reason in program.copies().items()}
+    lines = [f"slow: {name}: {reason}\n" for name, reason in slow.items()]
+    return "".join([*lines, *[f"copied: {name}, in a call of this process: {reason}\n" for name, reason in copied.items()]])
 
 
 def stage_of(entry: Entry, stage: str, stages: Callable[[], dict[str, str]]) -> str:
@@ -65,7 +69,7 @@ def execute(
     device: str,
     deterministic: bool = False,
 ) -> list[torch.Tensor]:
-    """o and the row outputs, for q, k, v in [B, H, S, D]; `layout` is that of the memory of o, `device` where to compute."""
+    """o and the row outputs, for q, k, v in [B, H, S, D]; `layout` is that of the memory of results, `device` where to compute."""
     program = _program_for(entry, problem, device, deterministic)
     values = (q, k, v, *captures)
     if may_carry_tangents():
@@ -94,7 +98,7 @@ def execute(
         program.check(captures, problem.sizes, problem.device)
     if problem.is_empty:
         return _empty_results(program, problem, q, layout)
-    return program.kernel(device).run(q, k, v, captures, layout)
+    return program.kernel(device).run(q, k, v, captures, layout if layout == "bhsd" else output_order(layout))
 
 
 def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequence[str], program: str, layout: str) -> list[torch.Tensor]:
@@ -121,12 +125,18 @@ def some_tensors(captures: list[Any], q: torch.Tensor) -> list[Any]:
 def again(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool) -> list[Any] | None:
     """What `execute` gives, where nothing but running a kernel is left to do on tensors that it has seen; else None.
 
-    Here q, k and v, the first of `values`, and o have the order of `layout`.
+    Here q, k and v, the first of `values`, and o have the orders of `layout`.
     """
     program = entry.programs[deterministic]
     kernel = None if program is None else program.kernels.get(device)
     repeat = getattr(kernel, "again", None)
-    if repeat is None or device != problem.device_type or maybe_current_level() is not None or may_carry_tangents():
+    if (
+        repeat is None
+        or layout not in REPEATED
+        or device != problem.device_type
+        or maybe_current_level() is not None
+        or may_carry_tangents()
+    ):
         return None
     if torch.is_grad_enabled() and any([value.requires_grad for value in values if isinstance(value, torch.Tensor)]):
         return None
@@ -142,7 +152,7 @@ def differentiable(
 ) -> list[Any] | None:
     """What `execute` gives for plain tensors of which some need a gradient, outside of transforms; else None.
 
-    Here q, k and v, the first of `values`, and o have the order of `layout`.
+    Here q, k and v, the first of `values`, and o have the orders of `layout`.
     """
     if may_carry_tangents() or maybe_current_level() is not None:
         return None
@@ -242,10 +252,7 @@ def _empty_results(program: programs.Program, problem: Problem, q: torch.Tensor,
     """The results where there are no rows or no keys: o is 0, lse is -inf."""
     sizes = problem.sizes
     shape = (sizes["B"], sizes["Hq"], sizes["Sq"])
-    if layout == "bshd":
-        o = q.new_zeros((shape[0], shape[2], shape[1], sizes["Dv"])).transpose(1, 2)
-    else:
-        o = q.new_zeros((*shape, sizes["Dv"]))
+    o = empty_heads((*shape, sizes["Dv"]), q.dtype, output_order(layout), q.device).zero_()
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     rows = [empty(shape, dtype=score, device=q.device) for _ in program.outputs]
     program.fill_empty(rows)

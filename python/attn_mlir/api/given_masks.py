@@ -15,7 +15,8 @@ from attn_mlir.errors import ArgumentError
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
 
-Mask: TypeAlias = "Callable[..., Any] | BlockMask | FlexBlockMask | None"
+Mask: TypeAlias = "Callable[..., Any] | BlockMask | FlexBlockMask | str | None"
+GivenBlocks: TypeAlias = "Callable[..., Any] | BlockMask | FlexBlockMask | torch.Tensor | str | None"
 _FLEX = "torch.nn.attention.flex_attention"
 _WHOLE = 1 << 30
 """The block size of masks that FlexAttention makes where it is given none; they fit any length."""

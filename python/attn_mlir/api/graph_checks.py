@@ -37,6 +37,11 @@ def check_graph(graph: Graph | None) -> None:
         )
     place = {node: number for number, node in enumerate(graph.nodes)}
     for node in graph.nodes:
+        if node.op == "placeholder" and node.name.startswith("random_value") and _is_float(node):
+            raise UnsupportedError(
+                "a function reads a float that Python's random drew inside torch.compile, which torch declares with a wrong dtype: "
+                "draw it before the compiled function, or with torch.rand before the call"
+            )
         if node.op not in ("call_function", "call_method"):
             continue
         name = _name(node)
@@ -44,6 +49,10 @@ def check_graph(graph: Graph | None) -> None:
             raise _failure(node, *randomness.of_torch(name))
         if _changes(node, name, place):
             raise _failure(node, "changes a tensor in place", _ADVICE)
+
+
+def _is_float(node: Node) -> bool:
+    return bool(getattr(node.meta.get("example_value"), "is_floating_point", bool)())
 
 
 def _name(node: Node) -> str:

@@ -5,21 +5,25 @@ once, traced into a program as the functions themselves would be, and its inputs
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from attn_mlir.api.dropout import dropout_values
 from attn_mlir.api.execute import forward_in_graph
 from attn_mlir.api.graph_checks import check_graph, function_of
 from attn_mlir.api.hoist import hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import program, scope, sizes
+from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.values import wrap
 from attn_mlir.runtime import compute, ops, programs
+from attn_mlir.runtime.orders import output_order
 
 __all__ = [
     "GraphPiece",
@@ -67,11 +71,11 @@ def _device(given: torch.device | None) -> torch.device:
 @torch.library.custom_op("attn_mlir::traced", mutates_args=())
 def traced(
     q: Tensor, k: Tensor, v: Tensor, pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
-    layout: str, lse: bool, return_states: bool, deterministic: bool, device: str,
+    layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weight.
 
-    Several names come in lines. `device` is one that takes tensors of another type, or empty.
+    Several names come in lines. `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed and offset, or empty.
     It is never run: `run_graph` puts the program in its place.
     """
     raise NotImplementedError("what stands for attention in a graph of torch.compile computes nothing itself")
@@ -80,11 +84,11 @@ def traced(
 @traced.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
-    layout: str, lse: bool, return_states: bool, deterministic: bool, device: str,
+    layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     results = [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
-    return compute.empty(results, q.device, layout)
+    return compute.empty(results, q.device, output_order(layout))
 
 
 traced.register_autograd(ops.no_mixed_derivative)
@@ -143,7 +147,7 @@ def call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]:
 
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
     """The name of the program, and where its captures come from: inputs of the graph, or numbers."""
-    _, _, _, pieces, names, states, _, scale, _, lse, return_states, deterministic, device = call
+    _, _, _, pieces, names, states, _, scale, _, lse, return_states, deterministic, device, seed, p = call
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions: dict[str, Any] = {}
     for position, name in enumerate(names.splitlines()):
@@ -152,10 +156,22 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     problem = problem_of(*qkv, "bhsd")
     form, factor = scale_in_graph(scale, problem.inputs.head_dim, inputs, stand_ins)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
-    whole = program.Program(functions["row"], score, mask, query, key, value, form, lse, return_states)
+    dropout: DropoutForm | None = ("tensor", "tensor") if seed else None
+    whole = program.Program(functions["row"], score, mask, query, key, value, form, lse, return_states, dropout)
     made = program.trace(whole, problem.inputs, qkv[0].device)
     guard(made, inputs, stand_ins)
-    return name_on(programs.register(made, deterministic), device), captures_of(made, stand_ins, factor)
+    captures = captures_of(made, stand_ins, factor, _dropout(seed, p, inputs, stand_ins))
+    return name_on(programs.register(made, deterministic), device), captures
+
+
+def _dropout(
+    seed: Sequence[torch.fx.Node], p: Any, inputs: dict[torch.fx.Node, Any], stand_ins: dict[torch.fx.Node, Any]
+) -> dict[str, Any]:
+    """What a program captures for dropout. For another probability torch compiles again."""
+    if not seed:
+        return {}
+    p = float(inputs[p]) if isinstance(p, torch.fx.Node) else p
+    return dropout_values(p, [stand_ins[node] for node in seed])
 
 
 def name_on(program: str, device: str) -> str:
@@ -185,10 +201,13 @@ def guard(made: program.Traced, inputs: dict[torch.fx.Node, Any], stand_ins: dic
             int(inputs[by_stand_in[source[1][1]]].shape[source[2]])
 
 
-def captures_of(made: program.Traced, stand_ins: dict[torch.fx.Node, Any], scale: Any) -> list[Any]:
+def captures_of(
+    made: program.Traced, stand_ins: dict[torch.fx.Node, Any], scale: Any, dropout: Mapping[str, Any] = MappingProxyType({})
+) -> list[Any]:
     """Where the captures of a program come from: inputs of the graph, as their nodes, or numbers."""
     by_stand_in = {id(value): node for node, value in stand_ins.items()}
-    values = [scale if captured.source[0] == "scale" else captured.constant for captured in made.captures]
+    given = {("scale",): scale, **{("dropout", name): value for name, value in dropout.items()}}
+    values = [given.get(captured.source, captured.constant) for captured in made.captures]
     return [by_stand_in.get(id(value), value) for value in values]
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,15 @@ from torch.compiler import is_compiling
 
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
+from attn_mlir.runtime.orders import input_order
 
-LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
+Layout = str | Sequence[str]
+LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (1, 2, 0, 3)}
+"""Where batch, head, position and dim are."""
+_DIMENSIONS = {"b": "batch", "h": "head", "s": "position", "d": "dim"}
 ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
-MAX_HEAD_DIM = 512
+MAX_HEAD_DIM = 576
+"""Latent attention has 512 columns and 64 for positions. GPUs take fewer, as their backends say."""
 MAX_LENGTH = 2**31
 _is_traced = torch._C._is_tracing
 _CACHE_LIMIT = 4096
@@ -31,12 +37,14 @@ class Problem:
     device_type: str
     is_empty: bool
     """Whether there is nothing to compute: no output, or no key for any row."""
+    layout: str = "bhsd"
+    """That of q, k, v and o, see `runtime.orders`."""
 
 
 _checked: dict[Any, Problem] = {}
 
 
-def check_inputs(q: Any, k: Any, v: Any, layout: str) -> Problem:
+def check_inputs(q: Any, k: Any, v: Any, layout: Layout) -> Problem:
     """The problem that q, k and v pose. Raises ArgumentError naming the argument that is wrong."""
     refuse_jit_trace()
     try:
@@ -105,17 +113,34 @@ def may_carry_tangents() -> bool:
     return forward_ad._current_level >= 0
 
 
-def problem_of(q: Any, k: Any, v: Any, layout: str) -> Problem:
+def problem_of(q: Any, k: Any, v: Any, layout: Layout) -> Problem:
     """What `check_inputs` finds, without remembering it."""
-    if not isinstance(layout, str) or layout not in LAYOUTS:
-        raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
+    orders = layout_of(layout)
+    order = input_order(orders)
     named = {"q": q, "k": k, "v": v}
     for name, tensor in named.items():
-        check_tensor(name, tensor, layout)
+        check_tensor(name, tensor, order)
     for name in ("k", "v"):
         check_dtype(name, named[name], q)
         check_device(name, named[name], q)
-    return _check_sizes(named, layout)
+    return _check_sizes(named, orders)
+
+
+def layout_of(layout: Any) -> str:
+    """The layout of q, k, v and o that the argument `layout` means: one for all, or one for q, k and v and one for o."""
+    if isinstance(layout, str) and layout in LAYOUTS:
+        return layout
+    if isinstance(layout, (tuple, list)) and len(layout) == 2 and all([isinstance(one, str) and one in LAYOUTS for one in layout]):
+        return layout[0] if layout[0] == layout[1] else f"{layout[0]}->{layout[1]}"
+    raise ArgumentError(
+        'layout is "bhsd" ([batch, head, position, dim]), "bshd" ([batch, position, head, dim]) or "sbhd" ([position, batch, head, dim]), '
+        f'or two of these, ("bhsd", "bshd"), the first for q, k and v, the second for the output; got {layout!r}'
+    )
+
+
+def dimensions(order: str) -> str:
+    """The dimensions of an order in words."""
+    return f"[{', '.join([_DIMENSIONS[letter] for letter in order])}]"
 
 
 def check_dtype(name: str, tensor: torch.Tensor, like: torch.Tensor, whose: str = "q") -> None:
@@ -147,8 +172,7 @@ def check_tensor(name: str, tensor: Any, layout: str) -> None:
     if tensor.device.type == "meta":
         raise ArgumentError(f"{name} is on the meta device and holds no data")
     if tensor.dim() != 4:
-        order = "[batch, head, position, dim]" if layout == "bhsd" else "[batch, position, head, dim]"
-        raise ArgumentError(f"{name} must have 4 dimensions, {order}, got shape {list(tensor.shape)}")
+        raise ArgumentError(f"{name} must have 4 dimensions, {dimensions(layout)}, got shape {list(tensor.shape)}")
     check_element(name, tensor)
     if not is_compiling() and max(tensor.shape) >= MAX_LENGTH:
         raise ArgumentError(f"{name} has a dimension of {max(tensor.shape)} elements; the limit is {MAX_LENGTH - 1}")
@@ -180,20 +204,22 @@ def device_type(device: Any) -> str | None:
         return str(device)
 
 
-def _other_layout(named: dict[str, torch.Tensor], layout: str) -> str:
-    """A question, where the shapes fit the other layout."""
-    other = "bshd" if layout == "bhsd" else "bhsd"
-    (_, heads, _, dim), (_, kv_heads, keys, key_dim), value = (tuple(x.shape[i] for i in LAYOUTS[other]) for x in named.values())
-    fits = kv_heads and heads % kv_heads == 0 and value[1:3] == (kv_heads, keys) and dim == key_dim
-    return f'; did you mean layout="{other}"?' if fits else ""
+def _other_layout(named: dict[str, torch.Tensor]) -> str:
+    """A question, where the shapes fit another layout."""
+    for other in LAYOUTS:
+        (b, heads, _, dim), (kb, kv_heads, keys, key_dim), value = (tuple(x.shape[i] for i in LAYOUTS[other]) for x in named.values())
+        if b == kb and kv_heads and heads % kv_heads == 0 and value[:3] == (kb, kv_heads, keys) and dim == key_dim:
+            return f'; did you mean layout="{other}"?'
+    return ""
 
 
 def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
-    shapes = {name: tuple(tensor.shape[i] for i in LAYOUTS[layout]) for name, tensor in named.items()}
+    places = LAYOUTS[input_order(layout)]
+    shapes = {name: tuple(tensor.shape[i] for i in places) for name, tensor in named.items()}
     (b, heads, length, dim), (_, kv_heads, keys, _), value_dim = shapes["q"], shapes["k"], shapes["v"][3]
     for name in ("k", "v"):
         if shapes[name][0] != b:
-            raise ArgumentError(f"{name} has batch size {shapes[name][0]} but q has {b}")
+            raise ArgumentError(f"{name} has batch size {shapes[name][0]} but q has {b}{_other_layout(named)}")
     if shapes["v"][1] != kv_heads:
         raise ArgumentError(f"v has {shapes['v'][1]} heads but k has {kv_heads}")
     if shapes["v"][2] != keys:
@@ -201,7 +227,7 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
     if shapes["k"][3] != dim:
         raise ArgumentError(f"k has head dimension {shapes['k'][3]} but q has {dim}")
     if (heads % kv_heads if kv_heads else heads) != 0:
-        hint = _other_layout(named, layout)
+        hint = _other_layout(named)
         raise ArgumentError(f"q has {heads} heads, which is no multiple of the {kv_heads} heads of k and v{hint}")
     for name, size in (("q", dim), ("v", value_dim)):
         check_head_dim(f"{name} has head dimension", size)
@@ -209,4 +235,4 @@ def _check_sizes(named: dict[str, torch.Tensor], layout: str) -> Problem:
     q = named["q"]
     # Lengths that a graph leaves open are asked nothing that would bound them; head dimensions are always numbers.
     is_empty = not is_compiling() and 0 in (b, heads, length, keys)
-    return Problem(Inputs(ELEMENTS[q.dtype], int(dim), int(value_dim)), q.device, sizes, q.device.type, is_empty)
+    return Problem(Inputs(ELEMENTS[q.dtype], int(dim), int(value_dim)), q.device, sizes, q.device.type, is_empty, layout)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from attn_mlir.api.execute import execute, slow_of, stage_of, stages_of
-from attn_mlir.api.inputs import LAYOUTS, device_type, refuse_jit_trace, scale_form
-from attn_mlir.api.linear_inputs import LinearCall, check_flags, check_linear, check_segment
+from attn_mlir.api.inputs import device_type, refuse_jit_trace, scale_form
+from attn_mlir.api.linear_inputs import ORDERS, LinearCall, check_flags, check_linear, check_segment
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
@@ -51,7 +51,7 @@ class LinearAttention:
         segment_size: int | None = None,
         skip_mod: Function | None = None,
     ) -> None:
-        if not isinstance(layout, str) or layout not in LAYOUTS:
+        if not isinstance(layout, str) or layout not in ORDERS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
         check_flags(output_final_state=output_final_state, tune=tune)
         self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod)

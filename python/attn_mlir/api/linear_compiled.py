@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
-from attn_mlir.api.compiled import arity, as_tensor, emulation_in_graph, in_transform, outside
+from attn_mlir.api.compiled import arity, as_tensor, draws, emulation_in_graph, in_transform, outside, refuse_draws
 from attn_mlir.api.graphs import symbol
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
 from attn_mlir.api.linear_inputs import check_linear, check_segment
@@ -48,7 +48,7 @@ def linear_in_graph(
     count = 1 + final
 
     def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, ...]:
-        pieces, names = [], []
+        pieces, names, drawn = [], [], draws()
         for name, mod in zip(_NAMES, mods[:3], strict=True):
             if mod is not None:
                 pieces.append(as_tensor(_call(mod, _arguments(name, "x", element, q.device)), element))
@@ -61,6 +61,7 @@ def linear_in_graph(
         if skip_mod is not None:
             pieces.append(as_tensor(skip_mod(*_places("skip", "bht", q.device)), element))
             names.append("skip")
+        refuse_draws(drawn)
         lines = ["\n".join(words) for words in (given, names)]
         results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment, emulation)
         return tuple([results[i] for i in range(count)])

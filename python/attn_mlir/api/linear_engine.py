@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from attn_mlir.api.accessors import accessors
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_traced
 from attn_mlir.api.engine_arguments import (
@@ -20,24 +19,26 @@ from attn_mlir.api.engine_arguments import (
     target_of,
     working_dtypes,
 )
+from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import forward_in_graph, ops, program_of, slow_of, stage_of, stages_of
+from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear import arguments, program_of_form, run
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.watched import Watched, guarded
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.linear import trace_linear
-from attn_mlir.runtime.programs import served_by
 
 Function = Callable[..., Any]
 _CACHE = TraceCache()
 _AXES = ("batch", "heads", "seq_len")
 
 
-class LinearAttentionEngine:
+class LinearAttentionEngine(EngineModule):
     """o_t = sum over s <= t of exp(g_(s+1) + ... + g_t) (q_mod(q_t) . k_mod(k_s)) v_mod(v_s), with g = decay_mod(decay).
 
     qkv_meta: meta_tensor(B, HQ, T, D), meta_tensor(B, HK, T, D) and meta_tensor(B, H, T, DV). custom_io: a CustomIO with the further
@@ -68,16 +69,22 @@ class LinearAttentionEngine:
         device: Any = None,
         segment_size: int | None = None,
     ) -> None:
+        self._begin(locals())
         self._shapes = Shapes(qkv_meta, LINEAR_KEYS, "[B, H, T, D], too")
         self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
         self._device, self._segment = device_of(device), check_segment(segment_size)
         self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), ("tune_filename",) * 2)
         self._mods = (q_mod, k_mod, v_mod, decay_mod, None)
         self._decay = "step"
-        self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None))
-        self._accessors = accessors(self._mods)
+        self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None, self._decay))
+        tuned = None if self._tuning is None else id(self._tuning)
+        form = (self._shapes.inputs, self._custom.scan_key(), self._device, self._segment, tuned)
+        self._watched = Watched(self._mods, form)
+        self._accessors = self._watched.reads
+        self._steps: list[tuple[GraphStep, ...]] = [()]
+        self._end()
 
-    def __call__(self, q: Any, k: Any, v: Any, decay: Any, *custom: Any) -> Any:
+    def forward(self, q: Any, k: Any, v: Any, decay: Any, *custom: Any) -> Any:
         """o, [B, H, T, DV], for q [B, HQ, T, D], k [B, HK, T, D], v [B, H, T, DV], decay [B, H, T] float32, and the custom inputs in order.
 
         decay may also be [B, H, T, D], one for each channel of k.
@@ -100,56 +107,64 @@ class LinearAttentionEngine:
             return self._in_graph(call, named, dtypes)
         self._dtypes = dtypes
         refuse_jit_trace()
-        entry, scan = self._find(dtypes, call.problem.device)
+        entry, scan = self._find(dtypes, call.problem.device, call.decay_form)
         return run(entry, call, captures_with(named, entry, scan), "bhsd", target, self._tuning)
 
     def _in_graph(self, call: Any, named: dict[str, torch.Tensor], dtypes: tuple[torch.dtype, ...]) -> Any:
         """The same inside torch.compile."""
-        entry, name, names, needed = self._graph_program(call.problem.device.type, *dtypes)
+        self._look_again()
+        guarded(self._watched)
+        entry, name, names, needed, steps = self._graph_program(call.problem.device.type, call.decay_form, *dtypes)
         guard_in_graph(needed, self._accessors)
+        found = found_in_graph(self._steps[steps], self._accessors)
         values = []
         for captured in entry.traced.captures:
-            kind, at = captured.source[0], captured.source[1]
-            values.append(named[at] if kind == "custom" else self._accessors[at]() if kind == "leaf" else None)
+            source = captured.source
+            values.append(named[source[1]] if source[0] == "custom" else None if source[0] == "input" else found.value(source))
         q, k, values = arguments(entry.traced, call, values)
         kinds = [captured.kind for captured in entry.traced.captures]
         return forward_in_graph((q, k, call.v, *values), names, kinds, name, "bhsd")[0]
 
     @torch._dynamo.assume_constant_result
-    def _graph_program(self, device: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[str, ...], Any]:
-        """The traced program, its name, the names of its arguments, and what it was specialised on."""
+    def _look_again(self) -> None:
+        """Finds anew what reads the variables of the functions, where these are others by now."""
+        self._accessors = self._watched.refresh()
+
+    @torch._dynamo.assume_constant_result
+    def _graph_program(self, device: str, decay: str, *dtypes: torch.dtype) -> tuple[Entry, str, tuple[str, ...], Any, int]:
+        """The traced program, its name, the names of its arguments, what it was specialised on, and which of `_steps` compute captures."""
         ops()  # registers the operator
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
-            entry, scan = self._find(dtypes, torch.device(device))
+            entry, scan = self._find(dtypes, torch.device(device), decay)
+        steps = steps_of(entry, self._accessors, "custom_io")
         needed = specialised_on(entry, scan, self._accessors, "custom_io")
         program = program_of(entry if self._tuning is None else self._tuning.latest(entry, device))
         for captured in entry.traced.captures:
             kind, at = captured.source[0], captured.source[1]
-            if kind not in ("input", "custom") and not (kind == "leaf" and self._accessors[int(at)] is not None):
+            if kind not in ("input", "custom", "computed") and not (kind == "leaf" and self._accessors[int(at)] is not None):
                 raise UnsupportedError(
                     f"inside torch.compile, `{captured.name}` must be a variable of a function itself, or a tensor of custom_io"
                 )
-        emulation = self._device.emulation
-        name = (served_by(program, emulation) if emulation else program).name
-        return entry, name, tuple(program.argument(i) for i in range(3 + len(entry.traced.captures))), needed
+        name = named_in_graph(program, self._device.emulation)
+        return entry, name, tuple(program.argument(i) for i in range(3 + len(entry.traced.captures))), needed, kept_at(self._steps, steps)
 
     def stages(self) -> dict[str, str]:
         """The program as IR: "traced", and after each pass, by the pass's name."""
-        return stages_of(self._find(self._dtypes, None)[0], self._device.name or "cpu")
+        return stages_of(self._find(self._dtypes, None, self._decay)[0], self._device.name or "cpu")
 
     def ir(self, stage: str = "traced") -> str:
         """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._find(self._dtypes, None)[0], stage, self.stages)
+        return stage_of(self._find(self._dtypes, None, self._decay)[0], stage, self.stages)
 
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
-        entry = self._find(self._dtypes, None)[0]
+        entry = self._find(self._dtypes, None, self._decay)[0]
         return explain_traced(entry.traced.located) + slow_of(entry)
 
-    def _find(self, dtypes: tuple[torch.dtype, ...], device: Any) -> tuple[Entry, Scan]:
+    def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, decay: str) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
         inputs = self._shapes.inputs
-        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, self._decay, False, False, "", self._segment)
+        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, False, False, "", self._segment)
         key = (form, self._custom.scan_key(), dtypes)
 
         def trace() -> Any:

@@ -5,11 +5,13 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.inputs import ELEMENTS, LAYOUTS, Problem, check_device, check_dtype, check_head_dim, check_tensor
+from attn_mlir.api.inputs import ELEMENTS, Problem, check_device, check_dtype, check_head_dim, check_tensor
 from attn_mlir.backends.segments import UNIT
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
 
+ORDERS = ("bhsd", "bshd")
+"""What `layout` may be."""
 _OFFSETS = {torch.int32: "i32", torch.int64: "i64"}
 _DECAYS = {1: ("head", "[H]"), 2: ("head channel", "[H, K]"), 3: ("step", "[B, H, T]"), 4: ("step channel", "[B, H, T, K]")}
 
@@ -34,7 +36,7 @@ class LinearCall:
 
 def check_linear(q: Any, k: Any, v: Any, decay: Any, initial_state: Any, cu_seqlens: Any, layout: Any) -> LinearCall:
     """The inputs of a call. Raises ArgumentError naming the argument that is wrong."""
-    if not isinstance(layout, str) or layout not in LAYOUTS:
+    if not isinstance(layout, str) or layout not in ORDERS:
         raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if isinstance(tensor, torch.Tensor) and tensor.is_nested:

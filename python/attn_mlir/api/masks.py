@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import torch
 
+from attn_mlir.api.makers import maker
+from attn_mlir.api.mask_strings import parse as parse
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.elementary import logical_not
 from attn_mlir.frontend.sizes import kv_len, q_len
@@ -17,32 +19,34 @@ Size = int | torch.Tensor | None
 Align = Literal["top_left", "bottom_right"]
 
 
-def _check_align(align: str) -> None:
+def check_align(align: str) -> None:
     if align not in ("top_left", "bottom_right"):
         raise ArgumentError(
             f'align is "top_left" (query 0 meets key 0) or "bottom_right" (the last query meets the last key), got {align!r}'
         )
 
 
+@maker
 def causal(align: Align = "top_left") -> Mask:
     """A query sees the keys up to its own position.
 
     Where lengths differ, the position of query i is i with align="top_left" (as in FlexAttention and SDPA), and
     i + Skv - Sq with align="bottom_right" (as in FlashAttention, and as decoding needs it).
     """
-    _check_align(align)
+    check_align(align)
     if align == "bottom_right":
         return lambda b, h, q_idx, kv_idx: q_idx + (kv_len() - q_len()) >= kv_idx
     return lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
 
 
+@maker
 def sliding_window(left: Size, right: Size = 0, align: Align = "top_left") -> Mask:
     """A query at position i sees the keys i - left to i + right, both included; None or -1: all keys on that side.
 
     So (-1, 0) is `causal`, and (-1, -1) sees everything, as in FlashAttention and CK. A size may also be an integer tensor of one element,
     which is read at every call; what is negative in it is unlimited.
     """
-    _check_align(align)
+    check_align(align)
     left, right = _size("left", left), _size("right", right)
     if left is None and isinstance(right, int) and right == 0:
         return causal(align)
@@ -84,6 +88,7 @@ def _within(distance: Any, size: Any) -> Any:
     return (size < zero) | (distance <= size)
 
 
+@maker
 def document(ids: torch.Tensor, kv_ids: torch.Tensor | None = None) -> Mask:
     """Positions see each other within one document. `ids` holds its number for each position, [S] or [B, S].
 
@@ -103,15 +108,17 @@ def document(ids: torch.Tensor, kv_ids: torch.Tensor | None = None) -> Mask:
     return same_document
 
 
+@maker
 def prefix_lm(prefix: Any) -> Mask:
     """The first `prefix` keys are seen by all, the others causally. `prefix` is a number, or an integer tensor [B]."""
     batched = isinstance(prefix, torch.Tensor) and prefix.dim() == 1
     return lambda b, h, q_idx, kv_idx: (kv_idx < (prefix[b] if batched else prefix)) | (q_idx >= kv_idx)
 
 
+@maker
 def dilated(step: int, align: Align = "top_left") -> Mask:
     """A query sees every `step`-th key, counted from its own position in both directions."""
-    _check_align(align)
+    check_align(align)
     if isinstance(step, int) and step < 1:
         raise ArgumentError(f"step must be at least 1, got {step}")
     shift = align == "bottom_right"
@@ -123,22 +130,27 @@ def dilated(step: int, align: Align = "top_left") -> Mask:
     return every_nth
 
 
-def and_(*masks: Mask) -> Mask:
-    """Present where all masks say so."""
+@maker
+def and_(*masks: Mask | str) -> Mask:
+    """Present where all masks say so, functions or strings as `parse` takes them."""
     return _combined("and_", masks, lambda x, y: x & y)
 
 
-def or_(*masks: Mask) -> Mask:
-    """Present where any mask says so."""
+@maker
+def or_(*masks: Mask | str) -> Mask:
+    """Present where any mask says so; see `and_`."""
     return _combined("or_", masks, lambda x, y: x | y)
 
 
-def not_(mask: Mask) -> Mask:
+@maker
+def not_(mask: Mask | str) -> Mask:
     """Present where the mask says it is not."""
-    return lambda b, h, q_idx, kv_idx: logical_not(mask(b, h, q_idx, kv_idx))
+    function = parse(mask) if isinstance(mask, str) else mask
+    return lambda b, h, q_idx, kv_idx: logical_not(function(b, h, q_idx, kv_idx))
 
 
-def _combined(name: str, masks: tuple[Mask, ...], combine: Callable[[Any, Any], Any]) -> Mask:
+def _combined(name: str, given: tuple[Mask | str, ...], combine: Callable[[Any, Any], Any]) -> Mask:
+    masks = tuple([parse(mask) if isinstance(mask, str) else mask for mask in given])
     if not masks or not all(callable(mask) for mask in masks):
         raise ArgumentError(f"{name} takes one or more mask functions")
 

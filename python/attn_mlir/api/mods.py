@@ -5,34 +5,67 @@ from typing import Any
 
 import torch
 
+from attn_mlir.api.mask_strings import window_of
+from attn_mlir.api.masks import Align, check_align
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.elementary import approximate_tanh, tanh
+from attn_mlir.frontend.sizes import kv_len, q_len
 
 ScoreMod = Callable[[Any, Any, Any, Any, Any], Any]
 
 
 def alibi_slopes(heads: int, device: Any = None) -> torch.Tensor:
-    """The slopes of the ALiBi paper, 2 ** (-8 (h + 1) / heads)."""
+    """The slopes of the ALiBi paper, [heads]: 2 ** (-8 (h + 1) / heads) where heads is a power of two.
+
+    Otherwise those of the next smaller power of two, followed by every second one of the next larger.
+    """
     if heads < 1:
         raise ArgumentError(f"heads must be at least 1, got {heads}")
-    return torch.exp2(-8.0 * torch.arange(1, heads + 1, dtype=torch.float32, device=device) / heads)
+    whole = 1 << (heads.bit_length() - 1)
+    first = torch.arange(1, whole + 1, dtype=torch.float32, device=device) / whole
+    more = (2 * torch.arange(heads - whole, dtype=torch.float32, device=device) + 1) / (2 * whole)
+    return torch.exp2(-8.0 * torch.cat([first, more]))
 
 
-def alibi(slopes: torch.Tensor, absolute: bool = False) -> ScoreMod:
-    """Adds slopes[h] * (kv_idx - q_idx); with absolute=True, subtracts slopes[h] * |kv_idx - q_idx|.
+def alibi(slopes: torch.Tensor, absolute: bool = False, align: Align = "top_left") -> ScoreMod:
+    """Adds slope * (kv_idx - position); with absolute=True, subtracts slope * |kv_idx - position|, which under a causal mask is the same.
 
-    Under a causal mask both are the same.
+    `slopes` is [heads] or [batch, heads], 1 repeats. The position of a query is q_idx, or with align="bottom_right" q_idx + Skv - Sq,
+    so that the last query meets the last key.
     """
-    if not isinstance(slopes, torch.Tensor) or slopes.dim() != 1:
-        raise ArgumentError("slopes must be a tensor of shape [heads]; alibi_slopes(heads) makes the usual ones")
+    check_align(align)
+    slope, shift = _slope(slopes), align == "bottom_right"
 
     def signed(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return score + slopes[h] * (kv_idx - q_idx)
+        return score + slope(b, h) * (kv_idx - (q_idx + (kv_len() - q_len()) if shift else q_idx))
 
     def distance(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return score - slopes[h] * abs(kv_idx - q_idx)
+        return score - slope(b, h) * abs(kv_idx - (q_idx + (kv_len() - q_len()) if shift else q_idx))
 
     return distance if absolute else signed
+
+
+def alibi_with_mask(slopes: torch.Tensor, mask: str = "0") -> ScoreMod:
+    """ALiBi as CK's kernels add it beside a mask, a string as `masks.parse` takes it; `slopes` as in `alibi`.
+
+    With a causal mask slope * kv_idx is added, which gives the o, but not the lse, of slope * (kv_idx - position). With other masks slope
+    times the distance is subtracted: from the top left for "t:", "xt:" and "g:", from the bottom right for "b:", "xb:" and without a mask.
+    """
+    left, right, shift, _ = window_of(mask)
+    if left is not None or right != 0:
+        return alibi(slopes, absolute=True, align="bottom_right" if shift or mask == "0" else "top_left")
+    slope = _slope(slopes)
+    return lambda score, b, h, q_idx, kv_idx: score + slope(b, h) * kv_idx
+
+
+def _slope(slopes: Any) -> Callable[[Any, Any], Any]:
+    """The slope of a batch and head."""
+    if not isinstance(slopes, torch.Tensor) or slopes.dim() not in (1, 2):
+        raise ArgumentError("slopes must be a tensor, [heads] or [batch, heads]; alibi_slopes(heads) makes the usual ones")
+    if slopes.dim() == 1 and slopes.shape[0] != 1:
+        return lambda b, h: slopes[h]
+    repeats = tuple(size == 1 for size in slopes.shape)
+    return lambda b, h: slopes[tuple([0 if one else i for one, i in zip(repeats, (b, h)[2 - len(repeats) :], strict=True)])]
 
 
 def softcap(cap: float, approximate: bool = False) -> ScoreMod:
@@ -44,8 +77,11 @@ def softcap(cap: float, approximate: bool = False) -> ScoreMod:
     return lambda score, b, h, q_idx, kv_idx: cap * bounded(score / cap)
 
 
-def additive_bias(bias: torch.Tensor) -> ScoreMod:
-    """Adds `bias`, of any shape that broadcasts to [B, H, Sq, Skv]: fewer dimensions are the last ones, 1 repeats."""
+def bias(bias: torch.Tensor) -> ScoreMod:
+    """Adds `bias`, of any shape that broadcasts to [B, H, Sq, Skv]: fewer dimensions are the last ones, 1 repeats.
+
+    Any float dtype and strides will do. Its gradient is summed over what it repeats for.
+    """
     if not isinstance(bias, torch.Tensor) or bias.dim() > 4:
         raise ArgumentError("bias must be a tensor of at most 4 dimensions, [batch, head, query, key]")
     repeats = tuple(size == 1 for size in bias.shape)
@@ -56,3 +92,7 @@ def additive_bias(bias: torch.Tensor) -> ScoreMod:
         return score + (bias[index] if index else bias)
 
     return add_bias
+
+
+additive_bias = bias
+"""`bias` by its longer name."""

@@ -61,5 +61,11 @@ class SymbolScalar(Value):
     def scan_key(self) -> float:
         return self.initial
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.varname, self.initial)
+
+    def __deepcopy__(self, memo: Any) -> "SymbolScalar":
+        return type(self)(self.varname, self.initial)
+
     def __repr__(self) -> str:
         return f"SymbolScalar({self.varname!r}, {self.initial!r})"

@@ -27,7 +27,7 @@ class Wish:
 def tuning_of(wish: Wish, names: Sequence[str] = ("tune_file", "tune_file_bwd")) -> "Tuning | None":
     """The tuning of an attention, None where nothing is wished; `names` are those of the arguments for files.
 
-    On devices whose backend has no tuner sizes are chosen by rule, whatever is wished. Raises ArgumentError for files that are no paths.
+    Where nothing can be measured, as on an emulated device, the usual schedules stay. Raises ArgumentError for files that are no paths.
     """
     for name, file in zip(names, (wish.file, wish.file_backward), strict=True):
         if not isinstance(file, (str, os.PathLike)):
@@ -42,6 +42,7 @@ class Tuning:
         self._wish = wish
         self._tuned: dict[Any, Entry] = {}
         self._latest: dict[tuple[str, str], Entry] = {}
+        self._tuners: dict[str, Any] = {}
         self._lock = forks.rlock()
 
     def entry(self, entry: Entry, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str, device: str, deterministic: bool) -> Entry:
@@ -49,7 +50,9 @@ class Tuning:
 
         It is `entry` itself on a device whose backend has no tuner.
         """
-        tuner = driver.tuner_for(device)
+        if device not in self._tuners:
+            self._tuners[device] = driver.tuner_for(device)
+        tuner = self._tuners[device]
         if tuner is None:
             return entry
         values = [q, k, v, *captures]
@@ -59,7 +62,9 @@ class Tuning:
         wrt = tuple(program.argument(i) for i in needing_gradient(values))
         entry = _with_segment(entry, program, device, wrt, values)
         lengths = tuple((value.shape[2] - 1).bit_length() for value in (q, k))
-        key = (entry.traced.text, entry.traced.segment, wrt, device, lengths, q.dtype, deterministic)
+        # Single queries of grouped heads may have a kernel of their own, and fewer threads other schedules.
+        kind = (q.shape[1] == k.shape[1], torch.get_num_threads())
+        key = (entry.traced.text, entry.traced.segment, wrt, device, lengths, kind, q.dtype, deterministic)
         with self._lock:
             if key not in self._tuned:
                 job = _Job(tuner, wrt, [_plain(value) for value in values], layout, device, deterministic)

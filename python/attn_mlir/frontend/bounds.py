@@ -55,7 +55,8 @@ def extents(pieces: Iterable[Piece], sizes_of: Mapping[str, Sequence[str]] = _SI
     """The extents that the pieces need, each once."""
     found: dict[Extent, None] = {}
     for piece in pieces:
-        sizes = dict(zip(piece.arguments, sizes_of.get(piece.name, ()), strict=False))
+        indices = [argument for argument in piece.arguments if argument.kind == "int"]
+        sizes = dict(zip(indices, [size for size in sizes_of.get(piece.name, ()) if size], strict=False))
         for node in reachable(piece.results):
             if node.op == "tensor.extract":
                 found.update(dict.fromkeys(_of_extract(node, sizes)))

@@ -3,7 +3,8 @@
 import dataclasses
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from attn_mlir import forks
@@ -41,8 +42,8 @@ class Entry:
             return None
         return found if all(decision.holds(found.value) for decision in self.traced.decisions) else None
 
-    def captures(self, scan: "Scan | Found", scale: float) -> list[Any]:
-        """The current values of the program's further arguments."""
+    def captures(self, scan: "Scan | Found", scale: float, dropout: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
+        """The current values of the program's further arguments; `dropout` has those of `frontend.dropout.NAMES`."""
         if self.traced.tape is not None and not isinstance(scan, Found):
             scan = self.traced.tape.first(scan.leaves)
         values = []
@@ -55,6 +56,8 @@ class Entry:
                     )
                 case "scale":
                     values.append(scale)
+                case "dropout":
+                    values.append(dropout[captured.source[1]])
                 case "computed":
                     values.append(shared(scan.value(captured.source)))  # type: ignore[union-attr]
                 case _:

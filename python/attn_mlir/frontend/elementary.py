@@ -1,10 +1,10 @@
-"""The functions that the predefined rows, mods and masks use: on traced values, and on tensors inside torch.compile."""
+"""The functions that the predefined rows, mods and masks use: on traced values, and on tensors."""
 
 from typing import Any
 
 import torch
 
-from attn_mlir.frontend import vocabulary
+from attn_mlir.frontend import scope, vocabulary
 
 __all__ = ["approximate_tanh", "detach", "exp", "logical_not", "maximum", "relu", "sigmoid", "tanh"]
 
@@ -28,6 +28,8 @@ def exp(x: Any) -> Any:
 
 
 def logical_not(x: Any) -> Any:
+    if isinstance(x, bool):
+        return not x
     return torch.logical_not(x) if _is_tensor(x) else vocabulary.logical_not(x)
 
 
@@ -51,5 +53,5 @@ def tanh(x: Any) -> Any:
 
 
 def _is_tensor(x: Any) -> bool:
-    """In other cases a tensor is captured, and the function becomes part of the trace."""
-    return torch.compiler.is_dynamo_compiling() and isinstance(x, torch.Tensor)
+    """Inside torch.compile, and where a function is called with tensors. While one is traced, a tensor is captured."""
+    return isinstance(x, torch.Tensor) and (torch.compiler.is_dynamo_compiling() or not scope.is_tracing())

@@ -53,8 +53,8 @@ def position_of(function: Any) -> Position | None:
 
 
 def definition(function: Any) -> where.Where | None:
-    """The line on which a user's function is defined."""
-    code = code_of(function)
+    """The line on which a user's function is defined, that of the innermost one where decorators say what they wrap."""
+    code = code_of(inspect.unwrap(function) if callable(function) else function)
     return None if code is None else where.definition(code)
 
 

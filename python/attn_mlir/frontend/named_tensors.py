@@ -54,6 +54,12 @@ class SymbolicTensor(Value):
     def scan_key(self) -> tuple[str, tuple[Dim, ...]]:
         return self.name, self.dims
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.dims)
+
+    def __deepcopy__(self, memo: Any) -> "SymbolicTensor":
+        return type(self)(self.name, self.dims)
+
     @property
     def _node(self) -> Node:  # type: ignore[override]
         """The element at the current position."""

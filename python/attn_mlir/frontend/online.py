@@ -9,6 +9,7 @@ import torch
 from attn_mlir.frontend import functions, ops
 from attn_mlir.frontend.bounds import extents
 from attn_mlir.frontend.captures import Scan
+from attn_mlir.frontend.dropout import DropoutForm, with_dropout
 from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
 from attn_mlir.frontend.named_tensors import NamedTrace
@@ -59,6 +60,7 @@ class OnlineProgram:
     """The weights of a key once more, from its score and the row outputs; given together with `backward`."""
     backward: Function | None = None
     """The gradient of a score."""
+    dropout: DropoutForm | None = None
 
     @property
     def functions(self) -> tuple[Any, ...]:
@@ -88,6 +90,7 @@ def trace_online(program: OnlineProgram, inputs: Inputs, device: Any = None) -> 
         pieces.append(_score_piece(state, program, program.score_mod, rebind))
     pieces += mask_piece(state, program.mask_mod, rebind)
     pieces += [_init_piece(state, program), _step_piece(state, program, rebind), _finalize_piece(state, program, rebind)]
+    pieces = with_dropout(state, pieces, program.dropout)
     written = _written_pieces(state, program, rebind)
     captures = unique(used_captures([*pieces, *written], state.captures, state.specialised))
     form = (inputs, pieces, program.outputs, captures, state.specialised)

@@ -12,6 +12,7 @@ from attn_mlir.frontend import functions
 from attn_mlir.frontend.bounds import Extent, extents
 from attn_mlir.frontend.captures import Scan, as_tensor
 from attn_mlir.frontend.decisions import Decision
+from attn_mlir.frontend.dropout import DropoutForm, with_dropout
 from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
 from attn_mlir.frontend.node import Node, Source
@@ -50,6 +51,7 @@ class Program:
     """A number to compile in, or "runtime" for an argument."""
     lse: bool = False
     states: bool = False
+    dropout: DropoutForm | None = None
 
     @property
     def functions(self) -> tuple[Any, ...]:
@@ -113,7 +115,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     pieces += _score_piece(state, program, rebind)
     pieces += mask_piece(state, program.mask_mod, rebind)
     row, outputs = _row_piece(state, program, rebind)
-    pieces.append(row)
+    pieces = with_dropout(state, [*pieces, row], program.dropout)
     captures = unique(used_captures(pieces, state.captures, state.specialised))
     text, located = emit(inputs, pieces, outputs, captures, state.specialised, state.labels)
     return Traced(

@@ -7,7 +7,8 @@ generators, and by a look at every call where a function reaches modules such as
 import random
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -31,7 +32,7 @@ _DROPOUT = frozenset(
 _CLOCKS = frozenset(
     {
         "time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "process_time_ns", "thread_time",
-        "thread_time_ns", "clock_gettime", "clock_gettime_ns", "localtime", "gmtime", "ctime",
+        "thread_time_ns", "clock_gettime", "clock_gettime_ns", "localtime", "gmtime", "ctime", "asctime", "strftime",
     }
 )  # fmt: skip
 _LIBRARY = tuple({path + "/" for name in ("stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
@@ -39,6 +40,7 @@ _ADVICE = (
     "the function is traced once, so that one draw would stand for all positions: draw the numbers before the call and read them from a "
     "captured tensor, as in noise[b, h, q_idx, kv_idx]"
 )
+_DROPOUT_ADVICE = f"for dropout of the weights of attention pass dropout_p= with the call; {_ADVICE}"
 _CLOCK_ADVICE = "the function is traced once: read the clock before the call, and let the function capture the number"
 
 
@@ -57,7 +59,8 @@ def _argument(args: Sequence[Any], kwargs: dict[str, Any], position: int, name: 
 
 def of_torch(name: str) -> tuple[str, str]:
     """Problem and advice for a function of torch that draws."""
-    return f"draws random numbers: {name.removesuffix('.default')}", _ADVICE
+    advice = _DROPOUT_ADVICE if any(part in _DROPOUT for part in name.split(".")) else _ADVICE
+    return f"draws random numbers: {name.removesuffix('.default')}", advice
 
 
 class Draws(TorchDispatchMode):
@@ -79,7 +82,12 @@ def checked(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
             raise _refused(*found)
     else:
         result = function(*arguments)
-    if _states(trace.generators) != before:
+    after = _states(trace.generators)
+    if len(after) != len(before):  # numpy.random was imported meanwhile: whether the function draws by it shows at its next call
+        before = after
+        function(*arguments)
+        after = _states(trace.generators)
+    if after != before and (_others_changed(before, after, trace.generators) or _draws_by_python(function, arguments)):
         at = _drawing_line(function, arguments, trace.generators)
         if at is not None:
             raise _refused("random numbers", at)
@@ -100,6 +108,26 @@ def _states(generators: Sequence[Any]) -> list[Any]:
     if numpy_random is not None:
         states.append(_state(numpy_random.mtrand._rand))
     return [*states, *map(_state, generators)]
+
+
+def _others_changed(before: Sequence[Any], after: Sequence[Any], generators: Sequence[Any]) -> bool:
+    """Whether the state of a generator changed that is none of Python's `random`."""
+    of_python = (True, *[False] * (len(before) - 1 - len(generators)), *[isinstance(each, random.Random) for each in generators])
+    return any(x != y and not python for x, y, python in zip(before, after, of_python, strict=True))
+
+
+def _draws_by_python(function: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+    """Whether the function draws by Python's `random`, in this thread: states of generators change by other threads, too."""
+    drew = False
+
+    def look(_: FrameType, event: str, called: Any) -> None:
+        nonlocal drew
+        owner = getattr(called, "__self__", None) if event == "c_call" else None
+        drew |= isinstance(owner, random.Random) and called.__name__ in ("random", "getrandbits", "seed", "setstate")
+
+    with _profile(look):
+        function(*arguments)
+    return drew
 
 
 def _state(generator: Any) -> Any:
@@ -148,17 +176,25 @@ def _profiled(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[A
         if what is not None and at is not None:
             found = what, at
 
-    before = sys.getprofile()
-    sys.setprofile(look)
     try:
-        result = function(*arguments)
+        with _profile(look):
+            result = function(*arguments)
     except Exception:
         if found is None:
             raise
         result = None
+    return result, found
+
+
+@contextmanager
+def _profile(look: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
+    """Tells `look` of every call of this thread."""
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield
     finally:
         sys.setprofile(before)
-    return result, found
 
 
 def _user_line(frame: FrameType) -> Position | None:
@@ -186,6 +222,10 @@ def _stateful(called: Any) -> str | None:
         return f"the clock: time.{name}"
     if name in ("now", "utcnow", "today") and isinstance(owner, type) and owner.__module__ == "datetime":
         return f"the clock: datetime.{owner.__name__}.{name}"
+    if module in ("posix", "nt") and name == "times":
+        return "the clock: os.times"
+    if name == "seed" and isinstance(owner, torch.Generator):
+        return "random numbers of the system"
     if module == "_uuid" or (module in ("posix", "nt") and name in ("urandom", "getrandom")):
         return "random numbers of the system"
     if isinstance(owner, random.Random) and name in ("random", "getrandbits"):

@@ -1,5 +1,8 @@
 """Sizes of the problem, for use inside traced functions."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,11 +14,25 @@ from attn_mlir.frontend.values import Value, wrap
 # Named sizes: (argument, dimension, name in the IR).
 _SIZES = {"q_len": ("q", 2), "kv_len": ("k", 2), "num_heads": ("q", 1)}
 
+_known: ContextVar[dict[str, int]] = ContextVar("sizes")
+
+
+@contextmanager
+def known(**sizes: int) -> Iterator[None]:
+    """Within it, functions that are called with tensors, not traced, have these sizes: q_len, kv_len, num_heads."""
+    before = _known.set(sizes)
+    try:
+        yield
+    finally:
+        _known.reset(before)
+
 
 def _size(name: str) -> Any:
     if torch.compiler.is_dynamo_compiling():
         return torch.ops.attn_mlir.symbol(name, torch.int64)
     if not scope.is_tracing():
+        if (size := _known.get({}).get(name)) is not None:
+            return size
         raise TraceError(
             f"attn_mlir.{name}() has a value only inside the functions that attention(...) takes, such as score_mod or mask_mod"
         )

@@ -60,6 +60,8 @@ class Tape:
         self.kinds = kinds
         """What the program takes of the steps, and of which kind it is; see `_kind`."""
         self._first = first
+        self.packed: tuple[Any, ...] | None = None
+        """The steps as a graph of torch.compile takes them."""
 
     def first(self, leaves: Sequence[Any]) -> "Found":
         """The values of the call that was traced, to be had once."""
@@ -202,6 +204,12 @@ def scalar_source(node: Node) -> Source:
     if source is None or not can_look_up(source):
         raise LookupError
     return source
+
+
+def leaves_of(steps: Iterable[Step]) -> set[int]:
+    """The leaves that steps read."""
+    sources = [_step_or_leaf(ref.source) for step in steps for ref in _refs([*step.args, *step.kwargs.values()])]
+    return {source[1] for source in sources if source is not None and source[0] == "leaf"}
 
 
 def _step_or_leaf(source: Source) -> Source | None:

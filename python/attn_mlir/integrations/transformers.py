@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from attn_mlir.api.attention import attention
-from attn_mlir.api.masks import Mask, and_, causal
+from attn_mlir.api.masks import Mask, and_, causal, parse
 from attn_mlir.api.mods import ScoreMod, additive_bias
 from attn_mlir.api.mods import softcap as softcap_mod
 from attn_mlir.api.rows import softmax, softmax_sink
@@ -27,7 +27,7 @@ def register(
     name: str = "attn_mlir",
     row: Callable[..., Any] = softmax,
     score_mod: ScoreMod | None = None,
-    mask_mod: Mask | None = None,
+    mask_mod: Mask | str | None = None,
 ) -> str:
     """Registers an attention with transformers under `name`, which is returned: use it as `attn_implementation`.
 
@@ -35,11 +35,13 @@ def register(
     softcap, biases, sinks, causal or window masks, grouped heads, and padding. A padding key is absent, so rows that
     are not softmax honour it, too. Models keep their weights; register several names to compare several attentions.
 
-    The attention has no dropout: train models that are configured without it.
+    The dropout of attention that a model is configured with is `dropout_p`: drawn by torch's generator, and off after model.eval().
     Raises UnsupportedError where transformers is not installed or too old.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name) or name in _RESERVED or "flash" in name:
         raise ArgumentError(f"name must be an identifier that transformers does not use itself (such as 'attn_mlir'), got {name!r}")
+    if isinstance(mask_mod, str):
+        mask_mod = parse(mask_mod)
     for argument, function in (("row", row), ("score_mod", score_mod), ("mask_mod", mask_mod)):
         if not callable(function) and (function is not None or argument == "row"):
             raise ArgumentError(f"{argument} must be a function, got {type(function).__name__}")
@@ -106,7 +108,7 @@ def _attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mas
         **options: Any,
     ) -> tuple[torch.Tensor, None]:
         """query, key and value are [B, H, S, D]; gives the output as [B, Sq, Hq, Dv], and None for the weights."""
-        _check(dropout, options)
+        _check(options)
         scores: list[ScoreMod | None] = [] if softcap is None else [softcap_mod(softcap)]
         if position_bias is not None:
             scores.append(additive_bias(position_bias))
@@ -134,16 +136,14 @@ def _attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mas
             mask_mod=and_(*masks) if len(masks) > 1 else next(iter(masks), None),
             scale=scaling,
             layout="bshd",
+            dropout_p=dropout,
         )
         return o, None
 
     return attn_mlir_attention
 
 
-def _check(dropout: float, options: dict[str, Any]) -> None:
-    if dropout:
-        remedy = "call model.eval(), or set it to 0 in the model's config"
-        raise UnsupportedError(f"attn_mlir has no attention dropout (the model asks for {dropout}): {remedy}")
+def _check(options: dict[str, Any]) -> None:
     if options.get("output_attentions"):
         remedy = "leave output_attentions out, or use attn_implementation='eager'"
         raise UnsupportedError(f"attn_mlir never holds the attention weights: {remedy}")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.mlir import ir
+from attn_mlir.philox import kept
 from attn_mlir.reference.errors import EvaluationError, OutOfBoundsError
 from attn_mlir.reference.scalar import SCALARS, Array, round_to
 
@@ -138,11 +139,16 @@ def _scan(op: ir.Operation, source: Array, row: Array) -> tuple[int, int]:
     return int(part.min()), int(part.max())
 
 
+def _kept(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    return [kept(*(np.asarray(a).astype(np.int64) for a in args))]
+
+
 SHARED_RULES: dict[str, FrameRule] = {
     "tensor.extract": _extract,
     "memref.load": _extract,
     "tensor.dim": _dim,
     "memref.dim": _dim,
+    "attn.kept": _kept,
     "attn.reduce": _reduce,
     "attn.range": _range,
     "attn.output": _output,

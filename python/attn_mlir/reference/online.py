@@ -32,7 +32,7 @@ class _Sweep:
     """For each accumulator the rows that it sums."""
 
     def run(self, begin: int, end: int) -> State:
-        """All sweeps over the blocks that start in [begin, end)."""
+        """All passes over the blocks that start in [begin, end)."""
         p = self.p
         rows = [self._full(x) for x in p.run(_piece(p, "attn.init"), p.indices()[:3])]
         state = State(rows, [np.zeros((*p.shape[:3], rows_.shape[3])) for rows_ in self.sources])

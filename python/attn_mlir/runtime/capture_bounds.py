@@ -202,11 +202,9 @@ def _reads(pool: Pool, piece: ir.Operation, arguments: Sequence[ir.Value]) -> It
     owner = piece.parent
     linear = owner is not None and owner.name == "attn.linear_attention"
     names = (_LINEAR_VARIABLES if linear else _VARIABLES).get(piece.name, ())
-    if piece.name in _SCALARS_FIRST:
-        scalars = itertools.takewhile(lambda a: not isinstance(a.type, ir.IndexType), block_of(piece).arguments)
-        names = (*("" for _ in scalars), *_SCALARS_FIRST[piece.name])
-    variables = zip(block_of(piece).arguments, names, strict=False)
-    known = {argument: pool.leaf("var", name, 0) for argument, name in variables if name}
+    names = _SCALARS_FIRST.get(piece.name, names)
+    indices = [argument for argument in block_of(piece).arguments if isinstance(argument.type, ir.IndexType)]
+    known = {argument: pool.leaf("var", name, 0) for argument, name in zip(indices, filter(None, names), strict=False)}
     reader = Reader(pool, known, lambda value: positions.get(value, ("unknown", piece.name, next(fresh))), sized=arguments[:_INPUTS])
     reader.read_all(block_of(piece))
     for op in [op for op in walk(piece) if op.name == "tensor.extract"]:

@@ -12,6 +12,8 @@ from torch import Tensor
 from attn_mlir.backends import allocation
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.runtime import programs
+from attn_mlir.runtime.argument_types import check_types
+from attn_mlir.runtime.orders import REPEATED, input_order, output_order
 
 
 def compute_forward(
@@ -21,13 +23,15 @@ def compute_forward(
     found = programs.find(program)
     values = found.join(captures, floats, ints)
     sizes = found.sizes(q, k, v)
+    if not wrt:  # derivatives check this themselves
+        check_types(found.text, ("q", "k", "v", *found.names), (q, k, v, *values))
     found.check(values, sizes, q.device)
     if wrt:
-        results = found.derivative(q.device.type, "fwd", wrt).run([q, k, v, *values], layout)
+        results = found.derivative(q.device.type, "fwd", wrt).run([q, k, v, *values], output_order(layout))
     elif found.is_empty(sizes):
         results = [torch.zeros_like(result) for result in empty_forward(q, k, v, captures, floats, ints, program, wrt, layout)]
     else:
-        return found.kernel(q.device.type).run(q, k, v, values, layout)
+        return found.kernel(q.device.type).run(q, k, v, values, output_order(layout))
     if sizes["Skv"] == 0:
         found.fill_empty(results[1 : 1 + len(found.outputs)])
     return results
@@ -43,7 +47,7 @@ def compute_again(q: Tensor, k: Tensor, v: Tensor, numbers: tuple[Any, ...], tur
     if found.nonzero:
         return None
     repeat = getattr(found.derivative(q.device.type, "fwd", wrt), "again", None)
-    if repeat is None or (layout == "bshd" and not turned):
+    if repeat is None or layout not in REPEATED or (layout == "bshd" and not turned):
         return None
     return repeat([q, k, v, *found.join([], floats, ints)], layout)
 
@@ -54,14 +58,14 @@ def compute_backward(
 ) -> list[Tensor]:  # fmt: skip
     """The gradients of what `wrt` names; `results` are those of `forward`, `grads` those of o and the row outputs."""
     derivative, arguments = derivative_call("bwd", inputs, captures, floats, ints, [*results, *grads], program, wrt)
-    made = derivative.run(arguments, layout)
+    made = derivative.run(arguments, input_order(layout))
     return [as_dtype_of(gradient, like) for gradient, like in zip(made, named_tensors(inputs, captures, program, wrt), strict=True)]
 
 
 def empty_forward(
     q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, wrt: str, layout: str
 ) -> list[Tensor]:
-    """Uninitialised results of `compute_forward`; those shaped like o have the memory order of `layout`."""
+    """Uninitialised results of `compute_forward`; those shaped like o have the memory order that `layout` gives o."""
     found = programs.find(program)
     if wrt:
         derivative = found.derivative(q.device.type, "fwd", wrt)
@@ -142,30 +146,22 @@ def spread(
 
 
 def empty_gradients(inputs: Sequence[Tensor], captures: Sequence[Tensor], program: str, wrt: str, layout: str) -> list[Tensor]:
-    """Empty gradients of what `wrt` names, in the memory order of `layout` or dense (`Program.follows_layout`)."""
-    found = programs.find(program)
+    """Empty gradients of what `wrt` names, in the memory order that `layout` gives q, k and v or dense (`Program.follows_layout`)."""
+    found, order = programs.find(program), input_order(layout)
     likes = zip(found.wanted(wrt), named_tensors(inputs, captures, program, wrt), strict=True)
-    return [empty([(t.shape, t.dtype)], t.device, layout if found.follows_layout(place) else "bhsd")[0] for place, t in likes]
+    return [empty([(t.shape, t.dtype)], t.device, order if found.follows_layout(place) else "bhsd")[0] for place, t in likes]
 
 
-def empty(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.device, layout: str) -> list[Tensor]:
-    """Uninitialised results; those of rank 4 have the memory order of `layout`."""
-    made = []
-    for shape, dtype in results:
-        if layout == "bshd" and len(shape) == 4:
-            _, heads, length, columns = shape
-            strides = (heads * length * columns, columns, heads * columns, 1)
-            made.append(allocation.empty_strided(tuple(shape), strides, dtype=dtype, device=device))
-        else:
-            made.append(allocation.empty(tuple(shape), dtype=dtype, device=device))
-    return made
+def empty(results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.device, order: str) -> list[Tensor]:
+    """Uninitialised results; the memory of those of rank 4 has this order."""
+    return [allocation.empty_heads(tuple(shape), dtype, order if len(shape) == 4 else "bhsd", device) for shape, dtype in results]
 
 
 def empty_results(
     results: Sequence[tuple[Sequence[int], torch.dtype]], device: torch.device, layout: str, ordered: int = 1
 ) -> list[Tensor]:
-    """Uninitialised results of a forward pass; the first `ordered` have the memory order of `layout`."""
-    return [*empty(results[:ordered], device, layout), *empty(results[ordered:], device, "bhsd")]
+    """Uninitialised results of a forward pass; the first `ordered` have the memory order that `layout` gives o."""
+    return [*empty(results[:ordered], device, output_order(layout)), *empty(results[ordered:], device, "bhsd")]
 
 
 def or_zeros(grad: Tensor | None, like: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from attn_mlir.errors import AttnError
 from attn_mlir.runtime import compute, programs
+from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _modes = torch._C._len_torch_dispatch_stack
@@ -33,12 +34,12 @@ def forward(
     given: bool = False,
 ) -> list[Tensor]:  # fmt: skip
     """What `ops.forward` gives; `wrt` names something. `given`: q, k, v and o have the order of `layout`, and not only their memory."""
-    turned = given and layout == "bshd"
+    turned = given and layout != "bhsd"
     return list(Forward.apply((floats, ints, program, wrt, layout), turned, q, k, v, *captures))  # type: ignore[no-untyped-call]
 
 
 class Forward(torch.autograd.Function):
-    """`ops.forward`, whose gradient is `ops.backward`; with `turned`, on tensors [B, S, H, D].
+    """`ops.forward`, whose gradient is `ops.backward`; with `turned`, on tensors in the order of the layout.
 
     Turning them here spares autograd four views, and the same in the backward.
     """
@@ -47,9 +48,10 @@ class Forward(torch.autograd.Function):
     def forward(ctx: Any, numbers: tuple[Any, ...], turned: bool, q: Tensor, k: Tensor, v: Tensor, *captures: Tensor) -> tuple[Tensor, ...]:
         results = compute.compute_again(q, k, v, numbers, turned) if not captures else None
         if results is None:
-            first, second, third = _turned([q, k, v], 3) if turned else (q, k, v)
+            layout = numbers[4] if turned else "bhsd"
+            first, second, third = all_heads_first([q, k, v], input_order(layout), 3)
             results = compute.compute_forward(first, second, third, list(captures), *numbers)
-            results = _turned(results, 1) if turned else results
+            results = all_in_order(results, output_order(layout), 1)
         ctx.numbers, ctx.captures, ctx.turned = numbers, len(captures), turned
         found = programs.find(numbers[2])
         ctx.save_for_backward(q, k, v, *captures, *found.kept(results))
@@ -65,18 +67,13 @@ class Forward(torch.autograd.Function):
             gradients = importlib.import_module("attn_mlir.runtime.ops").backward if torch.is_grad_enabled() else compute.compute_backward
         saved = list(ctx.saved_tensors)
         if ctx.turned:
-            first = 3 + ctx.captures
-            saved = [*_turned(saved[:3], 3), *saved[3:first], *_turned(saved[first:], 1)]
-            grads = tuple(_turned(grads, 1))
+            first, order, given = 3 + ctx.captures, input_order(ctx.numbers[4]), output_order(ctx.numbers[4])
+            saved = [*all_heads_first(saved[:3], order, 3), *saved[3:first], *all_heads_first(saved[first:], given, 1)]
+            grads = tuple(all_heads_first(grads, given, 1))
         try:
             made = compute.forward_backward(ctx, saved, grads, gradients)
         except (AttnError, RuntimeError):
             if any(grad is not None and " Batched" in str(torch._C._dispatch_keys(grad)).replace("(", " ") for grad in grads):
                 importlib.import_module("attn_mlir.runtime.ops").old_vmap()
             raise
-        return (None, None, *(_turned(made, 3) if ctx.turned else made))
-
-
-def _turned(tensors: Sequence[Any], count: int) -> list[Any]:
-    """The tensors, of which the first ones have heads and positions exchanged."""
-    return [tensor.transpose(1, 2) if i < count and tensor is not None else tensor for i, tensor in enumerate(tensors)]
+        return (None, None, *(all_in_order(made, input_order(ctx.numbers[4]), 3) if ctx.turned else made))

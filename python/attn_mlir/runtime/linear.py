@@ -137,7 +137,7 @@ class LinearProgram(Program):
                     # Once more with locations, for a message that shows the user's lines.
                     made = driver.compile_derivative(self.located, device, function, located, deterministic, segment)
                 find = functools.partial(driver.slow_kernels, self.located, device, function, located, deterministic, segment)
-                tell(made, device, find, self.slow)
+                tell(made, device, find, self.slow, self.located)
                 return made
 
             found = self.derivatives[key] = self._run(compile_for, function, names)

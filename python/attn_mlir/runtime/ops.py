@@ -4,7 +4,8 @@
 batch_forward.
 
 They take the name of a traced program (see `programs`), and `wrt`, the arguments that need a derivative, joined by "+".
-q, k and v are [B, H, S, D]; with `layout` "bshd" the memory of their results has that order. Further arguments of the
+q, k and v are [B, H, S, D]; with `layout` "bshd" or "sbhd" the memory of results has that order, with "bshd->bhsd" that of gradients of
+q, k and v the first, and that of o and its tangent the second. Further arguments of the
 program come by kind: tensors, floats and ints. The gradients of a result that has none may be anything that expands.
 """
 
@@ -31,6 +32,7 @@ from attn_mlir.runtime.compute import (
     or_zeros,
     spread,
 )
+from attn_mlir.runtime.orders import input_order, output_order
 from attn_mlir.runtime.schemas import OPERATORS
 from attn_mlir.runtime.vmap import loop_over_batch
 
@@ -86,7 +88,7 @@ def run_backward2(
 ) -> list[Tensor]:  # fmt: skip
     """The gradients of `backward` where its results have the gradients `grads2`: for what `wrt` names, then for `grads`."""
     derivative, arguments = derivative_call("bwd2", inputs, captures, floats, ints, [*results, *grads, *grads2], program, wrt)
-    made = derivative.run(arguments, layout)
+    made = derivative.run(arguments, input_order(layout))
     return [
         as_dtype_of(gradient, like) for gradient, like in zip(made, [*named_tensors(inputs, captures, program, wrt), *grads], strict=True)
     ]
@@ -101,7 +103,7 @@ def run_tangent(
     found = programs.find(program)
     found.check(found.join(captures, floats, ints), found.sizes(inputs[0], inputs[1], inputs[2]), inputs[0].device)
     derivative, arguments = derivative_call("jvp", inputs, captures, floats, ints, tangents, program, wrt)
-    made = derivative.run(arguments, layout)
+    made = derivative.run(arguments, output_order(layout))
     if inputs[1].shape[2] == 0:
         found.fill_empty(made[2 : 2 + len(found.outputs)])
     return made
@@ -118,7 +120,7 @@ def fake_backward2(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], results: list[Tensor], grads: list[Tensor],
     grads2: list[Tensor], program: str, wrt: str, layout: str,
 ) -> list[Tensor]:  # fmt: skip
-    upstream = empty([(grad.shape, grad.dtype) for grad in grads], inputs[0].device, layout)
+    upstream = empty([(grad.shape, grad.dtype) for grad in grads], inputs[0].device, input_order(layout))
     return [*empty_gradients(inputs, captures, program, wrt, layout), *upstream]
 
 
@@ -127,7 +129,7 @@ def fake_tangent(
     program: str, wrt: str, layout: str,
 ) -> list[Tensor]:  # fmt: skip
     derivative, arguments = derivative_call("jvp", inputs, captures, floats, ints, tangents, program, wrt)
-    return empty(derivative.results(arguments), inputs[0].device, layout)
+    return empty(derivative.results(arguments), inputs[0].device, output_order(layout))
 
 
 def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

@@ -63,6 +63,8 @@ class Program:
     """What `wanted` found."""
     slow: dict[str, str] = dataclasses.field(default_factory=dict)
     """Why compiled kernels are slower than their device can do, by their names."""
+    served: dict[str, "Program"] = dataclasses.field(default_factory=dict)
+    """The same program for devices that take tensors of another type, see `served_by`."""
 
     reads_results: ClassVar[bool] = True
     """Whether its backward reads what the forward pass gave."""
@@ -77,7 +79,7 @@ class Program:
             except CompileError:
                 # Once more with locations, for a message that shows the user's lines.
                 kernel = driver.compile(self.located, device)
-            tell(kernel, device, lambda: driver.slow_kernels(self.located, device, "", ()), self.slow)
+            tell(kernel, device, lambda: driver.slow_kernels(self.located, device, "", ()), self.slow, self.located)
             self.kernels[device] = kernel
         return kernel
 
@@ -101,9 +103,20 @@ class Program:
                 found = driver.compile_derivative(text, device, function, wrt.split("+"), deterministic)
             except CompileError:
                 found = driver.compile_derivative(located, device, function, self._named(wrt), deterministic)
-            tell(found, device, lambda: driver.slow_kernels(located, device, function, self._named(wrt), deterministic), self.slow)
+            find = functools.partial(driver.slow_kernels, located, device, function, self._named(wrt), deterministic)
+            tell(found, device, find, self.slow, located)
             self.derivatives[key] = found
         return found
+
+    def copies(self) -> dict[str, str]:
+        """Why its kernels copied some of q, k and v, by their names."""
+        notes: dict[str, str] = {}
+        for made in (*self.kernels.values(), *self.derivatives.values()):
+            inner: Any = made
+            while hasattr(inner, "program"):  # a kernel that is a program
+                inner = inner.program
+            notes |= getattr(inner, "copies", {})
+        return notes
 
     def kept(self, results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """What of the results of a forward pass is kept for the backward: all or nothing."""
@@ -239,11 +252,14 @@ def register(traced: Traced, deterministic: bool = False) -> str:
 
 def served_by(program: Program, device: str) -> Program:
     """The same program, computed by a device that takes tensors of another torch device type, such as an emulation."""
-    form = {**json.loads(program.name), "device": device}
-    name = json.dumps(form)
-    if name not in _TABLE:
-        _TABLE[name] = _read(form, name, program.located, program.written[1])
-    return _TABLE[name]
+    found = program.served.get(device)
+    if found is None:
+        form = {**json.loads(program.name), "device": device}
+        name = json.dumps(form)
+        if name not in _TABLE:
+            _TABLE[name] = _read(form, name, program.located, program.written[1])
+        found = program.served[device] = _TABLE[name]
+    return found
 
 
 def find(name: str) -> Program:

@@ -28,9 +28,10 @@ class Options:
     show_pipelines: bool
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes end in exit code 1, like every other one."""
+
     def error(self, message: str) -> NoReturn:
-        # Exit code 1, like every other mistake.
         self.exit(1, f"{self.prog}: error: {message}\n")
 
 
@@ -74,7 +75,7 @@ def _as_pipeline(argument: str, flags: set[str], registry: Registry, parser: arg
 
 
 def _build() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="attn-opt",
         allow_abbrev=False,
         description="Runs a pass pipeline over MLIR text.",

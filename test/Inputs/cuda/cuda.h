@@ -12,6 +12,17 @@
 #define INFINITY __builtin_inff()
 #define ATTN_ONLY(result, name, ...) __device__ result name(__VA_ARGS__);
 #define ATTN_BOTH(type, name) ATTN_ONLY(type, name, type, type)
+// A number of 16 bits, two of them, and what converts to and from f32.
+#define ATTN_SHORT(type, pair, widen, round, round_both)   \
+  struct type {                                            \
+    unsigned short bits;                                   \
+    type() = default;                                      \
+    __device__ type(float);                                \
+  };                                                       \
+  struct pair { type x, y; };                              \
+  ATTN_ONLY(float, widen, type)                            \
+  ATTN_ONLY(type, round, float)                            \
+  ATTN_ONLY(pair, round_both, float, float)
 typedef unsigned long size_t;
 struct dim3 { unsigned x, y, z; };
 struct uint2 { unsigned x, y; };
@@ -55,6 +66,8 @@ ATTN_ONLY(int, __popc, unsigned)
 ATTN_ONLY(unsigned, __reduce_or_sync, unsigned, unsigned)
 ATTN_ONLY(unsigned, __vmaxu2, unsigned, unsigned)
 ATTN_ONLY(int, __vimax3_s32, int, int, int)
+ATTN_ONLY(unsigned, __umulhi, unsigned, unsigned)
+ATTN_ONLY(int, __clz, int)
 ATTN_ONLY(unsigned, __vimax3_u16x2, unsigned, unsigned, unsigned)
 ATTN_ONLY(float2, make_float2, float, float)
 ATTN_ONLY(void, __syncwarp, unsigned = 0xffffffffu)

@@ -10,12 +10,12 @@
 // CHECK:       else {
 // CHECK-NOT:     wgmma_wait
 // CHECK:         for (int g = 0; g < 8; ++g) {
-// CHECK:             float divisor[4], [[QUOTIENT:[a-z_0-9]+]][4];
+// CHECK:             float divisors[4], [[QUOTIENT:[a-z_0-9]+]][4];
 // CHECK:               const int c = 2 * g + k / 2, e = k % 2;
 // CHECK-NEXT:          const float [[E:[a-z_0-9]+]] = exp2f(fmaf(s[4 * c + 2 * h + e], -0.18033688f, -31.0f));
 // CHECK-NEXT:          const float [[X:[a-z_0-9]+]] = [[E]] + 4.656613e-10f;
-// CHECK-NEXT:          divisor[k] = [[X]];
-// CHECK:             quotients_4(4.656613e-10f, divisor, [[QUOTIENT]]);
+// CHECK-NEXT:          divisors[k] = [[X]];
+// CHECK:             quotients_4(4.656613e-10f, divisors, [[QUOTIENT]]);
 // CHECK:               const float [[WEIGHT:[a-z_0-9]+]] = [[QUOTIENT]][k];
 // CHECK-NEXT:          s[4 * c + 2 * h + e] = [[WEIGHT]];
 // CHECK:         wgmma_wait<0>

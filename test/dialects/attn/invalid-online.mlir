@@ -1,4 +1,4 @@
-// How the pieces of `attn.online` must agree on states, accumulators and sweeps.
+// How the pieces of `attn.online` must agree on states, accumulators and passes.
 // RUN: attn-opt %s --split-input-file --verify-diagnostics
 
 %q = ub.poison : tensor<?x?x?x64xf32>
@@ -58,7 +58,7 @@
   ^bb0(%s: f32, %b: index, %h: index, %i: index, %m: f32):
     "attn.yield"(%s) : (f32) -> ()
   }) : () -> ()
-  // expected-error @below {{'attn.step' yields 3 values (1 states; weights and scales in the last sweep), got 1}}
+  // expected-error @below {{'attn.step' yields 3 values (1 states; weights and scales in the last pass), got 1}}
   "attn.step"() ({
   ^bb0(%s: f32, %b: index, %h: index, %i: index, %m: f32):
     "attn.yield"(%s) : (f32) -> ()
@@ -154,7 +154,7 @@
   ^bb0(%s: f32, %b: index, %h: index, %i: index, %m: f32):
     "attn.yield"(%s, %s, %s) : (f32, f32, f32) -> ()
   }) : () -> ()
-  // expected-error @below {{'attn.merge' merges the states of one sweep; this op has several}}
+  // expected-error @below {{'attn.merge' merges the states of one pass; this op has several}}
   "attn.merge"() ({
   ^bb0(%m0: f32, %m1: f32):
     "attn.yield"(%m0, %m0, %m0) : (f32, f32, f32) -> ()

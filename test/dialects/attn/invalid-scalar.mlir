@@ -80,3 +80,16 @@
 %i = ub.poison : index
 // expected-error @below {{'attn.range' returns two index values, got i32 and index}}
 %min, %max = "attn.range"(%t, %i, %i) : (tensor<?xi32>, index, index) -> (i32, index)
+
+// -----
+
+%n = ub.poison : index
+%m = ub.poison : i32
+// expected-error @below {{'attn.kept' takes index values, got i32}}
+%kept = "attn.kept"(%n, %n, %n, %n, %n, %n, %n, %m) : (index, index, index, index, index, index, index, i32) -> i1
+
+// -----
+
+%n = ub.poison : index
+// expected-error @below {{'attn.kept' returns i1, got index}}
+%kept = "attn.kept"(%n, %n, %n, %n, %n, %n, %n, %n) : (index, index, index, index, index, index, index, index) -> index

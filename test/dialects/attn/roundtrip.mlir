@@ -61,3 +61,10 @@ func.func @every_piece(%q: !t, %ids: tensor<?x?xi32>) -> !t {
   }) {outputs = []} : (!t, !t, !t) -> !t
   return %o : !t
 }
+
+// CHECK-LABEL: func.func @dropout(
+func.func @dropout(%n: index) -> i1 {
+  // CHECK: %[[KEPT:.*]] = "attn.kept"(%[[N:.*]], %[[N]], %[[N]], %[[N]], %[[N]], %[[N]], %[[N]], %[[N]]) : (index, index, index, index, index, index, index, index) -> i1
+  %kept = "attn.kept"(%n, %n, %n, %n, %n, %n, %n, %n) : (index, index, index, index, index, index, index, index) -> i1
+  return %kept : i1
+}

@@ -1,0 +1,1 @@
+"""AttentionEngine's `autotuner`, of which programs import `autotuner.arch`."""

@@ -1,0 +1,1 @@
+"""AttentionEngine's `core.transform`, of which programs import `core.transform.core`."""

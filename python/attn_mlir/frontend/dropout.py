@@ -1,0 +1,84 @@
+"""Dropout of a traced attention: a second score, 1 where a weight is kept and 0 where it is dropped, which multiplies the weight.
+
+So statistics of the row do not know of it, and whatever holds for scores holds for it: masks, tiles, derivatives.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from attn_mlir.frontend import ops, sizes
+from attn_mlir.frontend.emit import Piece
+from attn_mlir.frontend.node import Node
+from attn_mlir.frontend.scope import Captured, Scope, Trace
+
+__all__ = ["NAMES", "DropoutForm", "with_dropout"]
+
+NAMES = ("dropout_seed", "dropout_offset", "dropout_drop", "dropout_scale")
+"""What a program with dropout captures: the generator's key and counter, round(p * 2^32), and 1 / (1 - p)."""
+
+DropoutForm = tuple[str, str]
+"""How seed and offset come: as "int" or as "tensor", of int64 and without dimensions."""
+
+_SCORE = (("score", "float"), ("b", "int"), ("h", "int"), ("q_idx", "int"), ("kv_idx", "int"))
+
+
+def with_dropout(state: Trace, pieces: Sequence[Piece], form: DropoutForm | None) -> list[Piece]:
+    """The pieces with dropout of the weights that the row or the step yields; the same pieces where `form` is None."""
+    if form is None:
+        return list(pieces)
+    score = next((piece for piece in pieces if piece.name == "score"), None) or _identity(state)
+    made = [_dropped(state, piece) if piece.name in ("row", "step") else piece for piece in pieces if piece.name != "score"]
+    online = any(piece.name == "step" for piece in pieces)
+    before = sum(piece.name in ("query", "key", "value") for piece in made)
+    made.insert(before, dataclasses.replace(score, results=(*score.results, _kept(state, form, score.arguments, online))))
+    return made
+
+
+def _identity(state: Trace) -> Piece:
+    """The score's piece where there was nothing to do."""
+    state.scope = Scope("score", "dropout")
+    arguments = [state.argument(name, kind, nonnegative=name != "score") for name, kind in _SCORE]  # type: ignore[arg-type]
+    return Piece("score", tuple(arguments), (arguments[0],))
+
+
+def _kept(state: Trace, form: DropoutForm, arguments: Sequence[Node], scaled: bool) -> Node:
+    """0 where the pair is dropped, else 1, or 1 / (1 - p) if `scaled`; `arguments` are those of the score's piece."""
+    state.scope = arguments[0].scope  # type: ignore[assignment]
+    with state:
+        seed, offset = (_given(state, name, kind) for name, kind in zip(NAMES[:2], form, strict=True))
+        drop = state.capture(Captured(("dropout", NAMES[2]), NAMES[2], "int"))
+        heads = sizes.num_heads()._node
+        is_kept = ops.make("attn.kept", "bool", seed, offset, drop, heads, *arguments[1:])
+        made = ops.select(is_kept, _scale(state) if scaled else ops.constant(1.0), ops.constant(0.0))
+    state.labels[is_kept], state.labels[made] = "is_kept", "kept"
+    return made
+
+
+def _scale(state: Trace) -> Node:
+    return state.capture(Captured(("dropout", NAMES[3]), NAMES[3], "float"))
+
+
+def _given(state: Trace, name: str, kind: str) -> Node:
+    if kind == "int":
+        return state.capture(Captured(("dropout", name), name, "int"))
+    captured = Captured(("dropout", name), name, "tensor", "i64", 0)
+    state.captures.setdefault(captured.source, captured)
+    return ops.make("tensor.extract", "int", attribute=captured)
+
+
+def _dropped(state: Trace, piece: Piece) -> Piece:
+    """The piece that makes the weights, which takes what is kept as its second score.
+
+    A row is scaled besides, so that the derivation can do it at the end; a step yields row states, the weight and the scale of the output.
+    """
+    state.scope = piece.arguments[0].scope  # type: ignore[assignment]
+    at = 0 if piece.name == "row" else len(piece.results) - 2
+    factor = state.argument("kept", "float", varying=True)
+    with state:
+        weight = ops.mul(piece.results[at], factor)
+        if piece.name == "row":
+            weight = ops.mul(weight, _scale(state))
+    state.labels[weight] = "dropped"
+    first, *rest = piece.arguments
+    results = [*piece.results[:at], weight, *piece.results[at + 1 :]]
+    return dataclasses.replace(piece, arguments=(first, factor, *rest), results=tuple(results))

@@ -1,0 +1,1 @@
+"""Parts of attn-fmha, the command line of CK-tile's FMHA examples."""
