@@ -11,6 +11,7 @@ BACKEND = Backend(
         "cpu-choose-blocks": "passes.choose_blocks:ChooseBlocks",
         "cpu-lower-tiles": "passes.lower_tiles:LowerTiles",
         "cpu-guard-division": "passes.guard_division:GuardDivision",
+        "cpu-expand-casts": "passes.expand_casts:ExpandCasts",
         "cpu-expand-math": "passes.expand_math:ExpandMath",
     },
     pipelines={

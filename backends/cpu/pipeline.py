@@ -1,7 +1,7 @@
 """The pipelines of the CPU backend as text."""
 
 LLVM = (
-    "cpu-lower-tiles,cpu-guard-division,cpu-expand-math,canonicalize,cse,convert-scf-to-cf,convert-vector-to-llvm,"
+    "cpu-lower-tiles,cpu-guard-division,cpu-expand-math,cpu-expand-casts,canonicalize,cse,convert-scf-to-cf,convert-vector-to-llvm,"
     "func.func(arith-expand{include-bf16=false}),convert-math-to-llvm,convert-math-to-libm,convert-vector-to-llvm,convert-arith-to-llvm,"
     "convert-index-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts"
 )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from attn_mlir.errors import ArgumentError, UnsupportedError
+
 
 @dataclass(frozen=True)
 class CpuTarget:
@@ -44,8 +46,29 @@ class CpuTarget:
 _RELEVANT = ("avx512f", "avx512_bf16", "avx512dq", "avx2", "fma", "f16c")
 
 
-@cache
 def host() -> CpuTarget:
+    """The CPU that code is generated for: this machine, or the one of `TARGETS` that ATTN_MLIR_CPU names.
+
+    The latter is for reading code of other machines, and for running code of lesser ones. Raises ArgumentError where it names none.
+    """
+    named = os.environ.get("ATTN_MLIR_CPU", "")
+    if named and named not in TARGETS:
+        raise ArgumentError(f"ATTN_MLIR_CPU is {' or '.join(TARGETS)}, or unset for this machine, got '{named}'")
+    return TARGETS[named] if named else machine()
+
+
+def check_runs() -> None:
+    """Raises UnsupportedError where this machine lacks instructions of what code is generated for."""
+    lacking = sorted(host().features - machine().features)
+    if lacking:
+        raise UnsupportedError(
+            f"code for ATTN_MLIR_CPU={os.environ.get('ATTN_MLIR_CPU')} does not run here: this machine has no {', '.join(lacking)}; "
+            "unset the variable"
+        )
+
+
+@cache
+def machine() -> CpuTarget:
     """The machine this process runs on."""
     flags = set(_facts().get("flags", "").split())
     features = frozenset(flag for flag in _RELEVANT if flag in flags)

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 from attn_mlir.backends.cpu import pipeline
+from attn_mlir.backends.cpu.target import check_runs
 from attn_mlir.diagnostics import DiagnosticError, at
 from attn_mlir.mlir import ExecutionEngine, ir, llvm
 from attn_mlir.passes.pipeline import Pipeline
@@ -34,7 +35,8 @@ def to_llvm(module: ir.Module) -> str:
 
 
 def to_object(module: ir.Module) -> bytes:
-    """An object file for this machine, optimised."""
+    """An object file for this machine, optimised. Raises UnsupportedError where ATTN_MLIR_CPU asks for another."""
+    check_runs()
     _lower(module)
     engine = ExecutionEngine(module, opt_level=3)
     with tempfile.TemporaryDirectory() as folder:

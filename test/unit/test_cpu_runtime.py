@@ -128,10 +128,12 @@ def test_core_does_not_import_torch():
 def test_code_for_other_machines(monkeypatch, vector_bytes, registers, features):
     """What is generated without AVX-512, or without its bf16 products, computes the same (LLVM still targets this machine)."""
     from attn_mlir.backends.cpu import target
-    from attn_mlir.backends.cpu.passes import expand_math, lower_tiles, schedule
+    from attn_mlir.backends.cpu.passes import expand_casts, expand_math, lower_tiles, schedule
 
+    if not target.machine().features.issuperset(features):
+        pytest.skip(f"this machine lacks one of {', '.join(features)}")
     other = target.CpuTarget(vector_bytes, registers, frozenset(features), 1)
-    for module in (expand_math, lower_tiles, schedule, cpu):
+    for module in (expand_casts, expand_math, lower_tiles, schedule, cpu):
         monkeypatch.setattr(module, "host", lambda: other)
     monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
     torch.manual_seed(0)

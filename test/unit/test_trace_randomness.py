@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import secrets
+import subprocess
 import sys
 import threading
 import time
@@ -216,3 +217,24 @@ def test_packages_may_read_clocks_when_the_garbage_collector_calls_them() -> Non
         assert attn_mlir.attention(q, q, q, score_mod=mod).shape == q.shape
     finally:
         gc.callbacks.remove(scope["timed"])
+
+
+_FRESH = """
+import sys, torch, attn_mlir
+def imports(s, b, h, i, j):
+    import numpy.random
+    return s
+def draws(s, b, h, i, j):
+    import numpy
+    return s * float(numpy.random.rand())
+assert "numpy.random" not in sys.modules
+q = torch.randn(1, 1, 4, 8)
+attn_mlir.attention(q, q, q, score_mod=imports if sys.argv[1] == "imports" else draws)
+"""
+
+
+@pytest.mark.parametrize("name", ["imports", "draws"])
+def test_numpy_random_is_imported_while_the_function_is_traced(name: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", _FRESH, name], capture_output=True, text=True, check=False)
+    assert ("TraceError" not in ran.stderr) == (ran.returncode == 0) == (name == "imports"), ran.stderr
+    assert name == "imports" or "draws random numbers" in ran.stderr

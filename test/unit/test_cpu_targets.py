@@ -1,0 +1,104 @@
+"""Code for other CPUs than this one, and what processors without AVX512_BF16 do instead."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from attn_mlir.backends.cpu import target
+from attn_mlir.mlir import ExecutionEngine, ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+_ROUND = """
+func.func @round(%from: !llvm.ptr, %to: !llvm.ptr, %count: i64) attributes {{llvm.emit_c_interface}} {{
+  %zero = arith.constant 0 : i64
+  %step = arith.constant {lanes} : i64
+  scf.for %i = %zero to %count step %step : i64 {{
+    %a = llvm.getelementptr %from[%i] : (!llvm.ptr, i64) -> !llvm.ptr, {wide}
+    %x = llvm.load %a {{alignment = 4 : i64}} : !llvm.ptr -> {vector}{wide}{close}
+    %y = arith.truncf %x : {vector}{wide}{close} to {vector}{narrow}{close}
+    %b = llvm.getelementptr %to[%i] : (!llvm.ptr, i64) -> !llvm.ptr, {narrow}
+    llvm.store %y, %b {{alignment = 2 : i64}} : {vector}{narrow}{close}, !llvm.ptr
+  }}
+  return
+}}
+"""
+_TO_LLVM = "canonicalize,convert-scf-to-cf,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts"
+
+
+def rounded(values: torch.Tensor, to: torch.dtype, lanes: int) -> torch.Tensor:
+    """`values` as compiled code casts them, `lanes` at a time."""
+    wide = {torch.float32: "f32", torch.float64: "f64"}[values.dtype]
+    vector, close = (f"vector<{lanes}x", ">") if lanes > 1 else ("", "")
+    text = _ROUND.format(lanes=lanes, wide=wide, narrow={torch.bfloat16: "bf16", torch.float16: "f16"}[to], vector=vector, close=close)
+    with ir.Context():
+        module = ir.Module.parse(text)
+        Pipeline.parse(f"cpu-expand-casts{{bf16=always}},{_TO_LLVM}", registry()).run(module)
+        engine = ExecutionEngine(module)
+        result = torch.empty(len(values), dtype=to)
+        arguments = [ctypes.c_void_p(values.data_ptr()), ctypes.c_void_p(result.data_ptr()), ctypes.c_int64(len(values))]
+        engine.invoke("round", *[ctypes.pointer(argument) for argument in arguments])
+    return result
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+def test_bf16_is_rounded_as_torch_does(lanes: int) -> None:
+    bits = torch.randint(-(2**31), 2**31, (1 << 16,), dtype=torch.int64).to(torch.int32)
+    ties = (torch.arange(1 << 12, dtype=torch.int32) << 16) + 0x8000
+    edges = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, -torch.nan, 3.3895314e38, 3.4e38, 1e-45, -1e-40, 1e-38])
+    values = torch.cat([bits.view(torch.float32), ties.view(torch.float32), -ties.view(torch.float32), edges, torch.zeros(5)])
+    got, want = rounded(values, torch.bfloat16, lanes), values.bfloat16()
+    assert torch.equal(got.isnan(), want.isnan()) and torch.equal(torch.signbit(got)[~got.isnan()], torch.signbit(want)[~want.isnan()])
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16])
+def test_float64_goes_by_way_of_float32(to: torch.dtype) -> None:
+    values = torch.cat([torch.randn(4000, dtype=torch.float64), torch.tensor([torch.inf, -torch.inf, torch.nan, 1e300])])
+    torch.testing.assert_close(rounded(values, to, 4), values.float().to(to), rtol=0, atol=0, equal_nan=True)
+
+
+_RUN = """
+import torch, attn_mlir
+failed = []
+for dtype, bar in ((torch.bfloat16, 2e-2), (torch.float16, 3e-3), (torch.float32, 2e-5), (torch.float64, 1e-12)):
+    for D, Sq, Skv in ((64, 33, 127), (40, 1, 90)):
+        q, k, v = (torch.randn(1, h, n, D, dtype=dtype, requires_grad=True) for h, n in ((4, Sq), (2, Skv), (2, Skv)))
+        wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        o = attn_mlir.attention(q, k, v)
+        grad = torch.randn_like(o)
+        o.backward(grad)
+        want = torch.nn.functional.scaled_dot_product_attention(*wide, enable_gqa=True)
+        want.backward(grad.double())
+        pairs = [(o, want), *((x.grad, y.grad) for x, y in zip((q, k, v), wide))]
+        failed += [(dtype, D, float((x - y).abs().max())) for x, y in pairs if not (x - y).abs().max() < bar * (1 + y.abs().max())]
+r = attn_mlir.linear_attention(*[torch.randn(1, 2, 70, 32).bfloat16() for _ in range(3)])
+assert r.isfinite().all()
+assert not failed, failed
+"""
+
+
+def run(text: str, cpu: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"ATTN_MLIR_CPU": cpu, "ATTN_MLIR_CACHE": "off"}
+    return subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(not target.DESKTOP.features <= target.machine().features, reason="needs AVX2")
+def test_code_for_avx2_runs_here() -> None:
+    ran = run(_RUN, "avx2")
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.skipif(target.SERVER.features <= target.machine().features, reason="this machine runs it")
+def test_code_of_a_greater_machine_is_refused() -> None:
+    ran = run("import torch, attn_mlir; attn_mlir.attention(*[torch.randn(1, 1, 8, 16)] * 3)", "avx512")
+    assert "UnsupportedError: code for ATTN_MLIR_CPU=avx512 does not run here: this machine has no " in ran.stderr
+
+
+def test_an_unknown_machine() -> None:
+    ran = run("import torch, attn_mlir; attn_mlir.attention(*[torch.randn(1, 1, 8, 16)] * 3)", "neon")
+    assert "ArgumentError: ATTN_MLIR_CPU is avx512 or avx2, or unset for this machine, got 'neon'" in ran.stderr
