@@ -69,10 +69,11 @@ for dtype, bar in ((torch.bfloat16, 2e-2), (torch.float16, 3e-3), (torch.float32
     for D, Sq, Skv in ((64, 33, 127), (40, 1, 90)):
         q, k, v = (torch.randn(1, h, n, D, dtype=dtype, requires_grad=True) for h, n in ((4, Sq), (2, Skv), (2, Skv)))
         wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-        o = attn_mlir.attention(q, k, v)
+        bias = torch.randn(4, Skv, dtype=dtype)
+        o = attn_mlir.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h, j])
         grad = torch.randn_like(o)
         o.backward(grad)
-        want = torch.nn.functional.scaled_dot_product_attention(*wide, enable_gqa=True)
+        want = torch.nn.functional.scaled_dot_product_attention(*wide, bias[None, :, None].double().expand(1, 4, Sq, Skv), enable_gqa=True)
         want.backward(grad.double())
         pairs = [(o, want), *((x.grad, y.grad) for x, y in zip((q, k, v), wide))]
         failed += [(dtype, D, float((x - y).abs().max())) for x, y in pairs if not (x - y).abs().max() < bar * (1 + y.abs().max())]

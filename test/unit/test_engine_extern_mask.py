@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import attn_mlir
 import engine_helpers as eh
 import engine_programs as ep
 from attn_mlir import AttentionEngine, OnlineRetention, OnlineSoftmax, create_block_mask
@@ -113,8 +114,11 @@ def test_inside_torch_compile() -> None:
             torch.testing.assert_close(x, wanted)
 
 
-def test_what_create_block_mask_makes_inside_torch_compile() -> None:
-    mod, made = engine(), create_block_mask(ep.causal, 1, 1, 131, 97, Q_BLOCK_SIZE=64, KV_BLOCK_SIZE=32)
+@pytest.mark.parametrize(
+    "mask", [ep.causal, lambda b, h, i, j: j - i < attn_mlir.kv_len() - attn_mlir.q_len() + 9], ids=["causal", "sizes"]
+)
+def test_what_create_block_mask_makes_inside_torch_compile(mask: Any) -> None:
+    mod, made = engine(), create_block_mask(mask, 1, 1, 131, 97, Q_BLOCK_SIZE=64, KV_BLOCK_SIZE=32)
     call = torch.compile(lambda q, k, v: mod(q, k, v, block_mask=made), fullgraph=True, backend="aot_eager")
     for _ in range(2):
         torch.testing.assert_close(call(*QKV), mod(*QKV, block_mask=made))

@@ -1,21 +1,24 @@
-"""Rounds to 16 bits without functions of a compiler's library, which a process need not have."""
+"""Numbers of 16 bits without functions of a compiler's library, which a process need not have."""
 
 from dataclasses import dataclass
+
+import numpy as np
 
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import walk
+from attn_mlir.passes.regions import is_constant, walk
 
 _QUIET_NAN = 0x7FC0
 
 
 @dataclass(frozen=True)
 class ExpandCasts(Pass):
-    """Rounds f32 to bf16 by integer arithmetic, and f64 to 16 bits by way of f32. Without an instruction LLVM would call a library.
+    """Keeps bf16 as i16, converts between it and f32 by integer arithmetic, and rounds f64 to 16 bits by way of f32.
 
-    `bf16` says when the former is done: "always", "never", or "host", where the processor has no AVX512_BF16. Ties go to even, NaN becomes
-    the quiet NaN without sign.
+    Without instructions for bf16 LLVM calls a library, even where such values only pass from one basic block to another. `bf16` says when
+    they are expanded: "always", "never", or "host", where the processor has no AVX512_BF16. Ties go to even, NaN becomes the quiet NaN
+    without sign.
     """
 
     name = "cpu-expand-casts"
@@ -28,17 +31,36 @@ class ExpandCasts(Pass):
     def run(self, module: ir.Operation) -> bool:
         expands = self.bf16 == "always" or (self.bf16 == "host" and "avx512_bf16" not in host().features)
         for op in [op for op in walk(module) if op.name == "arith.truncf" and _element(op.results[0].type).width == 16]:
-            value, to = op.operands[0], op.results[0].type
-            brain = isinstance(_element(to), ir.BF16Type)
-            through = _element(value.type).width == 64
-            if not through and not (brain and expands):
-                continue
-            with op.location, ir.InsertionPoint(op):
-                value = arith.truncf(_like(to, ir.F32Type.get()), value) if through else value
-                result = _rounded(value, to) if brain and expands else arith.truncf(to, value)
-            op.results[0].replace_all_uses_with(result)
-            op.erase()
+            if _element(op.operands[0].type).width == 64:
+                with op.location, ir.InsertionPoint(op):
+                    op.operands[0] = arith.truncf(_like(op.results[0].type, ir.F32Type.get()), op.operands[0])
+        if expands:
+            for op in list(walk(module)):
+                with op.location:
+                    _expand(op)
         return True
+
+
+def _expand(op: ir.Operation) -> None:
+    """Replaces an op that makes or reads a bf16 number; others move it as an integer."""
+    if op.name in ("arith.truncf", "arith.extf", "arith.constant") and _touches(op):
+        with ir.InsertionPoint(op):
+            if is_constant(op.results[0]):
+                made = _constant_of(op)
+            else:
+                made = (_rounded if op.name == "arith.truncf" else _widened)(op.operands[0], op.results[0].type)
+        op.results[0].replace_all_uses_with(made)
+        op.erase()
+        return
+    for value in [*op.results, *(argument for region in op.regions for block in region.blocks for argument in block.arguments)]:
+        if _is_brain(value.type):
+            value.set_type(_like(value.type, ir.IntegerType.get_signless(16)))
+
+
+def _touches(op: ir.Operation) -> bool:
+    """Whether a cast or constant has to do with bf16. Operands that are integers by now come from such values."""
+    words = [_element(value.type) for value in op.operands]
+    return _is_brain(op.results[0].type) or any(isinstance(word, (ir.BF16Type, ir.IntegerType)) for word in words)
 
 
 def _rounded(value: ir.Value, to: ir.Type) -> ir.Value:
@@ -50,11 +72,30 @@ def _rounded(value: ir.Value, to: ir.Type) -> ir.Value:
     rounded = arith.shrui(arith.addi(bits, arith.addi(odd, _constant(word, 0x7FFF))), upper)
     unordered = arith.cmpf(arith.CmpFPredicate.UNO, value, value)
     chosen = arith.select(unordered, _constant(word, _QUIET_NAN), rounded)
-    return arith.bitcast(to, arith.trunci(_like(to, ir.IntegerType.get_signless(16)), chosen))
+    return arith.trunci(_like(to, ir.IntegerType.get_signless(16)), chosen)
+
+
+def _widened(value: ir.Value, to: ir.Type) -> ir.Value:
+    """bf16 to f32 or f64: the bits are the upper half of those of an f32."""
+    word, single = _like(to, ir.IntegerType.get_signless(32)), _like(to, ir.F32Type.get())
+    wide = arith.bitcast(single, arith.shli(arith.extui(word, value), _constant(word, 16)))
+    return wide if _element(to).width == 32 else arith.extf(to, wide)
+
+
+def _constant_of(op: ir.Operation) -> ir.Value:
+    """The constant's bits."""
+    type_, value = op.results[0].type, op.attributes["value"]
+    scalar = ir.DenseElementsAttr(value).get_splat_value() if isinstance(type_, ir.VectorType) else value
+    bits = int(np.float32(ir.FloatAttr(scalar).value).view(np.uint32)) >> 16
+    return _constant(_like(type_, ir.IntegerType.get_signless(16)), bits - (1 << 16 if bits >= 1 << 15 else 0))
 
 
 def _element(type_: ir.Type) -> ir.Type:
     return ir.VectorType(type_).element_type if isinstance(type_, ir.VectorType) else type_
+
+
+def _is_brain(type_: ir.Type) -> bool:
+    return isinstance(_element(type_), ir.BF16Type)
 
 
 def _like(type_: ir.Type, element: ir.Type) -> ir.Type:

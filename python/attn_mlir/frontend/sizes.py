@@ -15,11 +15,21 @@ from attn_mlir.frontend.values import Value, wrap
 _SIZES = {"q_len": ("q", 2), "kv_len": ("k", 2), "num_heads": ("q", 1)}
 
 _known: ContextVar[dict[str, int]] = ContextVar("sizes")
+_in_graph: dict[str, int] = {}
+"""The same while torch.compile traces, which follows this module's variables, but no ContextVar."""
 
 
 @contextmanager
 def known(**sizes: int) -> Iterator[None]:
     """Within it, functions that are called with tensors, not traced, have these sizes: q_len, kv_len, num_heads."""
+    global _in_graph
+    if torch.compiler.is_dynamo_compiling():
+        outer, _in_graph = _in_graph, sizes
+        try:
+            yield
+        finally:
+            _in_graph = outer
+        return
     before = _known.set(sizes)
     try:
         yield
@@ -29,6 +39,8 @@ def known(**sizes: int) -> Iterator[None]:
 
 def _size(name: str) -> Any:
     if torch.compiler.is_dynamo_compiling():
+        if name in _in_graph:
+            return _in_graph[name]
         return torch.ops.attn_mlir.symbol(name, torch.int64)
     if not scope.is_tracing():
         if (size := _known.get({}).get(name)) is not None:
