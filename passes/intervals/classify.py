@@ -9,6 +9,8 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, find_all, piece
 
 SKIP, PARTIAL, FULL = 0, 1, 2
+_MANY = 256
+"""Boxes of a vector from which on tables of its extrema are worth making."""
 Array = Any
 
 
@@ -27,7 +29,7 @@ def classify(
     module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, block_kv: int, batch: int = 1, heads: int = 1
 ) -> Classes:
     """What the first attention or pairs in `module`, after `attn-resolve-masks`, does with every block of positions."""
-    blocks = _Blocks(module, captures, (sq, skv), (block_q, block_kv), batch, heads)
+    blocks = Blocks(module, captures, (sq, skv), (block_q, block_kv), batch, heads)
     bounds = blocks.bounds()
     size, block = (sq, block_q) if blocks.by_keys else (skv, block_kv)
     first = np.arange(0, size, block)
@@ -49,22 +51,33 @@ def block_bounds(
     module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, batch: int = 1, heads: int = 1
 ) -> tuple[Array, int]:
     """The bounds of every block of rows, [B, H, q blocks, 4], and how many ops were evaluated for all of them."""
-    blocks = _Blocks(module, captures, (sq, skv), (block_q, 1), batch, heads)
+    blocks = Blocks(module, captures, (sq, skv), (block_q, 1), batch, heads)
     return blocks.bounds(), blocks.steps
 
 
-class _Blocks:
-    """All blocks of rows of an attention, or of keys of an `attn.pairs`, as numpy axes [B, H, blocks]."""
+class Blocks:
+    """All blocks of rows of an attention, or of keys of an `attn.pairs`, as numpy axes [B, H, blocks].
+
+    `at`: one batch entry and one head, in place of all of them.
+    """
 
     def __init__(
-        self, module: ir.Operation, captures: Sequence[Any], lengths: tuple[int, int], blocks: tuple[int, int], batch: int, heads: int
+        self,
+        module: ir.Operation,
+        captures: Sequence[Any],
+        lengths: tuple[int, int],
+        blocks: tuple[int, int],
+        batch: int,
+        heads: int,
+        at: tuple[int, int] | None = None,
     ) -> None:
         self.owner = find_all(module, "attn.attention", "attn.online", "attn.pairs")[0]
         self.by_keys = self.owner.name == "attn.pairs"
         self.steps = 0
         size, block = lengths[self.by_keys], blocks[self.by_keys]
         begin = np.arange(0, size, block)[None, None, :]
-        self.axes = [np.arange(batch)[:, None, None], np.arange(heads)[None, :, None], begin, np.minimum(begin + block, size)]
+        every = (np.arange(batch), np.arange(heads)) if at is None else (np.array([at[0]]), np.array([at[1]]))
+        self.axes = [every[0][:, None, None], every[1][None, :, None], begin, np.minimum(begin + block, size)]
         self._values: dict[ir.Value, Any] = {}
         product = piece(self.owner, "attn.product") if self.by_keys else None
         query, key, *values = list((product or self.owner).operands)
@@ -121,8 +134,10 @@ def _logic(of_bools: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _range(op: ir.Operation, source: Array, *box: Array) -> tuple[Array, Array]:
-    """Least and greatest element per box, each distinct box once."""
+    """Least and greatest element per box, each distinct box once; of a vector, all at once."""
     box = tuple(np.broadcast_arrays(*box))
+    if len(box) == 2 and box[0].size > _MANY:
+        return _range_of_vector(source, *box)
     distinct, inverse = np.unique(np.stack([b.ravel() for b in box]), axis=1, return_inverse=True)
     rank = len(box) // 2
     if (
@@ -134,6 +149,24 @@ def _range(op: ir.Operation, source: Array, *box: Array) -> tuple[Array, Array]:
     parts = [source[tuple(slice(*ends) for ends in zip(ends[:rank], ends[rank:], strict=True))] for ends in distinct.T]
     low, high = (np.array([f(part) for part in parts], dtype=np.int64) for f in (np.min, np.max))
     return low[inverse].reshape(box[0].shape), high[inverse].reshape(box[0].shape)
+
+
+def _range_of_vector(source: Array, begin: Array, end: Array) -> tuple[Array, Array]:
+    """The same by tables of the extrema of 2^k neighbours, of which two cover any box."""
+    if (begin < 0).any() or (begin >= end).any() or (end > source.size).any():
+        raise IndexError("attn.range reads outside of its tensor, or an empty box")
+    power = np.frexp(end - begin)[1] - 1
+    low, high = np.empty(begin.shape, np.int64), np.empty(begin.shape, np.int64)
+    least = greatest = source.astype(np.int64)
+    for k in range(int(power.max()) + 1):
+        if k:
+            half = 1 << (k - 1)
+            least, greatest = np.minimum(least[:-half], least[half:]), np.maximum(greatest[:-half], greatest[half:])
+        here = power == k
+        if here.any():
+            first, last = begin[here], end[here] - (1 << k)
+            low[here], high[here] = np.minimum(least[first], least[last]), np.maximum(greatest[first], greatest[last])
+    return low, high
 
 
 _EVALUATE: dict[str, Callable[..., Any]] = {

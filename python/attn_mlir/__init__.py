@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attn_mlir.api.symbols import SymbolicArray, SymbolicTensor, SymbolScalar, Var
     from attn_mlir.frontend.elementary import approximate_tanh, detach
     from attn_mlir.frontend.sizes import kv_len, num_heads, q_len
+    from attn_mlir.seeing.visualize import visualize
 
 __version__ = "0.1.0"
 
@@ -72,6 +73,7 @@ __all__ = [
     "simple_gla",
     "softmax",
     "testing",
+    "visualize",
 ]
 
 # Imported on first use: these need torch, which passes and tools do not.
@@ -113,6 +115,7 @@ _LAZY = {
     "simple_gla": "attn_mlir.api.recurrences",
     "softmax": "attn_mlir.api.rows",
     "testing": "attn_mlir.testing",
+    "visualize": "attn_mlir.seeing.visualize",
 }
 
 
