@@ -25,4 +25,5 @@ BACKEND = Backend(
     derive="driver:compile_derivative",
     describe="target:described",
     tune="tuning.program:TUNER",
+    see="seeing:see",
 )

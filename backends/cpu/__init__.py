@@ -24,4 +24,5 @@ BACKEND = Backend(
     compile="driver:compile_module",
     derive="program:compile_derivative",
     tune="tuning.program:TUNER",
+    see="seeing:see",
 )

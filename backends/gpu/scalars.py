@@ -13,7 +13,7 @@ Integer division is total, as in torch on a CPU: a divisor 0 counts as 1.
 import re
 from collections.abc import Callable, Iterable
 
-from attn_mlir.backends.gpu import scalar_ops
+from attn_mlir.backends.gpu import origins, scalar_ops
 from attn_mlir.backends.gpu.scalar_bounds import Ranges
 from attn_mlir.backends.gpu.scalar_integers import Context
 from attn_mlir.backends.gpu.scalar_printer import Printer, float_literal, is_wrapped
@@ -164,6 +164,8 @@ class Scalars:
 
     def _print(self, op: ir.Operation) -> str:
         operands = list(op.operands)
+        if op.name != "arith.constant":
+            origins.used(op)
         if op.name in ("tensor.extract", "memref.load"):
             print_ = self._extract if op.name == "tensor.extract" else self._load
             return print_(op, [self._operand(index) for index in operands[1:]])
@@ -179,7 +181,7 @@ class Scalars:
     def _declare(self, value: ir.Value, text: str) -> str:
         name = self.names.fresh(_own_name(value.owner.operation) or _hint(value))
         text = text[1:-1] if is_wrapped(text) else text
-        self.lines.append(f"{self.indent}const {self.type_of(value)} {name} = {text};")
+        self.lines.append(origins.marked(f"{self.indent}const {self.type_of(value)} {name} = {text};"))
         self._known[value] = name
         return name
 

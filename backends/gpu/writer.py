@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from attn_mlir.backends.gpu.origins import marked
+
 
 class Writer:
     """Lines of C++ with the current indentation."""
@@ -13,7 +15,7 @@ class Writer:
 
     def line(self, *texts: str) -> None:
         """Adds lines; an empty text is an empty line."""
-        self.lines.extend(self.indent + text if text else "" for text in texts)
+        self.lines.extend(marked(self.indent + text) if text else "" for text in texts)
 
     def all(self, texts: Iterable[str]) -> None:
         """Adds lines that come as a list."""

@@ -26,4 +26,5 @@ BACKEND = Backend(
     slow="driver:slow",
     describe="target:described",
     tune="tuning.program:TUNER",
+    see="seeing:see",
 )

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.program import Program
-from attn_mlir.passes.derivation.row import Params, Row
+from attn_mlir.passes.derivation.row import Params, Row, place_of
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import clone_op, scores_in
 
@@ -29,6 +30,8 @@ class Emitter:
     params: Params | None = None
     indices: Sequence[ir.Value] = ()
     names: Mapping[Node, str] = field(default_factory=dict)
+    places: Mapping[Node, Any] = field(default_factory=dict)
+    """Locations of what the author wrote; the others have the current one."""
     _copies: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def emit(self, node: Node) -> ir.Value:
@@ -36,8 +39,8 @@ class Emitter:
             if n.op == "param":
                 self.known[n] = self._parameter(n)
                 continue
-            name = self.names.get(n)
-            with ir.Location.name(name, ir.Location.current) if name else ir.Location.current:
+            name, place = self.names.get(n), self.places.get(n, ir.Location.current)
+            with ir.Location.name(name, place) if name else place:
                 self.known[n] = self._emit(n, [self.known[a] for a in n.args])
         return self.known[node]
 
@@ -83,6 +86,7 @@ class PieceWriter:
     row: Row
     program: Program
     type: ir.Type
+    _places: dict[Node, ir.Location] = field(default_factory=dict)
 
     def write(self) -> None:
         self._init()
@@ -101,7 +105,8 @@ class PieceWriter:
     def _emitter(
         self, leaves: Sequence[Node], values: Sequence[ir.Value], indices: Sequence[ir.Value], names: Mapping[Node, str]
     ) -> Emitter:
-        return Emitter(self.type, dict(zip(leaves, values, strict=True)), self.row.params, indices, names)
+        places = {**self.row.graph.places, **self._places}
+        return Emitter(self.type, dict(zip(leaves, values, strict=True)), self.row.params, indices, names, places)
 
     def _init(self) -> None:
         def body(*indices: ir.Value) -> list[ir.Value]:
@@ -114,6 +119,7 @@ class PieceWriter:
     def _step(self, index: int) -> None:
         program, step = self.program, self.program.steps[index]
         names = {n: f"{name}_new" for n, name in zip(step.states, program.names, strict=True) if not n.is_leaf}
+        self._place(step.states)
         names |= {n: "weight" for n in step.weights if not n.is_leaf and n not in names}
         names |= {n: "rescale" for n in step.scales if not n.is_leaf}
 
@@ -126,6 +132,12 @@ class PieceWriter:
             return [emitter.emit(n) for n in (*step.states, *step.weights, *step.scales)]
 
         build.piece("step", [*self._arguments(self.row.scores), *self._indices(), *self._arguments(program.names)], body)
+
+    def _place(self, states: Sequence[Node]) -> None:
+        """States that stand for a reduction are where that was written."""
+        written = {r.name: place for r in self.row.reductions if (place := place_of(r.location)) is not None}
+        named = zip(states, self.program.names, strict=True)
+        self._places |= {n: written[name] for n, name in named if name in written and not n.is_leaf}
 
     def _merge(self) -> None:
         program, merge = self.program, self.program.merge

@@ -44,6 +44,8 @@ class Node:
 class Graph:
     """Makes nodes. The helpers below `node` fold what is exact and obvious."""
 
+    places: dict[Node, object] = field(default_factory=dict)
+    """Where the author wrote a node, as a location; of what is made of it by rules, where that was written."""
     _table: dict[tuple[object, ...], Node] = field(default_factory=dict)
 
     def node(self, op: str, *args: Node, attr: object = None, type: str = FLOAT) -> Node:
@@ -142,12 +144,18 @@ class Graph:
         """`root` with `change` applied to every number in it, the innermost first; conditions stay."""
         memo = {} if memo is None else memo
         for n in deepest_first(root, memo, lambda n: () if n.type == BOOL else n.args):
-            memo[n] = n if n.type == BOOL else change(self._with(n, tuple(memo[a] for a in n.args)))
+            memo[n] = n if n.type == BOOL else self._placed(change(self._with(n, tuple(memo[a] for a in n.args))), n)
         return memo[root]
 
     def _with(self, n: Node, args: tuple[Node, ...]) -> Node:
-        unchanged = all(a is b for a, b in zip(args, n.args, strict=True))
-        return n if unchanged else self.node(n.op, *args, attr=n.attr, type=n.type)
+        if all(a is b for a, b in zip(args, n.args, strict=True)):
+            return n
+        return self._placed(self.node(n.op, *args, attr=n.attr, type=n.type), n)
+
+    def _placed(self, new: Node, old: Node) -> Node:
+        if old in self.places:
+            self.places.setdefault(new, self.places[old])
+        return new
 
 
 def _is(x: Node, value: float) -> bool:

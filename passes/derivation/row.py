@@ -161,7 +161,9 @@ class Reader:
 
     def read(self, value: ir.Value) -> Node:
         for v in deepest_first(value, self.known, self._operands):
-            self.known[v] = self._read(v)
+            node = self.known[v] = self._read(v)
+            if not node.is_leaf and not isinstance(v, ir.BlockArgument) and (place := place_of(v.owner.operation.location)) is not None:
+                self.graph.places.setdefault(node, place)
         return self.known[value]
 
     def _operands(self, value: ir.Value) -> list[ir.Value]:
@@ -216,6 +218,15 @@ def location_name(location: ir.Location) -> str | None:
     if isinstance(location, ir.FusedLoc):
         return next((name for name in map(location_name, location.locations) if name), None)
     return None
+
+
+def place_of(location: ir.Location) -> ir.Location | None:
+    """File, line and column in a location, without the names around them."""
+    if isinstance(location, ir.NameLoc):
+        return place_of(location.child_loc)
+    if isinstance(location, ir.FusedLoc):
+        return next((place for place in map(place_of, location.locations) if place is not None), None)
+    return location if isinstance(location, ir.FileLineColLoc) else None
 
 
 def _param_name(value: ir.Value) -> str | None:

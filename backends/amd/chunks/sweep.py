@@ -1,5 +1,6 @@
 """Prints the ops of a sweep over chunks, and its loops: the next chunk is loaded while the current one is multiplied."""
 
+from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.amd.chunks.ahead import loaded_ahead, only_sums
 from attn_mlir.backends.amd.chunks.copies import Copies
 from attn_mlir.backends.amd.chunks.core import Core
@@ -40,6 +41,7 @@ class Sweep:
             if op not in known:
                 self.operation(op)
 
+    @for_op
     def operation(self, op: ir.Operation) -> None:
         """Prints one op."""
         core = self.core

@@ -1,5 +1,6 @@
 """What a block of threads does, one op after another; loops over blocks of keys or queries load the next block while they multiply."""
 
+from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.amd.mfma.core import Core
 from attn_mlir.backends.amd.mfma.maps import Maps
 from attn_mlir.backends.amd.mfma.products import Products
@@ -95,6 +96,7 @@ class Sweep:
         self.staging.bytes = max(self.staging.bytes, end)
         return end
 
+    @for_op
     def operation(self, op: ir.Operation) -> None:
         """Prints one op."""
         core = self.core

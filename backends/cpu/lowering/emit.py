@@ -121,7 +121,7 @@ def cast_float(value: ir.Value, element: ir.Type) -> ir.Value:
 def repeat(template: ir.Operation, operands: Sequence[ir.Value], results: Sequence[ir.Type]) -> list[ir.Value]:
     """The same op on other operands and result types."""
     attributes = {name: template.attributes[name] for name in template.attributes}
-    op = ir.Operation.create(template.name, results=list(results), operands=list(operands), attributes=attributes)
+    op = ir.Operation.create(template.name, results=list(results), operands=list(operands), attributes=attributes, loc=template.location)
     return list(op.results)
 
 

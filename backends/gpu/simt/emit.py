@@ -5,6 +5,7 @@ import contextlib
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.simt.dialect import Dialect
@@ -89,6 +90,7 @@ class _Kernel:
         lane = "lane == 0 && " if one_lane and p.lanes > 1 and not p.serial else ""
         return f"{lane}i < {p.scalars.emit(count)}"
 
+    @for_op
     def _store(self, op: ir.Operation) -> None:
         p, (tile, memory, b, h, row, count) = self.print, op.operands
         if ir.RankedTensorType(tile.type).rank == 1:
@@ -110,6 +112,7 @@ class _Kernel:
 
         p.columns(_extent(tile), [tile], body, before, write)
 
+    @for_op
     def _scatter(self, op: ir.Operation) -> None:
         p, (memory, *extents) = self.print, op.operands
         value, present, *place = list(block_of(op).operations)[-1].operation.operands
@@ -137,6 +140,7 @@ class _Kernel:
         wanted = "" if condition == "true" else f" && {condition}"
         p.line(f"if ({self._exists(extents[0], True)}{wanted}) {p.dialect.add}(&{p.arguments.element(memory, indices)}, {total});")
 
+    @for_op
     def _sum(self, op: ir.Operation, name: str) -> None:
         """Adds what row i contributes to a single place to the sum of this thread."""
         p, extents = self.print, list(op.operands)[1:]

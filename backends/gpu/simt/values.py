@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from attn_mlir.backends.gpu import origins
 from attn_mlir.backends.gpu.arguments import Arguments
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import Names, Scalars, dependence, float_literal, frontier
@@ -65,7 +66,7 @@ class Printer:
 
     def line(self, text: str) -> None:
         """Prints a line."""
-        self.lines.append(f"{self.indent}{text}")
+        self.lines.append(origins.marked(f"{self.indent}{text}"))
 
     @contextmanager
     def scope(self, head: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Prints `tile.map` over a tile in shared memory: queries, keys or values that a user's function changes before they are multiplied."""
 
+from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.tiles import Shared
@@ -18,6 +19,7 @@ class Changes:
     def __init__(self, core: Core, threads: int) -> None:
         self.core, self.threads = core, threads
 
+    @for_op
     def print(self, op: ir.Operation) -> None:
         """Overwrites the tile that the map reads. Raises UnsupportedError where its old elements are needed, too."""
         core, writer, block = self.core, self.core.writer, body(op)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -37,6 +38,7 @@ class Consumer:
             self.memory.free(ring)
             self.core.writer.line(f"++{ring.turn};")
 
+    @for_op
     def operation(self, op: ir.Operation, rings: list[Ring]) -> None:
         """Prints one op; notes the ring that a load takes a stage of."""
         match op.name:
@@ -70,6 +72,7 @@ class Consumer:
 
     # ---- tiles
 
+    @for_op
     def map(
         self, op: ir.Operation, wanted: Collection[ir.Value] | None = None, fixed: Mapping[ir.Value, float | ir.Value] | None = None
     ) -> None:
@@ -89,6 +92,7 @@ class Consumer:
             self.products.wait(0, *dict.fromkeys(self.flying))
             self.flying = []
 
+    @for_op
     def dot(self, op: ir.Operation) -> None:
         """Starts a product; it is waited for when something reads it."""
         core, products = self.core, self.products

@@ -7,6 +7,7 @@ the last to the first, those that may be partial before the whole ones; the firs
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import body, maker, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -251,9 +252,10 @@ class Overlap:
         if before:
             writer.line(before)
         scores = core.fragment("s", self.keys.rows)
-        products.begin()
-        products.start(scores, products.left(consumer.shared(step.scores.operands[0])), keys, keys.depth, True, True, keys.element)
-        products.commit()
+        with printing(step.scores):
+            products.begin()
+            products.start(scores, products.left(consumer.shared(step.scores.operands[0])), keys, keys.depth, True, True, keys.element)
+            products.commit()
         core.tiles[step.scores.results[0]] = scores
         return scores
 
@@ -261,9 +263,10 @@ class Overlap:
         """Starts the product of weights and values of the block before, and of what is `beside` them."""
         products = consumer.products
         values = self.memory.wait(self.values, self.before)
-        products.begin()
-        products.start(accumulator, packed, values, self.keys.rows, False, clear, values.element, beside)
-        products.commit()
+        with printing(step.sums):
+            products.begin()
+            products.start(accumulator, packed, values, self.keys.rows, False, clear, values.element, beside)
+            products.commit()
         self.core.tiles[step.sums.results[0]] = accumulator
 
     @property

@@ -1,5 +1,6 @@
 """What the consumer warpgroups do with one block of queries: products, weights, sums over queries and sums over keys."""
 
+from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
@@ -113,6 +114,7 @@ class Consumers(Sweep):
         address = f"shared + {buffer.offset} + {buffer.bytes} * {STAGE}"
         return SharedOperand(address, buffer.rows * 128, mn_major)
 
+    @for_op
     def _dot(self, op: ir.Operation) -> None:
         core, queries = self.core, self.kernel.queries
         if not ir.BoolAttr(op.attributes["transpose_b"]).value:
@@ -197,6 +199,7 @@ class Consumers(Sweep):
             if memory not in released:
                 self._release(pipe)
 
+    @for_op
     def _dot_add(self, op: ir.Operation) -> None:
         core = self.core
         accumulator, weights, query = op.operands

@@ -1,5 +1,6 @@
 """Prints `tile.store`: tiles through shared memory and TMA, or element by element, and row values."""
 
+from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, panels, tile_bytes
@@ -33,6 +34,7 @@ class Stores:
         if self.staging is None:
             self.staging = self.memory.layout.tile("kStaging", tile_bytes(self.rows, columns))
 
+    @for_op
     def store(self, op: ir.Operation) -> None:
         """Writes the rows of a tile that exist."""
         tile, target = self.core.tiles[op.operands[0]], op.operands[1]

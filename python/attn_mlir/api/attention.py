@@ -102,6 +102,33 @@ class Attention:
         entry = self._entry(self._last)[0]
         return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.text) + slow_of(entry)
 
+    def report(
+        self,
+        path: Any,
+        *,
+        q_len: int = 4096,
+        kv_len: int | None = None,
+        b: Any = 0,
+        h: Any = 0,
+        num_heads: int | None = None,
+        backward: bool = False,
+        device: str | None = None,
+        dtype: torch.dtype | None = None,
+        head_dim: int | None = None,
+        binaries: bool = True,
+    ) -> None:
+        """Writes one HTML page, without anything from a network: from the functions to the code, with linked lines (docs/seeing.md).
+
+        It is of the last call's device, dtype and head dimensions (at first: CPU, f32, 64), or of `device`, `dtype` and `head_dim`; no GPU is
+        needed for reading what is made for one. backward: also of the backward pass. q_len, kv_len, b, h, num_heads: for the mask's picture,
+        see `attn_mlir.visualize`. binaries: kernels for GPUs are compiled for their registers, where the compiler is there.
+
+        Raises ArgumentError where `path` is no .html, UnsupportedError for devices without a report.
+        """
+        find = importlib.import_module("attn_mlir.seeing.subjects").of_attention
+        subject = find(self, q_len=q_len, kv_len=kv_len, b=b, h=h, num_heads=num_heads, device=device, dtype=dtype, head_dim=head_dim)
+        importlib.import_module("attn_mlir.seeing.report").write_report(path, subject, backward, binaries)
+
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options
         return _find(with_function(self._functions), inputs, scale_form(scale, inputs.head_dim)[0], lse, states, None, self._form)

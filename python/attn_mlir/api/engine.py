@@ -1,5 +1,6 @@
 """`AttentionEngine`: attention of the user's own design, in the form of score_mod, mask_mod and an OnlineFunc."""
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -290,6 +291,24 @@ class AttentionEngine(EngineModule):
         except TraceError as error:
             problem = f"\nthe backward that {name} writes cannot be used: {error}\n"
         return explain_online(entry.traced, name) + problem + "".join(dict.fromkeys(map(slow_of, (forward, entry))))
+
+    def report(
+        self,
+        path: Any,
+        *,
+        q_len: int = 4096,
+        kv_len: int | None = None,
+        b: Any = 0,
+        h: Any = 0,
+        num_heads: int | None = None,
+        backward: bool = False,
+        device: str | None = None,
+        binaries: bool = True,
+    ) -> None:
+        """Writes one HTML page: from the functions to the code, with linked lines; see `Attention.report` and docs/seeing.md."""
+        find = importlib.import_module("attn_mlir.seeing.subjects").of_engine
+        subject = find(self, backward, device, q_len=q_len, kv_len=kv_len, b=b, h=h, num_heads=num_heads)
+        importlib.import_module("attn_mlir.seeing.report").write_report(path, subject, backward, binaries)
 
     def _program(
         self,

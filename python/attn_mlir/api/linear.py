@@ -84,6 +84,20 @@ class LinearAttention:
         entry = self._entry()
         return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.located) + slow_of(entry)
 
+    def report(
+        self,
+        path: Any,
+        *,
+        backward: bool = False,
+        device: str | None = None,
+        dtype: torch.dtype | None = None,
+        head_dim: int | None = None,
+        binaries: bool = True,
+    ) -> None:
+        """Writes one HTML page: from the functions to the code, with linked lines; see `Attention.report` and docs/seeing.md."""
+        subject = importlib.import_module("attn_mlir.seeing.subjects").of_linear(self, device, dtype, head_dim)
+        importlib.import_module("attn_mlir.seeing.report").write_report(path, subject, backward, binaries)
+
     def _entry(self) -> Entry:
         return find(self._mods, self._last, None)[0]
 

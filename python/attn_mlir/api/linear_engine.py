@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -160,6 +161,11 @@ class LinearAttentionEngine(EngineModule):
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
         entry = self._find(self._dtypes, None, self._decay)[0]
         return explain_traced(entry.traced.located) + slow_of(entry)
+
+    def report(self, path: Any, *, backward: bool = False, device: str | None = None, binaries: bool = True) -> None:
+        """Writes one HTML page: from the functions to the code, with linked lines; see `Attention.report` and docs/seeing.md."""
+        subject = importlib.import_module("attn_mlir.seeing.subjects").of_linear_engine(self, device)
+        importlib.import_module("attn_mlir.seeing.report").write_report(path, subject, backward, binaries)
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, decay: str) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))

@@ -1,0 +1,83 @@
+"""What a report shows of programs for GPUs: the stages, and the source of each kernel with the ops that its lines were printed for."""
+
+from collections.abc import Callable, Sequence
+
+from attn_mlir.backends.gpu import attributes, origins
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.emitters import SLOW
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.limits import check_types
+from attn_mlir.backends.gpu.units import outlined
+from attn_mlir.backends.host import read_host
+from attn_mlir.backends.program import function_named, reported
+from attn_mlir.backends.seen import Code, Facts, Recorder, Seen
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+Known = list[tuple[str, str]]
+
+
+def see_kernels(
+    source: str,
+    prepared: tuple[str, str],
+    choices: Fields,
+    to_kernels: str,
+    maker: str,
+    emit: Callable[[ir.Operation], KernelCode],
+    compiled: Callable[[Sequence[KernelCode]], list[Known]] | None,
+) -> Seen:
+    """The program of `prepared`, a function and the pipeline that makes it (see `prepare_derivative`), as `gpu.scheduled` lowers it.
+
+    `compiled` tells what a compiler says of kernels; it is asked where it is given, and what it raises is told in its place.
+    """
+    name, prepare = prepared
+    recorder = Recorder(source)
+    with reported(), ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(source)
+        check_types(module, maker)
+        Pipeline.parse(prepare, registry()).run(module, after=[recorder])
+        host = read_host(function_named(module, name))
+        outlined(module, host, choices)
+        Pipeline.parse(to_kernels, registry()).run(module, after=[recorder])
+        functions = [function_named(module, kernel) for kernel in dict.fromkeys(step.kernel for step in host.steps if step.kernel)]
+        schedules = [attributes.read(function, attributes.SCHEDULE) for function in functions]
+        made = [_emitted(function, emit) for function in functions]
+    codes = [code for code, _ in made]
+    told: list[Known] = [[] for _ in codes]
+    if compiled is not None:
+        try:
+            told = compiled(codes)
+        except (UnsupportedError, CompileError) as error:
+            told = [[("registers", f"not known: {error}")] for _ in codes]
+    facts = [Facts(code.name, (*_facts(code, s), *known)) for code, s, known in zip(codes, schedules, told, strict=True)]
+    return Seen(recorder.stages, recorder.schedule, tuple(shown for _, shown in made), tuple(facts))
+
+
+def _emitted(function: ir.Operation, emit: Callable[[ir.Operation], KernelCode]) -> tuple[KernelCode, Code]:
+    """The code of a kernel, and the same with the ops of its lines."""
+    code = emit(function)
+    if code.program:  # made through TileLang, by a program whose printer tells nothing
+        lines = tuple(code.program.splitlines())
+        return code, Code(code.name, "tilelang", lines, tuple(() for _ in lines))
+    with origins.recorded() as found:
+        lines, locations = found.taken_out(emit(function).source)
+    plain = tuple(code.source.splitlines())
+    if lines != plain:  # the printer measures its lines
+        return code, Code(code.name, code.language, plain, tuple(() for _ in plain))
+    return code, Code(code.name, code.language, lines, locations)
+
+
+def _facts(code: KernelCode, schedule: Fields) -> Known:
+    """What is known without a compiler."""
+    left = {name: value for name, value in schedule.items() if name not in ("emitter", "arch", SLOW)}
+    return [
+        ("made by", f"{schedule.get('emitter', code.language)} for {code.arch}"),
+        ("thread block", f"{code.threads} threads, grid: {code.grid}"),
+        ("shared memory", f"{code.shared_bytes:,} bytes a thread block"),
+        ("schedule", ", ".join(f"{name} {value}" for name, value in left.items())),
+        *([("slow", str(schedule[SLOW]))] if SLOW in schedule else []),
+    ]

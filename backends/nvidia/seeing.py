@@ -1,0 +1,30 @@
+"""What a report shows of programs for NVIDIA GPUs."""
+
+from collections.abc import Sequence
+
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.seeing import Known, see_kernels
+from attn_mlir.backends.nvidia import codegen, pipeline
+from attn_mlir.backends.nvidia.compile import compile_all
+from attn_mlir.backends.nvidia.driver import current_target
+from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.backends.seen import Seen
+
+
+def see(source: str, function: str, wrt: Sequence[str], binaries: bool) -> Seen:
+    """See `Backend.see`."""
+    arch = current_target().arch
+    prepared = prepare_derivative(function, wrt, pipeline.outline(arch))
+    return see_kernels(source, prepared, {"arch": arch}, pipeline.KERNEL, "NVIDIA", codegen.emit, _compiled if binaries else None)
+
+
+def _compiled(codes: Sequence[KernelCode]) -> list[Known]:
+    """What ptxas said of kernels."""
+    return [
+        [
+            ("registers", f"{binary.registers} a thread; {binary.spills} bytes of spills, {binary.stack} bytes of stack"),
+            ("static shared memory", f"{binary.shared:,} bytes"),
+            ("code", f"{len(binary.code):,} bytes"),
+        ]
+        for binary in compile_all(codes)
+    ]

@@ -1,0 +1,90 @@
+"""What a backend shows of a program: its stages with locations, its code with the ops behind each line, and facts of its kernels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import walk
+
+SCHEDULED = "scheduled"
+"""The file that locations name for lines of the scheduled kernels."""
+_SCHEDULE = "tile-schedule"
+
+
+@dataclass(frozen=True)
+class Code:
+    """Generated source, and for each line the locations of the ops that it was printed for, as MLIR writes them."""
+
+    name: str
+    language: str
+    lines: tuple[str, ...]
+    locations: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a compiled kernel, by name: registers, buffers, sizes."""
+
+    kernel: str
+    known: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """stages: the program as IR with locations, "traced" and after each pass that changed it, by the pass's name.
+
+    Ops of the stages after `schedule` and lines of `codes` are also located in the lines of that stage: in a file called SCHEDULED.
+    """
+
+    stages: dict[str, str]
+    schedule: str
+    codes: tuple[Code, ...] = ()
+    facts: tuple[Facts, ...] = ()
+
+
+@dataclass
+class Recorder:
+    """A pipeline callback that keeps the stages of a program, and marks the ops of the schedule with their lines."""
+
+    source: str
+    skipped: Sequence[str] = ()
+    """Passes whose result is not kept."""
+    stages: dict[str, str] = field(default_factory=dict)
+    schedule: str = ""
+
+    def __post_init__(self) -> None:
+        self.stages["traced"] = self.source
+
+    def __call__(self, step: Any, operation: ir.Operation, seconds: float) -> None:
+        """See `passes.pipeline.Callback`."""
+        if step.name not in self.skipped:
+            self.add(step.name, operation)
+        if step.name == _SCHEDULE:
+            self.add(step.name, operation)
+            self.schedule = step.name
+            _mark(operation)
+
+    def add(self, name: str, operation: ir.Operation) -> None:
+        """Keeps a stage unless it is the last one again."""
+        text = operation.get_asm(use_name_loc_as_prefix=True, enable_debug_info=True)
+        if name == _SCHEDULE or text != next(reversed(self.stages.values())):
+            number = sum(known == name or known.startswith(f"{name}-") for known in self.stages)
+            self.stages[f"{name}-{number + 1}" if number and name != _SCHEDULE else name] = text
+
+
+def _mark(operation: ir.Operation) -> None:
+    """Adds the line of an op in the text of the module to its location."""
+    text = operation.get_asm(use_name_loc_as_prefix=True)
+    parsed = [op.location for op in walk(ir.Module.parse(text, operation.context).operation)]
+    for op, place in zip(walk(operation), parsed, strict=True):
+        if isinstance(place, ir.FileLineColLoc):
+            op.location = _with_line(op.location, ir.Location.file(SCHEDULED, place.start_line, 1, operation.context))
+
+
+def _with_line(location: ir.Location, line: ir.Location) -> ir.Location:
+    """A location and a line, under the name that the location has."""
+    with line.context:
+        if isinstance(location, ir.NameLoc):
+            return ir.Location.name(location.name_str, ir.Location.fused([location.child_loc, line]))
+        return ir.Location.fused([location, line])

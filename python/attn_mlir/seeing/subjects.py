@@ -1,0 +1,79 @@
+"""What a report is of, for each object that has one."""
+
+from typing import Any
+
+import torch
+
+from attn_mlir.api.describe import explain_traced
+from attn_mlir.api.execute import slow_of
+from attn_mlir.api.inputs import ELEMENTS, MAX_HEAD_DIM
+from attn_mlir.api.linear import find
+from attn_mlir.errors import ArgumentError
+from attn_mlir.frontend.emit import Inputs
+from attn_mlir.seeing.report import Subject
+from attn_mlir.seeing.visualize import visualize
+
+_ROLES = ("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod", "row")
+_MODS = ("q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod")
+
+
+def of_attention(attention: Any, *, device: str | None, dtype: torch.dtype | None, head_dim: int | None, **shown: Any) -> Subject:
+    """An `Attention`; `shown` are arguments of `visualize`."""
+    last = attention._last
+    inputs = Inputs(_element(dtype) or last.element, _dim(head_dim) or last.head_dim, _dim(head_dim) or last.value_dim)
+    entry, device = attention._entry(inputs)[0], device or attention._device
+    if attention._tuning is not None and inputs == last:
+        entry = attention._tuning.latest(entry, device)
+    functions = dict(zip(_ROLES, attention._functions, strict=True))
+    explained = explain_traced(entry.traced.text) + slow_of(entry)
+    return Subject("attention", _named(functions), entry, device, explained, _picture(functions["mask_mod"], **shown))
+
+
+def of_engine(engine: Any, backward: bool, device: str | None, **shown: Any) -> Subject:
+    """An `AttentionEngine`."""
+    entry = engine._find(engine._dtypes, None, backward, engine._dropout)[0]
+    query_mod, key_mod, value_mod, score_mod, mask_mod, forward, epilogue = engine._functions
+    functions = dict(zip(_ROLES, (query_mod, key_mod, value_mod, score_mod, mask_mod, forward), strict=True))
+    functions["epilogue"] = epilogue
+    found = _picture(mask_mod, **shown)
+    return Subject("AttentionEngine", _named(functions), entry, device or engine._device.name or "cpu", engine.explain(), found)
+
+
+def of_linear(attention: Any, device: str | None, dtype: torch.dtype | None, head_dim: int | None) -> Subject:
+    """A `LinearAttention`."""
+    element, key_dim, value_dim, *form = attention._last
+    form = (_element(dtype) or element, _dim(head_dim) or key_dim, _dim(head_dim) or value_dim, *form)
+    entry, device = find(attention._mods, form, None)[0], device or attention._device
+    if attention._tuning is not None and form == attention._last:
+        entry = attention._tuning.latest(entry, device)
+    explained = explain_traced(entry.traced.located) + slow_of(entry)
+    return Subject("linear attention", _named(dict(zip(_MODS, attention._mods, strict=True))), entry, device, explained)
+
+
+def of_linear_engine(engine: Any, device: str | None) -> Subject:
+    """A `LinearAttentionEngine`."""
+    entry = engine._find(engine._dtypes, None, engine._decay)[0]
+    functions = _named(dict(zip(_MODS, engine._mods, strict=True)))
+    return Subject("LinearAttentionEngine", functions, entry, device or "cpu", engine.explain())
+
+
+def _named(functions: dict[str, Any]) -> dict[str, Any]:
+    """Those that are there; of a block mask its function."""
+    return {role: getattr(f, "mask_mod", f) for role, f in functions.items() if f is not None}
+
+
+def _picture(mask: Any, q_len: int, kv_len: int | None, **shown: Any) -> Any:
+    sizes = {} if hasattr(mask, "mask_mod") else {"q_len": q_len, "kv_len": kv_len}
+    return lambda: visualize(mask, **sizes, **shown)
+
+
+def _element(dtype: torch.dtype | None) -> str:
+    if dtype is not None and dtype not in ELEMENTS:
+        raise ArgumentError(f"dtype is one of {', '.join(map(str, ELEMENTS))}, got {dtype}")
+    return ELEMENTS[dtype] if dtype is not None else ""
+
+
+def _dim(size: int | None) -> int:
+    if size is not None and not (isinstance(size, int) and 1 <= size <= MAX_HEAD_DIM):
+        raise ArgumentError(f"head_dim is a number from 1 to {MAX_HEAD_DIM}, got {size!r}")
+    return size or 0
