@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import walk
+from attn_mlir.passes.regions import find_all, walk
 
 SCHEDULED = "scheduled"
 """The file that locations name for lines of the scheduled kernels."""
@@ -41,6 +41,8 @@ class Seen:
     schedule: str
     codes: tuple[Code, ...] = ()
     facts: tuple[Facts, ...] = ()
+    block: tuple[int, int] | None = None
+    """Queries and keys of a block of the first kernel over rows."""
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Recorder:
     """Passes whose result is not kept."""
     stages: dict[str, str] = field(default_factory=dict)
     schedule: str = ""
+    block: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self.stages["traced"] = self.source
@@ -62,7 +65,7 @@ class Recorder:
             self.add(step.name, operation)
         if step.name == _SCHEDULE:
             self.add(step.name, operation)
-            self.schedule = step.name
+            self.schedule, self.block = step.name, _block(operation)
             _mark(operation)
 
     def add(self, name: str, operation: ir.Operation) -> None:
@@ -71,6 +74,14 @@ class Recorder:
         if name == _SCHEDULE or text != next(reversed(self.stages.values())):
             number = sum(known == name or known.startswith(f"{name}-") for known in self.stages)
             self.stages[f"{name}-{number + 1}" if number and name != _SCHEDULE else name] = text
+
+
+def _block(operation: ir.Operation) -> tuple[int, int] | None:
+    for function in find_all(operation, "func.func"):
+        given = ir.DictAttr(function.attributes["tile.kernel"]) if "tile.kernel" in function.attributes else {}
+        if "block_kv" in given and "grid" not in given:
+            return ir.IntegerAttr(given["block_q"]).value, ir.IntegerAttr(given["block_kv"]).value
+    return None
 
 
 def _mark(operation: ir.Operation) -> None:

@@ -37,7 +37,7 @@ def see(source: str, function: str, wrt: Sequence[str], binaries: bool) -> Seen:
         Pipeline.parse(pipeline.LLVM, registry()).run(module, after=[recorder])
         recorder.add("llvm", module.operation)
         facts = tuple(Facts(name, (*kernels[name], *_compiled(op))) for op in find_all(module.operation, "llvm.func") if (name := _name(op)) in kernels)
-    return Seen(recorder.stages, recorder.schedule, (), facts)
+    return Seen(recorder.stages, recorder.schedule, (), facts, recorder.block)
 
 
 def _name(function: ir.Operation) -> str:

@@ -54,7 +54,7 @@ def see_kernels(
         except (UnsupportedError, CompileError) as error:
             told = [[("registers", f"not known: {error}")] for _ in codes]
     facts = [Facts(code.name, (*_facts(code, s), *known)) for code, s, known in zip(codes, schedules, told, strict=True)]
-    return Seen(recorder.stages, recorder.schedule, tuple(shown for _, shown in made), tuple(facts))
+    return Seen(recorder.stages, recorder.schedule, tuple(shown for _, shown in made), tuple(facts), recorder.block)
 
 
 def _emitted(function: ir.Operation, emit: Callable[[ir.Operation], KernelCode]) -> tuple[KernelCode, Code]:

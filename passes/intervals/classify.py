@@ -35,7 +35,7 @@ def classify(
     first = np.arange(0, size, block)
     last = np.minimum(first + block, size)
     begin, full_begin, full_end, end = (bounds[..., i, None] for i in range(4))
-    inside = (first < end) & (last > begin)
+    inside = (first < end) & (last > begin) & (begin < end)
     full = (first >= full_begin) & (last <= full_end)
     grid = np.where(full, FULL, np.where(inside, PARTIAL, SKIP))
     found = piece(blocks.owner, "attn.block_mask")

@@ -95,7 +95,7 @@ class _Known:
     def _classes(self, rows: Array, columns: Array, size: tuple[int, int]) -> Array:
         begin, full_begin, full_end, end = (bound[rows] for bound in self._bounds(size[0]))
         first, last = self._ends(columns, size[1] * self.block[1], self.length)
-        found = np.where((first < end) & (last > begin), PARTIAL, SKIP)
+        found = np.where((first < end) & (last > begin) & (begin < end), PARTIAL, SKIP)
         found[(first >= full_begin) & (last <= full_end)] = FULL
         if self.mask is None:
             return found
@@ -124,7 +124,7 @@ class _Known:
         size, count = self.block[1], self.shape[1]
         edges = np.arange(0, count, cell[1])
         full = _inside(-(-full_begin // size), np.where(full_end >= self.length, count, full_end // size), edges, cell[1])
-        some = _inside(np.where(begin >= self.length, count, begin // size), -(-end // size), edges, cell[1])
+        some = _inside(np.where(begin >= end, count, begin // size), -(-end // size), edges, cell[1])
         starts = np.arange(0, self.shape[0], cell[0])
         full, some = (np.add.reduceat(x, starts, axis=0) for x in (full, np.maximum(some, full)))
         return some - full, full

@@ -57,7 +57,8 @@ function showStage(side, index) {
   const inner = document.createElement("div");
   stage.lines.forEach((text, i) => row(side, i + 1, text, stage.links[i], inner));
   list.append(inner);
-  list.scrollTop = 0;
+  const first = panes[side].find((entry) => entry.links.size);
+  list.scrollTop = first ? first.element.offsetTop - list.offsetTop - 40 : 0;  // behind what every kernel begins with
   document.getElementById("about-" + side).textContent = stage.about;
   document.getElementById("about-" + side).title = stage.about;
   document.getElementById("stage-" + side).value = index;

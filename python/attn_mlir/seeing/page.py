@@ -2,6 +2,7 @@
 
 import html
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def _code() -> str:
 
 def _derivation(explained: str) -> str:
     blocks = [block for block in explained.strip("\n").split("\n\n") if block.strip()]
-    return f'<div class="cards">{"".join(f"<pre>{html.escape(block)}</pre>" for block in blocks)}</div>\n'
+    return f'<div class="cards">{"".join(f"<pre>{html.escape(textwrap.dedent(block))}</pre>" for block in blocks)}</div>\n'
 
 
 def _mask(picture: MaskPicture) -> str:

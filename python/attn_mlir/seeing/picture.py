@@ -126,9 +126,10 @@ class MaskPicture:
     def _panel(self, panel: Panel) -> Iterator[str]:
         survey = panel.survey
         yield f"b = {panel.b}, h = {panel.h}: {self.summary(panel)}"
+        wide = 2 if survey.partial.shape[1] <= _WIDTH // 2 else 1
         step = tuple(-(-size // most) for size, most in zip(survey.partial.shape, (_HEIGHT, _WIDTH), strict=True))
         each = " x ".join(f"{n * c}" for n, c in zip(step, survey.cell, strict=True))
-        yield from (f"  |{line}|" for line in shades(survey, step))
+        yield from (f"  |{''.join(c * wide for c in line)}|" for line in shades(survey, step))
         meaning = "' ' skipped, '█' whole, '░▒▓' partial" if each == "1 x 1" else f"a character is {each} blocks: the darker, the more is kept"
         yield f"  {meaning}"
         if panel.scores is not None:
@@ -178,12 +179,11 @@ class MaskPicture:
         except ImportError as error:
             raise UnsupportedError("PNG needs matplotlib: pip install matplotlib, or save the picture as .svg") from error
         figure = figures.Figure(figsize=(5.2 * len(self.panels), 5.6), layout="constrained")
-        map_ = colors.LinearSegmentedColormap.from_list("kept", ["#f4f5f7", "#f2b84b", "#2f6fb2"])
+        map_ = colors.ListedColormap(["#f1f3f5", "#f1d4a8", "#f1c07a", "#f0a63d", "#f08c00", "#1c7ed6"])
         axes = figure.subplots(1, len(self.panels), squeeze=False)[0]
         for axis, panel in zip(axes, self.panels, strict=True):
-            level = levels(panel.survey)
-            shown = np.where(level == 0, 0.0, np.where(level == 5, 1.0, 0.35 + 0.06 * level))
-            axis.imshow(shown, cmap=map_, vmin=0, vmax=1, aspect="auto", extent=(0, self.kv_len, self.q_len, 0), interpolation="nearest")
+            extent = (0, self.kv_len, self.q_len, 0)
+            axis.imshow(levels(panel.survey), cmap=map_, vmin=0, vmax=5, aspect="auto", extent=extent, interpolation="nearest")
             axis.set(title=f"b = {panel.b}, h = {panel.h}\n{self.summary(panel)}", xlabel="keys", ylabel="queries")
             axis.title.set_fontsize(8)
         figure.suptitle(self._head(), fontsize=10)
@@ -233,6 +233,23 @@ def shades(survey: Survey, step: tuple[int, ...]) -> list[str]:
 
 
 def names(functions: Mapping[str, Any]) -> str:
-    """How a picture calls what it is of: the names of its functions."""
-    given = [getattr(function, "__name__", type(function).__name__) for function in functions.values() if function is not None]
-    return " and ".join(given) or "no mask"
+    """How a picture calls what it is of: the names of its functions, with what makers such as `masks.causal` were called with."""
+    return " and ".join(name_of(function) for function in functions.values() if function is not None) or "no mask"
+
+
+def name_of(function: Any) -> str:
+    """The name of a function, a string as it is."""
+    if isinstance(function, str):
+        return function
+    made = getattr(function, "_attn_mlir_made", None)
+    if made is None:
+        return getattr(function, "__name__", type(function).__name__)
+    make, given, named = made
+    arguments = [*map(_argument, given), *[f"{name}={_argument(value)}" for name, value in named.items()]]
+    return f"{make.__name__}({', '.join(arguments)})"
+
+
+def _argument(value: Any) -> str:
+    if callable(value):
+        return name_of(value)
+    return repr(value) if isinstance(value, (str, int, float, bool, type(None))) else "..."

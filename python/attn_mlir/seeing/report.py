@@ -17,7 +17,7 @@ from attn_mlir.mlir import LOCK
 from attn_mlir.registry import registry
 from attn_mlir.seeing.locations import Listing, Place, places_in, read_listing
 from attn_mlir.seeing.page import page
-from attn_mlir.seeing.picture import MaskPicture
+from attn_mlir.seeing.picture import MaskPicture, name_of
 from attn_mlir.seeing.sources import excerpts
 
 _FLOATS = ("f16", "bf16", "f32", "f64")
@@ -34,7 +34,8 @@ class Subject:
     entry: Entry
     device: str
     explained: str
-    picture: Callable[[], MaskPicture] | None = None
+    picture: Callable[[tuple[int, int] | None], MaskPicture] | None = None
+    """For blocks of so many queries and keys."""
 
     @property
     def traced(self) -> Traced:
@@ -44,8 +45,8 @@ class Subject:
     @property
     def form(self) -> str:
         """The device, and the types of q, k and v."""
-        types = re.search(r"@attention\((.*?)\) ->", self.traced.text)
-        return ", ".join([self.device, *re.findall(r"%[qkv]: tensor<[^>]*>", types[1] if types else "")])
+        types = re.findall(r"%([qkv]): tensor<(?:\?x)*(\d+)x(\w+)>", self.traced.text.partition(") -> ")[0])
+        return ", ".join([self.device, types[0][2] if types else "", *[f"{dim} columns of {name}" for name, dim, _ in types if name != "k"]])
 
 
 def write_report(path: str | Path, subject: Subject, backward: bool, binaries: bool) -> None:
@@ -56,7 +57,7 @@ def write_report(path: str | Path, subject: Subject, backward: bool, binaries: b
     runs = {"forward": _seen(subject, "", (), binaries)}
     if backward:
         runs["backward"] = _seen(subject, "bwd", _with_gradient(subject.entry), binaries)
-    picture = subject.picture() if subject.picture is not None else None
+    picture = subject.picture(runs["forward"].block) if subject.picture is not None else None
     path.write_text(page(_data(subject, runs), _texts(subject, runs, picture)), encoding="utf-8")
 
 
@@ -135,7 +136,7 @@ def _numbers_at(numbers: Mapping[Place, int], file: str, line: int) -> list[int]
 def _call_site(located: str) -> tuple[Place, ...]:
     """Where the attention was made, which is the place of all ops that no function of the user asks for."""
     listing = read_listing(located)
-    return next((places for line, places in zip(listing.lines, listing.places, strict=True) if line.lstrip().startswith("}")), ())
+    return next((places for line, places in zip(listing.lines, listing.places, strict=True) if line.lstrip().startswith("func.func")), ())
 
 
 def _about(name: str) -> str:
@@ -150,7 +151,7 @@ def _about(name: str) -> str:
 
 
 def _texts(subject: Subject, runs: Mapping[str, Seen], picture: MaskPicture | None) -> dict[str, Any]:
-    names = [getattr(f, "__name__", type(f).__name__) for f in subject.functions.values() if f is not None]
+    names = [name_of(f) for f in subject.functions.values() if f is not None]
     kernels = [(run, facts.kernel, facts.known) for run, seen in runs.items() for facts in seen.facts]
     return {
         "title": f"{subject.kind}: {', '.join(name for name in names if name != '<lambda>') or 'lambda'}",

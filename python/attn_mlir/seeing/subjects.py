@@ -64,7 +64,7 @@ def _named(functions: dict[str, Any]) -> dict[str, Any]:
 
 def _picture(mask: Any, q_len: int, kv_len: int | None, **shown: Any) -> Any:
     sizes = {} if hasattr(mask, "mask_mod") else {"q_len": q_len, "kv_len": kv_len}
-    return lambda: visualize(mask, **sizes, **shown)
+    return lambda block: visualize(mask, block_size=block, **sizes, **shown)
 
 
 def _element(dtype: torch.dtype | None) -> str:

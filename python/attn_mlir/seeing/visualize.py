@@ -149,9 +149,7 @@ def _check_heads(module: ir.Module, num_heads: int | None) -> None:
 
 
 def _shown(mask: Any) -> Any:
-    """What a mask is called: its function, or the string."""
-    if isinstance(mask, str):
-        return type(mask.replace("\n", " "), (), {})
+    """What a mask is called by: its function, or the string."""
     return mask.mask_mod if is_block_mask(mask) else mask
 
 
