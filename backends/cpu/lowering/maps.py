@@ -110,13 +110,15 @@ def lower_scalar(context: Context, op: ir.Operation) -> None:
         context.rules[op.name](context, op)
         return
     if op.name == "tensor.extract":
-        context.values[op.results[0]] = _read_tile(context, op)
+        with op.location:
+            context.values[op.results[0]] = _read_tile(context, op)
         return
     if op.name == "memref.load":
         memory = context.get(op.operands[0])
         if not isinstance(memory, Memory):
             raise UnsupportedError("memref.load reads an argument")
-        context.values[op.results[0]] = read_memory(context, memory, [context.scalar(v) for v in list(op.operands)[1:]])
+        with op.location:
+            context.values[op.results[0]] = read_memory(context, memory, [context.scalar(v) for v in list(op.operands)[1:]])
         return
     operands = [context.scalar(operand) for operand in op.operands]
     context.length.count(op)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 _ALIAS = re.compile(r"^(#loc\d*) = (loc\(.*\))$")
 _PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _USED = re.compile(r"#loc\d*\b")
-_LOC = re.compile(r" ?\bloc\(")
+_LOC = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<location> ?\bloc\()')
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[()]')
 
 Place = tuple[str, int, int]
@@ -63,7 +63,9 @@ def places_in(locations: Sequence[str]) -> tuple[Place, ...]:
 def _without(line: str) -> tuple[str, list[str]]:
     """A line without its locations, and these."""
     kept, found, start = [], [], 0
-    while (match := _LOC.search(line, start)) is not None:
+    for match in _LOC.finditer(line):
+        if match["location"] is None or match.start() < start:
+            continue
         depth, end = 1, len(line)
         for bracket in _BRACKETS.finditer(line, match.end()):
             depth += {"(": 1, ")": -1}.get(bracket[0], 0)

@@ -1,0 +1,262 @@
+"""The page of `report`: what is on it, which lines are linked, that it is safe to open, and that it works in a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir import ArgumentError, UnsupportedError, masks
+from attn_mlir.backends.gpu import origins
+from attn_mlir.seeing.locations import read_listing
+from engine_helpers import meta
+
+SLOPES = torch.tensor([0.5, 0.25])
+
+
+def relu_normalised(s: Any) -> Any:
+    w = s.max(0.0)
+    hostile = "</script><b>&amp;"  # noqa: F841
+    return w / (w.sum() + 1e-6)
+
+
+def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return score + SLOPES[h] * (kv_idx - q_idx)
+
+
+@cache
+def attention() -> attn_mlir.Attention:
+    return attn_mlir.Attention(row=relu_normalised, score_mod=alibi, mask_mod=masks.causal())
+
+
+class Page(HTMLParser):
+    """The elements of a page, and its data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = text
+        self.feed(text)
+        found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+        assert len(found) == 1
+        self.data = json.loads(found[0])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def stage(self, name: str, run: str = "forward") -> dict[str, Any]:
+        return next(stage for stage in self.data["stages"] if (stage["run"], stage["name"]) == (run, name))
+
+    def source(self, text: str) -> tuple[int, list[int]]:
+        """The line of the functions that holds a text, and its links."""
+        for source in self.data["sources"]:
+            for i, line in enumerate(source["lines"]):
+                if text in line:
+                    return source["first"] + i, source["links"][i]
+        raise AssertionError(text)
+
+
+def linked(stage: dict[str, Any], links: list[int]) -> list[str]:
+    """The lines of a stage that share a link."""
+    return [line.strip() for line, found in zip(stage["lines"], stage["links"], strict=True) if set(found) & set(links)]
+
+
+def unnamed(text: str) -> str:
+    """IR without the names of values, of which the page has more."""
+    return re.sub(r"%[\w#]+", "%", text)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    attention().report(path, q_len=1000, backward=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(path: Path) -> Page:
+    return Page(path.read_text())
+
+
+def test_stages_are_those_of_the_compiler(page: Page) -> None:
+    names = [stage["name"] for stage in page.data["stages"] if stage["run"] == "forward"]
+    assert [n for n in names if n.startswith(("traced", "attn-resolve", "attn-online", "attn-tile", "tile-", "cpu-lower", "llvm"))] == [
+        "traced", "attn-resolve-masks", "attn-online-rewrite", "attn-tile", "tile-schedule", "cpu-lower-tiles", "llvm",
+    ]  # fmt: skip
+    stages = attention().stages()
+    for name in ("traced", "attn-online-rewrite", "tile-schedule"):
+        assert unnamed("\n".join(page.stage(name)["lines"])) == unnamed(stages[name].rstrip("\n")), name
+    assert page.stage("attn-differentiate", "backward")["lines"]
+
+
+def test_lines_of_functions_are_linked_down_to_the_code(page: Page) -> None:
+    first = relu_normalised.__code__.co_firstlineno
+    number, links = page.source("w = s.max(0.0)")
+    assert number == first + 1
+    assert any("arith.maximumf %s" in line for line in linked(page.stage("traced"), links))
+    scheduled = linked(page.stage("tile-schedule"), links)
+    assert scheduled and all(line.startswith("%weight") for line in scheduled)
+    code = linked(page.stage("llvm"), links)
+    assert code and all("llvm.intr.maximum" in line for line in code)
+    _, links = page.source("w.sum() + 1e-6")
+    assert any(line.startswith("%sum_new") for line in linked(page.stage("tile-schedule"), links))
+    _, links = page.source("SLOPES[h]")
+    assert any("memref.load %SLOPES" in line for line in linked(page.stage("tile-schedule"), links))
+    assert any("llvm.load" in line for line in linked(page.stage("llvm"), links))
+
+
+def test_lines_of_the_schedule_are_linked_to_what_they_became(page: Page) -> None:
+    schedule = page.stage("tile-schedule")
+    dots = [-n for n, line in enumerate(schedule["lines"], start=1) if '"tile.dot' in line]
+    assert len(dots) == 4, "two products before the diagonal, and two on it"
+    for dot in dots:
+        assert any("llvm.intr.fm" in line for line in linked(page.stage("llvm"), [dot])), dot
+    assert not any(n < 0 for links in page.stage("attn-tile")["links"] for n in links)
+
+
+def test_where_the_attention_was_made_links_nothing(page: Page) -> None:
+    loads = [i for i, line in enumerate(page.stage("attn-tile")["lines"]) if '"tile.load"' in line]
+    assert loads and all(page.stage("attn-tile")["links"][i] == [] for i in loads)
+
+
+def test_it_holds_everything_itself_and_escapes_it(page: Page) -> None:
+    for tag, attributes in page.tags:
+        assert not {"src", "srcset"} & set(attributes)
+        assert tag not in ("link", "iframe", "object", "base")
+        assert not (attributes.get("href") or "#").startswith(("http", "//"))
+    assert sum(tag == "script" for tag, _ in page.tags) == 2
+    assert "</script><b>&amp;" not in page.text
+    assert page.source("hostile")[0]
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", page.text.partition('id="data"')[0])
+
+
+def test_it_tells_of_derivation_mask_and_kernels(page: Page) -> None:
+    for text in ("o: independent, accumulated as it is", "confirmed in float64", "causal(): 1,000 queries x 1,000 keys in blocks of 32 x 64"):
+        assert text in page.text
+    for kernel in ("forward: attention", "backward: attention_bwd_0_row_dot"):
+        assert f"<caption>{kernel}</caption>" in page.text
+    for fact in ("buffers on the stack", "vectors", "multiply-adds", "GFLOP a head"):
+        assert fact in page.text
+
+
+def test_cuda_without_a_gpu(tmp_path: Path) -> None:
+    attention().report(tmp_path / "cuda.html", device="cuda", dtype=torch.float16, q_len=1000, binaries=False)
+    page = Page((tmp_path / "cuda.html").read_text())
+    code = page.stage("attention (cuda)")
+    _, links = page.source("w = s.max(0.0)")
+    assert [line for line in linked(code, links) if line.startswith("const float weight")]
+    assert "/*@" not in "".join(code["lines"]) and 'extern "C" __global__' in "".join(code["lines"])
+    dots = [-n for n, line in enumerate(page.stage("tile-schedule")["lines"], start=1) if '"tile.dot' in line]
+    assert [dot for dot in dots if any("wgmma" in line for line in linked(code, [dot]))][:2] == dots[:2], "one loop multiplies for all"
+    assert "bytes a thread block" in page.text and "cuda, f16, 64 columns of q" in page.text
+
+
+def test_marks_are_taken_out_of_code() -> None:
+    with origins.recorded() as found:
+        found.locations = ['loc("a.py":1:2)', 'loc("w"("b.py":3:4))']
+        lines, locations = found.taken_out("int x; /*@0*/ /*@1*/\nint y;")
+    assert lines == ("int x;", "int y;")
+    assert locations == (('loc("a.py":1:2)', 'loc("w"("b.py":3:4))'), ())
+    assert origins.marked("int x;") == "int x;"
+
+
+def test_listings() -> None:
+    text = """#loc1 = loc("a \\"b\\".py":1:2)
+module {
+  func.func @f(%x: i32 loc("x"(#loc1))) {
+    "a.b"() ({
+      "c.d"() {s = "loc(no)"} : () -> () loc(#loc3)
+    }) : () -> () loc(#loc2)
+  } loc(#loc1)
+} loc(#loc)
+#loc = loc(unknown)
+#loc2 = loc("x"(#loc1))
+#loc3 = loc(fused[#loc1, "c.py":3:4])
+"""
+    listing = read_listing(text)
+    place = ('a \\"b\\".py', 1, 2)
+    assert listing.lines[1] == "  func.func @f(%x: i32) {"
+    assert listing.lines[3] == '      "c.d"() {s = "loc(no)"} : () -> ()'
+    assert listing.places == ((), (place,), (place,), (("c.py", 3, 4), place), (place,), (place,), ())
+
+
+def test_linear_attention_and_engines(tmp_path: Path) -> None:
+    rates = torch.tensor([0.1, 0.2])
+
+    def decay(g: Any, b: Any, h: Any, t: Any) -> Any:
+        return g * rates[h]
+
+    attn_mlir.LinearAttention(decay_mod=decay).report(tmp_path / "linear.html")
+    page = Page((tmp_path / "linear.html").read_text())
+    _, links = page.source("return g * rates[h]")
+    assert any("arith.mulf" in line for line in linked(page.stage("tile-schedule"), links))
+    assert linked(page.stage("llvm"), links) and 'id="mask"' not in page.text
+    engine = attn_mlir.AttentionEngine(meta(*[torch.zeros(1, 9, 2, 8)] * 3), mask_mod="b:10,0", online_func=attn_mlir.OnlineSoftmax())
+    engine.report(tmp_path / "engine.html", q_len=100)
+    page = Page((tmp_path / "engine.html").read_text())
+    assert "b:10,0" in page.text or "parse(" in page.text
+    assert page.stage("llvm")["lines"]
+
+
+def test_errors(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"a report is a page, such as report\.html"):
+        attention().report(tmp_path / "x.svg")
+    with pytest.raises(UnsupportedError, match="there is no report for device 'mps'"):
+        attention().report(tmp_path / "x.html", device="mps")
+    with pytest.raises(ArgumentError, match="dtype is one of"):
+        attention().report(tmp_path / "x.html", dtype=torch.int32)
+
+
+BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+SCRIPT = """{
+const errors = window.caught;
+const out = document.createElement("pre");
+out.id = "found";
+const row = (side, text) => [...document.querySelectorAll(`#listing-${side} .row`)].find((e) => e.textContent.includes(text));
+const lit = (side) => [...document.querySelectorAll(`#listing-${side} .row.hit code`)].map((e) => e.textContent.trim());
+const over = (element) => element.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
+over(row("source", "w = s.max(0.0)"));
+const result = { errors, ready: document.documentElement.dataset.ready, left: lit("left"), right: lit("right") };
+result.status = document.getElementById("status").textContent;
+over(row("left", '"tile.dot"'));
+result.dot = lit("right");
+document.getElementById("listing-left").dispatchEvent(new MouseEvent("mouseleave"));
+result.after = lit("right").length + lit("left").length;
+const select = document.getElementById("stage-left");
+select.value = 0;
+select.dispatchEvent(new Event("change"));
+row("source", "w = s.max(0.0)").click();
+result.traced = lit("left");
+document.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+result.escaped = lit("left").length;
+result.bold = document.querySelectorAll("b").length;
+out.textContent = JSON.stringify(result);
+document.body.append(out);
+}"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
+def test_in_a_browser(path: Path, tmp_path: Path) -> None:
+    text = path.read_text()
+    text = text.replace("<head>", "<head><script>window.caught = []; onerror = (m) => window.caught.push(String(m));</script>", 1)
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"<script>{SCRIPT}</script></body>"))
+    profile = tmp_path / "profile"
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--virtual-time-budget=5000"]
+    ran = subprocess.run([*command, "--dump-dom", (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=120)
+    found = re.search(r'<pre id="found">(.*?)</pre>', ran.stdout, re.DOTALL)
+    assert found is not None, ran.stderr[-2000:]
+    result = json.loads(found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
+    assert result["errors"] == [] and result["ready"] == "true"
+    assert result["left"] and all(line.startswith("%weight") for line in result["left"])
+    assert result["right"] and all("llvm.intr.maximum" in line for line in result["right"])
+    assert re.fullmatch(r"unit/test_report\.py:\d+:9", result["status"])
+    assert any("llvm.intr.fm" in line for line in result["dot"]) and result["after"] == 0
+    assert len(result["traced"]) == 1 and result["traced"][0].startswith("%w = arith.maximumf %s") and result["escaped"] == 0
+    assert result["bold"] == 1, "no element of the function's text"
