@@ -22,7 +22,7 @@ class Backend:
     `ir.Module` and returns text or bytes. `pipelines` are named textual pipelines. `schedule` (a function that
     annotates one kernel), `compile` (from IR text to a `driver.Kernel`), `derive` (from IR text, the derivative's name and
     its arguments to a `driver.Program`), `tune` (a `tuning.program.Tuner`), `slow` (see `driver.slow_kernels`), `describe` (from the
-    fields of an `Arch` to the facts of a target) and `see` (from the text of a module with locations, a derivative's name and its arguments,
+    fields of an `Arch` to the facts of a target) and `see` (from the text of a module with locations, a derivative's name, its arguments
     and whether kernels are compiled for what that tells, to what a report shows, a `seen.Seen`) are references of the same form.
 
     `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile` and

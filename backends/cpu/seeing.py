@@ -36,7 +36,11 @@ def see(source: str, function: str, wrt: Sequence[str], binaries: bool) -> Seen:
         recorder.skipped = _SKIPPED
         Pipeline.parse(pipeline.LLVM, registry()).run(module, after=[recorder])
         recorder.add("llvm", module.operation)
-        facts = tuple(Facts(name, (*kernels[name], *_compiled(op))) for op in find_all(module.operation, "llvm.func") if (name := _name(op)) in kernels)
+        facts = tuple(
+            Facts(name, (*kernels[name], *_compiled(op)))
+            for op in find_all(module.operation, "llvm.func")
+            if (name := _name(op)) in kernels
+        )
     return Seen(recorder.stages, recorder.schedule, (), facts, recorder.block)
 
 
@@ -47,8 +51,12 @@ def _name(function: ir.Operation) -> str:
 def _kernel(function: ir.Operation) -> list[tuple[str, str]]:
     """What the scheduled kernel says."""
     given = ir.DictAttr(function.attributes["tile.kernel"])
-    facts = [(name.replace("_", " "), str(given[name]).split(" : ")[0].strip('"')) for name in ("grid", "block_q", "block_kv") if name in given]
-    buffers = {int(ir.IntegerAttr(n).value) for op in walk(function) if "buffer" in op.attributes for n in ir.ArrayAttr(op.attributes["buffer"])}
+    facts = [
+        (name.replace("_", " "), str(given[name]).split(" : ")[0].strip('"')) for name in ("grid", "block_q", "block_kv") if name in given
+    ]
+    buffers = {
+        int(ir.IntegerAttr(n).value) for op in walk(function) if "buffer" in op.attributes for n in ir.ArrayAttr(op.attributes["buffer"])
+    }
     return [*facts, ("tile buffers", str(len({number for number in buffers if number >= 0})))]
 
 

@@ -182,7 +182,9 @@ def test_block_masks_strings_and_names() -> None:
     assert ((picture.classes[0] > 0).int() == given.to_dense()[0, 0]).all()
     assert str(attn_mlir.visualize("b:9,0", q_len=9)).startswith("b:9,0: 9 queries x 9 keys")
     assert picture.name == "causal()"
-    assert attn_mlir.visualize(masks.and_(masks.causal(), masks.sliding_window(8)), q_len=9).name.startswith("and_(causal(), sliding_window(8))")
+    assert attn_mlir.visualize(masks.and_(masks.causal(), masks.sliding_window(8)), q_len=9).name.startswith(
+        "and_(causal(), sliding_window(8))"
+    )
     assert attn_mlir.visualize(q_len=9).counts == {"skipped": 0, "partial": 0, "whole": 1}
 
 

@@ -1,6 +1,5 @@
 """What a block of threads does, one op after another; loops over blocks of keys or queries load the next block while they multiply."""
 
-from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.amd.mfma.core import Core
 from attn_mlir.backends.amd.mfma.maps import Maps
 from attn_mlir.backends.amd.mfma.products import Products
@@ -8,6 +7,7 @@ from attn_mlir.backends.amd.mfma.staging import Held, Staging, Stream, changing
 from attn_mlir.backends.amd.mfma.stores import Stores
 from attn_mlir.backends.amd.mfma.sums import Sums
 from attn_mlir.backends.amd.mfma.tiles import Fragment, Row, Tile, round_up
+from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, chains, is_row, is_tile, operations, partial_sums, yielded
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError

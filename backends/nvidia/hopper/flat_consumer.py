@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import maker, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper import references
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatState, core_columns
@@ -213,9 +214,10 @@ class FlatConsumer(FlatState):
         if before:
             self.core.writer.line(before)
         left = "queries" if self.in_registers else products.left(self._queries(step))
-        products.begin()
-        products.start(self.scores, left, keys, keys.depth, True, True, keys.element)
-        products.commit()
+        with printing(step.scores):
+            products.begin()
+            products.start(self.scores, left, keys, keys.depth, True, True, keys.element)
+            products.commit()
 
     def _maps(self, step: Step, kept: Needed | None = None, before: Callable[[], None] | None = None) -> None:
         """From scores to weights, in place, and to the new row values; with `kept` those of the old reference.

@@ -119,9 +119,9 @@ class Attention:
     ) -> None:
         """Writes one HTML page, without anything from a network: from the functions to the code, with linked lines (docs/seeing.md).
 
-        It is of the last call's device, dtype and head dimensions (at first: CPU, f32, 64), or of `device`, `dtype` and `head_dim`; no GPU is
-        needed for reading what is made for one. backward: also of the backward pass. q_len, kv_len, b, h, num_heads: for the mask's picture,
-        see `attn_mlir.visualize`. binaries: kernels for GPUs are compiled for their registers, where the compiler is there.
+        It is of the last call's device, dtype and head dimensions (at first: CPU, f32, 64), or of `device`, `dtype` and `head_dim`; no GPU
+        is needed for reading what is made for one. backward: also of the backward pass. q_len, kv_len, b, h, num_heads: for the picture of
+        the mask, see `attn_mlir.visualize`. binaries: kernels for GPUs are compiled for their registers, where the compiler is there.
 
         Raises ArgumentError where `path` is no .html, UnsupportedError for devices without a report.
         """

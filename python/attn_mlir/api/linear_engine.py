@@ -1,8 +1,8 @@
 """`LinearAttentionEngine`: linear attention in the form of elementwise functions of q, k, v and the log decay."""
 
 import dataclasses
-import itertools
 import importlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 

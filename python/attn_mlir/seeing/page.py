@@ -48,7 +48,13 @@ def page(data: dict[str, Any], texts: dict[str, Any]) -> str:
 def _json(data: Any) -> str:
     """JSON that no HTML parser takes for an end or a beginning of anything."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return (
+        text.replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
 
 
 def _code() -> str:
@@ -58,8 +64,8 @@ def _code() -> str:
         for side in ("left", "right")
     )
     return (
-        '<p class="hint">Point at a line: what comes from the same place of your functions, or from the same line of the schedule, lights up '
-        "in the other panes. Click to keep it and to scroll the others there; Escape lets go.</p>\n"
+        '<p class="hint">Point at a line: what comes from the same place of your functions, or from the same line of the schedule, lights '
+        "up in the other panes. Click to keep it and to scroll the others there; Escape lets go.</p>\n"
         '<div class="panes"><div class="pane source"><div class="bar"><b>your functions</b></div><div class="listing" id="listing-source" '
         f'tabindex="0"></div></div>{panes}</div>\n<p id="status" class="status" aria-live="polite">&nbsp;</p>\n'
     )

@@ -130,7 +130,9 @@ class MaskPicture:
         step = tuple(-(-size // most) for size, most in zip(survey.partial.shape, (_HEIGHT, _WIDTH), strict=True))
         each = " x ".join(f"{n * c}" for n, c in zip(step, survey.cell, strict=True))
         yield from (f"  |{''.join(c * wide for c in line)}|" for line in shades(survey, step))
-        meaning = "' ' skipped, '█' whole, '░▒▓' partial" if each == "1 x 1" else f"a character is {each} blocks: the darker, the more is kept"
+        meaning = (
+            "' ' skipped, '█' whole, '░▒▓' partial" if each == "1 x 1" else f"a character is {each} blocks: the darker, the more is kept"
+        )
         yield f"  {meaning}"
         if panel.scores is not None:
             yield f"  {told(panel.scores)}"
@@ -195,7 +197,11 @@ class MaskPicture:
 def told(scores: Scores) -> str:
     """What a score function does, in a line."""
     finite = scores.finite
-    line = f"score_mod makes {scores.score:g} into {finite.min():.4g} to {finite.max():.4g}" if finite.size else "score_mod leaves no finite score"
+    line = (
+        f"score_mod makes {scores.score:g} into {finite.min():.4g} to {finite.max():.4g}"
+        if finite.size
+        else "score_mod leaves no finite score"
+    )
     if not scores.removed:
         return line
     return f"{line}; -inf at {100 * scores.removed:.1f} % of the samples, which kernels compute all the same: a mask_mod skips them"
@@ -211,9 +217,7 @@ def levels(survey: Survey) -> Any:
 
 def _sizes(survey: Survey) -> Any:
     """How many blocks each cell has; those at the ends have fewer."""
-    sides = [
-        np.minimum(cell, count - np.arange(0, count, cell)) for cell, count in zip(survey.cell, survey.shape, strict=True)
-    ]
+    sides = [np.minimum(cell, count - np.arange(0, count, cell)) for cell, count in zip(survey.cell, survey.shape, strict=True)]
     return sides[0][:, None] * sides[1]
 
 

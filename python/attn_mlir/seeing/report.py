@@ -46,7 +46,9 @@ class Subject:
     def form(self) -> str:
         """The device, and the types of q, k and v."""
         types = re.findall(r"%([qkv]): tensor<(?:\?x)*(\d+)x(\w+)>", self.traced.text.partition(") -> ")[0])
-        return ", ".join([self.device, types[0][2] if types else "", *[f"{dim} columns of {name}" for name, dim, _ in types if name != "k"]])
+        return ", ".join(
+            [self.device, types[0][2] if types else "", *[f"{dim} columns of {name}" for name, dim, _ in types if name != "k"]]
+        )
 
 
 def write_report(path: str | Path, subject: Subject, backward: bool, binaries: bool) -> None:
@@ -103,7 +105,9 @@ def _data(subject: Subject, runs: Mapping[str, Seen]) -> dict[str, Any]:
         for code in seen.codes:
             found = [links(places_in(locations)) for locations in code.locations]
             listing = Listing(code.lines, ())
-            stages.append(_stage(run, f"{code.name} ({code.language})", f"the {code.language} source of kernel {code.name}", listing, found, False))
+            stages.append(
+                _stage(run, f"{code.name} ({code.language})", f"the {code.language} source of kernel {code.name}", listing, found, False)
+            )
     shown = excerpts(subject.functions, [(file, line) for file, line, _ in numbers])
     return {
         "places": [[*_short(file), line, column] for file, line, column in numbers],
@@ -173,5 +177,7 @@ def _floor(explained: str, picture: MaskPicture) -> list[tuple[str, str]]:
     least, most = (min(count * pairs, picture.q_len * picture.kv_len) * int(work[1]) for count in (whole, whole + partial))
     moved = picture.q_len * int(traffic[1]) + picture.kv_len * int(traffic[2])
     told = f"{least / 1e9:.4g} to {most / 1e9:.4g}" if least != most else f"{least / 1e9:.4g}"
-    return [("matrix work of the forward pass", f"{told} GFLOP a head, in whole and in all visited blocks"), ("memory traffic", f"{moved / 1e6:.4g} MB a head")]
-
+    return [
+        ("matrix work of the forward pass", f"{told} GFLOP a head, in whole and in all visited blocks"),
+        ("memory traffic", f"{moved / 1e6:.4g} MB a head"),
+    ]

@@ -15,8 +15,9 @@ _STYLE = """
 .am-part{fill:#f08c00}.am-whole{fill:#1c7ed6}.am-score-low{fill:#7048e8}.am-score-high{fill:#0b8a5f}
 .am-line{fill:none;stroke:#212529;stroke-width:1}.am-inner{stroke-dasharray:3 2}.am-row{fill:#000;fill-opacity:0}
 .am-row:hover{fill-opacity:.14}
-@media (prefers-color-scheme:dark){.am-paper{fill:#16191d}.am-frame{fill:#23272c;stroke:#868e96}.am-text{fill:#e9ecef}.am-small{fill:#adb5bd}
-.am-line{stroke:#f1f3f5}.am-row{fill:#fff}.am-part{fill:#ffa94d}.am-whole{fill:#339af0}.am-score-low{fill:#9775fa}.am-score-high{fill:#38d9a9}}
+@media (prefers-color-scheme:dark){.am-paper{fill:#16191d}.am-frame{fill:#23272c;stroke:#868e96}.am-text{fill:#e9ecef}
+.am-small{fill:#adb5bd}.am-line{stroke:#f1f3f5}.am-row{fill:#fff}.am-part{fill:#ffa94d}.am-whole{fill:#339af0}
+.am-score-low{fill:#9775fa}.am-score-high{fill:#38d9a9}}
 """
 _OPACITY = (0.0, 0.3, 0.5, 0.75, 1.0)
 
@@ -65,14 +66,14 @@ def _mask(picture: "MaskPicture", panel: "Panel", width: int, height: int) -> It
     for shade in range(1, 6):
         path = _path(level == shade, *edges)
         if path:
-            style = 'class="am-whole"' if shade == 5 else f'class="am-part" fill-opacity="{_OPACITY[shade] if survey.cell != (1, 1) else 1}"'
-            yield f'<path {style} d="{path}"/>'
+            style = "am-whole" if shade == 5 else f'am-part" fill-opacity="{_OPACITY[shade]}'
+            yield f'<path class="{style}" d="{path}"/>'
     starts = np.arange(0, survey.shape[0], survey.cell[0])
     merge = (np.minimum, np.maximum, np.minimum, np.maximum)
     merged = [f.reduceat(survey.bounds[:, i], starts) for i, f in enumerate(merge)]
     scale = width / picture.kv_len
-    for number, bound in ((0, merged[0]), (3, merged[3])):
-        yield f'<path class="am-line" d="{_steps(bound * scale, edges[0])}"><title>{("begin", "", "", "end")[number]} of the loop</title></path>'
+    for name, bound in (("begin", merged[0]), ("end", merged[3])):
+        yield f'<path class="am-line" d="{_steps(bound * scale, edges[0])}"><title>{name} of the loop</title></path>'
     inner = merged[1] < merged[2]
     for bound in (merged[1], merged[2]):
         drawn = _steps(np.where(inner, bound, np.nan) * scale, edges[0])
