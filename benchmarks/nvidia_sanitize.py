@@ -80,6 +80,7 @@ def run_all(names: Sequence[str]) -> int:
     from attn_mlir.errors import UnsupportedError
 
     nvcc._LANGUAGE += (_DEFINE,)
+    nvcc._NVRTC_LANGUAGE += (_DEFINE,)
     wrong, built = 0, watch_builds()
     for name, run in problems().items():
         if name not in names:

@@ -54,7 +54,7 @@ def kept(kind: type[BinaryT], key: str, suffix: str, make: Callable[[], BinaryT]
 
 
 def in_parallel(compile_one: Callable[[KernelCode], BinaryT], codes: Sequence[KernelCode]) -> list[BinaryT]:
-    """`compile_one` of each, in threads; they wait for processes."""
+    """`compile_one` of each, in threads; they wait for processes, or for libraries that let the interpreter run."""
     if len(codes) == 1:
         return [compile_one(codes[0])]
     with _LOCK:
@@ -64,9 +64,9 @@ def in_parallel(compile_one: Callable[[KernelCode], BinaryT], codes: Sequence[Ke
 
 
 def run_compiler(name: str, command: Sequence[str], code: KernelCode, suffixes: tuple[str, str], noise: str) -> tuple[bytes, str]:
-    """The machine code of a kernel, and what its compiler `name` printed. Raises CompileError with the lines in which `noise` is not.
+    """The machine code of a kernel, and what its compiler `name` printed. Raises what `rejected` makes of it.
 
-    `suffixes` are those of the source and of what is made of it. A source that is rejected is kept in a file, where line numbers lead.
+    `suffixes` are those of the source and of what is made of it.
     """
     with tempfile.TemporaryDirectory() as folder:
         source, target = (Path(folder) / f"{code.name}.{suffix}" for suffix in suffixes)
@@ -75,11 +75,19 @@ def run_compiler(name: str, command: Sequence[str], code: KernelCode, suffixes: 
         log = made.stderr + made.stdout
         if not made.returncode and target.exists():
             return target.read_bytes(), log
-    handle, path = tempfile.mkstemp(prefix=f"{code.name}-", suffix=f".{suffixes[0]}")
+    raise rejected(name, code, suffixes[0], log, noise)
+
+
+def rejected(name: str, code: KernelCode, suffix: str, log: str, noise: str) -> CompileError:
+    """The error that shows what the compiler `name` printed of a kernel, without the lines in which `noise` is.
+
+    The source is kept in a file with this suffix, where line numbers lead.
+    """
+    handle, path = tempfile.mkstemp(prefix=f"{code.name}-", suffix=f".{suffix}")
     with os.fdopen(handle, "w") as file:
         file.write(code.source)
     lines = [line for line in log.splitlines() if line.strip() and noise not in line][:_LINES]
-    raise CompileError(f"{name} rejects the kernel {code.name} (source: {path}); please report this:\n" + "\n".join(lines))
+    return CompileError(f"{name} rejects the kernel {code.name} (source: {path}); please report this:\n" + "\n".join(lines))
 
 
 @cache

@@ -1,4 +1,8 @@
-"""Compiles CUDA with nvcc: several kernels at once, each kept on disk under everything that it depends on."""
+"""Compiles CUDA: several kernels at once, each kept on disk under everything that it depends on.
+
+NVRTC compiles in this process; nvcc does where `ATTN_MLIR_CUDA_COMPILER=nvcc` asks for it, where there is no NVRTC, and for what TileLang
+made, which includes headers of the toolkit. `ATTN_MLIR_CUDA_COMPILER=nvrtc` makes a missing NVRTC an error.
+"""
 
 import importlib.util
 import os
@@ -6,15 +10,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from attn_mlir.backends import disk_cache
-from attn_mlir.backends.gpu.compiler import CompiledCode, content_of, in_parallel, kept, run_compiler
+from attn_mlir.backends.gpu.compiler import CompiledCode, content_of, in_parallel, kept, rejected, run_compiler
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.backends.nvidia import fat_binary
+from attn_mlir.backends.nvidia.nvrtc import library as nvrtc
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 _SUFFIX = "cubin"
 _HOPPER = Path(__file__).parent / "hopper"
@@ -25,6 +31,13 @@ Causal, windowed and document masks spill nothing, masks of constants 8 to 24 by
 registers wait in memory around the loop over keys, which the products hide.
 """
 _LANGUAGE = ("-std=c++17", "-O3", "--expt-relaxed-constexpr", "-Xptxas", "-v", "-diag-suppress=177")
+_NVRTC_LANGUAGE = (
+    "-std=c++17", "-Xptxas", "-v", "-diag-suppress=177",
+    "-DINFINITY=__int_as_float(0x7f800000)", "-DNAN=__int_as_float(0x7fc00000)",
+)  # fmt: skip
+"""The same; NVRTC compiles for GPUs only, -O3 is its default, and its environment has no math.h."""
+_CHOICE, _NVCC, _NVRTC = "ATTN_MLIR_CUDA_COMPILER", "nvcc", "nvrtc"
+_NOISE = "ptxas info"
 
 
 @dataclass(frozen=True)
@@ -48,19 +61,79 @@ class Binary(CompiledCode):
         return f"its registers do not suffice, {self.spills} bytes of spills a thread go to memory and back"
 
 
+@dataclass(frozen=True)
+class Compiler:
+    """What makes machine code of CUDA. `build` and `headers` tell what it depends on besides a kernel's source and `flags`.
+
+    `run` takes flags and a kernel, and returns machine code and what was printed. Raises CompileError for what is rejected.
+    """
+
+    name: str
+    build: str
+    headers: str
+    flags: Callable[[KernelCode], list[str]]
+    run: Callable[[Sequence[str], KernelCode], tuple[bytes, str]]
+
+
 def compile_all(codes: Sequence[KernelCode]) -> list[Binary]:
-    """Compiles kernels in parallel, or finds them on disk. Raises CompileError, or UnsupportedError without nvcc."""
+    """Compiles kernels in parallel, or finds them on disk. Raises CompileError, or UnsupportedError without a compiler."""
     return in_parallel(compile_code, codes)
 
 
 def compile_code(code: KernelCode) -> Binary:
     """Compiles one kernel, or finds it on disk."""
-    nvcc = find_nvcc()
-    folders = include_folders(code.includes)
-    flags = [*_target_flags(code.arch), *_LANGUAGE, *code.flags]
-    headers = content_of(folders[0], "*.h", "*.cuh")
-    key = disk_cache.key_of(code.source, " ".join(flags), nvcc_version(nvcc), headers, *code.includes)
-    return kept(Binary, key, _SUFFIX, lambda: _run(nvcc, [*flags, *(f"-I{folder}" for folder in folders)], code))
+    compiler = compiler_for(code.includes)
+    flags = compiler.flags(code)
+    key = disk_cache.key_of(code.source, " ".join(flags), compiler.name, compiler.build, compiler.headers, *code.includes)
+    return kept(Binary, key, _SUFFIX, lambda: _run(compiler, flags, code))
+
+
+def asked_for() -> str:
+    """The compiler that the user wants, "nvcc" or "nvrtc"; empty where nothing is said. Raises ArgumentError for other names."""
+    chosen = os.environ.get(_CHOICE, "").strip().lower()
+    if chosen not in ("", _NVCC, _NVRTC):
+        raise ArgumentError(f"{_CHOICE} is {_NVRTC} or {_NVCC}, got {chosen!r}")
+    return chosen
+
+
+def compiler_for(includes: Sequence[str] = ()) -> Compiler:
+    """The compiler of kernels that include headers of these packages. Raises UnsupportedError where there is none."""
+    chosen = asked_for()
+    if includes or chosen == _NVCC:
+        return _nvcc(includes)
+    if chosen == _NVRTC or nvrtc.find() is not None:
+        return _nvrtc()
+    return _nvcc(includes)
+
+
+def _nvcc(includes: Sequence[str]) -> Compiler:
+    path, folders = find_nvcc(), include_folders(includes)
+
+    def run(flags: Sequence[str], code: KernelCode) -> tuple[bytes, str]:
+        command = [path, *flags, *(f"-I{folder}" for folder in folders)]
+        return run_compiler(_NVCC, command, code, ("cu", _SUFFIX), _NOISE)
+
+    def flags(code: KernelCode) -> list[str]:
+        return [*_target_flags(code.arch), *_LANGUAGE, *code.flags]
+
+    return Compiler(_NVCC, nvcc_version(path), content_of(folders[0], "*.h", "*.cuh"), flags, run)
+
+
+def _nvrtc() -> Compiler:
+    library = nvrtc.library()
+
+    def run(flags: Sequence[str], code: KernelCode) -> tuple[bytes, str]:
+        try:
+            made = library.compile(code.source, f"{code.name}.cu", flags)
+        except nvrtc.Rejected as error:
+            raise rejected("NVRTC", code, "cu", str(error), _NOISE) from None
+        number = code.arch.removeprefix("sm_")
+        return (fat_binary.pack(made.cubin, made.ptx, int(number)) if number.isdigit() else made.cubin), made.log
+
+    def flags(code: KernelCode) -> list[str]:
+        return [f"-arch={code.arch}", *_NVRTC_LANGUAGE, *code.flags]
+
+    return Compiler(_NVRTC, library.build, "".join(f"{name}\n{text}" for name, text in nvrtc.headers()), flags, run)
 
 
 def find_nvcc() -> str:
@@ -76,9 +149,10 @@ def find_nvcc() -> str:
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return str(candidate)
     raise UnsupportedError(
-        "kernels for NVIDIA GPUs are compiled with nvcc, which was not found: install the CUDA toolkit (12.4 or newer) and put its bin "
-        "folder on the PATH or its root in $CUDA_HOME; without root rights, `pip install 'cuda-toolkit[nvcc,cudart]'` does. "
-        "Programs that this machine has compiled before are in the cache and do not need it."
+        "kernels for NVIDIA GPUs are compiled with NVRTC (`pip install nvidia-cuda-nvrtc`; builds of torch for CUDA bring it along), or "
+        "with nvcc where that is asked for, where there is no NVRTC, and for kernels that go through TileLang. nvcc was not found: install "
+        "the CUDA toolkit (12.4 or newer) and put its bin folder on the PATH or its root in $CUDA_HOME; without root rights, "
+        "`pip install 'cuda-toolkit[nvcc,cudart]'` does. Programs that this machine has compiled before are in the cache and need neither."
     )
 
 
@@ -119,8 +193,8 @@ def _target_flags(arch: str) -> list[str]:
     return ["-cubin", f"-gencode=arch=compute_{number},code={arch}"]
 
 
-def _run(nvcc: str, flags: Sequence[str], code: KernelCode) -> Binary:
-    return parse_log(*run_compiler("nvcc", [nvcc, *flags], code, ("cu", _SUFFIX), "ptxas info"))
+def _run(compiler: Compiler, flags: Sequence[str], code: KernelCode) -> Binary:
+    return parse_log(*compiler.run(flags, code))
 
 
 def parse_log(code: bytes, log: str) -> Binary:

@@ -27,7 +27,7 @@ _PROMOTE_256 = 3
 _ADVICE = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the kernel was compiled for another GPU than this one",
     "CUDA_ERROR_INVALID_IMAGE": "the compiled kernel is damaged: remove it from the cache directory ($ATTN_MLIR_CACHE)",
-    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "nvcc is newer than the driver: use a toolkit that the driver supports",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the compiler is newer than the driver: use a release of CUDA that the driver supports",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "the kernel needs more registers or shared memory than the GPU has",
     "CUDA_ERROR_ILLEGAL_ADDRESS": "a kernel that ran before this call read or wrote outside of its tensors; the process must be restarted",
 }

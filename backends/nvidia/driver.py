@@ -12,6 +12,7 @@ from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.gpu.units import Unit, read_unit, slow_kernels
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
+from attn_mlir.backends.nvidia.compile import asked_for
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.units import round_results, unpack
@@ -20,6 +21,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 
 _MAKER = "NVIDIA"
+_BACKWARD = {"fwd": "bwd", "written-fwd": "written-bwd"}
 _PROGRAMS: dict[Any, NvidiaProgram] = {}
 _KERNELS: dict[NvidiaProgram, "NvidiaKernel"] = {}
 
@@ -33,14 +35,29 @@ class NvidiaKernel(AttentionKernel[NvidiaProgram]):
 
 
 def compile_module(source: str) -> NvidiaKernel:
-    """Compiles a module given as text; nvcc runs at the first launch. Raises CompileError, or UnsupportedError for what no kernel takes."""
+    """Compiles a module given as text; machine code is made at the first launch.
+
+    Raises CompileError, or UnsupportedError for what no kernel takes.
+    """
     program = compile_program(source, "attention")
     return _KERNELS.setdefault(program, NvidiaKernel(program))
 
 
 def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> NvidiaProgram:
-    """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
-    return compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment), deterministic)
+    """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`.
+
+    While the machine code of a forward pass is made, that of its backward is, too.
+    """
+    program = compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment), deterministic)
+    if function in _BACKWARD and program.beside is None:
+
+        def backward() -> None:
+            with LOCK:
+                made = compile_derivative(source, _BACKWARD[function], wrt, deterministic, segment)
+            made.binaries()
+
+        program.beside = backward
+    return program
 
 
 def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, length: int = 0) -> NvidiaProgram:
@@ -66,11 +83,11 @@ def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministi
 
 
 def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> NvidiaProgram:
-    parts = [source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "nvidia", "tuning")]
+    parts = [source, name, prepare, str(choices), pipeline.KERNEL, disk_cache.version("gpu", "nvidia", "tuning"), asked_for()]
     key = disk_cache.key_of(*parts)
     found = disk_cache.find(key, SUFFIX, unpack)
     if found is not None:
-        return NvidiaProgram(source, prepare, choices, *found)
+        return NvidiaProgram(source, prepare, choices, *found, key=key)
     return NvidiaProgram(source, prepare, choices, *_lower(source, name, prepare, choices), key=key)
 
 

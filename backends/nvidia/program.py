@@ -1,5 +1,7 @@
-"""Programs on an NVIDIA GPU: the kernels of a host function, compiled with nvcc at the first run, on torch tensors."""
+"""Programs on an NVIDIA GPU: the kernels of a host function, compiled at the first run, on torch tensors."""
 
+import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,16 +39,18 @@ class NvidiaProgram(GpuProgram):
         binaries: Mapping[str, Binary] | None = None,
         key: str = "",
     ) -> None:
-        """`key` is that under which the program is kept on disk once its kernels are compiled, where `binaries` are not given."""
+        """`key` is that under which the program is kept on disk once its kernels are compiled; where `binaries` are given, it is there."""
         super().__init__(source, prepare, choices, host, units)
         self._binaries = binaries
-        self._key = key
+        self.key = key
         self._launchers: dict[tuple[str, int], Launcher] = {}
         self._single = _single_kernel(host, units)
         self._chained = not self._single and chains.is_chain(host, units)
         self._calls: dict[tuple[Any, ...], calls.Call | chains.Chain] = {}
         self.compile_longer: Callable[[int], NvidiaProgram] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
+        self.beside: Callable[[], object] | None = None
+        """Compiles what is likely to be needed next, such as the backward pass of a forward pass, while this program is compiled."""
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
@@ -136,13 +140,15 @@ class NvidiaProgram(GpuProgram):
             return launcher
 
     def binaries(self) -> Mapping[str, Binary]:
-        """The compiled kernels; the first call runs nvcc for all of them at once. Raises CompileError, or UnsupportedError without nvcc."""
+        """The compiled kernels; the first call compiles all at once. Raises CompileError, and UnsupportedError without a compiler."""
         with self._lock:
             if self._binaries is None:
+                if self.beside is not None:
+                    _in_background(self.beside)
                 made = compile_all([unit.code for unit in self.units.values()])
                 self._binaries = dict(zip(self.units, made, strict=True))
-                if self._key:
-                    disk_cache.save(self._key, SUFFIX, *pack(self.host, self.units, self._binaries))
+                if self.key:
+                    disk_cache.save(self.key, SUFFIX, *pack(self.host, self.units, self._binaries))
             return self._binaries
 
     def stages(self) -> dict[str, str]:
@@ -156,6 +162,17 @@ class NvidiaProgram(GpuProgram):
     def explain(self) -> str:
         binaries = self._binaries or {}
         return "\n".join(describe(unit, binaries.get(name)) for name, unit in self.units.items())
+
+
+def _in_background(work: Callable[[], object]) -> None:
+    """Does it in a thread, for torch's current device. Whoever needs what failed there does it again, and is told why."""
+    index = torch.cuda.current_device() if torch.cuda.is_available() else -1
+
+    def run() -> None:
+        with contextlib.suppress(Exception), torch.cuda.device(index):
+            work()
+
+    threading.Thread(target=run, name="attn-mlir-ahead").start()
 
 
 def _turns(unit: Unit, operands: Sequence[Any]) -> list[torch.Tensor]:

@@ -38,7 +38,7 @@ def to_tilelang(module: ir.Module) -> str:
 
 
 def to_cubin(module: ir.Module) -> bytes | dict[str, bytes]:
-    """Machine code of the module's kernel, by nvcc; of several, a cubin each, by the kernels' names."""
+    """Machine code of the module's kernel; of several, a cubin each, by the kernels' names."""
     likely = position_code(module.operation)
     codes = _codes(module)
     made = {code.name: binary.code for code, binary in zip(codes, _compiled(codes, likely), strict=True)}
@@ -46,7 +46,7 @@ def to_cubin(module: ir.Module) -> bytes | dict[str, bytes]:
 
 
 def to_report(module: ir.Module) -> str:
-    """What nvcc says of every kernel: registers, spills, shared memory; and who made it, with which schedule."""
+    """What the compiler says of every kernel: registers, spills, shared memory; and who made it, with which schedule."""
     likely = position_code(module.operation)
     with module.context:
         kernels = translations.kernels_of(module, pipeline.KERNEL, "NVIDIA")

@@ -1,4 +1,4 @@
-"""Kernels of a program with what nvcc made of them: on disk, in words; turns of their programs, types of their results."""
+"""Kernels of a program with what the compiler made of them: on disk, in words; turns of their programs, types of their results."""
 
 import io
 import zipfile
@@ -73,7 +73,7 @@ def describe(unit: Unit, binary: Binary | None) -> str:
 
 
 def spilled(units: Mapping[str, Unit], binaries: Mapping[str, Binary]) -> dict[str, str]:
-    """Why some kernels are slow although the best code generator made them, by their names: what only nvcc can know."""
+    """Why some kernels are slow although the best code generator made them, by their names: what only the compiler can know."""
     return {name: binaries[name].slow for name, unit in units.items() if SLOW not in unit.schedule and binaries[name].slow}
 
 

@@ -48,7 +48,7 @@ def _refused(*_: Any) -> Any:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    os.environ["ATTN_MLIR_CACHE"] = "off"
+    os.environ["ATTN_MLIR_CACHE"], os.environ["ATTN_MLIR_CUDA_COMPILER"] = "off", "nvcc"
     compiler.run_compiler = nvcc.run_compiler = _compiled
     nvcc.find_nvcc, nvcc.nvcc_version = (lambda: "nvcc"), (lambda _: "")  # type: ignore[assignment]
     lowering._run = _refused

@@ -17,6 +17,7 @@ from nvidia_fakes import code, set_apart
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     set_apart(monkeypatch, tmp_path / "cache")
+    monkeypatch.setenv("ATTN_MLIR_CUDA_COMPILER", "nvcc")
 
 
 LOG = """ptxas info    : 0 bytes gmem
@@ -37,7 +38,7 @@ def test_what_ptxas_says() -> None:
 
 def test_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcc.os, "access", lambda *_: False)
-    with pytest.raises(UnsupportedError, match="compiled with nvcc, which was not found"):
+    with pytest.raises(UnsupportedError, match=r"pip install nvidia-cuda-nvrtc.*nvcc was not found"):
         nvcc.compile_code(code(Parameter("pointer", 0)))
 
 

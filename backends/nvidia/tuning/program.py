@@ -9,8 +9,8 @@ import torch
 from attn_mlir.backends.fields import Fields, tuned_name
 from attn_mlir.backends.gpu.bench import GpuBench
 from attn_mlir.backends.gpu.scheduled import scheduled
-from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import cuda, driver, pipeline
+from attn_mlir.backends.nvidia.compile import compiler_for
 from attn_mlir.backends.nvidia.target import TARGETS, NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.choices import choices_in, with_choices
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
@@ -53,9 +53,12 @@ def tunables(text: str, job: Job, sizes: Sequence[Any], target: NvidiaTarget) ->
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """What a result depends on besides the kernel: releases of attn-mlir, torch and nvcc, and of TileLang where it is installed."""
+    """What a result depends on besides the kernel: releases of attn-mlir, torch and, where it is installed, TileLang; CUDA's compiler.
+
+    nvcc and NVRTC of one release are the same compiler, and tell the same build.
+    """
     try:
-        found = nvcc.nvcc_version(nvcc.find_nvcc())
+        found = compiler_for().build
     except UnsupportedError:
         found = "none"
     return common_versions(nvcc=found, tilelang=release("tilelang"))
@@ -72,7 +75,9 @@ def _kernels(text: str, job: Job, sizes: Sequence[Any], arch: str | NvidiaTarget
 def compile_job(text: str, job: Job) -> Any:
     """The program, lowered; its machine code is made or loaded when it is needed."""
     if job.function or job.segment:
-        return driver.compile_derivative(text, job.function, job.wrt, job.deterministic, job.segment)
+        made = driver.compile_derivative(text, job.function, job.wrt, job.deterministic, job.segment)
+        made.beside = None  # of many candidates, one is used
+        return made
     return driver.compile_module(text).program
 
 
