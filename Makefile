@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 CLANG  ?= 22
 
-.PHONY: all demo test lint docs check-docs lit unit bench format clang clean
+.PHONY: all demo test lint docs check-docs lit unit bench format wheels clang clean
 
 all: test
 
@@ -52,6 +52,13 @@ unit: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/cpu_attention.py
+
+# The package itself, and compiled kernels of standard programs, which need a compiler of CUDA but no GPU.
+wheels: $(STAMP)
+	rm -rf build
+	$(BIN)/pip wheel --quiet --no-deps -w dist .
+	$(BIN)/python -m attn_mlir.tools.ship_kernels build/kernels
+	$(BIN)/pip wheel --quiet --no-deps -w dist build/kernels
 
 clean:
 	rm -rf build dist python/*.egg-info

@@ -3,11 +3,15 @@
 The directory is `$ATTN_MLIR_CACHE`, or `attn-mlir` in the user's cache directory; `ATTN_MLIR_CACHE=off` disables it. What lies there is
 run, so only what this user alone can have written counts (see `own_files`). An entry holds its key and a hash of all of it; a broken or
 unreadable one counts as absent. Writing is atomic, so that processes may share the directory.
+
+Entries that come compiled are read from a folder of their own, where the directory has none: that of the package `attn_mlir_kernels`, if it
+is installed, or `$ATTN_MLIR_KERNELS`; `ATTN_MLIR_KERNELS=off` leaves them alone. Whoever installs a package is trusted with it.
 """
 
 import contextlib
 import hashlib
 import importlib
+import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -21,6 +25,8 @@ import attn_mlir
 from attn_mlir.backends import own_files
 
 T = TypeVar("T")
+SHIPPED = "attn_mlir_kernels"
+"""The package that carries compiled programs."""
 _OFF, _ON = ("off", "0", "none", "false", "no", "disabled"), ("on", "1", "true", "yes", "")
 _BROKEN = (OSError, ValueError, LookupError, TypeError, RecursionError)
 
@@ -37,6 +43,20 @@ def directory() -> Path | None:
         return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "attn-mlir"
     except RuntimeError:  # a user without a home
         return None
+
+
+def shipped() -> Path | None:
+    """The folder of entries that come compiled, or None where there is none, or caching on disk is off."""
+    chosen = os.environ.get("ATTN_MLIR_KERNELS", "").strip()
+    if directory() is None or chosen.lower() in _OFF:
+        return None
+    return _packaged() if chosen.lower() in _ON else Path(chosen)
+
+
+@cache
+def _packaged() -> Path | None:
+    spec = importlib.util.find_spec(SHIPPED)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "entries"
 
 
 def _expanded(chosen: str) -> Path | None:
@@ -98,16 +118,24 @@ def load(key: str, suffix: str) -> tuple[bytes, dict[str, Any]] | None:
     folder = directory()
     if folder is None:
         return None
-    try:
-        with own_files.opened(folder) as handle:
-            if handle is None:
-                return None
-            entry = json.loads(own_files.read(handle, folder, f"{key}.json"))
-            code = own_files.read(handle, folder, f"{key}.{suffix}")
-        fields = entry["fields"]
-        return (code, fields) if entry["key"] == key and entry["sha256"] == _hash(key, suffix, code, fields) else None
-    except _BROKEN:
+    with contextlib.suppress(*_BROKEN), own_files.opened(folder) as handle:
+        if handle is not None:
+            return _checked(key, suffix, lambda name: own_files.read(handle, folder, name))
+    given = shipped()
+    if given is None:
         return None
+    with contextlib.suppress(*_BROKEN):
+        return _checked(key, suffix, lambda name: (given / name).read_bytes())
+    return None
+
+
+def _checked(key: str, suffix: str, read: Callable[[str], bytes]) -> tuple[bytes, dict[str, Any]]:
+    """The entry that `read` gives the files of. Raises one of `_BROKEN` where it is not whole."""
+    entry = json.loads(read(f"{key}.json"))
+    code, fields = read(f"{key}.{suffix}"), entry["fields"]
+    if entry["key"] != key or entry["sha256"] != _hash(key, suffix, code, fields):
+        raise ValueError(f"the entry {key} is broken")
+    return code, fields
 
 
 def save(key: str, suffix: str, code: bytes, fields: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import re
 import struct
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ needs_nvrtc = pytest.mark.skipif(REAL is None, reason="NVRTC is not installed (p
 def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     set_apart(monkeypatch, tmp_path / "cache")
     monkeypatch.setenv("ATTN_MLIR_KERNELS", "off")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where sources that are rejected are kept
 
 
 def test_what_nvrtc_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +63,6 @@ def test_a_rejected_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         cuda_compiler.compile_code(KERNEL)
     kept = Path(str(error.value).partition("source: ")[2].partition(")")[0])
     assert kept.read_text() == KERNEL.source and fake.destroyed == len(fake.programs)
-    kept.unlink()
 
 
 def test_nvrtc_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +188,7 @@ def test_nvrtc_makes_what_nvcc_makes(monkeypatch: pytest.MonkeyPatch, codes: lis
 
 @needs_nvrtc
 def test_what_nvrtc_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Types of 16 bits, spills, and errors with their place."""
+    """Types of 16 bits, lines of the source, spills, and errors with their place."""
     monkeypatch.setenv("ATTN_MLIR_CUDA_COMPILER", "nvrtc")
     source = """#include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -198,6 +199,8 @@ extern "C" __global__ void f(float *x, __half *h, __nv_bfloat16 *b) {
     kernel = dataclasses.replace(KERNEL, source=source)
     binary = cuda_compiler.compile_code(kernel)
     assert 0 < binary.registers < 32 and not binary.spills and not binary.slow
+    lines = cuda_compiler.compile_code(dataclasses.replace(kernel, flags=("-lineinfo",)))
+    assert b".debug_line" in lines.code and b".debug_line" not in binary.code
     values = "\n".join(f"  float v{i} = x[{i} * n]; x[{i}] = v{i};" for i in range(80))
     sums = " + ".join(f"v{i} * v{(i * 7) % 80}" for i in range(80))
     spilling = f'extern "C" __global__ void __launch_bounds__(1024, 2) f(volatile float *x, int n) {{\n{values}\n  x[n] = {sums};\n}}'
