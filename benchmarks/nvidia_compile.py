@@ -1,4 +1,4 @@
-"""Kernels of standard programs by NVRTC and by nvcc, without a GPU: seconds of a core, and whether machine code, registers and warnings are the same.
+"""Kernels of standard programs by NVRTC and by nvcc, without a GPU: seconds of a core; whether code, registers and warnings are the same.
 
     python benchmarks/nvidia_compile.py [--dims 64 128] [--mask causal] [--pairs]
 
