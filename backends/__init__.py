@@ -22,8 +22,9 @@ class Backend:
     `ir.Module` and returns text or bytes. `pipelines` are named textual pipelines. `schedule` (a function that
     annotates one kernel), `compile` (from IR text to a `driver.Kernel`), `derive` (from IR text, the derivative's name and
     its arguments to a `driver.Program`), `tune` (a `tuning.program.Tuner`), `slow` (see `driver.slow_kernels`), `describe` (from the
-    fields of an `Arch` to the facts of a target) and `see` (from the text of a module with locations, a derivative's name, its arguments
-    and whether kernels are compiled for what that tells, to what a report shows, a `seen.Seen`) are references of the same form.
+    fields of an `Arch` to the facts of a target), `see` (from the text of a module with locations, a derivative's name, its arguments
+    and whether kernels are compiled for what that tells, to what a report shows, a `seen.Seen`) and `ahead` (from an `ahead.Request` to a
+    library, see `driver.build_library`) are references of the same form; `targets` are the names under which it makes code ahead of time.
 
     `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile` and
     `derive` of a backend that has any also take `device`, one of `device_types`.
@@ -42,6 +43,8 @@ class Backend:
     slow: str | None = None
     describe: str | None = None
     see: str | None = None
+    targets: tuple[str, ...] = ()
+    ahead: str | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, reference: str) -> Any:

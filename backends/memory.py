@@ -36,12 +36,14 @@ class Memory:
 
 
 def _sum_of_few(slots: torch.Tensor) -> torch.Tensor:
-    """The sum of slots of few elements, whose terms may cancel, in float64, and in an order that the number of threads does not change."""
-    count = slots[0].numel()
-    flat = slots.reshape(slots.shape[0], count)
-    if count == 1:  # torch splits the sum of a single element among threads
-        flat = flat.expand(-1, 2)
-    return flat.sum(0, dtype=torch.float64)[:count].reshape(slots.shape[1:]).to(slots.dtype, copy=True)
+    """The sum of slots of few elements, whose terms may cancel, in float64: halves are folded, an order that follows from their number."""
+    sums = slots.to(torch.float64, copy=True)
+    left = len(sums)
+    while left > 1:
+        half = left // 2
+        sums[:half] += sums[left - half : left]
+        left -= half
+    return sums[0].to(slots.dtype, copy=True)
 
 
 def allocate(

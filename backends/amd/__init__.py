@@ -26,4 +26,5 @@ BACKEND = Backend(
     describe="target:described",
     tune="tuning.program:TUNER",
     see="seeing:see",
+    targets=("gfx90a",),
 )

@@ -25,4 +25,6 @@ BACKEND = Backend(
     derive="program:compile_derivative",
     tune="tuning.program:TUNER",
     see="seeing:see",
+    targets=("cpu",),
+    ahead="ahead.build:build",
 )

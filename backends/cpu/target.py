@@ -67,6 +67,14 @@ def check_runs() -> None:
         )
 
 
+def instruction_sets() -> tuple[str, ...]:
+    """Those of this machine that compiled code may use, by the names with which C compilers ask for them; of x86-64 only."""
+    flags = set(_facts().get("flags", "").split())
+    names = {"sse4_2": "sse4.2", "bmi1": "bmi", "avx512_bf16": "avx512bf16"}
+    found = ("sse4_2", "avx", "avx2", "fma", "bmi1", "bmi2", "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16")
+    return tuple(names.get(flag, flag) for flag in found if flag in flags) if platform.machine() in ("x86_64", "AMD64") else ()
+
+
 @cache
 def machine() -> CpuTarget:
     """The machine this process runs on."""

@@ -27,4 +27,5 @@ BACKEND = Backend(
     describe="target:described",
     tune="tuning.program:TUNER",
     see="seeing:see",
+    targets=("sm_90a",),
 )

@@ -9,6 +9,7 @@ from attn_mlir.torch_import import register_with_torch
 if TYPE_CHECKING:
     from attn_mlir import testing
     from attn_mlir.api import arch, masks, mods, recurrences, rows
+    from attn_mlir.api.ahead import InputSpec, compile_ahead
     from attn_mlir.api.attention import Attention, attention
     from attn_mlir.api.block_mask import create_block_mask
     from attn_mlir.api.custom_io import CustomIO
@@ -37,6 +38,7 @@ __all__ = [
     "CompileError",
     "CustomIO",
     "Identity",
+    "InputSpec",
     "LinearAttention",
     "LinearAttentionEngine",
     "OnlineFunc",
@@ -52,6 +54,7 @@ __all__ = [
     "approximate_tanh",
     "arch",
     "attention",
+    "compile_ahead",
     "create_block_mask",
     "detach",
     "dropout_mask",
@@ -81,6 +84,7 @@ _LAZY = {
     "AttentionEngine": "attn_mlir.api.engine",
     "CustomIO": "attn_mlir.api.custom_io",
     "Identity": "attn_mlir.api.online_rows",
+    "InputSpec": "attn_mlir.api.ahead",
     "OnlineFunc": "attn_mlir.api.online_func",
     "OnlineRetention": "attn_mlir.api.online_rows",
     "OnlineSoftmax": "attn_mlir.api.online_rows",
@@ -90,6 +94,7 @@ _LAZY = {
     "Var": "attn_mlir.api.symbols",
     "LinearAttention": "attn_mlir.api.linear",
     "LinearAttentionEngine": "attn_mlir.api.linear_engine",
+    "compile_ahead": "attn_mlir.api.ahead",
     "create_block_mask": "attn_mlir.api.block_mask",
     "meta_tensor": "attn_mlir.api.meta",
     "online_retention": "attn_mlir.api.online_rows",

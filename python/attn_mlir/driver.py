@@ -1,6 +1,7 @@
 """From a traced program to a kernel: finds the backend of a device and lets it compile."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from attn_mlir.backends import backend_for, load_backends
@@ -145,3 +146,20 @@ def tuner_for(device: str) -> Callable[..., tuple[str, str]] | None:
         return tune_texts(found, texts, job, inputs, layout, file, measure)
 
     return tune
+
+
+def build_library(request: Any, target: str, out: Path, compiler: str | None, version: str) -> Any:
+    """Makes a shared library with C functions ahead of time; returns a `backends.ahead.Library`.
+
+    `request` is a `backends.ahead.Request`, `target` a name such as "cpu" or "sm_90a", `compiler` the command of the system's C++ compiler
+    (None: found), `version` what the header says. Raises UnsupportedError for targets without it, and where a compiler is missing;
+    CompileError when a pass or the compiler rejects the program.
+    """
+    backend = next((b for b in load_backends().values() if target in b.targets), None)
+    if backend is None or backend.ahead is None:
+        usable = sorted(name for b in load_backends().values() if b.ahead for name in b.targets)
+        known = f"the {backend.name} backend makes no libraries ahead of time yet" if backend else "no backend makes code for it"
+        hint = "; `attn-translate --to` writes its kernels alone" if backend else ""
+        raise UnsupportedError(f"target '{target}': {known}{hint}. Use a target of: {', '.join(usable)}.")
+    with LOCK:
+        return backend.load(backend.ahead)(request, target, out, compiler, version)

@@ -1,0 +1,188 @@
+"""What a library made ahead of time is to hold, and the C functions that it has, whatever the target."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attn_mlir.backends.program import DTYPES
+
+_RESERVED = frozenset(
+    "o saved saved_size sizes workspace workspace_size stream threads "
+    "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return "
+    "short signed sizeof static struct switch typedef union unsigned void volatile while and asm bool catch class delete explicit export "
+    "false friend mutable namespace new not operator or private protected public template this throw true try typeid typename using "
+    "virtual wchar_t xor NULL".split()
+)
+"""Names of other parameters, and what C and C++ keep to themselves."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What the functions of an attention capture: a further argument of every C function.
+
+    `kind` is "tensor", "float", "int", or of dropout "drop" and "keep", which C functions take as one probability. `element` and `rank` are
+    those of a tensor; `size_of` has, by its dimensions, the size of the problem that it must have at least, and the index that asks for it.
+    """
+
+    name: str
+    kind: str
+    element: str = ""
+    rank: int = 0
+    nonzero: bool = False
+    size_of: tuple[tuple[int, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """An attention to compile: everything that a backend must know of it.
+
+    `text` is the module, `written` the one with the backward pass that its user wrote, "" where it is derived. q, k and v have `element`;
+    `layout` is that of q, k, v and o (see `runtime.orders`). `outputs` are the row outputs, `wrt` the positions of the arguments that have
+    a gradient (q is 0, the first capture 3), none where only the forward pass is wanted. `plan`, a `runtime.capture_bounds.Plan`, tells how
+    captured tensors are read.
+    """
+
+    name: str
+    text: str
+    written: str
+    element: str
+    head_dim: int
+    value_dim: int
+    layout: str
+    captures: tuple[Capture, ...]
+    outputs: tuple[str, ...]
+    wrt: tuple[int, ...]
+    plan: Any
+
+    @property
+    def score(self) -> str:
+        """The element of row outputs."""
+        return "f64" if self.element == "f64" else "f32"
+
+    def argument(self, position: int) -> str:
+        """The name by which derivatives know an argument."""
+        return "qkv"[position] if position < 3 else f"arg{position}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all arguments in C, each once; the two numbers of dropout have one."""
+        taken: dict[str, None] = dict.fromkeys("qkv")
+        made = list("qkv")
+        reserved = _RESERVED | set(self.outputs)
+        for capture in self.captures:
+            if capture.kind in ("drop", "keep"):
+                made.append("dropout_p")
+                continue
+            name = re.sub(r"\W", "_", capture.name, flags=re.ASCII)
+            name = name if re.match(r"[A-Za-z]", name) else f"captured{name}"
+            while name in reserved or name in taken:
+                name += "_"
+            taken[name] = None
+            made.append(name)
+        return tuple(made)
+
+
+@dataclass(frozen=True)
+class Library:
+    """What was made: the shared library, its header, and the names of its C functions."""
+
+    library: Path
+    header: Path
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a C function: its type in C, its name, and what it is, for the comment."""
+
+    type: str
+    name: str
+    about: str = ""
+
+
+_TENSOR, _RESULT = "const DLTensor *", "DLTensor *"
+WORKSPACE = (
+    Parameter("void *", "workspace"), Parameter("size_t ", "workspace_size"), Parameter("void *", "stream"),
+    Parameter("int32_t ", "threads"),
+)  # fmt: skip
+
+
+def inputs(request: Request) -> list[Parameter]:
+    """q, k, v and what is captured."""
+    orders = f"[{', '.join(_order(request.layout[:4], 'Hq', 'Sq', request.head_dim))}]"
+    keys = _order(request.layout[:4], "Hkv", "Skv", request.head_dim)
+    values = _order(request.layout[:4], "Hkv", "Skv", request.value_dim)
+    dtype = str(DTYPES[request.element]).removeprefix("torch.")
+    made = [
+        Parameter(_TENSOR, "q", f"{dtype} {orders}"),
+        Parameter(_TENSOR, "k", f"{dtype} [{', '.join(keys)}]"),
+        Parameter(_TENSOR, "v", f"{dtype} [{', '.join(values)}]"),
+    ]
+    for name, capture in zip(request.names[3:], request.captures, strict=True):
+        match capture.kind:
+            case "tensor":
+                sizes = ["any"] * capture.rank
+                for dim, _, size in capture.size_of:
+                    sizes[dim] = f">= {size}"
+                dtype = str(DTYPES["i8" if capture.element == "u8" else capture.element]).removeprefix("torch.")
+                made.append(Parameter(_TENSOR, name, f"{dtype}, sizes [{', '.join(sizes)}], any strides"))
+            case "float":
+                made.append(Parameter("double ", name, "not 0" if capture.nonzero else ""))
+            case "int":
+                made.append(Parameter("int64_t ", name, "not 0" if capture.nonzero else ""))
+            case _ if not any(parameter.name == "dropout_p" for parameter in made):
+                made.append(Parameter("double ", "dropout_p", "the probability with which a weight becomes 0"))
+    return made
+
+
+def results(request: Request, prefix: str = "", type_: str = _RESULT) -> list[Parameter]:
+    """o and the row outputs, or with the prefix "d_" their gradients."""
+    score = str(DTYPES[request.score]).removeprefix("torch.")
+    dtype = str(DTYPES[request.element]).removeprefix("torch.")
+    o = f"{dtype} [{', '.join(_order(request.layout[-4:], 'Hq', 'Sq', request.value_dim))}]"
+    note = ", or NULL for zeros" if prefix else ""
+    return [
+        Parameter(type_, f"{prefix}o", o),
+        *[Parameter(type_, f"{prefix}{name}", f"{score} [B, Hq, Sq]{note}") for name in request.outputs],
+    ]
+
+
+def gradients(request: Request) -> list[Parameter]:
+    """The gradients."""
+    return [Parameter(_RESULT, f"d_{request.names[i]}", f"as {request.names[i]}") for i in request.wrt]
+
+
+def functions(request: Request) -> dict[str, list[Parameter]]:
+    """The parameters of each function of the library that takes tensors, by its name without the library's."""
+    given, saved = inputs(request), [Parameter("void *", "saved"), Parameter("size_t ", "saved_size")]
+    made = {
+        "sizes": [*given, Parameter("attn_mlir_sizes *", "sizes")],
+        "forward": [*given, *results(request), *WORKSPACE],
+    }
+    if request.wrt:
+        kept = [Parameter("const void *", "saved"), saved[1]]
+        made["training_forward"] = [*given, *results(request), *saved, *WORKSPACE]
+        made["backward"] = [
+            *given, *results(request, "", _TENSOR), *kept, *results(request, "d_", _TENSOR), *gradients(request), *WORKSPACE,
+        ]  # fmt: skip
+    return made
+
+
+def declaration(name: str, parameters: Iterable[Parameter]) -> str:
+    """A function as it is declared in C, in lines of at most 140 characters."""
+    text, line = [], f"int32_t {name}("
+    rest = [f"{p.type}{p.name}" for p in parameters]
+    for i, each in enumerate(rest):
+        each += ", " if i + 1 < len(rest) else ")"
+        if len(line) + len(each) > 140:
+            text.append(line.rstrip())
+            line = "    "
+        line += each
+    return "\n".join([*text, line])
+
+
+def _order(order: str, heads: str, length: str, columns: int) -> Sequence[str]:
+    sizes = {"b": "B", "h": heads, "s": length, "d": str(columns)}
+    return [sizes[letter] for letter in order]

@@ -1,0 +1,380 @@
+// The calls of a library: checks of what its user gives, which kernel runs, the workspace. Every check has a message.
+namespace attn {
+
+enum ArgumentKind : uint8_t { TENSOR, REAL, INTEGER, DROP, KEEP_SCALE };
+enum Size : uint8_t { B, HQ, HKV, SQ, SKV, D, DV, SIZES };
+
+// q, k, v and what the functions capture.
+struct Argument {
+  const char *name;
+  ArgumentKind kind;
+  Element element;
+  int rank;
+  int64_t shape[kMaxRank];  // -1: any
+  bool nonzero;             // a number that is divided by
+};
+
+// Dimension `dim` of a captured tensor is indexed with `index`, which runs up to a size of the problem.
+struct Extent {
+  int argument, dim;
+  const char *index;
+  Size size;
+};
+
+struct Library {
+  const char *name;
+  Element element, score;  // of q, k, v and o, and of row outputs
+  int argument_count;
+  const Argument *arguments;
+  int input_order[4], output_order[4];  // where batch, head, position and dim are
+  int row_count;
+  const char *const *rows;
+  const Kernel *usual, *few, *one, *group;
+  int64_t few_rows;
+  const Program *training, *backward;  // null: without gradients
+  int gradient_count;
+  const int *gradients;  // the arguments that have one
+  int extent_count;
+  const Extent *extents;
+  int (*check_reads)(const int64_t *sizes, const Value *values);  // 0, or an error that was told
+  const char *(*lacking)();  // an instruction set that this processor lacks, or null
+};
+
+// What the user gives for an argument.
+struct Given {
+  const DLTensor *tensor = nullptr;
+  double real = 0;
+  int64_t integer = 0;
+  Given(const DLTensor *x) : tensor(x) {}
+  Given(double x) : real(x) {}
+  Given(int64_t x) : integer(x) {}
+};
+
+struct Workspace {
+  void *data;
+  size_t size;
+  int32_t threads;
+};
+
+#define ATTN_CHECK(call) \
+  if (int32_t code_ = (call)) return code_
+
+// Reads a tensor; `order` puts the dimensions of q, k, v, o and their gradients in the order batch, head, position, dim.
+inline int32_t read(const DLTensor *given, const char *name, Element element, int rank, const int *order, Tensor &to) {
+  if (!given) return fail(ATTN_MLIR_ERROR_NULL, "%s is NULL", name);
+  int32_t device = given->device.device_type;
+  if (device != kDLCPU && device != kDLCUDAHost && device != kDLROCMHost)
+    return fail(ATTN_MLIR_ERROR_DEVICE, "%s is on device type %d, this library reads the memory of the CPU (kDLCPU)", name, int(device));
+  const ElementFacts &wanted = facts(element);
+  if (given->dtype.bits != wanted.bytes * 8 || given->dtype.lanes != 1 || given->dtype.code != wanted.code)
+    return fail(ATTN_MLIR_ERROR_DTYPE, "%s must be %s; its DLDataType is code %d, %d bits, %d lanes", name, wanted.name,
+                int(given->dtype.code), int(given->dtype.bits), int(given->dtype.lanes));
+  if (given->ndim != rank) return fail(ATTN_MLIR_ERROR_SHAPE, "%s must have %d dimensions, it has %d", name, rank, int(given->ndim));
+  if (rank > 0 && !given->shape) return fail(ATTN_MLIR_ERROR_NULL, "the shape of %s is NULL", name);
+  Tensor plain;
+  plain.element = element;
+  plain.rank = rank;
+  for (int i = 0; i < rank; ++i) {
+    plain.shape[i] = given->shape[i];
+    if (plain.shape[i] < 0 || plain.shape[i] >= int64_t(1) << 31)
+      return fail(ATTN_MLIR_ERROR_SHAPE, "%s has size %lld in dimension %d", name, (long long)plain.shape[i], i);
+  }
+  plain.set_dense_strides();
+  if (given->strides)
+    for (int i = 0; i < rank; ++i) plain.strides[i] = given->strides[i];
+  plain.data = static_cast<char *>(given->data);
+  if (!plain.data && plain.count() > 0) return fail(ATTN_MLIR_ERROR_NULL, "the data of %s is NULL", name);
+  if (plain.data) plain.data += given->byte_offset;
+  if (reinterpret_cast<uintptr_t>(plain.data) % uintptr_t(wanted.bytes))
+    return fail(ATTN_MLIR_ERROR_STRIDES, "the address of %s is no multiple of %d bytes", name, int(wanted.bytes));
+  to = plain;
+  if (!order) return 0;
+  for (int i = 0; i < 4; ++i) to.shape[i] = plain.shape[order[i]], to.strides[i] = plain.strides[order[i]];
+  if (to.shape[3] > 1 && to.strides[3] != 1)
+    return fail(ATTN_MLIR_ERROR_STRIDES, "the elements of a head must lie side by side: stride %lld of the head dimension of %s is not 1",
+                (long long)to.strides[3], name);
+  return 0;
+}
+
+// Checks that a result has the shape that it must have.
+inline int32_t check_shape(const char *name, const Tensor &given, const Tensor &wanted, const int *order) {
+  for (int i = 0; i < wanted.rank; ++i)
+    if (given.shape[i] != wanted.shape[i])
+      return fail(ATTN_MLIR_ERROR_SHAPE, "%s must have size %lld in dimension %d, it has %lld", name, (long long)wanted.shape[i],
+                  order ? order[i] : i, (long long)given.shape[i]);
+  return 0;
+}
+
+inline int32_t number(const Argument &argument, const Given &given, Value &to) {
+  double real = given.real;
+  if (argument.kind == INTEGER) {
+    to.word = given.integer;
+    if (argument.nonzero && to.word == 0) return fail(ATTN_MLIR_ERROR_VALUE, "%s is 0, and a function divides by it", argument.name);
+    return 0;
+  }
+  if (argument.kind == DROP || argument.kind == KEEP_SCALE) {
+    if (!(real >= 0 && real <= 1)) return fail(ATTN_MLIR_ERROR_VALUE, "%s must lie between 0 and 1, it is %g", argument.name, real);
+    if (argument.kind == DROP) {
+      double drop = std::nearbyint(real * 4294967296.0);
+      to.word = drop < 4294967295.0 ? int64_t(drop) : 4294967295;
+      return 0;
+    }
+    real = real == 1 ? 0 : 1 / (1 - real);
+  }
+  if (argument.nonzero && real == 0) return fail(ATTN_MLIR_ERROR_VALUE, "%s is 0, and a function divides by it", argument.name);
+  float single = float(real);
+  if (argument.element == F64) std::memcpy(&to.word, &real, 8);
+  else std::memcpy(&to.word, &single, 4);
+  return 0;
+}
+
+// Reads q, k, v and what is captured, and finds the sizes of the problem.
+inline int32_t read_inputs(const Library &lib, const Given *given, std::vector<Value> &values, int64_t *sizes) {
+  message()[0] = 0;
+  if (const char *lacking = lib.lacking())
+    return fail(ATTN_MLIR_ERROR_PROCESSOR, "this processor has no %s, for which the library was made: make it on this machine", lacking);
+  values.assign(size_t(lib.argument_count), Value());
+  for (int i = 0; i < lib.argument_count; ++i) {
+    const Argument &argument = lib.arguments[i];
+    Value &value = values[size_t(i)];
+    if (argument.kind != TENSOR) {
+      ATTN_CHECK(number(argument, given[i], value));
+      continue;
+    }
+    value.is_tensor = true;
+    ATTN_CHECK(read(given[i].tensor, argument.name, argument.element, argument.rank, i < 3 ? lib.input_order : nullptr, value.tensor));
+    for (int d = 0; d < argument.rank; ++d)
+      if (argument.shape[d] >= 0 && argument.shape[d] != value.tensor.shape[d])
+        return fail(ATTN_MLIR_ERROR_SHAPE, "%s must have size %lld in dimension %d, it has %lld", argument.name,
+                    (long long)argument.shape[d], i < 3 ? lib.input_order[d] : d, (long long)value.tensor.shape[d]);
+  }
+  const int64_t *q = values[0].tensor.shape, *k = values[1].tensor.shape, *v = values[2].tensor.shape;
+  const int64_t found[] = {q[0], q[1], k[1], q[2], k[2], q[3], v[3]};
+  std::memcpy(sizes, found, sizeof found);
+  if (k[0] != q[0] || v[0] != q[0])
+    return fail(ATTN_MLIR_ERROR_SHAPE, "the batch sizes of q, k and v differ: %lld, %lld, %lld", (long long)q[0], (long long)k[0],
+                (long long)v[0]);
+  if (v[1] != k[1]) return fail(ATTN_MLIR_ERROR_SHAPE, "v has %lld heads but k has %lld", (long long)v[1], (long long)k[1]);
+  if (v[2] != k[2]) return fail(ATTN_MLIR_ERROR_SHAPE, "v has %lld positions but k has %lld", (long long)v[2], (long long)k[2]);
+  if (k[1] ? q[1] % k[1] : q[1])
+    return fail(ATTN_MLIR_ERROR_SHAPE, "q has %lld heads, which is no multiple of the %lld heads of k and v", (long long)q[1],
+                (long long)k[1]);
+  for (int i = 0; i < lib.extent_count; ++i) {
+    const Extent &extent = lib.extents[i];
+    int64_t size = values[size_t(extent.argument)].tensor.shape[extent.dim];
+    if (size < sizes[extent.size])
+      return fail(ATTN_MLIR_ERROR_SHAPE, "%s has size %lld in dimension %d, but it is indexed with %s, which runs from 0 to %lld",
+                  lib.arguments[extent.argument].name, (long long)size, extent.dim, extent.index, (long long)sizes[extent.size] - 1);
+  }
+  for (int i = 0; i < 5; ++i)
+    if (sizes[i] == 0) return 0;
+  return lib.check_reads(sizes, values.data());
+}
+
+// o and the row outputs, as the user gives them.
+inline int32_t read_results(const Library &lib, const char *prefix, const DLTensor *const *given, const int64_t *sizes, Tensor *to) {
+  char name[96];
+  for (int i = 0; i <= lib.row_count; ++i) {
+    std::snprintf(name, sizeof name, "%s%s", prefix, i ? lib.rows[i - 1] : "o");
+    const int *order = i ? nullptr : lib.output_order;
+    Tensor wanted;
+    wanted.rank = i ? 3 : 4;
+    const int64_t shape[] = {sizes[B], sizes[HQ], sizes[SQ], sizes[DV]};
+    std::memcpy(wanted.shape, shape, sizeof shape);
+    if (i && !given[i] && *prefix) {  // no gradient: a zero that takes no memory
+      static const double zero = 0;
+      to[i] = wanted;
+      to[i].element = lib.score;
+      to[i].data = reinterpret_cast<char *>(const_cast<double *>(&zero));
+      continue;
+    }
+    ATTN_CHECK(read(given[i], name, i ? lib.score : lib.element, i ? 3 : 4, order, to[i]));
+    ATTN_CHECK(check_shape(name, to[i], wanted, order));
+    if (i && to[i].shape[2] > 1 && to[i].strides[2] != 1 && !*prefix)
+      return fail(ATTN_MLIR_ERROR_STRIDES, "the last stride of %s must be 1", name);
+  }
+  return 0;
+}
+
+inline void fill_empty(const Library &lib, const Tensor *rows, int threads) {
+  for (int i = 0; i < lib.row_count; ++i) fill(rows[i], std::strcmp(lib.rows[i], "lse") ? 0.0 : -INFINITY, threads);
+}
+
+inline Tensor group_heads(const Tensor &x, int64_t group) {
+  Tensor made = x;
+  made.shape[1] = x.shape[1] / group, made.shape[2] = group;
+  made.strides[1] = x.strides[1] * group, made.strides[2] = x.strides[1];
+  return made;
+}
+
+inline int32_t forward(const Library &lib, const Given *given, const DLTensor *const *results, const Workspace &workspace) {
+  std::vector<Value> values;
+  int64_t sizes[SIZES];
+  ATTN_CHECK(read_inputs(lib, given, values, sizes));
+  std::vector<Tensor> made(size_t(lib.row_count + 1));
+  ATTN_CHECK(read_results(lib, "", results, sizes, made.data()));
+  int threads = workspace.threads > 0 ? workspace.threads : default_threads();
+  if (!(sizes[B] && sizes[HQ] && sizes[SQ] && sizes[SKV])) {
+    fill(made[0], 0.0, threads);
+    fill_empty(lib, &made[1], threads);
+    return 0;
+  }
+  const Kernel *kernel = lib.usual;
+  if (sizes[SQ] == 1 && sizes[HQ] != sizes[HKV]) {
+    kernel = lib.group;
+    int64_t group = sizes[HQ] / sizes[HKV];
+    values[0].tensor = group_heads(values[0].tensor, group);
+    for (Tensor &each : made) each = group_heads(each, group);
+  } else if (sizes[SQ] <= lib.few_rows) {
+    kernel = sizes[SQ] == 1 ? lib.one : lib.few;
+  }
+  const Tensor &q = values[0].tensor;
+  int64_t blocks = ceil_div(q.shape[2], kernel->block_q), programs = q.shape[0] * q.shape[1] * blocks;
+  Words words(0, programs, blocks, q.shape[1]);
+  for (const Value &value : values) words.append(value);
+  for (const Tensor &each : made) words.append(each);
+  run_worker(*kernel, words, 0, programs, threads);
+  return 0;
+}
+
+// What a program returns, without memory.
+inline std::vector<Tensor> returned(const Program &program, std::vector<Value> values) {
+  values.resize(size_t(program.value_count));
+  int next = program.argument_count;
+  for (int s = 0; s < program.step_count; ++s)
+    for (int i = 0; i < program.steps[s].result_count; ++i, ++next) {
+      values[size_t(next)].is_tensor = true;
+      values[size_t(next)].tensor = shape_of(program.steps[s].results[i], values.data(), program.steps[s].operands);
+    }
+  std::vector<Tensor> made;
+  for (int r = 0; r < program.return_count; ++r) made.push_back(values[size_t(program.returns[r])].tensor);
+  return made;
+}
+
+inline size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+inline char *aligned(void *p) { return reinterpret_cast<char *>(aligned(size_t(reinterpret_cast<uintptr_t>(p)))); }
+
+// What the backward pass needs of the forward pass besides its results lies in one block. Returns the bytes of it.
+inline size_t place_saved(const Library &lib, std::vector<Tensor> &made, const void *saved) {
+  size_t used = 0;
+  char *base = saved ? aligned(const_cast<void *>(saved)) : nullptr;
+  for (size_t i = size_t(lib.row_count + 1); i < made.size(); ++i) {
+    made[i].data = base ? base + used : nullptr;
+    used += aligned(size_t(made[i].bytes()));
+  }
+  return used ? used + 64 : 0;
+}
+
+template <class Body>
+int32_t with_workspace(const Workspace &workspace, const Body &body) {
+  Context measured, run;
+  measured.measuring = true;
+  body(measured);
+  size_t needed = measured.arena.used ? measured.arena.used + 64 : 0;
+  void *own = nullptr;
+  if (workspace.data && workspace.size < needed)
+    return fail(ATTN_MLIR_ERROR_WORKSPACE, "the workspace has %zu bytes, %zu are needed", workspace.size, needed);
+  if (!workspace.data && needed && !(own = std::malloc(needed)))
+    return fail(ATTN_MLIR_ERROR_MEMORY, "there is no memory for a workspace of %zu bytes", needed);
+  if (needed) run.arena.base = aligned(own ? own : workspace.data);
+  run.threads = workspace.threads > 0 ? workspace.threads : default_threads();
+  body(run);
+  std::free(own);
+  return 0;
+}
+
+inline int32_t check_saved(const Library &lib, std::vector<Tensor> &made, const void *saved, size_t size) {
+  size_t needed = place_saved(lib, made, saved);
+  if (needed && !saved) return fail(ATTN_MLIR_ERROR_NULL, "saved is NULL, %zu bytes are needed", needed);
+  if (size < needed) return fail(ATTN_MLIR_ERROR_WORKSPACE, "saved has %zu bytes, %zu are needed", size, needed);
+  return 0;
+}
+
+inline int32_t training(const Library &lib, const Given *given, const DLTensor *const *results, void *saved, size_t saved_size,
+                        const Workspace &workspace) {
+  std::vector<Value> values;
+  int64_t sizes[SIZES];
+  ATTN_CHECK(read_inputs(lib, given, values, sizes));
+  std::vector<Tensor> made = returned(*lib.training, values);
+  ATTN_CHECK(check_saved(lib, made, saved, saved_size));
+  ATTN_CHECK(read_results(lib, "", results, sizes, made.data()));
+  return with_workspace(workspace, [&](Context &c) {
+    std::vector<Value> all = values;
+    run_program(c, *lib.training, all, made.data());
+    if (!c.measuring && sizes[SKV] == 0) fill_empty(lib, &made[1], c.threads);
+  });
+}
+
+// The arguments of the backward program.
+inline void append(std::vector<Value> &values, const std::vector<Tensor> &tensors) {
+  for (const Tensor &tensor : tensors) {
+    values.emplace_back();
+    values.back().is_tensor = true;
+    values.back().tensor = tensor;
+  }
+}
+
+inline int32_t backward(const Library &lib, const Given *given, const DLTensor *const *results, const void *saved, size_t saved_size,
+                        const DLTensor *const *grads, const DLTensor *const *gradients, const Workspace &workspace) {
+  std::vector<Value> values;
+  int64_t sizes[SIZES];
+  ATTN_CHECK(read_inputs(lib, given, values, sizes));
+  std::vector<Tensor> made = returned(*lib.training, values), incoming(size_t(lib.row_count + 1));
+  ATTN_CHECK(check_saved(lib, made, saved, saved_size));
+  ATTN_CHECK(read_results(lib, "", results, sizes, made.data()));
+  ATTN_CHECK(read_results(lib, "d_", grads, sizes, incoming.data()));
+  std::vector<Tensor> targets(size_t(lib.gradient_count));
+  for (int i = 0; i < lib.gradient_count; ++i) {
+    int position = lib.gradients[i];
+    const Argument &argument = lib.arguments[position];
+    const int *order = position < 3 ? lib.input_order : nullptr;
+    char name[96];
+    std::snprintf(name, sizeof name, "d_%s", argument.name);
+    ATTN_CHECK(read(gradients[i], name, argument.element, argument.rank, order, targets[size_t(i)]));
+    ATTN_CHECK(check_shape(name, targets[size_t(i)], values[size_t(position)].tensor, order));
+  }
+  append(values, made);
+  append(values, incoming);
+  return with_workspace(workspace, [&](Context &c) {
+    std::vector<Value> all = values;
+    run_program(c, *lib.backward, all, targets.data());
+  });
+}
+
+inline int32_t sizes_of(const Library &lib, const Given *given, attn_mlir_sizes *to) {
+  if (!to) return fail(ATTN_MLIR_ERROR_NULL, "sizes is NULL");
+  std::vector<Value> values;
+  int64_t sizes[SIZES];
+  ATTN_CHECK(read_inputs(lib, given, values, sizes));
+  *to = attn_mlir_sizes{};
+  if (!lib.training) return 0;
+  std::vector<Tensor> made = returned(*lib.training, values);
+  to->saved = place_saved(lib, made, nullptr);
+  auto measure = [&](const Program &program, std::vector<Value> all) {
+    Context c;
+    c.measuring = true;
+    std::vector<Tensor> nowhere(size_t(program.return_count));
+    run_program(c, program, all, nowhere.data());
+    return c.arena.used ? c.arena.used + 64 : 0;
+  };
+  to->training_workspace = measure(*lib.training, values);
+  append(values, made);
+  append(values, std::vector<Tensor>(made.begin(), made.begin() + lib.row_count + 1));
+  to->backward_workspace = measure(*lib.backward, values);
+  return 0;
+}
+
+// Runs a call; what the C++ library throws becomes an error code.
+template <class Call>
+int32_t guarded(const Call &call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc &) {
+    return fail(ATTN_MLIR_ERROR_MEMORY, "there is no memory left");
+  } catch (...) {
+    return fail(ATTN_MLIR_ERROR_MEMORY, "the system gives no threads");
+  }
+}
+
+}  // namespace attn

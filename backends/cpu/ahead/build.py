@@ -1,0 +1,82 @@
+"""Makes a library for the CPU: compiles the kernels that the JIT would run, writes the host's part, lets the system's compiler link."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from attn_mlir.backends.ahead import Library, Request, functions
+from attn_mlir.backends.ahead_header import header
+from attn_mlir.backends.cpu import driver, pipeline, program
+from attn_mlir.backends.cpu.ahead.entries import entries, foreign
+from attn_mlir.backends.cpu.ahead.library import library_table
+from attn_mlir.backends.cpu.ahead.link import find_compiler, link
+from attn_mlir.backends.cpu.ahead.objects import object_code
+from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_table
+from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+
+_VARIANTS: dict[str, tuple[str, tuple[int, int] | tuple[()]]] = {
+    "usual": (pipeline.ONLINE, ()),
+    "few": (pipeline.ONLINE, pipeline.FEW_ROWS),
+    "one": (pipeline.ONLINE, pipeline.ONE_ROW),
+    "group": (f"attn-pack-heads,{pipeline.ONLINE}", pipeline.FEW_ROWS),
+}
+"""The kernels that `driver.CpuKernel` has: what leads to online form, and sizes of blocks."""
+_SOURCES = ("attn_tensor.h", "attn_program.h", "attn_bounds.h", "attn_call.h", "attn_ffi.h")
+
+
+@dataclass
+class _Parts:
+    """The host's part and the kernels' code, as far as they are made."""
+
+    tables: list[str] = field(default_factory=list)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    scalars: tuple[str, ...] = ()
+
+
+def build(request: Request, target: str, out: Path, compiler: str | None, version: str) -> Library:
+    """See `driver.build_library`."""
+    command = find_compiler(compiler)
+    parts = _Parts()
+    for name, (first, blocks) in _VARIANTS.items():
+        _add_variant(parts, request, name, first, blocks)
+    if request.wrt:
+        for name, function in (("training", "fwd"), ("backward", "bwd")):
+            _add_program(parts, request, name, function)
+    text = header(request, target, version)
+    sources = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in _SOURCES]
+    tables = [*parts.tables, library_table(request, parts.scalars)]
+    host = "\n".join(["#define ATTN_MLIR_OWN_DLPACK", text, *sources, *tables, entries(request)])
+    names = [f"{request.name}_{function}" for function in functions(request)] + [f"{request.name}_last_error"]
+    exported = [*names, *[f"__tvm_ffi_{request.name}_{function}" for function in foreign(request)]]
+    link(command, host, parts.objects, exported, out)
+    path = out.with_name(f"{request.name}.h")
+    path.write_text(text, encoding="utf-8")
+    return Library(out, path, tuple(names))
+
+
+def _add_variant(parts: _Parts, request: Request, name: str, first: str, blocks: tuple[int, ...]) -> None:
+    with ir.Context() as context:
+        load_all(context)
+        module, signature = driver._lower(request.text, first, blocks)
+        kernel = Kernel("attention", signature.block_q, "rows", 0, (), (), False)
+        prefix = f"{request.name}_{name}_"
+        parts.tables.append(kernel_table(name, Compiled(kernel, f"{prefix}attention", signature.threads)))
+        parts.objects[name] = object_code(module, prefix)
+        parts.scalars = signature.scalars
+
+
+def _add_program(parts: _Parts, request: Request, name: str, function: str) -> None:
+    text = request.written or request.text
+    wanted = f"written-{function}" if request.written else function
+    options = prepare_derivative(
+        wanted, [request.argument(i) for i in request.wrt], pipeline.OUTLINE, 0, remainder=True, options=pipeline.DECAYS
+    )
+    with ir.Context() as context:
+        load_all(context)
+        module, host, kernels, threads = program._lower(text, *options, pipeline.KERNEL)
+        prefix = f"{request.name}_{name}_"
+        compiled = {each.name: Compiled(each, prefix + each.name, threads.get(each.name, 0)) for each in kernels.values()}
+        parts.tables.append(program_table(name, host, compiled))
+        parts.objects[name] = object_code(module, prefix)

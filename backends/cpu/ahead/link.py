@@ -1,0 +1,71 @@
+"""The system's C++ compiler, which compiles the host's part of a library and links it."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from attn_mlir.errors import CompileError, UnsupportedError
+
+_COMPILERS = ("c++", "g++", "clang++")
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra")
+
+
+def find_compiler(given: str | None) -> tuple[str, ...]:
+    """The command of the C++ compiler: `given`, else $CXX, else the first of c++, g++ and clang++. Raises UnsupportedError without one."""
+    if sys.platform not in ("linux", "darwin"):
+        raise UnsupportedError(f"libraries for the CPU are made on Linux and macOS, this is {sys.platform}: use WSL or a container")
+    wanted = given or os.environ.get("CXX", "")
+    if wanted:
+        command = tuple(shlex.split(wanted))
+        if shutil.which(command[0]) is None:
+            raise UnsupportedError(f"the C++ compiler '{command[0]}' is not there: install it, or name another with compiler= or CXX")
+        return command
+    found = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if found is None:
+        raise UnsupportedError(
+            "making a library takes a C++ compiler, and there is none of c++, g++, clang++: install one (Debian: apt install g++, "
+            "macOS: xcode-select --install), or name it with compiler= or CXX"
+        )
+    return (found,)
+
+
+@cache
+def thread_flags(command: tuple[str, ...]) -> tuple[str, ...]:
+    """OpenMP where the compiler has it, else the threads of the C++ library."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "probe.cpp"
+        source.write_text("#include <omp.h>\nint main() { return omp_get_max_threads() > 0 ? 0 : 1; }\n")
+        probe = subprocess.run([*command, "-fopenmp", str(source), "-o", f"{folder}/probe"], capture_output=True, check=False)
+    return ("-fopenmp",) if probe.returncode == 0 else ("-pthread",)
+
+
+def link(command: tuple[str, ...], source: str, objects: Mapping[str, bytes], exported: Sequence[str], out: Path) -> None:
+    """Compiles the host's part and links it with the kernels' code; only the `exported` symbols can be seen. Raises CompileError."""
+    threads = thread_flags(command)
+    with tempfile.TemporaryDirectory(prefix="attn-mlir-") as folder:
+        host = Path(folder) / "host.cpp"
+        host.write_text(source, encoding="utf-8")
+        files = []
+        for name, code in objects.items():
+            path = Path(folder) / f"{name}.o"
+            path.write_bytes(code)
+            files.append(str(path))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        made = out.with_name(f"{out.name}.{os.getpid()}.partial")
+        if sys.platform == "darwin":
+            (Path(folder) / "exported").write_text("".join(f"_{name}\n" for name in exported))
+            visible = [f"-Wl,-exported_symbols_list,{folder}/exported"]
+        else:
+            (Path(folder) / "exported").write_text(f"{{ global: {' '.join(f'{name};' for name in exported)} local: *; }};\n")
+            visible = [f"-Wl,--version-script={folder}/exported", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack", f"-Wl,-soname,{out.name}"]
+        parts = [*command, *_FLAGS, *threads, "-shared", str(host), *files, "-o", str(made), "-lm", *visible]
+        ran = subprocess.run(parts, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise CompileError(f"the C++ compiler failed: {shlex.join(parts)}\n{ran.stderr.strip()}")
+        os.replace(made, out)  # in one step: a process that has the old library loaded keeps it

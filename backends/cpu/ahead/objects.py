@@ -1,0 +1,24 @@
+"""Object files of the modules that the JIT compiles, with names that are unique in a library."""
+
+import tempfile
+from pathlib import Path
+
+from attn_mlir.backends.cpu.target import check_runs
+from attn_mlir.mlir import ExecutionEngine, ir
+
+
+def object_code(module: ir.Module, prefix: str) -> bytes:
+    """The code of a module in the LLVM dialect, whose functions get the prefix in their names. The module is changed."""
+    check_runs()
+    for view in list(module.body.operations):
+        function = view.operation
+        if function.name == "llvm.func" and len(function.regions[0].blocks):
+            name = ir.StringAttr(function.attributes["sym_name"]).value
+            ir.SymbolTable.replace_all_symbol_uses(name, prefix + name, module.operation)
+            ir.SymbolTable.set_symbol_name(function, prefix + name)
+    # The pipeline of the JIT, but for addresses, which the dynamic linker finds.
+    engine = ExecutionEngine(module, opt_level=3, enable_pic=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.o"
+        engine.dump_to_object_file(str(path))
+        return path.read_bytes()

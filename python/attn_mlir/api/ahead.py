@@ -1,0 +1,148 @@
+"""`compile_ahead`: an attention as a shared library with C functions, for programs without Python."""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attn_mlir import driver
+from attn_mlir.api.attention import Attention, _find
+from attn_mlir.api.dropout import NONE, dropout_of
+from attn_mlir.api.execute import program_of
+from attn_mlir.api.given_masks import with_function
+from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of, scale_form
+from attn_mlir.backends.ahead import Capture, Library, Request
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
+from attn_mlir.frontend.emit import Inputs
+from attn_mlir.frontend.scope import Captured
+from attn_mlir.runtime.capture_bounds import make_plan
+from attn_mlir.runtime.programs import Program
+
+__all__ = ["InputSpec", "compile_ahead"]
+
+
+@dataclasses.dataclass(frozen=True)
+class InputSpec:
+    """What `compile_ahead` must know of q, k and v: their dtype, the head dimension of q and k, and that of v (None: the same)."""
+
+    dtype: torch.dtype = torch.float32
+    head_dim: int = 64
+    value_dim: int | None = None
+
+
+def compile_ahead(
+    attention: Attention,
+    inputs: "InputSpec | Sequence[torch.Tensor]",
+    target: str = "cpu",
+    out: str | Path = "libattention.so",
+    *,
+    name: str | None = None,
+    backward: bool = True,
+    wrt: Sequence[str] | None = None,
+    compiler: str | None = None,
+) -> Library:
+    """Makes a shared library of an attention, and beside it a header with its C functions over DLPack's `DLTensor`.
+
+    inputs: tensors (q, k, v) such as those of calls, of which dtype and head dimensions count, or an `InputSpec`. Batch, heads and lengths
+    are free in the library. target: "cpu", for processors with the instruction sets of this machine. out: where the library is written;
+    the header is `name`.h in the same folder. name: what the names of the functions begin with; None: that of the file without "lib".
+
+    backward: whether there are functions for gradients, too. wrt: the names of the inputs that have one; None: q, k, v, and of the captured
+    tensors those that require a gradient now. compiler: the command of the system's C++ compiler; None: $CXX, c++, g++ or clang++.
+
+    What the functions of the attention capture are further arguments, in the order and under the names that the header tells. Results have
+    the bits that calls from Python have. Raises ArgumentError for arguments that do not fit, UnsupportedError for other targets, for tuned
+    attentions, and where no C++ compiler is there.
+    """
+    if not isinstance(attention, Attention):
+        hint = "; linear attentions and engines are not compiled ahead of time yet" if hasattr(attention, "stages") else ""
+        raise ArgumentError(f"compile_ahead takes an attn_mlir.Attention(...), got {type(attention).__name__}{hint}")
+    if attention._tuning is not None:
+        raise UnsupportedError("tuned schedules are not compiled ahead of time yet: make the Attention without tune and tune_file")
+    path = Path(out)
+    plain, located = _request(attention, _inputs(attention, inputs), _name(path, name), bool(backward), wrt)
+    version = sys.modules["attn_mlir"].__version__
+    try:
+        return driver.build_library(plain, target, path, compiler, version)
+    except CompileError:
+        # Once more with locations, for a message that shows the user's lines.
+        return driver.build_library(located, target, path, compiler, version)
+
+
+def _inputs(attention: Attention, inputs: Any) -> Inputs:
+    """dtype and head dimensions. Raises ArgumentError."""
+    if isinstance(inputs, InputSpec):
+        if inputs.dtype not in ELEMENTS:
+            raise ArgumentError(f"dtype is {inputs.dtype}: use float32, float16, bfloat16 or float64")
+        value_dim = inputs.head_dim if inputs.value_dim is None else inputs.value_dim
+        check_head_dim("head_dim is", inputs.head_dim)
+        check_head_dim("value_dim is", value_dim)
+        return Inputs(ELEMENTS[inputs.dtype], inputs.head_dim, value_dim)
+    if not isinstance(inputs, (tuple, list)) or len(inputs) != 3:
+        raise ArgumentError(f"inputs are three tensors, (q, k, v), or an attn_mlir.InputSpec(dtype, head_dim); got {type(inputs).__name__}")
+    return check_inputs(*inputs, attention._options[1]).inputs
+
+
+def _name(path: Path, name: str | None) -> str:
+    """What the functions' names begin with. Raises ArgumentError for what is no identifier of C."""
+    found = re.sub(r"^lib", "", path.name.split(".")[0]) if name is None else name
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", found):
+        raise ArgumentError(f"functions cannot be named '{found}_forward': give a name of letters, digits and _, such as name='attention'")
+    return found
+
+
+def _request(attention: Attention, inputs: Inputs, name: str, backward: bool, wrt: Sequence[str] | None) -> tuple[Request, Request]:
+    """The request with modules without and with the user's lines."""
+    scale, layout, lse, states, _ = attention._options
+    form, factor = scale_form(scale, inputs.head_dim)
+    dropout = dropout_of(attention.dropout_p, (0, 0), None) if attention.dropout_p else NONE
+    entry, scan = _find(with_function(attention._functions), inputs, form, lse, states, None, dropout.form)
+    program = program_of(entry)
+    captures = _captures(entry.traced.captures, program)
+    values = entry.captures(scan, factor, dropout.values)
+    sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(layout))
+    plan = make_plan(program.written[0] or program.text, program.names)
+    plain = _make(sizes, (program.text, program.written[0]), captures, program.outputs, (), plan)
+    positions = _positions(plain, program, values, wrt) if backward else ()
+    plain = dataclasses.replace(plain, wrt=positions)
+    return plain, dataclasses.replace(plain, text=program.located, written=program.written[1])
+
+
+def _make(sizes: tuple[str, str, int, int, str], texts: tuple[str, str], captures: Any, outputs: Any, wrt: Any, plan: Any) -> Request:
+    name, element, head_dim, value_dim, layout = sizes
+    return Request(name, *texts, element, head_dim, value_dim, layout, captures, outputs, wrt, plan)
+
+
+_KINDS = {"dropout_drop": "drop", "dropout_scale": "keep"}
+
+
+def _captures(found: Sequence[Captured], program: Program) -> tuple[Capture, ...]:
+    """What functions capture, as a library takes it."""
+    made = []
+    for i, each in enumerate(found):
+        kind = _KINDS.get(each.name, each.kind) if each.source[0] == "dropout" else each.kind
+        sizes = tuple((extent.dim, extent.index, extent.size) for position, extent in program.extents if position == i)
+        made.append(Capture(each.name, kind, each.element, each.rank, i in program.nonzero, sizes))
+    return tuple(made)
+
+
+def _positions(request: Request, program: Program, values: Sequence[Any], wrt: Sequence[str] | None) -> tuple[int, ...]:
+    """The arguments that have a gradient. Raises ArgumentError for names of none."""
+    names = request.names
+    can = [i for i in range(len(names)) if _is_float(request, i) and program.takes_derivative(i)]
+    if wrt is None:
+        return tuple(i for i in can if i < 3 or getattr(values[i - 3], "requires_grad", False))
+    if isinstance(wrt, str) or not wrt:
+        raise ArgumentError(f"wrt is a list of names such as ['q', 'k', 'v'], got {wrt!r}; backward=False makes no gradients")
+    unknown = [name for name in wrt if name not in [names[i] for i in can]]
+    if unknown:
+        raise ArgumentError(f"wrt names {unknown[0]!r}, but these have a gradient: {', '.join(names[i] for i in can)}")
+    return tuple(i for i in can if names[i] in wrt)
+
+
+def _is_float(request: Request, position: int) -> bool:
+    return position < 3 or request.captures[position - 3].element in ("f16", "bf16", "f32", "f64")

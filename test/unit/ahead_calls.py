@@ -1,0 +1,80 @@
+"""Calls of libraries made ahead of time, through ctypes: torch tensors as DLTensors."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_CODES = {
+    torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16), torch.bool: (6, 8),
+    torch.uint8: (1, 8), torch.int8: (0, 8), torch.int32: (0, 32), torch.int64: (0, 64),
+}  # fmt: skip
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+class Sizes(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_size_t) for name in ("forward_workspace", "training_workspace", "saved", "backward_workspace"))
+
+
+def dl(tensor: torch.Tensor) -> DLTensor:
+    """The tensor as DLPack describes it; it must outlive what is returned."""
+    shape = (ctypes.c_int64 * max(1, tensor.dim()))(*tensor.shape)
+    strides = (ctypes.c_int64 * max(1, tensor.dim()))(*tensor.stride())
+    return DLTensor(tensor.data_ptr(), 1, 0, tensor.dim(), *_CODES[tensor.dtype], 1, shape, strides, 0)
+
+
+class Loaded:
+    """A library; numbers are given as they are, None is NULL. Errors are RuntimeErrors with the library's message."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self._name = path, name
+        self._library = ctypes.CDLL(str(path))
+        self._error = getattr(self._library, f"{name}_last_error")
+        self._error.restype = ctypes.c_char_p
+
+    def sizes(self, *inputs: Any) -> Sizes:
+        sizes = Sizes()
+        self._call("sizes", [*inputs, ctypes.byref(sizes)])
+        return sizes
+
+    def forward(self, inputs: tuple[Any, ...], results: list[Any], threads: int = 1) -> None:
+        self._call("forward", [*inputs, *results, None, ctypes.c_size_t(0), None, ctypes.c_int32(threads)])
+
+    def training_forward(self, inputs: tuple[Any, ...], results: list[Any], threads: int = 1) -> torch.Tensor:
+        sizes = self.sizes(*inputs)
+        saved, work = (torch.full((n,), 255, dtype=torch.uint8) for n in (sizes.saved, sizes.training_workspace))
+        space = [ctypes.c_void_p(work.data_ptr()), ctypes.c_size_t(sizes.training_workspace), None, ctypes.c_int32(threads)]
+        self._call("training_forward", [*inputs, *results, ctypes.c_void_p(saved.data_ptr()), ctypes.c_size_t(sizes.saved), *space])
+        return saved
+
+    def backward(
+        self, inputs: tuple[Any, ...], results: list[Any], saved: torch.Tensor, grads: list[Any], made: list[Any], threads: int = 1
+    ) -> None:
+        need = self.sizes(*inputs).backward_workspace
+        work = torch.full((need,), 255, dtype=torch.uint8)
+        space = [ctypes.c_void_p(work.data_ptr()), ctypes.c_size_t(need), None, ctypes.c_int32(threads)]
+        kept = [ctypes.c_void_p(saved.data_ptr()), ctypes.c_size_t(saved.numel())]
+        self._call("backward", [*inputs, *results, *kept, *grads, *made, *space])
+
+    def _call(self, function: str, arguments: list[Any]) -> None:
+        found = getattr(self._library, f"{self._name}_{function}")
+        given = [_argument(each) for each in arguments]
+        code = found(*given)
+        if code:
+            raise RuntimeError(f"{code}: {self._error().decode()}")
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, (torch.Tensor, DLTensor)):
+        return ctypes.byref(dl(value) if isinstance(value, torch.Tensor) else value)
+    if isinstance(value, float):
+        return ctypes.c_double(value)
+    return ctypes.c_int64(value) if isinstance(value, int) else value
