@@ -12,6 +12,7 @@ import torch
 import attn_mlir
 from ahead_calls import Loaded
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.tools import attn_ahead
 
 pytestmark = pytest.mark.skipif(
     not any(shutil.which(name) for name in (os.environ.get("CXX") or "c++", "g++", "clang++")), reason="needs a C++ compiler"
@@ -150,6 +151,28 @@ def _numbers(library: Loaded) -> list[str]:
     return [part.split()[-1] for part in declared.split(",") if part.strip().startswith(("int64_t", "double"))]
 
 
+def test_functions_are_symbols_of_tvm_ffi(causal: Loaded) -> None:
+    ffi = pytest.importorskip("tvm_ffi", reason="needs apache-tvm-ffi")
+    module = ffi.load_module(str(causal.path))
+    q, k, v = inputs(SIZES[0])
+    o, lse = CAUSAL(q, k, v)
+    d_o = torch.randn_like(o)
+    wanted = torch.autograd.grad(o, [q, k, v, slopes, table], d_o)
+    found, results, made = given(q, k, v), nans(o, lse), nans(*wanted)
+    module["causal_forward"](*found, *results)
+    assert torch.equal(results[0], o) and torch.equal(results[1], lse)
+    saved = torch.empty(module["causal_saved_size"](*found), dtype=torch.uint8)
+    module["causal_training_forward"](*found, *results, saved, 2)
+    module["causal_backward"](*found, *results, saved, d_o, None, *made, 2)
+    assert all(torch.equal(a, b) for a, b in zip(made, wanted, strict=True))
+    with pytest.raises(ValueError, match="causal_forward takes 8 arguments, and the number of threads if you like, got 3"):
+        module["causal_forward"](*found[:3])
+    with pytest.raises(ValueError, match="argument 3 of causal_forward must be a number, its tvm-ffi type is"):
+        module["causal_forward"](*found[:3], *found[:1], *found[4:], *results)
+    with pytest.raises(TypeError, match="k must be float32"):
+        module["causal_forward"](found[0], found[1].double(), *found[2:], *results)
+
+
 def test_arguments_are_checked(causal: Loaded) -> None:
     q, k, v = (tensor.detach() for tensor in inputs((1, 4, 2, 5, 7)))
     o, lse = torch.empty(1, 4, 5, 16), torch.empty(1, 4, 5)
@@ -217,3 +240,19 @@ def test_header_is_plain_c_beside_a_dlpack_of_its_own(causal: Loaded, tmp_path: 
     subprocess.run([*command, "-o", str(tmp_path / "use")], check=True)
     library = {**os.environ, "LD_LIBRARY_PATH": str(causal.path.parent)}
     assert subprocess.run([str(tmp_path / "use")], env=library, check=False).returncode == 1
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model.py"
+    model.write_text("import attn_mlir\nwindow = attn_mlir.Attention(mask_mod=attn_mlir.masks.causal())\nother = 1\n")
+    out = tmp_path / "libwindow.so"
+    assert attn_ahead.main([f"{model}:window", "-o", str(out), "--dim", "8", "--no-backward"]) == 0
+    assert capsys.readouterr().out.split() == [str(out), str(tmp_path / "window.h")]
+    q = torch.randn(1, 2, 19, 8)
+    o = torch.empty_like(q)
+    Loaded(out, "window").forward((q, q, q), [o])
+    assert torch.equal(o, attn_mlir.attention(q, q, q, mask_mod=attn_mlir.masks.causal()))
+    assert "window_backward" not in (tmp_path / "window.h").read_text()
+    for place, message in (("window", "names no attention"), (f"{model}:absent", "has no 'absent'"), (f"{model}:other", "got int")):
+        assert attn_ahead.main([place, "-o", str(out)]) == 1
+        assert message in capsys.readouterr().err
