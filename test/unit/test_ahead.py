@@ -45,9 +45,9 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    q, k, v = torch.zeros(3, 1, 1, 1, 32, dtype=torch.bfloat16)
-    made = attn_mlir.compile_ahead(HALF, (q, k, v), out=tmp_path_factory.mktemp("ahead") / "half.so")
-    return Loaded(made.library, "half")
+    out = tmp_path_factory.mktemp("ahead") / "libhalf.so"
+    assert attn_ahead.main([f"{__file__}:HALF", "-o", str(out), "--dtype", "bf16", "--dim", "32", "--name", "half"]) == 0
+    return Loaded(out, "half")
 
 
 def inputs(sizes: tuple[int, ...], d: int = 24, dv: int = 16) -> list[torch.Tensor]:
@@ -223,6 +223,9 @@ def test_errors_of_compile_ahead(tmp_path: Path) -> None:
         attn_mlir.compile_ahead(CAUSAL, spec, out=tmp_path / "lib1.so")
     with pytest.raises(ArgumentError, match="takes an attn_mlir"):
         attn_mlir.compile_ahead(len, spec, out=out)  # type: ignore[arg-type]
+    own = attn_mlir.Attention(score_mod=lambda score, b, h, i, j: score + torch.tensor([1.0, 2.0])[h])
+    with pytest.raises(UnsupportedError, match=r"`captured` is made by a function while it is traced.*make it outside"):
+        attn_mlir.compile_ahead(own, spec, out=out)
     with pytest.raises(UnsupportedError, match="tuned schedules"):
         attn_mlir.compile_ahead(attn_mlir.Attention(tune=True), spec, out=out)
     assert not list(tmp_path.iterdir())
@@ -242,17 +245,44 @@ def test_header_is_plain_c_beside_a_dlpack_of_its_own(causal: Loaded, tmp_path: 
     assert subprocess.run([str(tmp_path / "use")], env=library, check=False).returncode == 1
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = tmp_path / "model.py"
-    model.write_text("import attn_mlir\nwindow = attn_mlir.Attention(mask_mod=attn_mlir.masks.causal())\nother = 1\n")
-    out = tmp_path / "libwindow.so"
-    assert attn_ahead.main([f"{model}:window", "-o", str(out), "--dim", "8", "--no-backward"]) == 0
-    assert capsys.readouterr().out.split() == [str(out), str(tmp_path / "window.h")]
-    q = torch.randn(1, 2, 19, 8)
-    o = torch.empty_like(q)
-    Loaded(out, "window").forward((q, q, q), [o])
-    assert torch.equal(o, attn_mlir.attention(q, q, q, mask_mod=attn_mlir.masks.causal()))
-    assert "window_backward" not in (tmp_path / "window.h").read_text()
+def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out = tmp_path / "model.py", tmp_path / "libx.so"
+    model.write_text("other = 1\n")
     for place, message in (("window", "names no attention"), (f"{model}:absent", "has no 'absent'"), (f"{model}:other", "got int")):
         assert attn_ahead.main([place, "-o", str(out)]) == 1
         assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3]])
+shift, by_document = 1, torch.linspace(0, 1, 8, dtype=torch.float64)
+
+
+def of_documents(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    return score + by_document[documents[b, kv_idx] + shift - 4] + by_document[(q_idx - kv_idx) // shift % 8]
+
+
+def test_integers_that_choose_what_is_read_are_checked(tmp_path: Path) -> None:
+    attention = attn_mlir.Attention(score_mod=of_documents, mask_mod=lambda b, h, i, j: documents[b, i] == documents[b, j])
+    made = attn_mlir.compile_ahead(attention, attn_mlir.InputSpec(torch.float64, 8), out=tmp_path / "documents.so", backward=False)
+    assert made.functions == ("documents_sizes", "documents_forward", "documents_last_error")
+    header = made.header.read_text()
+    given = {"documents": documents, "documents_1": documents, "shift": shift, "by_document": by_document}
+    declared = [part.split()[-1].strip("*") for part in header[header.index("documents_forward(") :].split(")")[0].split(",")]
+    library = Loaded(made.library, "documents")
+    q = torch.randn(1, 2, 19, 8, dtype=torch.float64)
+
+    def run(**changed: Any) -> torch.Tensor:
+        o = torch.empty_like(q)
+        library.forward((q, q, q, *[{**given, **changed}[name] for name in declared if name in given]), [o])
+        return o
+
+    assert torch.equal(run(), attention(q, q, q))
+    many = documents.expand(1, 19).contiguous()
+    many[0, 7] = 11  # 11 + 1 - 4 is 8
+    with pytest.raises(RuntimeError, match=r"6: by_document has size 8 in dimension 0, but is read at documents.*, which runs over -3..8"):
+        run(documents=many)
+    with pytest.raises(RuntimeError, match="6: shift is 0, and a function divides by it"):
+        run(shift=0)
+    with pytest.raises(RuntimeError, match="3: documents has size 18 in dimension 1, but it is indexed with"):
+        run(documents=documents[:, :18])

@@ -29,6 +29,7 @@ def _function(request: Request, function: str, parameters: Sequence[Parameter]) 
     workspace = "{workspace, workspace_size, threads}"
     given = ", ".join(f"attn::Given({_value(request, i)})" for i in range(len(request.names)))
     rows = ", ".join(p.name for p in results(request))
+    unused = ["  (void)stream;"] if any(p.name == "stream" for p in parameters) else []
     lines = [f"    const attn::Given given[] = {{{given}}};"]
     match function:
         case "sizes":
@@ -46,7 +47,7 @@ def _function(request: Request, function: str, parameters: Sequence[Parameter]) 
             call = f"backward(library, given, results, saved, saved_size, grads, made, {workspace})"
     head = declaration(f"{request.name}_{function}", parameters)
     return "\n".join(
-        [f"{_EXTERN} {head} {{", "  return attn::guarded([&]() -> int32_t {", *lines, f"    return attn::{call};", "  });", "}"]
+        [f"{_EXTERN} {head} {{", *unused, "  return attn::guarded([&]() -> int32_t {", *lines, f"    return attn::{call};", "  });", "}"]
     )
 
 
@@ -76,7 +77,8 @@ def _foreign(request: Request, function: str, parameters: Sequence[Parameter]) -
             f"  int32_t code = a.fails() ? ATTN_MLIR_ERROR_VALUE : {request.name}_sizes({', '.join(passed)}, &sizes);",
             "  if (!code) result->type_index = 1, result->integer = int64_t(sizes.saved);",
         ]
-    head = f"{_EXTERN} int __tvm_ffi_{request.name}_{function}(void *, const attn::Any *args, int32_t count, attn::Any *result) {{"
+    result = "result" if function == "saved_size" else ""
+    head = f"{_EXTERN} int __tvm_ffi_{request.name}_{function}(void *, const attn::Any *args, int32_t count, attn::Any *{result}) {{"
     return "\n".join(
         [
             head,

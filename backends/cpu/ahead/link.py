@@ -13,7 +13,7 @@ from pathlib import Path
 from attn_mlir.errors import CompileError, UnsupportedError
 
 _COMPILERS = ("c++", "g++", "clang++")
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra")
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-w")
 
 
 def find_compiler(given: str | None) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def compile_ahead(
 
     What the functions of the attention capture are further arguments, in the order and under the names that the header tells. Results have
     the bits that calls from Python have. Raises ArgumentError for arguments that do not fit, UnsupportedError for other targets, for tuned
-    attentions, and where no C++ compiler is there.
+    attentions, for functions that make tensors themselves, and where no C++ compiler is there.
     """
     if not isinstance(attention, Attention):
         hint = "; linear attentions and engines are not compiled ahead of time yet" if hasattr(attention, "stages") else ""
@@ -84,7 +84,8 @@ def _inputs(attention: Attention, inputs: Any) -> Inputs:
         return Inputs(ELEMENTS[inputs.dtype], inputs.head_dim, value_dim)
     if not isinstance(inputs, (tuple, list)) or len(inputs) != 3:
         raise ArgumentError(f"inputs are three tensors, (q, k, v), or an attn_mlir.InputSpec(dtype, head_dim); got {type(inputs).__name__}")
-    return check_inputs(*inputs, attention._options[1]).inputs
+    q, k, v = inputs
+    return check_inputs(q, k, v, attention._options[1]).inputs
 
 
 def _name(path: Path, name: str | None) -> str:
@@ -124,6 +125,10 @@ def _captures(found: Sequence[Captured], program: Program) -> tuple[Capture, ...
     """What functions capture, as a library takes it."""
     made = []
     for i, each in enumerate(found):
+        if each.source[0] == "constant":
+            raise UnsupportedError(
+                f"`{each.name}` is made by a function while it is traced, and no argument of C functions: make it outside of the function"
+            )
         kind = _KINDS.get(each.name, each.kind) if each.source[0] == "dropout" else each.kind
         sizes = tuple((extent.dim, extent.index, extent.size) for position, extent in program.extents if position == i)
         made.append(Capture(each.name, kind, each.element, each.rank, i in program.nonzero, sizes))
