@@ -123,6 +123,7 @@ inline Range most(const Range *parts, int count) {
 
 inline Range absolute(const Range &a) {
   Range made, turned = negated(a);
+  if (!a.has_low && !a.has_high) return made;
   made.has_low = true;
   for (const Range &side : {a, turned})
     if (side.has_low && side.low > made.low) made.low = side.low;
