@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import attn_mlir
 from attn_mlir import gla, lightning, mamba2, retention_linear, simple_gla
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 from linear_reference import check_errors, error, reference
 
 B, T, H, K, V = 2, 75, 4, 16, 8
@@ -139,6 +139,30 @@ def test_mamba2_with_a_skip_for_each_of_a_batch() -> None:
     assert error(found, (x["z"].double() * x["v"].double()).sum((0, 1, 3)).expand(2, H)) < TOLERANCE
 
 
+def test_mamba2_with_numbers_of_sequences() -> None:
+    """As each sequence alone: the initial state goes to the first one, the final one comes from the last; gradients, too."""
+    x, lengths = tensors(), ([75], [1, 17, 3, 54])
+    seq_idx = torch.stack([torch.repeat_interleave(torch.arange(len(n), dtype=torch.int32) % 2, torch.tensor(n)) for n in lengths])
+
+    def run(x: Tensors) -> Any:
+        return run_mamba(x, seq_idx=seq_idx)
+
+    def expected(x: Tensors) -> Any:
+        batches = []
+        for entry, counts in enumerate(lengths):
+            parts, start = [], 0
+            for count in counts:
+                own = {n: v if v.dim() == 1 or n == "wide" else v[entry : entry + 1] for n, v in x.items()}
+                own = {n: v[:, start : start + count] if v.dim() > 2 and n not in ("state", "states") else v for n, v in own.items()}
+                own["states"] = own["states"] * (start == 0)
+                parts.append(expected_mamba(own))
+                start += count
+            batches.append([torch.cat([y for y, _ in parts], 1), parts[-1][1]])
+        return [torch.cat(values) for values in zip(*batches, strict=True)]
+
+    check_errors(compare(run, expected, x, "C B v dt A D z bias states"))
+
+
 def test_mamba2_alone_returns_y() -> None:
     x = tensors()
     dt = x["dt"].exp()
@@ -173,9 +197,21 @@ def test_sequences_in_one() -> None:
     ("call", "kind", "text"),
     [
         (
-            lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], seq_idx=x["dt"]),
-            UnsupportedError,
-            "seq_idx is not there: pass cu_seqlens",
+            lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], seq_idx=x["A"]),
+            ArgumentError,
+            "seq_idx must be a tensor of shape [2, 75], got shape [4]",
+        ),
+        (
+            lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], seq_idx=x["A"].expand(2, 75, 4)[..., 0]),
+            ArgumentError,
+            "seq_idx has dtype torch.float32: use int32 or int64",
+        ),
+        (
+            lambda x: mamba2(
+                *(x[n][:1] for n in ("v", "dt")), x["A"], x["B"][:1], x["C"][:1], seq_idx=x["A"], cu_seqlens=torch.tensor([0, 75])
+            ),
+            ArgumentError,
+            "seq_idx and cu_seqlens both say where sequences begin: pass one of them",
         ),
         (lambda x: mamba2(x["v"], x["dt"].mT, x["A"], x["B"], x["C"]), ArgumentError, "dt must be a tensor of shape [2, 75, 4], got shape"),
         (lambda x: mamba2(x["v"], x["dt"], x["A"], x["B"], x["C"], D=x["dt"]), ArgumentError, "D must be a tensor of shape [4] or [4, 8]"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from attn_mlir.api.inputs import check_dtype, check_element, check_head_dim
 from attn_mlir.errors import ArgumentError
@@ -41,8 +42,24 @@ def check_limit(limit: Any) -> tuple[float, float]:
     return pair[0], pair[1]
 
 
+def first_positions(sequences: Tensor) -> Tensor:
+    """Where a sequence begins that is not the first of its batch entry, bool [B, T]: `sequences`, [B, T], numbers them by position."""
+    return functional.pad(sequences[:, 1:] != sequences[:, :-1], (1, 0))
+
+
 def check_mamba2(
-    x: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: Any, D: Any, z: Any, dt_bias: Any, initial_states: Any, cu_seqlens: Any
+    x: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    chunk_size: Any,
+    D: Any,
+    z: Any,
+    dt_bias: Any,
+    initial_states: Any,
+    cu_seqlens: Any,
+    seq_idx: Any,
 ) -> None:
     """Checks the inputs of `mamba2`."""
     if not isinstance(x, Tensor) or x.dim() != 4:
@@ -71,6 +88,19 @@ def check_mamba2(
         check("z", z, x, sizes)
     if dt_bias is not None:
         check("dt_bias", dt_bias, x, sizes[2:3])
+    if seq_idx is not None:
+        _check_sequences(seq_idx, cu_seqlens, x)
+
+
+def _check_sequences(seq_idx: Any, cu_seqlens: Any, x: Tensor) -> None:
+    if cu_seqlens is not None:
+        raise ArgumentError("seq_idx and cu_seqlens both say where sequences begin: pass one of them")
+    if not isinstance(seq_idx, Tensor) or tuple(seq_idx.shape) != tuple(x.shape[:2]):
+        raise ArgumentError(f"seq_idx must be a tensor of shape {list(x.shape[:2])}, got {described(seq_idx)}")
+    if seq_idx.dtype not in (torch.int32, torch.int64):
+        raise ArgumentError(f"seq_idx has dtype {seq_idx.dtype}: use int32 or int64")
+    if seq_idx.device != x.device:
+        raise ArgumentError(f"seq_idx is on {seq_idx.device}, but other inputs are on {x.device}: move it with seq_idx.to(...)")
 
 
 def described(value: Any) -> str:

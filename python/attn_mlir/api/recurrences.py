@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from attn_mlir.api.linear import linear_attention
 from attn_mlir.api.linear_inputs import check_flags
-from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, score_of, sizes_of
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, first_positions, score_of, sizes_of
+from attn_mlir.errors import ArgumentError
 
 
 def mamba2(
@@ -41,10 +41,12 @@ def mamba2(
     x is [B, T, H, P], dt [B, T, H], A [H] (negative), B and C [B, T, G, N] with G dividing H, D [H] or [H, P], z like x, dt_bias [H].
     dt becomes dt + dt_bias, then softplus of it with dt_softplus, then it is clamped to dt_limit (low, high). States are [B, H, P, N], with
     cu_seqlens [sequences, H, P, N]. Returns y, like x, or (y, final_states). `chunk_size` has no effect: the compiler chooses chunks.
+
+    seq_idx, int32 or int64 [B, T], says which sequence a position belongs to: where it differs from that of the position before, a sequence
+    begins, whose state is 0. initial_states are then those of the first sequence of each batch entry, final_states those of the last one.
+    cu_seqlens, for B = 1, keeps the states of all sequences; one of the two can be given.
     """
-    if seq_idx is not None:
-        raise UnsupportedError("seq_idx is not there: pass cu_seqlens, where each sequence begins, which also keeps their states apart")
-    check_mamba2(x, dt, A, B, C, chunk_size, D, z, dt_bias, initial_states, cu_seqlens)
+    check_mamba2(x, dt, A, B, C, chunk_size, D, z, dt_bias, initial_states, cu_seqlens, seq_idx)
     check_flags(dt_softplus=dt_softplus, return_final_states=return_final_states)
     low, high = check_limit(dt_limit)
     step = dt.to(score_of(x))
@@ -58,6 +60,9 @@ def mamba2(
 
     def decay_mod(g: Any, b: Any, h: Any, t: Any) -> Any:
         return g * rate[h]
+
+    if seq_idx is not None:
+        decay_mod = _forgetting(decay_mod, first_positions(seq_idx))
 
     def v_mod(value: Any, b: Any, h: Any, t: Any) -> Any:
         return value * step[b, t, h]
@@ -169,6 +174,15 @@ def gla(
         raise ArgumentError(f"g must be a tensor of shape [B, T, H, K], got {described(g)}; simple_gla takes one for each head and step")
     check("g", g, v, (*sizes_of(v)[:3], sizes_of(k, "k")[3]))
     return _pair(q, k, v, g, scale, initial_state, output_final_state, cu_seqlens, segment_size, device)
+
+
+def _forgetting(decay_mod: Any, first: Tensor) -> Any:
+    """A decay_mod whose states are forgotten before the positions where `first`, bool [B, T], is true."""
+
+    def of_sequences(g: Any, b: Any, h: Any, t: Any) -> Any:
+        return torch.where(first[b, t], -math.inf, decay_mod(g, b, h, t))
+
+    return of_sequences
 
 
 def _skip_of(D: Tensor | None, dtype: torch.dtype) -> Any:
