@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from attn_mlir.api import rows
+from attn_mlir.api.block_mask import create_mask
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.integrations.model_masks import known_pattern
 from attn_mlir.integrations.transformers import register
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -117,10 +119,11 @@ def test_generation_with_a_cache(cache: str) -> None:
 
 @needs_transformers
 @pytest.mark.parametrize("additive", [False, True])
-def test_mask_prepared_by_the_caller(additive: bool) -> None:
+@pytest.mark.parametrize("one_row", [False, True])
+def test_mask_prepared_by_the_caller(additive: bool, one_row: bool) -> None:
     model, ids, _ = tiny("Llama")
     mask = torch.ones(11, 11, dtype=torch.bool).tril() & (torch.arange(11) % 3 != 1)[None, :] | torch.eye(11, dtype=torch.bool)
-    mask = mask[None, None].expand(2, 1, 11, 11)
+    mask = mask[None, None, 10:] if one_row else mask[None, None].expand(2, 1, 11, 11)
     lowest = torch.finfo(torch.float32).min
     as_bias = torch.zeros(mask.shape).masked_fill(~mask, lowest)
     with torch.inference_mode():
@@ -162,6 +165,26 @@ def test_packed_sequences_do_not_see_each_other() -> None:
         got = model(input_ids=ids, position_ids=positions, use_cache=False).logits
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(got[:, 5:], model(input_ids=ids[:, 5:]).logits, rtol=1e-5, atol=1e-5)
+
+
+@needs_transformers
+@pytest.mark.parametrize("kind", ["causal", "window", "chunks"])
+def test_masks_of_packed_sequences_are_functions(kind: str) -> None:
+    from transformers import masking_utils
+
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5], [0, 0, 1, 2, 0, 1, 2, 3, 4, 5, 6]])
+    inner = {
+        "causal": masking_utils.causal_mask_function,
+        "window": masking_utils.sliding_window_causal_mask_function(3),
+        "chunks": masking_utils.chunked_causal_mask_function(2, torch.zeros(2, dtype=torch.int64)),
+    }[kind]
+    sequences = masking_utils.find_packed_sequence_indices(positions)
+    assert sequences is not None
+    function = masking_utils.packed_sequence_compatibility_function(inner, positions, sequences)
+    known, pattern = known_pattern(function)
+    assert known and pattern is not None
+    wanted = masking_utils.sdpa_mask(2, 11, 11, mask_function=function, allow_is_causal_skip=False)
+    assert torch.equal(create_mask(pattern, 2, 1, 11, 11), wanted)
 
 
 @needs_transformers

@@ -22,6 +22,18 @@ _TRACEABLE = frozenset(
         "packed_sequence_mask_function.<locals>.inner_mask",
     }
 )
+# Those that depend on the distance of positions alone.
+_OF_DISTANCES = frozenset(
+    {
+        "bidirectional_mask_function",
+        "causal_mask_function",
+        "sliding_window_overlay.<locals>.inner_mask",
+        "sliding_window_bidirectional_overlay.<locals>.inner_mask",
+    }
+)
+_SEQUENCES = "packed_sequence_mask_function.<locals>.inner_mask"
+_POSITIONS = "remap_positions_for_packed_sequence.<locals>.inner_mask"
+_AND, _OR = "and_masks.<locals>.and_mask", "or_masks.<locals>.or_mask"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,10 +44,13 @@ class ModelMask:
     """Over absolute positions; None: every key."""
     present: torch.Tensor | None = None
     """False for padding keys, [B, S]; None: there is no padding."""
-    q_offset: int = 0
-    kv_offset: int = 0
+    q_offset: Any = 0
+    """The position of the first query: a number, or a tensor of one inside of torch.compile."""
+    kv_offset: Any = 0
     evaluate: Callable[[], torch.Tensor] | None = None
     """The same as a boolean tensor [B, 1, Sq, Skv]."""
+    keys: Any = None
+    """Skv; None: a pattern that reads the tensor for any number of keys."""
 
     def contiguous(self) -> torch.Tensor:
         """As a tensor: generate() asks for it where the cache is a static one, since only tensors pass as finished masks."""
@@ -43,48 +58,98 @@ class ModelMask:
             raise UnsupportedError("this mask cannot become a tensor")
         return self.evaluate()
 
+    def for_keys(self, queries: int, keys: int) -> "ModelMask":
+        """The mask for layers whose cache has more keys: the queries are the last positions.
+
+        Models with a cache of their own (MiniMax) make one mask by the size of their first layer's, which may hold no keys.
+        """
+        if self.keys is None or keys <= self.keys:
+            return self
+        return dataclasses.replace(self, q_offset=keys - queries, kv_offset=0, keys=keys)
+
     @functools.cached_property
     def mask_mod(self) -> Mask | None:
         """The mask over the positions within one call; None: every key is present."""
-        masks = []
-        if self.pattern is not None:
-            masks.append(_shifted(self.pattern, self.q_offset, self.kv_offset) if self.q_offset or self.kv_offset else self.pattern)
-        if self.present is not None:
-            masks.append(_key_padding(self.present[:, self.kv_offset :]))
-        return and_(*masks) if len(masks) > 1 else next(iter(masks), None)
+        return self._mask(self._positions(), None if self.present is None else _key_padding(self.present[:, self.kv_offset :]))
+
+    def mask_in_graph(self) -> Mask | None:
+        """The same, for torch.compile to follow: padding is always read."""
+        present = None if self.present is None else _read(self.present[:, self.kv_offset :])
+        return self._mask(self._positions(), present)
+
+    def _positions(self) -> Mask | None:
+        if self.pattern is None or (isinstance(self.q_offset, int) and not self.q_offset and not self.kv_offset):
+            return self.pattern
+        return _shifted(self.pattern, self.q_offset, self.kv_offset)
+
+    @staticmethod
+    def _mask(positions: Mask | None, present: Mask | None) -> Mask | None:
+        return and_(positions, present) if positions is not None and present is not None else positions or present
 
 
 def known_pattern(function: Callable[..., Any]) -> tuple[bool, Mask | None]:
     """Whether `function`, a mask function of transformers, can be traced, and as what; None: every key."""
-    if getattr(function, "__module__", None) != "transformers.masking_utils":
-        return False, None
-    name = function.__qualname__
+    name = _name(function)
     if name == "bidirectional_mask_function":
         return True, None
     if name in _TRACEABLE:
         return True, function
-    if name not in ("and_masks.<locals>.and_mask", "or_masks.<locals>.or_mask"):
+    if name == _POSITIONS:
+        captured = inspect.getclosurevars(function).nonlocals
+        known, pattern = known_pattern(captured["mask_function"])
+        return known, None if pattern is None else _at(captured["position_ids"], pattern)
+    if name not in (_AND, _OR):
         return False, None
-    parts = [known_pattern(part) for part in inspect.getclosurevars(function).nonlocals.get("mask_functions", ())]
+    given = _parts(function)
+    if name == _AND and _SEQUENCES in map(_name, given):
+        # Positions rise by one within a sequence, so that their distances are those of indices.
+        given = [_without_positions(part) for part in given]
+    parts = [known_pattern(part) for part in given]
     if not parts or not all(known for known, _ in parts):
         return False, None
     patterns = [pattern for _, pattern in parts if pattern is not None]
-    if name.startswith("or_"):
+    if name == _OR:
         return True, or_(*patterns) if len(patterns) == len(parts) else None
     return True, and_(*patterns) if patterns else None
 
 
+def _name(function: Any) -> str:
+    """That of a mask function of transformers; nothing for others."""
+    return function.__qualname__ if getattr(function, "__module__", None) == "transformers.masking_utils" else ""
+
+
+def _parts(function: Callable[..., Any]) -> list[Any]:
+    return list(inspect.getclosurevars(function).nonlocals.get("mask_functions", ()))
+
+
+def _of_distances(function: Any) -> bool:
+    name = _name(function)
+    return name in _OF_DISTANCES or (name in (_AND, _OR) and all(map(_of_distances, _parts(function))))
+
+
+def _without_positions(function: Any) -> Any:
+    """The mask function to which another one hands positions, where their distances alone matter; else the function itself."""
+    if _name(function) != _POSITIONS:
+        return function
+    inner = inspect.getclosurevars(function).nonlocals["mask_function"]
+    return inner if _of_distances(inner) else function
+
+
+def _at(positions: torch.Tensor, pattern: Mask) -> Mask:
+    return lambda b, h, q_idx, kv_idx: pattern(b, h, positions[b, q_idx], positions[b, kv_idx])
+
+
 def dense(mask: torch.Tensor) -> Mask:
     """A boolean tensor that broadcasts to [B, H, Sq, Skv], as a mask function."""
-    one_batch, one_head = mask.shape[0] == 1, mask.shape[1] == 1
+    repeats = tuple(size == 1 for size in mask.shape)
 
     def read_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return mask[0 if one_batch else b, 0 if one_head else h, q_idx, kv_idx]
+        return mask[tuple([0 if one else i for one, i in zip(repeats, (b, h, q_idx, kv_idx), strict=True)])]
 
     return read_mask
 
 
-def _shifted(pattern: Mask, q_offset: int, kv_offset: int) -> Mask:
+def _shifted(pattern: Mask, q_offset: Any, kv_offset: Any) -> Mask:
     return lambda b, h, q_idx, kv_idx: pattern(b, h, q_idx + q_offset, kv_idx + kv_offset)
 
 
@@ -94,4 +159,8 @@ def _key_padding(present: torch.Tensor) -> Mask:
     at_the_end = torch.arange(present.shape[1], device=present.device) < lengths[:, None]
     if torch.equal(at_the_end, present):
         return lambda b, h, q_idx, kv_idx: kv_idx < lengths[b]
+    return _read(present)
+
+
+def _read(present: torch.Tensor) -> Mask:
     return lambda b, h, q_idx, kv_idx: present[b, kv_idx]

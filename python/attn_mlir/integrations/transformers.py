@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from attn_mlir.api.attention import attention
+from attn_mlir.api.linear_inputs import check_flags
 from attn_mlir.api.masks import Mask, and_, causal, parse
 from attn_mlir.api.mods import ScoreMod, additive_bias
 from attn_mlir.api.mods import softcap as softcap_mod
 from attn_mlir.api.rows import softmax, softmax_sink
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.integrations.model_masks import ModelMask, dense, known_pattern
+from attn_mlir.integrations.model_scans import replace_scans, restore_scans
 
 _INSTALL = "install what is needed with: pip install 'attn-mlir[examples]'"
 _RESERVED = ("eager", "sdpa", "flex_attention")
@@ -28,6 +30,7 @@ def register(
     row: Callable[..., Any] = softmax,
     score_mod: ScoreMod | None = None,
     mask_mod: Mask | str | None = None,
+    linear: bool = False,
 ) -> str:
     """Registers an attention with transformers under `name`, which is returned: use it as `attn_implementation`.
 
@@ -36,7 +39,12 @@ def register(
     are not softmax honour it, too. Models keep their weights; register several names to compare several attentions.
 
     The dropout of attention that a model is configured with is `dropout_p`: drawn by torch's generator, and off after model.eval().
-    Raises UnsupportedError where transformers is not installed or too old.
+
+    linear: Mamba-2's layers (of Mamba2, Bamba, FalconH1, Nemotron-H, Zamba2, ...) run on `attn_mlir.mamba2`, too, and take packed
+    sequences as `seq_idx` or `cu_seqlens`. transformers has one function for all models and no name for it, so this holds for all models
+    of the process, imported before or later, whatever their attention, until `restore_linear()`. Steps of decoding remain theirs.
+
+    Raises UnsupportedError where transformers is not installed or too old, and for `linear` where its package `kernels` is in use.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name) or name in _RESERVED or "flash" in name:
         raise ArgumentError(f"name must be an identifier that transformers does not use itself (such as 'attn_mlir'), got {name!r}")
@@ -45,10 +53,18 @@ def register(
     for argument, function in (("row", row), ("score_mod", score_mod), ("mask_mod", mask_mod)):
         if not callable(function) and (function is not None or argument == "row"):
             raise ArgumentError(f"{argument} must be a function, got {type(function).__name__}")
+    check_flags(linear=linear)
     attentions, masks, masking = _interfaces()
-    attentions.register(name, _attention_function(row, score_mod, mask_mod))
-    masks.register(name, _mask_function(masking.sdpa_mask, masking.causal_mask_function))
+    if linear:
+        replace_scans()
+    attentions.register(name, attention_function(row, score_mod, mask_mod))
+    masks.register(name, mask_function(masking.sdpa_mask, masking.causal_mask_function))
     return name
+
+
+def restore_linear() -> None:
+    """Undoes `linear=True` of `register`: the layers of all models compute as they did before. Nothing happens where it was not used."""
+    restore_scans()
 
 
 def _interfaces() -> tuple[Any, Any, Any]:
@@ -62,8 +78,11 @@ def _interfaces() -> tuple[Any, Any, Any]:
     return transformers.AttentionInterface, transformers.AttentionMaskInterface, masking_utils
 
 
-def _mask_function(dense_mask: Callable[..., torch.Tensor], causal_mask: Callable[..., Any]) -> Callable[..., ModelMask]:
-    """What transformers calls once a forward pass to make the `attention_mask` of all layers."""
+def mask_function(dense_mask: Callable[..., torch.Tensor], causal_mask: Callable[..., Any]) -> Callable[..., ModelMask]:
+    """What transformers calls once a forward pass to make the `attention_mask` of all layers.
+
+    `dense_mask` makes the mask as a tensor where a function cannot be traced, `causal_mask` is the function where none is given.
+    """
 
     def model_mask(
         batch_size: int,
@@ -79,20 +98,31 @@ def _mask_function(dense_mask: Callable[..., torch.Tensor], causal_mask: Callabl
             whole = {**options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
             return dense_mask(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, **whole)
 
+        if torch.compiler.is_compiling():  # dynamo follows all functions of index arithmetic, and values cannot be asked for
+            present = None if attention_mask is None else _as_long_as(attention_mask.bool(), kv_length + kv_offset)
+            return ModelMask(mask_function, present, q_offset, kv_offset, evaluate, kv_length)
         known, pattern = known_pattern(mask_function)
         if not known:
             return ModelMask(dense(evaluate()), evaluate=evaluate)
         present = None
         if attention_mask is not None:
-            missing = max(int(kv_length) + int(kv_offset) - attention_mask.shape[-1], 0)
+            missing = int(kv_length) + int(kv_offset) > attention_mask.shape[-1]
             if missing or not bool(attention_mask.all()):
-                present = torch.nn.functional.pad(attention_mask.bool(), (0, missing))
-        return ModelMask(pattern, present, int(q_offset), int(kv_offset), evaluate)
+                present = _as_long_as(attention_mask.bool(), int(kv_length) + int(kv_offset))
+        return ModelMask(pattern, present, int(q_offset), int(kv_offset), evaluate, int(kv_length))
 
     return model_mask
 
 
-def _attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask_mod: Mask | None) -> Callable[..., Any]:
+def _as_long_as(present: torch.Tensor, keys: int) -> torch.Tensor:
+    """[B, S] with at least `keys` positions; further ones are absent."""
+    missing = keys - present.shape[-1]
+    return torch.nn.functional.pad(present, (0, missing)) if missing > 0 else present
+
+
+def attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask_mod: Mask | None) -> Callable[..., Any]:
+    """What transformers calls for the attention of each layer."""
+
     def attn_mlir_attention(
         module: torch.nn.Module,
         query: torch.Tensor,
@@ -114,7 +144,8 @@ def _attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mas
             scores.append(additive_bias(position_bias))
         masks = []
         if isinstance(attention_mask, ModelMask):
-            masks.append(attention_mask.mask_mod)
+            made = attention_mask.for_keys(query.shape[2], key.shape[2])
+            masks.append(made.mask_in_graph() if torch.compiler.is_compiling() else made.mask_mod)
         elif isinstance(attention_mask, torch.Tensor):
             mask, bias = _user_mask(attention_mask, key.shape[2])
             masks.append(mask)
