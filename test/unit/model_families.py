@@ -18,9 +18,9 @@ _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_ex
 FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {},
     "Mistral": {"sliding_window": 4},
-    "Gemma2": {**_WINDOWS, "query_pre_attn_scalar": 5, "attn_logit_softcapping": 2.0},
-    "Gemma3": {**_WINDOWS, "query_pre_attn_scalar": 5},
-    "GptOss": {**_WINDOWS, **_EXPERTS},
+    "Gemma2": {"layer_types": ["full_attention"] * 2, "query_pre_attn_scalar": 5, "attn_logit_softcapping": 2.0},
+    "Gemma3": {**_WINDOWS, "query_pre_attn_scalar": 16},
+    "GptOss": {"sliding_window": 4, "layer_types": ["sliding_attention"] * 2, **_EXPERTS},
     "Qwen3": {},
     "Qwen3Next": {
         **_ONE_OF_EACH, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
@@ -29,9 +29,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Phi3": {},
     "Cohere2": _WINDOWS,
     "DeepseekV3": {
-        "num_key_value_heads": 2, "n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1,
-        "moe_intermediate_size": 32, "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
-        "head_dim": 8, "num_mtp_layers": 0,
+        "num_key_value_heads": 2, "head_dim": 8, "n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1,
+        "moe_intermediate_size": 32, "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8, "v_head_dim": 16, "num_mtp_layers": 0,
     },
     "FalconH1": {**_MAMBA, "mamba_d_ssm": 64},
     "Bamba": {**_MAMBA, "attn_layer_indices": [1]},
@@ -43,7 +43,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "relative_attention_max_distance": 8, "dropout_rate": 0.0, "decoder_start_token_id": 0,
     },
 }  # fmt: skip
-"""What their configurations have besides `_COMMON`."""
+"""What their configurations have besides `_COMMON`; most have the head dimension and the masks of others, so that kernels are compiled once."""
 RECURRENT = ("FalconH1", "Bamba", "Mamba2")
 """Those with layers of Mamba-2."""
 _COMMON = {

@@ -30,9 +30,9 @@ def test_family(kind: str) -> None:
     assert got.tokens == expected.tokens
 
 
-@pytest.mark.parametrize("kind", ["Gemma2", "GptOss", "T5"])
+@pytest.mark.parametrize("kind", ["GptOss", "T5"])
 def test_compiled_generation(kind: str) -> None:
-    """With a static cache, and without graph breaks: windows and softcap, sinks, position biases."""
+    """With a static cache, and without graph breaks: windows and sinks, position biases."""
     from transformers import CompileConfig
 
     model = made(kind)
@@ -45,10 +45,9 @@ def test_compiled_generation(kind: str) -> None:
     assert hasattr(model, "_compiled_call")
 
 
-@pytest.mark.parametrize("kind", ["Gemma2"])
-def test_compiled_training(kind: str) -> None:
+def test_compiled_training() -> None:
     """The whole model in one graph, masks and padding among it."""
-    model = made(kind)
+    model = made("Gemma3")
     given = inputs()
     labels = labels_of(given)
     losses, gradients = [], []
