@@ -43,7 +43,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "relative_attention_max_distance": 8, "dropout_rate": 0.0, "decoder_start_token_id": 0,
     },
 }  # fmt: skip
-"""What their configurations have besides `_COMMON`; most have the head dimension and the masks of others, so that kernels are compiled once."""
+"""What their configurations have besides `_COMMON`: head dimensions and masks that kernels are compiled for once."""
 RECURRENT = ("FalconH1", "Bamba", "Mamba2")
 """Those with layers of Mamba-2."""
 _COMMON = {

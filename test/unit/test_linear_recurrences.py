@@ -207,9 +207,7 @@ def test_sequences_in_one() -> None:
             "seq_idx has dtype torch.float32: use int32 or int64",
         ),
         (
-            lambda x: mamba2(
-                *(x[n][:1] for n in ("v", "dt")), x["A"], x["B"][:1], x["C"][:1], seq_idx=x["A"], cu_seqlens=torch.tensor([0, 75])
-            ),
+            lambda x: mamba2(x["v"][:1], x["dt"][:1], x["A"], x["B"][:1], x["C"][:1], seq_idx=x["A"], cu_seqlens=torch.tensor([0, 75])),
             ArgumentError,
             "seq_idx and cu_seqlens both say where sequences begin: pass one of them",
         ),

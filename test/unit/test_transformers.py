@@ -149,7 +149,7 @@ def test_masks_of_packed_sequences_are_functions(kind: str) -> None:
     known, pattern = known_pattern(function)
     assert known and pattern is not None
     wanted = masking_utils.sdpa_mask(2, 11, 11, mask_function=function, allow_is_causal_skip=False)
-    assert torch.equal(create_mask(pattern, 2, 1, 11, 11), wanted)
+    assert wanted is not None and torch.equal(create_mask(pattern, 2, 1, 11, 11), wanted)
 
 
 @needs_transformers

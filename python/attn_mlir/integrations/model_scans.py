@@ -42,10 +42,10 @@ def replace_scans() -> None:
 def restore_scans() -> None:
     """Gives the models back the functions that `replace_scans` replaced."""
     hub = sys.modules.get("transformers.integrations.hub_kernels")
-    decorator = getattr(hub, _DECORATOR, None)
-    if hub is None or not hasattr(decorator, "__wrapped__"):
+    own = getattr(getattr(hub, _DECORATOR, None), "__wrapped__", None)
+    if hub is None or own is None:
         return
-    _set_decorator(hub, decorator.__wrapped__)
+    _set_decorator(hub, own)
     for module in _users():
         for name, function in list(vars(module).items()):
             if isinstance(function, FunctionType) and hasattr(function, "attn_mlir_replaces"):
@@ -59,7 +59,7 @@ def _hub() -> ModuleType:
         hub = importlib.import_module("transformers.integrations.hub_kernels")
     except ImportError:
         hub = None
-    if not hasattr(hub, _DECORATOR):
+    if hub is None or not hasattr(hub, _DECORATOR):
         raise UnsupportedError(f"transformers {transformers.__version__} does not say where its linear layers find functions: {_WITHOUT}")
     if getattr(hub, "_kernels_enabled", False):
         raise UnsupportedError(
@@ -141,7 +141,7 @@ def _scan(own: Function) -> Function:
         """As `attn_mlir.mamba2`; options that models hand to all layers are none of its own."""
         return mamba2(
             hidden_states, dt, A, B, C, chunk_size, D, z, dt_bias, initial_states, _sequences(hidden_states, 1, seq_idx, cu_seqlens),
-            dt_softplus=dt_softplus, dt_limit=tuple(dt_limit), return_final_states=return_final_states,
+            dt_softplus=dt_softplus, dt_limit=(dt_limit[0], dt_limit[1]), return_final_states=return_final_states,
         )  # fmt: skip
 
     return _marked(attn_mlir_scan, own)

@@ -78,7 +78,7 @@ def _interfaces() -> tuple[Any, Any, Any]:
     return transformers.AttentionInterface, transformers.AttentionMaskInterface, masking_utils
 
 
-def mask_function(dense_mask: Callable[..., torch.Tensor], causal_mask: Callable[..., Any]) -> Callable[..., ModelMask]:
+def mask_function(dense_mask: Callable[..., Any], causal_mask: Callable[..., Any]) -> Callable[..., ModelMask]:
     """What transformers calls once a forward pass to make the `attention_mask` of all layers.
 
     `dense_mask` makes the mask as a tensor where a function cannot be traced, `causal_mask` is the function where none is given.
