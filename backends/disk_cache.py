@@ -1,8 +1,8 @@
 """Compiled programs on disk: code with the facts about it, under a key of everything that it depends on.
 
-The directory is `$ATTN_MLIR_CACHE`, or `attn-mlir` in the user's cache directory; `ATTN_MLIR_CACHE=off` disables it. What lies there is
-run, so only what this user alone can have written counts (see `own_files`). An entry holds its key and a hash of all of it; a broken or
-unreadable one counts as absent. Writing is atomic, so that processes may share the directory.
+The directory is `$ATTN_MLIR_CACHE`, or `attn-mlir` in the user's cache directory; `ATTN_MLIR_CACHE=off` disables it, and on Windows there
+is none. What lies there is run, so only what this user alone can have written counts (see `own_files`). An entry holds its key and a hash
+of all of it; a broken or unreadable one counts as absent. Writing is atomic, so that processes may share the directory.
 
 Entries that come compiled are read from a folder of their own, where the directory has none: that of the package `attn_mlir_kernels`, if it
 is installed, or `$ATTN_MLIR_KERNELS`; `ATTN_MLIR_KERNELS=off` leaves them alone. Whoever installs a package is trusted with it.
@@ -34,7 +34,7 @@ _BROKEN = (OSError, ValueError, LookupError, TypeError, RecursionError)
 def directory() -> Path | None:
     """Where programs are kept, or None when caching on disk is off."""
     chosen = os.environ.get("ATTN_MLIR_CACHE", "").strip()
-    if chosen.lower() in _OFF:
+    if chosen.lower() in _OFF or not hasattr(os, "O_DIRECTORY"):  # Windows cannot look at folders as `own_files` does
         return None
     try:
         if chosen.lower() not in _ON:

@@ -27,4 +27,5 @@ BACKEND = Backend(
     tune="tuning.program:TUNER",
     see="seeing:see",
     targets=("gfx90a",),
+    doctor="doctor:findings",
 )

@@ -27,4 +27,5 @@ BACKEND = Backend(
     see="seeing:see",
     targets=("cpu",),
     ahead="ahead.build:build",
+    doctor="doctor:findings",
 )

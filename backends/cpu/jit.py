@@ -44,13 +44,13 @@ class Worker:
         if threads <= 1:
             self._function(ctypes.addressof(packed))
             return
-        openmp = _openmp()
-        if openmp is not None:
+        parallel = openmp()
+        if parallel is not None:
             # The OpenMP runtime that torch uses: its threads are warm, and no second pool competes for the cores.
             if threading.get_ident() in _FORKED:
-                _FORKED[threading.get_ident()].submit(openmp, self._address, packed, threads, 0).result()
+                _FORKED[threading.get_ident()].submit(parallel, self._address, packed, threads, 0).result()
             else:
-                openmp(self._address, packed, threads, 0)
+                parallel(self._address, packed, threads, 0)
             return
         others = [threading.Thread(target=self._function, args=(ctypes.addressof(packed),)) for _ in range(threads - 1)]
         for other in others:
@@ -68,7 +68,7 @@ def load_workers(module: ir.Module, names: Iterable[str]) -> dict[str, Worker]:
 
 
 @cache
-def _openmp() -> Any:
+def openmp() -> Any:
     """`GOMP_parallel` of the OpenMP runtime inside this process, or None."""
     import torch
 

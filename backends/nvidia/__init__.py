@@ -28,4 +28,5 @@ BACKEND = Backend(
     tune="tuning.program:TUNER",
     see="seeing:see",
     targets=("sm_90a",),
+    doctor="doctor:findings",
 )

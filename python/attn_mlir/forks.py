@@ -12,6 +12,11 @@ _WAIT = 10.0
 _LOCKS: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
+def _register(**hooks: Callable[[], object]) -> None:
+    if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+        os.register_at_fork(**hooks)
+
+
 def lock() -> threading.Lock:
     """A lock that is free in children."""
     made = threading.Lock()
@@ -47,13 +52,13 @@ def waited_for() -> threading.RLock:  # type: ignore[valid-type]
         else:
             made._at_fork_reinit()  # type: ignore[attr-defined]
 
-    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+    _register(before=before, after_in_parent=in_parent, after_in_child=in_child)
     return made
 
 
 def in_child(action: Callable[[], object]) -> None:
     """Has `action` called in every child, first of all."""
-    os.register_at_fork(after_in_child=action)
+    _register(after_in_child=action)
 
 
 def _free_locks() -> None:

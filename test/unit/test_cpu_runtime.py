@@ -100,7 +100,7 @@ def test_threads_without_openmp(monkeypatch):
     from attn_mlir.backends.cpu import jit
 
     expected = run(driver.compile(SOFTMAX, "cpu"), 300)
-    monkeypatch.setattr(jit, "_openmp", lambda: None)
+    monkeypatch.setattr(jit, "openmp", lambda: None)
     assert torch.equal(run(driver.compile(SOFTMAX, "cpu"), 300), expected)
 
 
