@@ -56,7 +56,10 @@ ROWS: dict[str, tuple[Any, str]] = {
     "list": (lambda s: s * LIST[3], "the index is beyond the end of a Python list or tuple"),
     "key": (lambda s: s * {}["x"], "look keys up that the dictionary has"),
     "zero": (lambda s: s * (1 / 0), "a number that the function computes with is 0"),
-    "five parameters": (lambda s, b, h, q_idx, kv_idx: s, "a row function sees all keys of a query at once, so it has no kv_idx"),
+    "six parameters": (
+        lambda s, b, h, q_idx, kv_idx, d: s,
+        "takes (s, b, h, q_idx, kv_idx, d), but is called with (s) or (s, b, h, q_idx) or",
+    ),
     "score function": (lambda score, b, h, i, j: score, "this looks like a score_mod: pass score_mod=f"),
     "norm": (lambda s: s.norm(p="nuc"), "a norm of order 'nuc'"),
 }

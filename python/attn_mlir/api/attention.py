@@ -6,14 +6,16 @@ from typing import Any, Never
 
 import torch
 
+from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import NONE, Dropout, check_p, dropout_of
+from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import again, differentiable, execute, slow_of, stage_of, stages_of
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import Layout, check_inputs, device_type, layout_of, scale_form
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
-from attn_mlir.api.unknown_arguments import unexpected
+from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import program
 from attn_mlir.frontend.cache import Entry, TraceCache
@@ -26,7 +28,7 @@ Function = Callable[..., Any]
 _CACHE = TraceCache()
 
 
-class Attention:
+class Attention(EngineModule):
     """Attention with everything but its inputs fixed: `Attention(row=f, mask_mod=g)(q, k, v)`.
 
     The functions are traced when the object is made, so mistakes in them show at once; kernels are compiled at the
@@ -34,6 +36,9 @@ class Attention:
 
     tune: the first call of each kind (with or without gradients, per power of two of the lengths) measures kernels and keeps the
     fastest, on devices whose backend has a tuner. tune_file: where that is kept; what the file holds is used, also without `tune`.
+
+    It is a torch module: copied, pickled and moved as docs/modules.md says. Functions that are modules are submodules, and the parameters
+    of ready-made functions are its own. `eval()` sets dropout_p aside.
     """
 
     def __init__(
@@ -56,7 +61,8 @@ class Attention:
         **unknown: Never,
     ) -> None:
         if unknown:
-            raise unexpected("Attention", unknown)
+            raise unexpected(Attention, unknown)
+        self._begin(locals())
         if isinstance(mask_mod, str):
             mask_mod = parse(mask_mod)
         self._functions: tuple[Any, ...] = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
@@ -68,15 +74,26 @@ class Attention:
         self._last, self._device = Inputs("f32", 64, 64), device_type(device) or "cpu"
         self._form: DropoutForm | None = None
         self._entry(self._last)
+        self._end()
 
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, dropout_p: float | None = None, dropout_seed: Any = None
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        dropout_p: float | None = None,
+        dropout_seed: Any = None,
+        **unknown: Never,
     ) -> Any:
         """The output, shaped as q with v's head dimension; with it lse and row states where asked for.
 
         dropout_p: that of this call, in place of the object's. dropout_seed: see `attention`.
         """
-        dropout_p = self.dropout_p if dropout_p is None else dropout_p
+        if unknown:
+            raise unexpected_in_call(Attention, self.forward, unknown)
+        dropout_p = self.probability(dropout_p)
+        q, k, v = cast(q, k, v)
         if torch.compiler.is_dynamo_compiling():
             from attn_mlir.api.compiled import attention_in_graph
 
@@ -158,13 +175,14 @@ def attention(
 
     q is [B, Hq, Sq, D], k is [B, Hkv, Skv, D], v is [B, Hkv, Skv, Dv], in float32, float16, bfloat16 or float64; query head h
     reads key head h // (Hq / Hkv). The functions are plain Python, traced once; numbers and tensors that they capture are read anew
-    at every call.
+    at every call. torch.autocast casts q, k and v as it does those of torch's scaled_dot_product_attention, and nothing that is captured.
 
     layout: "bhsd"; "bshd" where q, k, v and o are [B, S, H, D]; "sbhd" where they are [S, B, H, D]; or two of them, ("bhsd", "bshd"),
     the first for q, k and v, the second for o. Results are contiguous in that order, gradients in that of their inputs. Inputs may
     have any strides, as `q, k, v = qkv.unbind(2)` of a packed tensor has them; docs/layouts.md tells which ones are copied.
 
-    row: row(s) or row(s, b, h, q_idx), from one row of scores to its weights; or to (weights, {"name": row state}).
+    row: row(s), row(s, b, h, q_idx) or row(s, b, h, q_idx, kv_idx), from one row of scores to its weights; or to
+    (weights, {"name": row state}). kv_idx is a row, too: the position of each key.
     score_mod: score_mod(score, b, h, q_idx, kv_idx), the changed score. mask_mod: mask_mod(b, h, q_idx, kv_idx), true
     where a key is present; or a BlockMask, whose mask_mod is taken; or a string such as "t:128,0", see `masks.parse`.
     scale: what scores are multiplied with first; None means 1/sqrt(D).
@@ -178,10 +196,11 @@ def attention(
     the device. `dropout_mask` tells what is kept.
     """
     if unknown:
-        raise unexpected("attention", unknown)
+        raise unexpected(attention, unknown)
     if isinstance(mask_mod, str):
         mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    q, k, v = cast(q, k, v)
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
 

@@ -21,6 +21,7 @@ from attn_mlir.api.dropout import dropout_of, seed_in_graph
 from attn_mlir.api.given_masks import check_sizes, function_of, sizes_of
 from attn_mlir.api.graphs import run_graph, symbol, traced
 from attn_mlir.api.inputs import LAYOUTS, Layout, device_type, layout_of
+from attn_mlir.api.unknown_arguments import advice_on
 from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend import randomness
@@ -78,7 +79,10 @@ def attention_in_graph(
         if mask_mod is not None:
             pieces.append(as_tensor(mask_mod(*[index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
             names.append("mask")
-        weight = _call(row, [symbol("row.s", element, q.device, k.shape[2] or 1)], [index(f"row.{i}") for i in _POSITION])
+        keys = k.shape[2] or 1
+        given = [symbol("row.s", element, q.device, keys), *[index(f"row.{i}") for i in _POSITION]]
+        given.append(symbol("row.kv_idx", torch.int64, q.device, keys))
+        weight = row(*given[: arity(row, (1, 4, 5))])
         states: dict[str, Any] = {}
         if isinstance(weight, tuple):
             weight, states = weight
@@ -135,6 +139,12 @@ def emulation_in_graph(device: str | None, q: torch.Tensor) -> str:
         taken = f"device={device!r} was asked for" if tensors == device else f"device={device!r} takes tensors on {tensors!r}"
         raise ArgumentError(f"q is on {q.device.type}, but {taken}: move q, k and v with .to({tensors!r})")
     return "" if tensors == device.partition(":")[0] else device
+
+
+@torch._dynamo.assume_constant_result
+def advice_in_graph(owner: str, method: str, name: str) -> str:
+    """`advice_on` an argument that there is not."""
+    return advice_on(owner, method, name)
 
 
 @torch._dynamo.assume_constant_result

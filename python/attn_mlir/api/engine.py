@@ -2,12 +2,13 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch._C._functorch import maybe_current_level
 from torch.utils._python_dispatch import _disable_current_modes
 
+from attn_mlir.api.autocast import cast
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_online
 from attn_mlir.api.dropout import Dropout, check_p, dropout_of, scale_of, seed_in_graph
@@ -37,6 +38,7 @@ from attn_mlir.api.online_rows import Identity
 from attn_mlir.api.refused import without_backward
 from attn_mlir.api.shared_kv import join
 from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.api.watched import Watched, guarded
 from attn_mlir.errors import ArgumentError, TraceError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
@@ -73,6 +75,8 @@ class AttentionEngine(EngineModule):
     deterministic=True: gradients have the same bits in every run, which takes more time on a GPU. dropout_p: see `attention`; a call can
     have another one, and gives the seed.
 
+    Under torch.autocast q, k and v are cast to the dtype of qkv_meta.
+
     layout: the order of dimensions of q, k, v and o, "bshd", "bhsd" or "sbhd", or two of them as in `attention`.
 
     tune, tune_bwd: the first call of each kind measures kernels of the forward and of the backward pass, on devices whose backend has a
@@ -107,7 +111,10 @@ class AttentionEngine(EngineModule):
         deterministic: bool = False,
         layout: Layout = "bshd",
         dropout_p: float = 0.0,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise unexpected(AttentionEngine, unknown)
         self._begin(locals())
         self._layout, self._given = layout_of(layout), layout if isinstance(layout, str) else tuple(layout)
         self._shapes = Shapes(qkv_meta, layout=f"[{', '.join(input_order(self._layout).upper())}]")
@@ -167,6 +174,7 @@ class AttentionEngine(EngineModule):
         return_rowscales: bool = False,
         dropout_p: float | None = None,
         dropout_seed: Any = None,
+        **unknown: Never,
     ) -> Any:
         """o, [B, Sq, H, Dv], for q [B, Sq, H, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv] and the custom inputs in order.
 
@@ -175,7 +183,10 @@ class AttentionEngine(EngineModule):
         extern_block_mask.
         dropout_p: that of this call, in place of the engine's. dropout_seed: see `attention`.
         """
-        dropout_p = self.dropout_p if dropout_p is None else dropout_p
+        if unknown:
+            raise unexpected_in_call(AttentionEngine, self.attend, unknown)
+        dropout_p = self.probability(dropout_p)
+        q, k, v = cast(q, k, v, dtype=self._shapes.dtype)
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph(q, k, v, custom, block_mask, return_rowscales, dropout_p, dropout_seed)
         problem = check_inputs(q, k, v, self._given)

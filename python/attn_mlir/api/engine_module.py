@@ -1,39 +1,63 @@
-"""Engines as modules of torch: they are copied and pickled by the arguments they were made with, and made again from these."""
+"""Attentions and engines as modules of torch: copied and pickled by the arguments they were made with, and made again from these."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from attn_mlir.api.makers import packed, unpacked
+from attn_mlir.api.makers import packed, tensors_of, unpacked, with_tensors
 from attn_mlir.errors import ArgumentError
 
-_PIECES = ("score_mod", "query_mod", "key_mod", "value_mod", "q_mod", "k_mod", "v_mod", "decay_mod", "mask_mod")
+_PIECES = ("score_mod", "query_mod", "key_mod", "value_mod", "q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod", "mask_mod", "row")
+_CHANGEABLE = ("dropout_p", "deterministic")
+"""Arguments that are attributes, which may be set anew."""
+
+
+class Captured(torch.nn.Module):
+    """The parameters that a ready-made function, such as `mods.bias(bias)`, was made with, by the names of its arguments."""
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        super().__init__()
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)
 
 
 class EngineModule(torch.nn.Module):
-    """Base of the engines. Between its two methods, `__init__` of an engine sets what follows from its arguments.
+    """Base of attentions and engines. Between its two methods, `__init__` of one sets what follows from its arguments.
 
-    What follows from them (programs, functions that read variables, tunings) is made again where an engine is unpickled or copied.
+    What follows from them (programs, functions that read variables, tunings) is made again where one is unpickled or copied.
     Functions are pickled as Python does it: by the names of their modules and their own,
-    masks of `attn_mlir.masks` by what they were made with.
+    ready-made ones (`attn_mlir.masks`, `mods`, `rows`) by what they were made with.
     """
 
     _arguments: dict[str, Any]
     _made: frozenset[str]
+    dropout_p: float
 
     def _begin(self, given: Mapping[str, Any]) -> None:
-        """`given` are the arguments. Those that are modules themselves become submodules, so that `.to` and `parameters()` see them."""
+        """`given` are the arguments. Those that are modules themselves become submodules, so that `.to` and `parameters()` see them.
+
+        So do the parameters that ready-made functions were made with.
+        """
         torch.nn.Module.__init__(self)
-        self._arguments = {name: value for name, value in given.items() if name not in ("self", "__class__")}
+        self._arguments = {name: value for name, value in given.items() if name not in ("self", "__class__", "unknown")}
         self._own = frozenset(self.__dict__)
         for name in _PIECES:
-            if isinstance(piece := self._arguments.get(name), torch.nn.Module):
+            piece = self._arguments.get(name)
+            if isinstance(piece, torch.nn.Module):
                 self.add_module(name, piece)
+            elif parameters := {at: x for at, x in tensors_of(piece).items() if isinstance(x, torch.nn.Parameter)}:
+                self.add_module(name, Captured(parameters))
 
     def _end(self) -> None:
         """Remembers what was set since `_begin`: none of it is part of the engine's state."""
         self._made = frozenset(self.__dict__) - self._own | {"_own", "_made"}
+
+    def probability(self, given: float | None) -> float:
+        """The probability of dropout in a call: the one that it gives, else the module's own, which is 0 after `eval()`."""
+        if given is not None:
+            return given
+        return self.dropout_p if self.training else 0.0
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _PIECES and "_made" in self.__dict__:
@@ -43,14 +67,41 @@ class EngineModule(torch.nn.Module):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name not in self._made}
+        state = self._state()
         if state["_arguments"].get("check"):  # what it compares was compared
             state["_arguments"] = {**state["_arguments"], "check": False}
         state["_arguments"] = {name: packed(value) for name, value in state["_arguments"].items()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._make_again({**state, "_arguments": {name: unpacked(value) for name, value in state["_arguments"].items()}})
+
+    def _state(self) -> dict[str, Any]:
+        """The arguments, as they are by now, and what is no consequence of them."""
+        state = {name: value for name, value in self.__dict__.items() if name not in self._made}
+        now = {name: self.__dict__[name] for name in _CHANGEABLE if name in self._arguments and name in self.__dict__}
+        return {**state, "_arguments": {**self._arguments, **now}}
+
+    def _make_again(self, state: dict[str, Any]) -> None:
         kind = next(kind for kind in type(self).__mro__ if EngineModule in kind.__bases__)
-        state["_arguments"] = {name: unpacked(value) for name, value in state["_arguments"].items()}
+        self.__dict__.pop("_made", None)
         kind.__init__(self, **state["_arguments"])
         super().__setstate__(state)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        """As modules have it, for `.to()` and its like; tensors that are no parameters of ready-made functions move, too."""
+        super()._apply(fn, recurse)
+        moved = {name: self._moved(name, value, fn) for name, value in self._arguments.items()}
+        if any(value is not self._arguments[name] for name, value in moved.items()):
+            state = self._state()
+            self._make_again({**state, "_arguments": {**state["_arguments"], **moved}})
+        return self
+
+    def _moved(self, name: str, piece: Any, fn: Callable[..., Any]) -> Any:
+        """A ready-made function of tensors that `fn` changed; others as they are."""
+        tensors = tensors_of(piece)
+        if not tensors or isinstance(piece, torch.nn.Module):
+            return piece
+        own = dict(self._modules[name].named_parameters()) if name in self._modules else {}  # type: ignore[union-attr]
+        changed = {id(x): own[at] if at in own else fn(x) for at, x in tensors.items()}
+        return with_tensors(piece, lambda x: changed[id(x)]) if any(changed[id(x)] is not x for x in tensors.values()) else piece

@@ -246,7 +246,7 @@ class GraphPiece:
             case "mask":
                 return lambda b, h, q_idx, kv_idx: run(b=b, h=h, q_idx=q_idx, kv_idx=kv_idx)
             case "row":
-                return lambda s, b, h, q_idx: run(s=s, b=b, h=h, q_idx=q_idx)
+                return lambda s, b, h, q_idx, kv_idx: run(s=s, b=b, h=h, q_idx=q_idx, kv_idx=kv_idx)
             case "query":
                 return lambda x, b, h, q_idx, d: run(x=x, b=b, h=h, q_idx=q_idx, d=d)
         return lambda x, b, h, kv_idx, d: run(x=x, b=b, h=h, kv_idx=kv_idx, d=d)

@@ -2,14 +2,17 @@
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import torch
 
+from attn_mlir.api.autocast import cast
+from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import execute, slow_of, stage_of, stages_of
 from attn_mlir.api.inputs import device_type, refuse_jit_trace, scale_form
 from attn_mlir.api.linear_inputs import ORDERS, LinearCall, check_flags, check_linear, check_segment
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
+from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
@@ -26,7 +29,7 @@ _CACHE = TraceCache()
 _Form = tuple[str, int, int, str | float, str, bool, bool, str, int | None]
 
 
-class LinearAttention:
+class LinearAttention(EngineModule):
     """Linear attention with everything but its inputs fixed: `LinearAttention(decay_mod=f)(q, k, v, decay)`.
 
     The functions are traced when the object is made, so mistakes in them show at once; programs are compiled at the first call for each
@@ -34,6 +37,8 @@ class LinearAttention:
 
     tune: the first call of each kind (with or without gradients, per power of two of the length) measures kernels and keeps the
     fastest, on devices whose backend has a tuner. tune_file: where that is kept; what the file holds is used, also without `tune`.
+
+    It is a torch module, see docs/modules.md.
     """
 
     def __init__(
@@ -50,7 +55,11 @@ class LinearAttention:
         tune_file: str = "",
         segment_size: int | None = None,
         skip_mod: Function | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise unexpected(LinearAttention, unknown)
+        self._begin(locals())
         if not isinstance(layout, str) or layout not in ORDERS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
         check_flags(output_final_state=output_final_state, tune=tune)
@@ -60,9 +69,15 @@ class LinearAttention:
         self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file))
         self._last: _Form = ("f32", 64, 64, scale_form(scale, 64)[0], "step", False, bool(output_final_state), "", segment_size)
         self._entry()
+        self._end()
 
-    def __call__(self, q: Any, k: Any, v: Any, decay: Any = None, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+    def forward(
+        self, q: Any, k: Any, v: Any, decay: Any = None, initial_state: Any = None, cu_seqlens: Any = None, **unknown: Never
+    ) -> Any:
         """o, shaped as v; with output_final_state=True also the final state. See `linear_attention`."""
+        if unknown:
+            raise unexpected_in_call(LinearAttention, self.forward, unknown)
+        q, k, v = cast(q, k, v)
         scale, final, layout, device, segment = self._options
         if torch.compiler.is_dynamo_compiling():
             return _in_graph((q, k, v, decay, initial_state, cu_seqlens), self._mods, scale, final, layout, device, segment)
@@ -119,11 +134,13 @@ def linear_attention(
     device: str | torch.device | None = None,
     segment_size: int | None = None,
     skip_mod: Function | None = None,
+    **unknown: Never,
 ) -> Any:
     """Linear attention: o_t = scale q_t . S_t with the state S_t = exp(g_t) S_(t-1) + k_t v_t^T, over all positions t.
 
     q is [B, Hq, T, K], k is [B, Hk, T, K], v is [B, H, T, V] (with layout="bshd": [B, T, H, D]), in float32, float16, bfloat16 or
     float64, of any strides; Hq and Hk divide H: head h of o reads head h // (H / Hq) of q. o has the shape and dtype of v.
+    torch.autocast casts q, k and v, and neither decay nor states.
 
     decay: the natural logarithm g of the decay, at most 0 for a state that fades: [H], the same at every position; [B, H, T] (bshd:
     [B, T, H]); one for each key channel, that is row of the state: [H, K] or [B, H, T, K] (bshd: [B, T, H, K]). None: 0, no decay.
@@ -141,6 +158,9 @@ def linear_attention(
     skip_mod: f(b, h, t), the factor with which o_t also gets v_t, as it is before v_mod: a skip connection, not scaled. It captures what
     the other mods may, and does not go with decays of channels.
     """
+    if unknown:
+        raise unexpected(linear_attention, unknown)
+    q, k, v = cast(q, k, v)
     mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod)
     check_flags(output_final_state=output_final_state)
     if torch.compiler.is_dynamo_compiling():

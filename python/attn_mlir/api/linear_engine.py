@@ -4,11 +4,12 @@ import dataclasses
 import importlib
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from attn_mlir.api.autocast import cast
 from attn_mlir.api.custom_io import CustomIO, check_custom
 from attn_mlir.api.describe import explain_traced
 from attn_mlir.api.engine_arguments import (
@@ -28,6 +29,7 @@ from attn_mlir.api.linear import arguments, program_of_form, run
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.tuning import Wish, tuning_of
+from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.api.watched import Watched, guarded
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry, TraceCache
@@ -69,7 +71,10 @@ class LinearAttentionEngine(EngineModule):
         tune_bwd: bool = False,
         device: Any = None,
         segment_size: int | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise unexpected(LinearAttentionEngine, unknown)
         self._begin(locals())
         self._shapes = Shapes(qkv_meta, LINEAR_KEYS, "[B, H, T, D], too")
         self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
@@ -90,6 +95,7 @@ class LinearAttentionEngine(EngineModule):
 
         decay may also be [B, H, T, D], one for each channel of k.
         """
+        q, k, v = cast(q, k, v, dtype=self._shapes.dtype)
         call = check_linear(q, k, v, decay, None, None, "bhsd")
         if not call.decay_form.startswith("step"):
             raise ArgumentError("decay must be a tensor [B, H, T], or [B, H, T, D] where every channel of k has its own")

@@ -1,11 +1,12 @@
 """`linear_attention_step`: one step of decoding, the recurrence of the same program for a single position."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import torch
 
 from attn_mlir.api.linear import linear_attention
+from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.errors import ArgumentError
 
 Function = Callable[..., Any]
@@ -25,6 +26,7 @@ def linear_attention_step(
     layout: str = "bhsd",
     device: str | torch.device | None = None,
     skip_mod: Function | None = None,
+    **unknown: Never,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(o, state): the next position of `linear_attention` from the state before it, and the state after it.
 
@@ -32,6 +34,8 @@ def linear_attention_step(
     step, [B, H], or [B, H, K]; with positions in q also in it, [B, H, 1] or [B, H, 1, K]. A decay [H, K] must be given with positions in
     q. state is [B, H, K, V]; None: 0. The other arguments are those of `linear_attention`; in mods, t is 0.
     """
+    if unknown:
+        raise unexpected(linear_attention_step, unknown)
     flat = isinstance(q, torch.Tensor) and q.dim() == 3
     axis = 1 if layout == "bshd" else 2
     if flat:

@@ -1,7 +1,9 @@
 """Functions that makers such as `masks.causal()` return: they are pickled as the maker and what it was called with."""
 
+import copy
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -25,17 +27,23 @@ def maker(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class Made:
-    """In the state of what is pickled or copied: a function that a maker returned. A copy shares it."""
+    """In the state of what is pickled or copied: a function that a maker returned. A copy shares it, unless it was made with tensors."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
 
     def __deepcopy__(self, memo: Any) -> "Made":
-        return self
+        if not tensors_of(self.function):
+            return self
+        make, args, kwargs = self._call()
+        return _again(make, copy.deepcopy(args, memo), copy.deepcopy(kwargs, memo))
 
     def __reduce__(self) -> Any:
+        return _again, self._call()
+
+    def _call(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         make, args, kwargs = getattr(self.function, _MADE)
-        return _again, (make, tuple([packed(x) for x in args]), {name: packed(x) for name, x in kwargs.items()})
+        return make, tuple([packed(x) for x in args]), {name: packed(x) for name, x in kwargs.items()}
 
 
 def packed(value: Any) -> Any:
@@ -46,6 +54,37 @@ def packed(value: Any) -> Any:
 def unpacked(value: Any) -> Any:
     """The value that was packed."""
     return value.function if isinstance(value, Made) else value
+
+
+def tensors_of(function: Any) -> dict[str, torch.Tensor]:
+    """The tensors that a ready-made function was made with, by the names of arguments, numbered where these repeat; else none."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in _tensors(function):
+        if all(tensor is not other for other in found.values()):
+            found[next(n for n in (name, *(f"{name}_{i}" for i in range(1, len(found) + 2))) if n not in found)] = tensor
+    return found
+
+
+def _tensors(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if not hasattr(function, _MADE):
+        return
+    make, args, kwargs = getattr(function, _MADE)
+    for name, value in inspect.signature(make).bind(*args, **kwargs).arguments.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, torch.Tensor):
+                yield name, each
+            else:
+                yield from _tensors(each)
+
+
+def with_tensors(function: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same function, made with `change` of its tensors."""
+    if isinstance(function, torch.Tensor):
+        return change(function)
+    if not hasattr(function, _MADE):
+        return function
+    make, args, kwargs = getattr(function, _MADE)
+    return make(*[with_tensors(x, change) for x in args], **{name: with_tensors(x, change) for name, x in kwargs.items()})
 
 
 def _again(make: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Made:

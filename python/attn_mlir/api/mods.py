@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir.api.makers import maker
 from attn_mlir.api.mask_strings import window_of
 from attn_mlir.api.masks import Align, check_align
 from attn_mlir.errors import ArgumentError
@@ -27,6 +28,7 @@ def alibi_slopes(heads: int, device: Any = None) -> torch.Tensor:
     return torch.exp2(-8.0 * torch.cat([first, more]))
 
 
+@maker
 def alibi(slopes: torch.Tensor, absolute: bool = False, align: Align = "top_left") -> ScoreMod:
     """Adds slope * (kv_idx - position); with absolute=True, subtracts slope * |kv_idx - position|, which under a causal mask is the same.
 
@@ -45,6 +47,7 @@ def alibi(slopes: torch.Tensor, absolute: bool = False, align: Align = "top_left
     return distance if absolute else signed
 
 
+@maker
 def alibi_with_mask(slopes: torch.Tensor, mask: str = "0") -> ScoreMod:
     """ALiBi as CK's kernels add it beside a mask, a string as `masks.parse` takes it; `slopes` as in `alibi`.
 
@@ -68,6 +71,7 @@ def _slope(slopes: Any) -> Callable[[Any, Any], Any]:
     return lambda b, h: slopes[tuple([0 if one else i for one, i in zip(repeats, (b, h)[2 - len(repeats) :], strict=True)])]
 
 
+@maker
 def softcap(cap: float, approximate: bool = False) -> ScoreMod:
     """cap * tanh(score / cap): keeps scores within -cap and cap.
 
@@ -77,6 +81,7 @@ def softcap(cap: float, approximate: bool = False) -> ScoreMod:
     return lambda score, b, h, q_idx, kv_idx: cap * bounded(score / cap)
 
 
+@maker
 def bias(bias: torch.Tensor) -> ScoreMod:
     """Adds `bias`, of any shape that broadcasts to [B, H, Sq, Skv]: fewer dimensions are the last ones, 1 repeats.
 

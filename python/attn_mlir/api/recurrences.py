@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from attn_mlir.api.autocast import cast
 from attn_mlir.api.linear import linear_attention
 from attn_mlir.api.linear_inputs import check_flags
 from attn_mlir.api.recurrence_inputs import check, check_limit, check_mamba2, described, first_positions, score_of, sizes_of
@@ -46,6 +47,7 @@ def mamba2(
     begins, whose state is 0. initial_states are then those of the first sequence of each batch entry, final_states those of the last one.
     cu_seqlens, for B = 1, keeps the states of all sequences; one of the two can be given.
     """
+    x, B, C, z = cast(x, B, C, z)
     check_mamba2(x, dt, A, B, C, chunk_size, D, z, dt_bias, initial_states, cu_seqlens, seq_idx)
     check_flags(dt_softplus=dt_softplus, return_final_states=return_final_states)
     low, high = check_limit(dt_limit)

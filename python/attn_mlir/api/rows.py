@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir.api.makers import maker
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.elementary import approximate_tanh, detach, exp, maximum
 from attn_mlir.frontend.elementary import relu as _relu
@@ -42,6 +43,7 @@ def softmax1(s: Any) -> Any:
     return e / (e.sum() + exp(-m))
 
 
+@maker
 def softmax_sink(sink: Any) -> Callable[..., Any]:
     """exp(s) / (exp(sink) + sum exp(s)); `sink` is a number, or a tensor with one logit for each head or one for all."""
     if isinstance(sink, torch.Tensor) and sink.dim() > 1:
@@ -70,6 +72,7 @@ def approximate_sigmoid(s: Any) -> Any:
     return 0.5 + 0.5 * approximate_tanh(0.5 * s)
 
 
+@maker
 def biased_sigmoid(bias: Any) -> Callable[..., Any]:
     """1 / (1 + exp(-(s + bias))); `bias` is a number, or a tensor with one number for each head or one for all."""
     if isinstance(bias, torch.Tensor) and bias.dim() > 1:

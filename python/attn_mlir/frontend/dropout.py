@@ -11,7 +11,7 @@ from attn_mlir.frontend.emit import Piece
 from attn_mlir.frontend.node import Node
 from attn_mlir.frontend.scope import Captured, Scope, Trace
 
-__all__ = ["NAMES", "DropoutForm", "with_dropout"]
+__all__ = ["NAMES", "DropoutForm", "score_piece", "with_dropout"]
 
 NAMES = ("dropout_seed", "dropout_offset", "dropout_drop", "dropout_scale")
 """What a program with dropout captures: the generator's key and counter, round(p * 2^32), and 1 / (1 - p)."""
@@ -26,7 +26,7 @@ def with_dropout(state: Trace, pieces: Sequence[Piece], form: DropoutForm | None
     """The pieces with dropout of the weights that the row or the step yields; the same pieces where `form` is None."""
     if form is None:
         return list(pieces)
-    score = next((piece for piece in pieces if piece.name == "score"), None) or _identity(state)
+    score = score_piece(state, pieces)
     made = [_dropped(state, piece) if piece.name in ("row", "step") else piece for piece in pieces if piece.name != "score"]
     online = any(piece.name == "step" for piece in pieces)
     before = sum(piece.name in ("query", "key", "value") for piece in made)
@@ -34,9 +34,12 @@ def with_dropout(state: Trace, pieces: Sequence[Piece], form: DropoutForm | None
     return made
 
 
-def _identity(state: Trace) -> Piece:
-    """The score's piece where there was nothing to do."""
-    state.scope = Scope("score", "dropout")
+def score_piece(state: Trace, pieces: Sequence[Piece]) -> Piece:
+    """The score's piece; where scores are not changed, one that yields them."""
+    for piece in pieces:
+        if piece.name == "score":
+            return piece
+    state.scope = Scope("score", "the score")
     arguments = [state.argument(name, kind, nonnegative=name != "score") for name, kind in _SCORE]  # type: ignore[arg-type]
     return Piece("score", tuple(arguments), (arguments[0],))
 

@@ -64,7 +64,8 @@ def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]
     Modules take what their `forward` takes; functions without a signature, such as torch.tanh, the first of `choices`.
     """
     if not callable(function):
-        raise ArgumentError(f"{role} must be a function, got {type(function).__name__}")
+        advice = helps.for_others(role, function)
+        raise ArgumentError(f"{role} must be a function, got {type(function).__name__}" + (f": {advice}" if advice else ""))
     if _is_cached(function):
         problem = "a function cached with functools.lru_cache or functools.cache cannot be traced"
         raise report.failure(subject(role, function), problem, "leave the decorator out: traces are cached anyway", definition(function))
@@ -87,6 +88,14 @@ def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]
         advice += f"; or pass {_name(function)}() if that is what makes the function"
     taken = ", ".join(signature.parameters)
     raise report.failure(subject(role, function), f"takes ({taken}), but is called with {wanted}", advice, definition(function))
+
+
+def refuse_score_mod(function: Any, parameters: Sequence[Parameter]) -> None:
+    """Raises TraceError for a score_mod that is given as the row; both may take five parameters, and only the first tells."""
+    if len(parameters) == 5 and parameters[0].name.startswith("s") and parameters[0].name not in ("s", "scores"):
+        problem = f"takes ({', '.join(parameter.name for parameter in parameters)}), as a score_mod does"
+        advice = f"this looks like a score_mod: pass score_mod={_name(function)}; the first parameter of a row is called s or scores"
+        raise report.failure(subject("row", function), problem, advice, definition(function))
 
 
 def _required(signature: inspect.Signature) -> list[str]:

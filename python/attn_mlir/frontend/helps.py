@@ -3,6 +3,7 @@
 import difflib
 import linecache
 from collections.abc import Sequence
+from typing import Any
 
 from attn_mlir.frontend import unknown, where
 from attn_mlir.frontend.node import Position
@@ -52,13 +53,6 @@ def _line(at: Position) -> str:
 
 def for_arity(role: str, name: str, required: Sequence[str]) -> str:
     """The help for a function that takes other parameters than its role has; empty where nothing better is known."""
-    if role == "row" and len(required) == 5:
-        if required[0].startswith("s") and required[0] not in ("s", "scores"):
-            return f"this looks like a score_mod: pass score_mod={name}"
-        return (
-            "a row function sees all keys of a query at once, so it has no kv_idx: change single scores in score_mod (score_mod="
-            f"{name} if that is one), and what weights become after the row by value_mod, or from lse in a second call"
-        )
     if role == "mask_mod" and len(required) == 5:
         return f"this looks like a score_mod: pass score_mod={name}; a mask_mod has no score"
     if role == "score_mod" and len(required) == 4:
@@ -66,6 +60,29 @@ def for_arity(role: str, name: str, required: Sequence[str]) -> str:
     if role == "score_mod" and len(required) == 1:
         return f"a score_mod also gets its position: def {name}(score, b, h, q_idx, kv_idx); for a function of a whole row pass row={name}"
     return ""
+
+
+def for_others(role: str, value: Any) -> str:
+    """What to write where a function was to be given and something else was; empty where nothing is known."""
+    shape = getattr(value, "shape", None)
+    if shape is not None and hasattr(value, "dtype"):
+        if "float" in str(value.dtype) and role in ("score_mod", "mask_mod", "row"):
+            return "a tensor that is added to the scores is score_mod=attn_mlir.mods.bias(tensor)"
+        if role in ("mask_mod", "row", "score_mod"):
+            return f"a mask that is a tensor is read by a function: mask_mod=lambda b, h, q_idx, kv_idx: mask{_index(tuple(shape))}"
+    if role == "row" and isinstance(value, str):
+        return f"ready-made ones are in attn_mlir.rows, as row=attn_mlir.rows.{value if value.isidentifier() else 'softmax'}"
+    if isinstance(value, bool) and role in ("row", "mask_mod", "score_mod"):
+        return "whether attention is causal is said by mask_mod=attn_mlir.masks.causal()"
+    return ""
+
+
+def _index(shape: tuple[int, ...]) -> str:
+    """How a mask of a shape that broadcasts to [B, H, Sq, Skv] is read at one position."""
+    if not 0 < len(shape) <= 4:
+        return "[q_idx, kv_idx]"
+    names = ("b", "h", "q_idx", "kv_idx")[4 - len(shape) :]
+    return f"[{', '.join(['0' if size == 1 else name for name, size in zip(names, shape, strict=True)])}]"
 
 
 class UnknownAttribute(AttributeError):

@@ -14,7 +14,8 @@ from attn_mlir.frontend.captures import Scan, as_tensor
 from attn_mlir.frontend.decisions import Decision
 from attn_mlir.frontend.dropout import DropoutForm, with_dropout
 from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
-from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
+from attn_mlir.frontend.functions import Parameter, choose_arity, refuse_score_mod, trace_call
+from attn_mlir.frontend.key_scores import with_key_scores
 from attn_mlir.frontend.node import Node, Source
 from attn_mlir.frontend.rebind import Rebinder
 from attn_mlir.frontend.reductions import logsumexp
@@ -29,6 +30,7 @@ _POSITION = tuple(Parameter(name, "int", nonnegative=True) for name in ("b", "h"
 _KEY = Parameter("kv_idx", "int", nonnegative=True)
 _SCORE = (Parameter("score", "float"), *_POSITION, _KEY)
 _ROW = (Parameter("s", "float", varying=True), *_POSITION)
+_ROW_KEY = Parameter("kv_idx", "int", varying=True, nonnegative=True)
 SCALE: Source = ("scale",)
 
 
@@ -114,8 +116,9 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
             pieces.append(_input_piece(state, name, role, function, rebind, position))
     pieces += _score_piece(state, program, rebind)
     pieces += mask_piece(state, program.mask_mod, rebind)
-    row, outputs = _row_piece(state, program, rebind)
+    row, key, outputs = _row_piece(state, program, rebind)
     pieces = with_dropout(state, [*pieces, row], program.dropout)
+    pieces = with_key_scores(state, pieces, key, functions.subject("row", program.row))
     captures = unique(used_captures(pieces, state.captures, state.specialised))
     text, located = emit(inputs, pieces, outputs, captures, state.specialised, state.labels)
     return Traced(
@@ -217,9 +220,11 @@ def mask_piece(state: Trace, function: Callable[..., Any] | None, rebind: Rebind
     return [Piece("mask", arguments, (node,), functions.position_of(function))]
 
 
-def _row_piece(state: Trace, program: Program, rebind: Rebinder) -> tuple[Piece, list[str]]:
+def _row_piece(state: Trace, program: Program, rebind: Rebinder) -> tuple[Piece, Node | None, list[str]]:
+    """The row, its kv_idx where it takes one, and the names of its outputs."""
     function = program.row
-    parameters = choose_arity("row", function, [_ROW[:1], _ROW])
+    parameters = choose_arity("row", function, [_ROW[:1], _ROW, (*_ROW, _ROW_KEY)])
+    refuse_score_mod(function, parameters)
     arguments, result = trace_call(state, "row", "row", rebind(function), parameters)
     weight, states = _row_result(function, result)
     nodes = [functions.as_float(state, weight, function, "row", "the weight of each key")]
@@ -239,7 +244,8 @@ def _row_piece(state: Trace, program: Program, rebind: Rebinder) -> tuple[Piece,
         with state:
             outputs["lse"] = logsumexp(wrap(arguments[0]))._node
         state.labels[outputs["lse"]] = "lse"
-    return _piece("row", arguments, [*nodes, *outputs.values()], _ROW, function, state), list(outputs)
+    key = arguments[4] if len(arguments) == 5 else None
+    return _piece("row", arguments[:4], [*nodes, *outputs.values()], _ROW, function, state), key, list(outputs)
 
 
 def _row_result(function: Any, result: Any) -> tuple[Any, Mapping[str, Any]]:

@@ -1,0 +1,26 @@
+"""torch.autocast: inputs are cast as those of torch's scaled_dot_product_attention are, and the gradients back."""
+
+from typing import Any
+
+import torch
+
+_is_any_enabled = torch._C._is_any_autocast_enabled
+
+
+def cast(*tensors: Any, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
+    """The tensors; where autocast is enabled for their devices, in its dtype, or in `dtype` where that is given.
+
+    float64 stays, as it does in torch, and so does what is no tensor of floats.
+    """
+    if not torch.compiler.is_dynamo_compiling() and not _is_any_enabled():
+        return tensors
+    return tuple([_cast(x, dtype) for x in tensors])
+
+
+def _cast(x: Any, dtype: torch.dtype | None) -> Any:
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
+        return x
+    device = x.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device) if dtype is None else dtype)
