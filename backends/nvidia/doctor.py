@@ -13,7 +13,9 @@ def findings() -> list[Finding]:
     """The driver, torch's build, the GPUs, and what compiles kernels for them."""
     found = [tried("NVIDIA driver", _driver), _torch(), *_devices(), tried("nvcc", lambda: f"{find_nvcc()}, {nvcc_version(find_nvcc())}")]
     try:
-        found.append(Finding("tilelang", "ok", f"{version('tilelang')}, for GPUs other than Hopper, and as a translation"))
+        found.append(
+            Finding("tilelang", "ok", f"{version('tilelang')}, for kernels that no schedule of ours takes, and for GPUs other than Hopper")
+        )
     except PackageNotFoundError:
         found.append(Finding("tilelang", "missing", "needed for GPUs other than Hopper alone: pip install 'attn-mlir[nvidia]'"))
     return found

@@ -159,7 +159,7 @@ def test_linear_attention_and_engines_under_autocast() -> None:
     decay = -torch.rand(1, 2, 17)
     half = [x.bfloat16() for x in (q, k, v)]
     linear, made = LinearAttentionEngine(tuple(meta_tensor(1, 2, "T", 16, dtype=torch.float32) for _ in range(3))), LinearAttention()
-    wanted, state = linear_attention(*half, decay, output_final_state=True)
+    wanted, state = linear_attention(*half, decay=decay, output_final_state=True)
     plain = ep.softmax_engine()
     tensors = [x.transpose(1, 2).contiguous() for x in (Q, K, V)]
     bias = torch.rand(4)

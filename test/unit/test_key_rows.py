@@ -79,7 +79,7 @@ def test_rows(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     call: Any = lambda q, k, v: attention(q, k, v, row=ROWS[name])  # noqa: E731
     call = torch.compile(call, backend="aot_eager", fullgraph=True) if compiled else call
     made = with_gradients(call(*given), [*given, *captured(name)])
-    exact = [x.detach().double().requires_grad_() for x in (*given, *captured(name))]
+    exact: list[Any] = [x.detach().double().requires_grad_() for x in (*given, *captured(name))]
     for variable, tensor in zip({"weighted": ["TABLE"], "retained": ["RATE"]}.get(name, []), exact[3:], strict=True):
         monkeypatch.setitem(globals(), variable, tensor)
     for one, other in zip(made, with_gradients(dense(ROWS[name], *exact[:3]), exact), strict=True):
@@ -92,15 +92,15 @@ def test_masked_keys_and_dropout_and_layouts() -> None:
     mask = masks.sliding_window(6, 2)
     keep = (torch.arange(SQ)[:, None] - torch.arange(SKV) <= 6) & (torch.arange(SKV) - torch.arange(SQ)[:, None] <= 2)
     exact: list[Any] = [x.detach().double().requires_grad_() for x in given]
-    wanted = with_gradients(dense(sink_tokens, *exact, keep), exact)
+    wanted = with_gradients(dense(sink_tokens, *exact, keep=keep), exact)
     for one, other in zip(with_gradients(attention(*given, row=sink_tokens, mask_mod=mask), given), wanted, strict=True):
         assert_near(one, other, 2e-5)
     plain = attention(*given, row=sink_tokens, mask_mod=mask)
     other = attention(*[order(x, "bshd") for x in given], row=sink_tokens, mask_mod=mask, layout="bshd")
     torch.testing.assert_close(order(other, "bshd"), plain)
     one = torch.eye(SKV).expand(1, 2, SKV, SKV)  # makes weights of the values
-    weights = attention(*given[:2], one, row=sink_tokens, mask_mod=mask)
-    dropped = attention(*given[:2], one, row=sink_tokens, mask_mod=mask, dropout_p=0.5, dropout_seed=(1, 2))
+    weights = attention(given[0], given[1], one, row=sink_tokens, mask_mod=mask)
+    dropped = attention(given[0], given[1], one, row=sink_tokens, mask_mod=mask, dropout_p=0.5, dropout_seed=(1, 2))
     kept = dropped != 0
     torch.testing.assert_close(dropped, torch.where(kept, 2.0 * weights, 0.0))
     assert 0.3 < kept[weights != 0].float().mean() < 0.7

@@ -101,8 +101,8 @@ class Attention(EngineModule):
             options = (scale, layout, lse, states, self.deterministic, device)
             return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed)
         dropout = dropout_of(dropout_p, dropout_seed, q)
-        result, self._last, self._device = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout)
-        self._form = dropout.form
+        result, *latest = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout)
+        self.__dict__.update(_last=latest[0], _device=latest[1], _form=dropout.form)  # without what modules do where attributes are set
         return result
 
     def stages(self) -> dict[str, str]:
