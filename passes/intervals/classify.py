@@ -26,10 +26,14 @@ class Classes(NamedTuple):
 
 
 def classify(
-    module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, block_kv: int, batch: int = 1, heads: int = 1
-) -> Classes:
-    """What the first attention or pairs in `module`, after `attn-resolve-masks`, does with every block of positions."""
-    blocks = Blocks(module, captures, (sq, skv), (block_q, block_kv), batch, heads)
+    module: ir.Operation, captures: Sequence[Any], sq: int, skv: int, block_q: int, block_kv: int, batch: int = 1, heads: int = 1,
+    rows: tuple[int, int] | None = None,
+) -> Classes:  # fmt: skip
+    """What the first attention or pairs in `module`, after `attn-resolve-masks`, does with every block of positions.
+
+    `rows` are the first row of blocks and one past the last, where not all are wanted: of queries, for pairs of keys.
+    """
+    blocks = Blocks(module, captures, (sq, skv), (block_q, block_kv), batch, heads, rows=rows)
     bounds = blocks.bounds()
     size, block = (sq, block_q) if blocks.by_keys else (skv, block_kv)
     first = np.arange(0, size, block)
@@ -58,7 +62,7 @@ def block_bounds(
 class Blocks:
     """All blocks of rows of an attention, or of keys of an `attn.pairs`, as numpy axes [B, H, blocks].
 
-    `at`: one batch entry and one head, in place of all of them.
+    `at`: one batch entry and one head, in place of all of them; `rows`: see `classify`.
     """
 
     def __init__(
@@ -70,12 +74,13 @@ class Blocks:
         batch: int,
         heads: int,
         at: tuple[int, int] | None = None,
+        rows: tuple[int, int] | None = None,
     ) -> None:
         self.owner = find_all(module, "attn.attention", "attn.online", "attn.pairs")[0]
         self.by_keys = self.owner.name == "attn.pairs"
         self.steps = 0
         size, block = lengths[self.by_keys], blocks[self.by_keys]
-        begin = np.arange(0, size, block)[None, None, :]
+        begin = np.arange(0, size, block)[slice(*(rows or (None,)))][None, None, :]
         every = (np.arange(batch), np.arange(heads)) if at is None else (np.array([at[0]]), np.array([at[1]]))
         self.axes = [every[0][:, None, None], every[1][None, :, None], begin, np.minimum(begin + block, size)]
         self._values: dict[ir.Value, Any] = {}

@@ -7,7 +7,7 @@ from attn_mlir.errors import ArgumentError, AttnError, CompileError, Performance
 from attn_mlir.torch_import import register_with_torch
 
 if TYPE_CHECKING:
-    from attn_mlir import testing
+    from attn_mlir import flex, testing
     from attn_mlir.api import arch, masks, mods, recurrences, rows
     from attn_mlir.api.ahead import InputSpec, compile_ahead
     from attn_mlir.api.attention import Attention, attention
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attn_mlir.api.recurrences import gla, lightning, mamba2, retention_linear, simple_gla
     from attn_mlir.api.rows import softmax
     from attn_mlir.api.symbols import SymbolicArray, SymbolicTensor, SymbolScalar, Var
+    from attn_mlir.flex import flex_attention
     from attn_mlir.frontend.elementary import approximate_tanh, detach
     from attn_mlir.frontend.sizes import kv_len, num_heads, q_len
     from attn_mlir.seeing.visualize import visualize
@@ -58,6 +59,8 @@ __all__ = [
     "create_block_mask",
     "detach",
     "dropout_mask",
+    "flex",
+    "flex_attention",
     "gla",
     "kv_len",
     "lightning",
@@ -104,6 +107,8 @@ _LAZY = {
     "approximate_tanh": "attn_mlir.frontend.elementary",
     "detach": "attn_mlir.frontend.elementary",
     "dropout_mask": "attn_mlir.api.dropout",
+    "flex": "attn_mlir.flex",
+    "flex_attention": "attn_mlir.flex",
     "gla": "attn_mlir.api.recurrences",
     "kv_len": "attn_mlir.frontend.sizes",
     "lightning": "attn_mlir.api.recurrences",

@@ -111,7 +111,7 @@ def _mask_function(mask: Any, q: torch.Tensor, k: torch.Tensor, layout: str) -> 
     """The mask function of a block mask, which must be for tensors of these sizes."""
     batch, heads, length, _ = LAYOUTS[input_order(layout)]
     check_sizes(sizes_of(mask), {"B": q.shape[batch], "Hq": q.shape[heads], "Sq": q.shape[length], "Skv": k.shape[length]})
-    if isinstance(mask, FlexBlockMask):
+    if isinstance(mask, FlexBlockMask) and not getattr(mask, "symbolic", False):
         _compare_blocks(mask)
     return mask.mask_mod
 

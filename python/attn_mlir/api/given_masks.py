@@ -37,16 +37,17 @@ def function_of(mask: Any) -> Callable[..., Any]:
     if isinstance(mask, BlockMask):
         return mask.mask_mod
     function = mask.mask_mod
+    if getattr(mask, "symbolic", False):  # of attn_mlir.flex.create_block_mask: its blocks are computed of the function
+        return function
     if function is getattr(sys.modules[_FLEX], "_sliced_mask_mod_error", None):
         raise ArgumentError(
             "this BlockMask is a slice of another, which has no mask_mod of its own: pass a mask function for these positions, "
             "as in lambda b, h, q_idx, kv_idx: whole.mask_mod(b, h, q_idx + offset, kv_idx)"
         )
-    key = (function, *[(tensor, tensor._version) for tensor in _tables(mask) if not tensor.is_inference()])
+    key = (function, *[(tensor, tensor._version) for tensor in tables_of(mask) if not tensor.is_inference()])
     known = _compared.get(mask)
-    if known is None or len(known) != len(key) or not all(_same(a, b) for a, b in zip(known, key, strict=True)):
-        with _disable_current_modes():  # the blocks are real also where a graph is made of tensors without data
-            _compare(mask, function)
+    if known is None or not same_key(known, key):
+        compare_with_function(mask, function)
         _compared[mask] = key
     return function
 
@@ -62,6 +63,8 @@ def sizes_of(mask: Any) -> tuple[int, ...] | None:
         return mask.sizes
     if tuple(mask.BLOCK_SIZE) == (_WHOLE, _WHOLE):
         return None
+    if getattr(mask, "symbolic", False):
+        return mask.shape
     shape = (*mask.kv_num_blocks.shape[:-1], *mask.seq_lengths)
     return (*(1 for _ in range(4 - len(shape))), *shape)
 
@@ -78,18 +81,30 @@ def check_sizes(given: tuple[int, ...] | None, sizes: Mapping[str, int]) -> None
             )
 
 
+def compare_with_function(mask: Any, function: Callable[..., Any]) -> None:
+    """Compares the tables of FlexAttention's block mask with a mask function. Raises ArgumentError where they differ."""
+    with _disable_current_modes():  # the blocks are real also where a graph is made of tensors without data
+        _compare(mask, function)
+
+
+def same_key(known: tuple[Any, ...], key: tuple[Any, ...]) -> bool:
+    """Whether two keys of a mask are of the same objects: functions, and tensors with their versions."""
+    return len(known) == len(key) and all([_same(a, b) for a, b in zip(known, key, strict=True)])
+
+
 def _same(a: Any, b: Any) -> bool:
-    return a is b or (isinstance(a, tuple) and a[0] is b[0] and a[1] == b[1])
+    return a is b or (isinstance(a, tuple) and isinstance(b, tuple) and a[0] is b[0] and a[1] == b[1])
 
 
-def _tables(mask: Any) -> list[torch.Tensor]:
+def tables_of(mask: Any) -> list[torch.Tensor]:
+    """The tables of the blocks that FlexAttention's block mask keeps: counts and indices of partial ones, then of full ones."""
     names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
     return [table for name in names if (table := getattr(mask, name)) is not None]
 
 
 def _compare(mask: Any, function: Callable[..., Any]) -> None:
     """Evaluates the mask function at the corners and in the middle of each block: blocks left out keep nothing there, full ones all."""
-    tables = _tables(mask)
+    tables = tables_of(mask)
     if tuple(mask.BLOCK_SIZE) == (_WHOLE, _WHOLE):
         return
     some, full = _blocks(*tables[:2]), _blocks(*tables[2:]) if len(tables) == 4 else torch.zeros_like(tables[1], dtype=torch.bool)
@@ -115,7 +130,8 @@ def _compare(mask: Any, function: Callable[..., Any]) -> None:
 def _blocks(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """Which blocks a table lists: the first ones of each row of `indices`."""
     listed = torch.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
-    return torch.zeros(indices.shape, dtype=torch.int32, device=indices.device).scatter_add(-1, indices.long(), listed.int()) > 0
+    places = torch.where(listed, indices, 0).long()  # what a row lists beyond its count may be anything
+    return torch.zeros(indices.shape, dtype=torch.int32, device=indices.device).scatter_add(-1, places, listed.int()) > 0
 
 
 def _evaluate(function: Callable[..., Any], indices: list[torch.Tensor]) -> torch.Tensor:

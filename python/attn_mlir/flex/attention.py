@@ -1,0 +1,191 @@
+"""`flex_attention`: FlexAttention's call, its checks and what it returns, around `attn_mlir.attention`."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, FlexKernelOptions
+
+from attn_mlir.api.attention import _execute
+from attn_mlir.api.rows import softmax
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.flex.resolve import mask_function
+from attn_mlir.frontend.elementary import exp
+
+__all__ = ["AuxOutput", "AuxRequest", "FlexKernelOptions", "flex_attention"]
+
+_BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
+_WARNINGS_SHOWN: set[str] = set()
+
+
+class OptionError(ArgumentError, RuntimeError):
+    """Two kernel options that exclude each other; torch raises a RuntimeError."""
+
+
+def softmax_with_max(s: Any) -> Any:
+    """exp(s) / sum exp(s), and the greatest score."""
+    greatest = s.max()
+    e = exp(s - greatest)
+    return e / e.sum(), {"max_scores": greatest}
+
+
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Any] | None = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Any = None,
+    *,
+    return_aux: AuxRequest | None = None,
+) -> Any:
+    """Softmax attention with FlexAttention's arguments: `torch.nn.attention.flex_attention.flex_attention`, computed by attn_mlir.
+
+    query is [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev]; key and value may have a batch size of 1 where block_mask has that of
+    query. Hq may be a multiple of Hkv with enable_gqa. All float32, float16, bfloat16 or float64; key and value of another dtype are
+    cast to query's. score_mod(score, b, h, q_idx, kv_idx) changes a score; block_mask is a BlockMask, of `create_block_mask` here or torch's.
+    scale: None means 1/sqrt(E).
+
+    Returns o, [B, Hq, L, Ev], in query's dtype and in its order of memory where that is [B, H, L, E], [B, L, H, E] or [L, B, H, E].
+    return_aux: also an AuxOutput with lse, the natural logarithm of the sum of exp(score), and max_scores, each [B, Hq, L], float32
+    (float64 for float64); max_scores has no gradient. return_lse: deprecated by torch, also lse.
+    kernel_options: checked as torch does, and otherwise without effect: these are of torch's kernels.
+
+    Raises what torch raises, with its texts: ValueError, RuntimeError (a sliced mask, another device), NotImplementedError.
+    """
+    _check(query, key, value, enable_gqa)
+    mask = None if block_mask is None else mask_function(block_mask, query, key)
+    if key.shape[0] != query.shape[0] or value.shape[0] != query.shape[0]:
+        key, value = _broadcast(query, key, value, block_mask)
+    if key.dtype != query.dtype or value.dtype != query.dtype:
+        key, value = key.to(query.dtype), value.to(query.dtype)
+    if return_lse:
+        _deprecated(return_aux)
+    if kernel_options:
+        _check_options(kernel_options)
+    lse = return_lse if return_aux is None else return_aux.lse
+    greatest = return_aux is not None and return_aux.max_scores
+    functions = (None, None, None, score_mod, mask, softmax_with_max if greatest else softmax)
+    layout = "bhsd" if query.is_contiguous() else _layout(query)
+    if layout == "bshd":
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    elif layout == "sbhd":
+        query, key, value = query.permute(2, 0, 1, 3), key.permute(2, 0, 1, 3), value.permute(2, 0, 1, 3)
+    if torch.compiler.is_dynamo_compiling():
+        from attn_mlir.api.compiled import attention_in_graph
+
+        result = attention_in_graph(query, key, value, functions, scale, layout, lse, greatest, False)
+    else:
+        result = _execute(query, key, value, functions, scale, layout, lse, greatest, None, False)[0]
+    if return_aux is None and not lse:
+        return result if layout == "bhsd" else _heads_first(result, layout)
+    o, *rest = result if lse or greatest else (result,)
+    o = _heads_first(o, layout)
+    if return_aux is None:
+        return o, rest[0]
+    return o, AuxOutput(lse=rest[0] if lse else None, max_scores=rest[-1]["max_scores"].detach() if greatest else None)
+
+
+def _heads_first(o: Tensor, layout: str) -> Tensor:
+    if layout == "bhsd":
+        return o
+    return o.transpose(1, 2) if layout == "bshd" else o.permute(1, 2, 0, 3)
+
+
+def _layout(query: Tensor) -> str:
+    """The order of memory that the output gets: that of query, where it is one of ours."""
+    batch, head, position, _ = query.stride()
+    if position <= head or query.shape[1] == 1:
+        return "bhsd"
+    return "bshd" if batch >= position or query.shape[0] == 1 else "sbhd"
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise UnsupportedError(
+            "flex_attention does not support NestedTensor inputs, including torch.compile(flex_attention) with jagged NestedTensor "
+            "inputs. Convert inputs to dense tensors before calling flex_attention."
+        )
+    device = query.device
+    if key.device != device or value.device != device:
+        raise ArgumentError(
+            f"Expected query, key, and value to have the same device type, but got query.device: {query.device}, key.device: {key.device}, "
+            f"and value.device: {value.device} instead."
+        )
+    dims = (query.dim(), key.dim(), value.dim())
+    if dims != (4, 4, 4):
+        if min(dims) < 2:
+            raise ArgumentError(
+                f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: {dims[0]}, key.dim: {dims[1]} "
+                f"and value.dim: {dims[2]} instead."
+            )
+        raise UnsupportedError("NYI: query, key, and value must be 4D tensors")
+    _, heads, _, dim = query.shape
+    _, kv_heads, _, key_dim = key.shape
+    if dim != key_dim:
+        raise ArgumentError(f"Expect query and key/value to have the same embedding dimension but got E={dim} and E={key_dim}.")
+    if heads == kv_heads:
+        return
+    if not enable_gqa:
+        raise ArgumentError(
+            f"Expect query and key/value to have the same number of heads but got Hq={heads} and Hkv={kv_heads}. "
+            "Try setting enable_gqa=True for GQA."
+        )
+    if kv_heads == 0 or heads % kv_heads:
+        raise ArgumentError(
+            f"Expect number of query heads to be a multiple of kv heads for GQA but got Hq={heads} and Hkv={kv_heads}."
+        )
+
+
+def _broadcast(query: Tensor, key: Tensor, value: Tensor, block_mask: Any) -> tuple[Tensor, Tensor]:
+    """key and value of one batch for all batches of query, which the block mask must have."""
+    batch, given = query.shape[0], key.shape[0]
+    if given != batch:
+        if block_mask is None:
+            raise ArgumentError(
+                "Expect query and key/value to have the same batch size, or non-none block_mask, "
+                f"but got block_mask=None, Bq={batch}, and Bkv={given}."
+            )
+        masked = block_mask.batch_heads[0] if getattr(block_mask, "symbolic", False) else block_mask.kv_num_blocks.size(0)
+        if masked != batch:
+            raise ArgumentError(
+                "Expect query and key/value to have the same batch size, or block_mask and query to have the same batch size, "
+                f"but got Bq={batch}, Bkv={given}, B_block_mask={masked}."
+            )
+    if given not in (1, batch) or value.shape[0] not in (1, batch):
+        raise ArgumentError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={given}")
+    return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
+
+
+def _deprecated(return_aux: AuxRequest | None) -> None:
+    if return_aux is not None:
+        raise ArgumentError(
+            "Cannot specify both return_lse and return_aux. return_lse is deprecated, please use return_aux=AuxRequest(lse=True) instead."
+        )
+    if "deprecated_return_lse" not in _WARNINGS_SHOWN and not torch.compiler.is_compiling():
+        _WARNINGS_SHOWN.add("deprecated_return_lse")
+        warnings.warn(
+            "return_lse is deprecated and will be removed in v2.10. Please use return_aux=AuxRequest(lse=True) instead.",
+            FutureWarning,
+            stacklevel=3,
+        )
+
+
+def _check_options(options: Any) -> None:
+    """Refuses what torch refuses of kernel options; they have no other effect."""
+    if "BACKEND" in options:
+        if options.get("FORCE_USE_FLEX_ATTENTION", False):
+            raise OptionError(
+                "BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION. BACKEND supersedes the legacy knob; please drop "
+                "FORCE_USE_FLEX_ATTENTION and only specify the desired BACKEND."
+            )
+        if options["BACKEND"] not in _BACKENDS:
+            raise ArgumentError(f"Invalid BACKEND value '{options['BACKEND']}'. Must be one of {_BACKENDS}")
+    for name in ("OUTPUT_LOGSUMEXP", "OUTPUT_MAX"):
+        if name in options:
+            raise ArgumentError(f"{name} must not be in kernel_options")

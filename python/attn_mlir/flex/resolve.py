@@ -1,0 +1,144 @@
+"""From a BlockMask, ours or torch's, to the mask function that a kernel is compiled of."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as torch_flex
+
+from attn_mlir.api.given_masks import compare_with_function, same_key, tables_of
+from attn_mlir.errors import ArgumentError
+from attn_mlir.flex.block_mask import SLICED, listed_blocks
+from attn_mlir.flex.create import noop_mask
+
+Mask = Callable[..., Any]
+_WHOLE = 1 << 30
+"""The block size of masks that torch makes where it is given none; they fit any length."""
+_found: "weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], Mask]]" = weakref.WeakKeyDictionary()
+
+
+class SlicedMaskError(ArgumentError, RuntimeError):
+    """A slice of a BlockMask has no mask function; torch raises a RuntimeError."""
+
+
+class DeviceError(ArgumentError, RuntimeError):
+    """A BlockMask is on another device; torch raises a RuntimeError."""
+
+
+def mask_function(mask: Any, query: Tensor, key: Tensor) -> Mask | None:
+    """The mask function of a BlockMask, which is checked against the sizes of a call. None: it keeps everything.
+
+    A mask function that says what the tables say is used alone, so that the compiler can make loop bounds of it. Otherwise the
+    tables are captured, and what is kept is what torch keeps: full blocks, and of partial ones what mask_mod says.
+    """
+    function = mask.mask_mod
+    if function is SLICED:
+        raise SlicedMaskError(
+            "Cannot use mask_mod from a sliced BlockMask: set the slice's mask_mod to a function for its positions, "
+            "as in lambda b, h, q_idx, kv_idx: whole.mask_mod(b, h, q_idx + offset, kv_idx)"
+        )
+    whole = mask.BLOCK_SIZE[0] == _WHOLE and mask.BLOCK_SIZE[1] == _WHOLE
+    symbolic = getattr(mask, "symbolic", False)
+    if not whole:
+        _check_lengths(mask, query.shape[2], key.shape[2])
+        _check_heads(mask, symbolic, query)
+    device = mask.device if symbolic else mask.kv_num_blocks.device
+    if query.device != device and not (device.index is None and device.type == query.device.type):
+        raise DeviceError(f"Expect q/k/v and block_mask to be on the same device but got {query.device} and {device}.")
+    if symbolic:
+        return None if _is_noop(function) else function
+    if whole:
+        return None if _is_noop(function) else function
+    if torch.compiler.is_dynamo_compiling():
+        return function if _fits(mask) else _of_tables(mask)
+    tensors = tables_of(mask)
+    key_now = (function, mask.BLOCK_SIZE, mask.seq_lengths, *[(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()])
+    known = _found.get(mask)
+    if known is not None and same_key(known[0], key_now):
+        return known[1]
+    made = function if _fits(mask) else _of_tables(mask)
+    _found[mask] = (key_now, made)
+    return made
+
+
+def _check_lengths(mask: Any, queries: int, keys: int) -> None:
+    rows, columns = mask.seq_lengths
+    if queries == rows and keys == columns:
+        return
+    told = f"block_mask was created for block_mask.shape={mask.shape} but got q_len={queries} and kv_len={keys}. "
+    if queries > rows or keys > columns:
+        raise ArgumentError(
+            told + "As the block mask was created for a smaller length than you're using it for, you likely need to create a new block mask."
+        )
+    raise ArgumentError(
+        told + "As the block mask was created for a larger length than you're using it for, you can create a new block mask with the "
+        "correct length, or cut this one to its upper left corner with block_mask._adjust(q_len, kv_len)."
+    )
+
+
+def _check_heads(mask: Any, symbolic: bool, query: Tensor) -> None:
+    batch, heads = mask.batch_heads if symbolic else (*(1, 1), *mask.kv_num_blocks.shape[:-1])[-2:]
+    if batch not in (1, query.shape[0]) or heads not in (1, query.shape[1]):
+        raise ArgumentError(
+            f"block_mask was created for block_mask.shape={mask.shape} but got B={query.shape[0]} and Hq={query.shape[1]}: "
+            "make it for these, or with None for any number"
+        )
+
+
+def _is_noop(function: Mask) -> bool:
+    return function is noop_mask or function is torch_flex.noop_mask
+
+
+@torch._dynamo.assume_constant_result
+def _fits(mask: Any) -> bool:
+    """Whether the mask function alone says what the tables say. Inside of torch.compile, of a mask that was made outside of it."""
+    function = getattr(mask, "mask_mod", None)
+    if function is None or _is_noop(function):  # a mask that the graph itself makes has no attributes yet
+        return False
+    try:
+        compare_with_function(mask, function)
+    except ArgumentError:
+        return False
+    return True
+
+
+def _of_tables(mask: Any) -> Mask:
+    """The mask of partial blocks, where mask_mod is asked, and full blocks."""
+    rows, columns = mask.BLOCK_SIZE
+    partial = _pattern(mask.kv_num_blocks, mask.kv_indices, mask.seq_lengths[1], columns)
+    if mask.full_kv_num_blocks is None:
+        full = None
+    else:
+        full = _pattern(mask.full_kv_num_blocks, mask.full_kv_indices, mask.seq_lengths[1], columns)
+    function = None if _is_noop(mask.mask_mod) else mask.mask_mod
+    if function is None:
+        return _reading(partial if full is None else partial | full, (rows, columns))
+    some = _reading(partial, (rows, columns))
+    if full is None:
+        return lambda b, h, q_idx, kv_idx: some(b, h, q_idx, kv_idx) & function(b, h, q_idx, kv_idx)
+    every = _reading(full, (rows, columns))
+    return lambda b, h, q_idx, kv_idx: (some(b, h, q_idx, kv_idx) & function(b, h, q_idx, kv_idx)) | every(b, h, q_idx, kv_idx)
+
+
+def _pattern(counts: Tensor, indices: Tensor, keys: int, size: int) -> Tensor:
+    """int8 [B, H, blocks of queries, blocks of keys], nonzero where a block is listed."""
+    pattern = listed_blocks(counts, indices, -(-keys // size)).to(torch.int8)
+    while pattern.dim() < 4:
+        pattern = pattern[None]
+    return pattern
+
+
+def _reading(table: Tensor, block: tuple[int, int]) -> Mask:
+    """The mask function that reads a pattern; its sizes are constants of the program, being in a tuple."""
+    if table.shape[0] > 1 and table.shape[1] > 1:
+        return lambda b, h, q_idx, kv_idx: table[b, h, q_idx // block[0], kv_idx // block[1]] != 0
+    if table.shape[0] > 1:
+        by_batch = table[:, 0]
+        return lambda b, h, q_idx, kv_idx: by_batch[b, q_idx // block[0], kv_idx // block[1]] != 0
+    if table.shape[1] > 1:
+        by_head = table[0]
+        return lambda b, h, q_idx, kv_idx: by_head[h, q_idx // block[0], kv_idx // block[1]] != 0
+    shared = table[0, 0]
+    return lambda b, h, q_idx, kv_idx: shared[q_idx // block[0], kv_idx // block[1]] != 0
