@@ -12,7 +12,7 @@ from attn_mlir.api.attention import _execute
 from attn_mlir.api.rows import softmax
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.flex.resolve import mask_function
-from attn_mlir.frontend.elementary import exp
+from attn_mlir.frontend.elementary import detach, exp, maximum
 
 __all__ = ["AuxOutput", "AuxRequest", "FlexKernelOptions", "flex_attention"]
 
@@ -24,11 +24,22 @@ class OptionError(ArgumentError, RuntimeError):
     """Two kernel options that exclude each other; torch raises a RuntimeError."""
 
 
+def guarded_softmax(s: Any) -> Any:
+    """exp(s) / sum exp(s), and its lse. Scores may all be -inf: a score_mod makes them so. That gives 0 and lse -inf, as no key does.
+
+    Otherwise the sum is at least 1. The maximum takes no part in derivatives, in which it would cancel.
+    """
+    weights, states = softmax_with_max(s)
+    return weights, {"lse": states["lse"]}
+
+
 def softmax_with_max(s: Any) -> Any:
-    """exp(s) / sum exp(s), and the greatest score."""
-    greatest = s.max()
+    """The same, with the greatest score."""
+    greatest = detach(s.max())
     e = exp(s - greatest)
-    return e / e.sum(), {"max_scores": greatest}
+    total = e.sum()
+    lse = torch.where(total > 0.0, torch.log(total) + greatest, -torch.inf)
+    return e / maximum(total, 1e-30), {"lse": lse, "max_scores": greatest}
 
 
 def flex_attention(
@@ -70,7 +81,8 @@ def flex_attention(
         _check_options(kernel_options)
     lse = return_lse if return_aux is None else return_aux.lse
     greatest = return_aux is not None and return_aux.max_scores
-    functions = (None, None, None, score_mod, mask, softmax_with_max if greatest else softmax)
+    row = softmax_with_max if greatest else softmax if score_mod is None else guarded_softmax
+    functions = (None, None, None, score_mod, mask, row)
     layout = "bhsd" if query.is_contiguous() else _layout(query)
     if layout == "bshd":
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -88,13 +100,19 @@ def flex_attention(
     o = _heads_first(o, layout)
     if return_aux is None:
         return o, rest[0]
-    return o, AuxOutput(lse=rest[0] if lse else None, max_scores=rest[-1]["max_scores"].detach() if greatest else None)
+    return o, AuxOutput(lse=rest[0] if lse else None, max_scores=_greatest(rest[-1]["max_scores"]) if greatest else None)
 
 
 def _heads_first(o: Tensor, layout: str) -> Tensor:
     if layout == "bhsd":
         return o
     return o.transpose(1, 2) if layout == "bshd" else o.permute(1, 2, 0, 3)
+
+
+def _greatest(scores: Tensor) -> Tensor:
+    """The greatest scores without a gradient, -inf where there are none: the kernel begins with the lowest finite number."""
+    scores = scores.detach()
+    return scores.masked_fill(scores <= torch.finfo(scores.dtype).min, -torch.inf)
 
 
 def _layout(query: Tensor) -> str:
