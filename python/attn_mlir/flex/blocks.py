@@ -1,10 +1,10 @@
 """Which blocks of a mask are empty, partial or full: by the symbolic analysis, and by evaluation where that leaves a block open.
 
 The answer is that of evaluating every position. A causal mask over a million positions has 67 million blocks of 128 x 128; the analysis
-decides all but the 8192 on the diagonal.
+decides all but the 8192 on the diagonal, and a few positions of these decide that they are partial.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -89,31 +89,52 @@ def _array(value: Any) -> Any:
 def _evaluate_partial(
     grid: torch.Tensor, first: int, mask_mod: Mask, sizes: Sizes, block: tuple[int, int], device: torch.device
 ) -> None:
-    """Evaluates the partial blocks of some rows of blocks, of which the first one is `first`, and writes what they are into `grid`."""
-    where = torch.nonzero(grid == PARTIAL)
-    step = max(1, _POSITIONS // (block[0] * block[1]))
-    for some in where.split(step):
+    """Evaluates the partial blocks of some rows of blocks, of which the first one is `first`, and writes what they are into `grid`.
+
+    Nine positions of a block decide most: where the mask keeps one and leaves out another, the block is partial.
+    """
+    rows, columns = (torch.tensor(sorted({0, size // 2, size - 1}), device=device) for size in block)
+    for some in torch.nonzero(grid == PARTIAL).split(_POSITIONS // 9):
         b, h, q_block, kv_block = some.to(device).unbind(-1)
-        kept = positions(mask_mod, b, h, (q_block + first) * block[0], kv_block * block[1], block, sizes)
-        kept = kept.flatten(1)
-        grid[tuple(some.unbind(-1))] = (kept.any(1).to(torch.int8) + kept.all(1).to(torch.int8)).cpu()
+        q, kv = (q_block + first) * block[0], kv_block * block[1]
+        any_kept, all_kept = _any_and_all(mask_mod, (b, h, q, kv), rows, columns, sizes)
+        open_ = torch.nonzero(any_kept == all_kept)[:, 0]
+        for part in open_.split(max(1, _POSITIONS // (block[0] * block[1]))):
+            if not len(part):
+                continue
+            found = [x[part] for x in (b, h, q, kv)]
+            any_kept[part], all_kept[part] = False, True
+            step = max(1, _POSITIONS // (len(part) * block[1]))
+            for row in range(0, block[0], step):
+                lines = torch.arange(row, min(row + step, block[0]), device=device)
+                here = _any_and_all(mask_mod, found, lines, torch.arange(block[1], device=device), sizes)
+                any_kept[part] |= here[0]
+                all_kept[part] &= here[1]
+        grid[tuple(some.unbind(-1))] = (any_kept.to(torch.int8) + all_kept.to(torch.int8)).cpu()
+
+
+def _any_and_all(
+    mask_mod: Mask, places: Sequence[torch.Tensor], rows: torch.Tensor, columns: torch.Tensor, sizes: Sizes
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whether some of these rows and columns of each block is kept, and whether all are; positions beyond the lengths are not."""
+    b, h, q, kv = places
+    queries, keys = q[:, None] + rows, kv[:, None] + columns
+    inside = (queries < sizes[2])[:, :, None] & (keys < sizes[3])[:, None, :]
+    kept = positions(mask_mod, b, h, queries.clamp(max=sizes[2] - 1), keys.clamp(max=sizes[3] - 1), sizes)
+    return (kept & inside).flatten(1).any(1), (kept & inside).flatten(1).all(1)
 
 
 def positions(
-    mask_mod: Mask, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor, block: tuple[int, int], sizes: Sizes
+    mask_mod: Mask, b: torch.Tensor, h: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, sizes: Sizes
 ) -> torch.Tensor:
-    """The mask of blocks of `block` positions from queries `q` and keys `kv` on, bool [n, rows, columns]; false beyond the lengths.
+    """The mask at `queries` [n, rows] and `keys` [n, columns] of batches and heads b, h [n]: bool [n, rows, columns].
 
     The function gets one position at a time, under nested vmaps as in FlexAttention.
     """
-    rows, columns = (torch.arange(size, device=q.device) for size in block)
-    queries, keys = q[:, None] + rows, kv[:, None] + columns
-    inside = (queries < sizes[2])[:, :, None] & (keys < sizes[3])[:, None, :]
     nested = torch.vmap(torch.vmap(torch.vmap(_scalar(mask_mod), (None, None, None, 0)), (None, None, 0, None)))
     heads = {"num_heads": sizes[1]} if sizes[1] > 1 else {}
     with _indexing(), known(q_len=sizes[2], kv_len=sizes[3], **heads):
-        kept = nested(b, h, queries.clamp(max=sizes[2] - 1), keys.clamp(max=sizes[3] - 1))
-    return kept & inside
+        return nested(b, h, queries, keys)
 
 
 def _scalar(mask_mod: Mask) -> Mask:

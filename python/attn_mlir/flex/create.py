@@ -112,8 +112,8 @@ def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN:
 
     where = _device(device)
     b, h = torch.meshgrid(torch.arange(sizes[0], device=where), torch.arange(sizes[1], device=where), indexing="ij")
-    zeros = torch.zeros(b.numel(), dtype=torch.int64, device=where)
-    return blocks.positions(mask_mod, b.flatten(), h.flatten(), zeros, zeros, (Q_LEN, KV_LEN), sizes).view(sizes)
+    queries, keys = (torch.arange(size, device=where).expand(b.numel(), size) for size in sizes[2:])
+    return blocks.positions(mask_mod, b.flatten(), h.flatten(), queries, keys, sizes).view(sizes)
 
 
 def _positional(function: Callable[..., Any]) -> int:
