@@ -100,7 +100,8 @@ def flex_attention(
     o = _heads_first(o, layout)
     if return_aux is None:
         return o, rest[0]
-    return o, AuxOutput(lse=rest[0] if lse else None, max_scores=_greatest(rest[-1]["max_scores"]) if greatest else None)
+    scores = _greatest(rest[-1]["max_scores"], key.shape[0 if layout == "sbhd" else 1 if layout == "bshd" else 2]) if greatest else None
+    return o, AuxOutput(lse=rest[0] if lse else None, max_scores=scores)
 
 
 def _heads_first(o: Tensor, layout: str) -> Tensor:
@@ -109,9 +110,11 @@ def _heads_first(o: Tensor, layout: str) -> Tensor:
     return o.transpose(1, 2) if layout == "bshd" else o.permute(1, 2, 0, 3)
 
 
-def _greatest(scores: Tensor) -> Tensor:
+def _greatest(scores: Tensor, keys: int) -> Tensor:
     """The greatest scores without a gradient, -inf where there are none: the kernel begins with the lowest finite number."""
     scores = scores.detach()
+    if keys == 0:
+        return torch.full_like(scores, -torch.inf)
     return scores.masked_fill(scores <= torch.finfo(scores.dtype).min, -torch.inf)
 
 

@@ -95,6 +95,8 @@ def _evaluate_partial(
     """
     rows, columns = (torch.tensor(sorted({0, size // 2, size - 1}), device=device) for size in block)
     for some in torch.nonzero(grid == PARTIAL).split(_POSITIONS // 9):
+        if not len(some):
+            continue
         b, h, q_block, kv_block = some.to(device).unbind(-1)
         q, kv = (q_block + first) * block[0], kv_block * block[1]
         any_kept, all_kept = _any_and_all(mask_mod, (b, h, q, kv), rows, columns, sizes)
