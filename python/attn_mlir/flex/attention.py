@@ -1,7 +1,7 @@
 """`flex_attention`: FlexAttention's call, its checks and what it returns, around `attn_mlir.attention`."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -69,9 +69,9 @@ def flex_attention(
 
     Raises what torch raises, with its texts: ValueError, RuntimeError (a sliced mask, another device), NotImplementedError.
     """
-    _check(query, key, value, enable_gqa)
-    mask = None if block_mask is None else mask_function(block_mask, query, key)
-    if key.shape[0] != query.shape[0] or value.shape[0] != query.shape[0]:
+    q_sizes, kv_sizes = _checked_sizes(query, key, value, enable_gqa)
+    mask = None if block_mask is None else mask_function(block_mask, query, q_sizes, kv_sizes)
+    if kv_sizes[0] != q_sizes[0]:
         key, value = _broadcast(query, key, value, block_mask)
     if key.dtype != query.dtype or value.dtype != query.dtype:
         key, value = key.to(query.dtype), value.to(query.dtype)
@@ -100,7 +100,7 @@ def flex_attention(
     o = _heads_first(o, layout)
     if return_aux is None:
         return o, rest[0]
-    scores = _greatest(rest[-1]["max_scores"], key.shape[0 if layout == "sbhd" else 1 if layout == "bshd" else 2]) if greatest else None
+    scores = _greatest(rest[-1]["max_scores"], kv_sizes[2]) if greatest else None
     return o, AuxOutput(lse=rest[0] if lse else None, max_scores=scores)
 
 
@@ -126,7 +126,8 @@ def _layout(query: Tensor) -> str:
     return "bshd" if batch >= position or query.shape[0] == 1 else "sbhd"
 
 
-def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
+def _checked_sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Sequence[int], Sequence[int]]:
+    """The shapes of query and key, after torch's checks."""
     if query.is_nested or key.is_nested or value.is_nested:
         raise UnsupportedError(
             "flex_attention does not support NestedTensor inputs, including torch.compile(flex_attention) with jagged NestedTensor "
@@ -138,20 +139,24 @@ def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
             f"Expected query, key, and value to have the same device type, but got query.device: {query.device}, key.device: {key.device}, "
             f"and value.device: {value.device} instead."
         )
-    dims = (query.dim(), key.dim(), value.dim())
-    if dims != (4, 4, 4):
-        if min(dims) < 2:
+    q_sizes, kv_sizes, dims = query.shape, key.shape, value.dim()
+    if not len(q_sizes) == len(kv_sizes) == dims == 4:
+        if min(len(q_sizes), len(kv_sizes), dims) < 2:
             raise ArgumentError(
-                f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: {dims[0]}, key.dim: {dims[1]} "
-                f"and value.dim: {dims[2]} instead."
+                f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: {len(q_sizes)}, "
+                f"key.dim: {len(kv_sizes)} and value.dim: {dims} instead."
             )
         raise UnsupportedError("NYI: query, key, and value must be 4D tensors")
-    _, heads, _, dim = query.shape
-    _, kv_heads, _, key_dim = key.shape
-    if dim != key_dim:
-        raise ArgumentError(f"Expect query and key/value to have the same embedding dimension but got E={dim} and E={key_dim}.")
-    if heads == kv_heads:
-        return
+    if q_sizes[3] != kv_sizes[3]:
+        raise ArgumentError(
+            f"Expect query and key/value to have the same embedding dimension but got E={q_sizes[3]} and E={kv_sizes[3]}."
+        )
+    if q_sizes[1] != kv_sizes[1]:
+        _check_groups(q_sizes[1], kv_sizes[1], enable_gqa)
+    return q_sizes, kv_sizes
+
+
+def _check_groups(heads: int, kv_heads: int, enable_gqa: bool) -> None:
     if not enable_gqa:
         raise ArgumentError(
             f"Expect query and key/value to have the same number of heads but got Hq={heads} and Hkv={kv_heads}. "

@@ -1,7 +1,7 @@
 """From a BlockMask, ours or torch's, to the mask function that a kernel is compiled of."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from attn_mlir.api.given_masks import compare_with_function, same_key, tables_of
 from attn_mlir.errors import ArgumentError
-from attn_mlir.flex.block_mask import SLICED, listed_blocks
+from attn_mlir.flex.block_mask import SLICED, SymbolicBlockMask, listed_blocks
 from attn_mlir.flex.create import noop_mask
 
 Mask = Callable[..., Any]
@@ -27,64 +27,59 @@ class DeviceError(ArgumentError, RuntimeError):
     """A BlockMask is on another device; torch raises a RuntimeError."""
 
 
-def mask_function(mask: Any, query: Tensor, key: Tensor) -> Mask | None:
+def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Sequence[int]) -> Mask | None:
     """The mask function of a BlockMask, which is checked against the sizes of a call. None: it keeps everything.
 
     A mask function that says what the tables say is used alone, so that the compiler can make loop bounds of it. Otherwise the
     tables are captured, and what is kept is what torch keeps: full blocks, and of partial ones what mask_mod says.
     """
     function = mask.mask_mod
-    if function is SLICED:
-        raise SlicedMaskError(
-            "Cannot use mask_mod from a sliced BlockMask: set the slice's mask_mod to a function for its positions, "
-            "as in lambda b, h, q_idx, kv_idx: whole.mask_mod(b, h, q_idx + offset, kv_idx)"
-        )
-    whole = mask.BLOCK_SIZE[0] == _WHOLE and mask.BLOCK_SIZE[1] == _WHOLE
-    symbolic = getattr(mask, "symbolic", False)
+    symbolic = type(mask) is SymbolicBlockMask and mask.symbolic
+    whole = mask.BLOCK_SIZE == (_WHOLE, _WHOLE)
+    if symbolic:
+        batch_heads, device = mask.batch_heads, mask.device
+    else:
+        if function is SLICED:
+            raise SlicedMaskError(
+                "Cannot use mask_mod from a sliced BlockMask: set the slice's mask_mod to a function for its positions, "
+                "as in lambda b, h, q_idx, kv_idx: whole.mask_mod(b, h, q_idx + offset, kv_idx)"
+            )
+        counts = mask.kv_num_blocks
+        batch_heads, device = (1, 1, *counts.shape[:-1])[-2:], counts.device
     if not whole:
-        _check_lengths(mask, query.shape[2], key.shape[2])
-        _check_heads(mask, symbolic, query)
-    device = mask.device if symbolic else mask.kv_num_blocks.device
+        if mask.seq_lengths[0] != q_sizes[2] or mask.seq_lengths[1] != kv_sizes[2]:
+            raise _wrong_lengths(mask, q_sizes[2], kv_sizes[2])
+        if batch_heads[0] not in (1, q_sizes[0]) or batch_heads[1] not in (1, q_sizes[1]):
+            raise ArgumentError(
+                f"block_mask was created for block_mask.shape={mask.shape} but got B={q_sizes[0]} and Hq={q_sizes[1]}: "
+                "make it for these, or with None for any number"
+            )
     if query.device != device and not (device.index is None and device.type == query.device.type):
         raise DeviceError(f"Expect q/k/v and block_mask to be on the same device but got {query.device} and {device}.")
-    if symbolic:
-        return None if _is_noop(function) else function
-    if whole:
+    if symbolic or whole:
         return None if _is_noop(function) else function
     if torch.compiler.is_dynamo_compiling():
         return function if _fits(mask) else _of_tables(mask)
     tensors = tables_of(mask)
-    key_now = (function, mask.BLOCK_SIZE, mask.seq_lengths, *[(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()])
+    key = (function, mask.BLOCK_SIZE, mask.seq_lengths, *[(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()])
     known = _found.get(mask)
-    if known is not None and same_key(known[0], key_now):
+    if known is not None and same_key(known[0], key):
         return known[1]
     made = function if _fits(mask) else _of_tables(mask)
-    _found[mask] = (key_now, made)
+    _found[mask] = (key, made)
     return made
 
 
-def _check_lengths(mask: Any, queries: int, keys: int) -> None:
-    rows, columns = mask.seq_lengths
-    if queries == rows and keys == columns:
-        return
+def _wrong_lengths(mask: Any, queries: int, keys: int) -> ArgumentError:
     told = f"block_mask was created for block_mask.shape={mask.shape} but got q_len={queries} and kv_len={keys}. "
-    if queries > rows or keys > columns:
-        raise ArgumentError(
+    if queries > mask.seq_lengths[0] or keys > mask.seq_lengths[1]:
+        return ArgumentError(
             told + "As the block mask was created for a smaller length than you're using it for, you likely need to create a new block mask."
         )
-    raise ArgumentError(
+    return ArgumentError(
         told + "As the block mask was created for a larger length than you're using it for, you can create a new block mask with the "
         "correct length, or cut this one to its upper left corner with block_mask._adjust(q_len, kv_len)."
     )
-
-
-def _check_heads(mask: Any, symbolic: bool, query: Tensor) -> None:
-    batch, heads = mask.batch_heads if symbolic else (*(1, 1), *mask.kv_num_blocks.shape[:-1])[-2:]
-    if batch not in (1, query.shape[0]) or heads not in (1, query.shape[1]):
-        raise ArgumentError(
-            f"block_mask was created for block_mask.shape={mask.shape} but got B={query.shape[0]} and Hq={query.shape[1]}: "
-            "make it for these, or with None for any number"
-        )
 
 
 def _is_noop(function: Mask) -> bool:
