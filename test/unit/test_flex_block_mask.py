@@ -14,7 +14,9 @@ from attn_mlir.flex import BlockMask, and_masks, create_block_mask, create_mask,
 from flex_dense import compare, compare_all, dense, everywhere, qkv
 
 NAMES = [
-    f"{full}{side}_{what}" for full in ("", "full_") for side, what in (("kv", "num_blocks"), ("kv", "indices"), ("q", "num_blocks"), ("q", "indices"))
+    f"{full}{side}_{what}"
+    for full in ("", "full_")
+    for side, what in (("kv", "num_blocks"), ("kv", "indices"), ("q", "num_blocks"), ("q", "indices"))
 ]
 OFFSET = torch.tensor([0, 40, 3, 100])
 DOCUMENT = torch.repeat_interleave(torch.arange(9), torch.tensor([7, 300, 1, 260, 90, 128, 214, 500, 36]))
@@ -40,7 +42,17 @@ def untraceable(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return torch.stack([q_idx, kv_idx]).argmin() == 1
 
 
-MASKS = [causal, shifted, documents, by_floats, untraceable, noop_mask, and_masks(causal, documents), or_masks(shifted, documents), or_masks()]
+MASKS = [
+    causal,
+    shifted,
+    documents,
+    by_floats,
+    untraceable,
+    noop_mask,
+    and_masks(causal, documents),
+    or_masks(shifted, documents),
+    or_masks(),
+]
 
 
 def equal(mine: Any, theirs: Any, names: list[str] = NAMES) -> None:
@@ -58,7 +70,12 @@ def test_tables_are_torchs(mask: Any, sizes: tuple[Any, ...]) -> None:
     *lengths, block = sizes
     mine = create_block_mask(mask, *lengths, device="cpu", BLOCK_SIZE=block)
     theirs = torch_flex.create_block_mask(mask, *lengths, device="cpu", BLOCK_SIZE=block)
-    assert (mine.shape, mine.BLOCK_SIZE, mine.seq_lengths, mine.numel()) == (theirs.shape, theirs.BLOCK_SIZE, theirs.seq_lengths, theirs.numel())
+    assert (mine.shape, mine.BLOCK_SIZE, mine.seq_lengths, mine.numel()) == (
+        theirs.shape,
+        theirs.BLOCK_SIZE,
+        theirs.seq_lengths,
+        theirs.numel(),
+    )
     assert mine.sparsity() == pytest.approx(theirs.sparsity(), abs=1e-9)
     assert (str(mine), repr(mine)) == (str(theirs), repr(theirs))
     assert torch.equal(mine.to_dense(), theirs.to_dense())
@@ -86,7 +103,15 @@ def test_a_million_positions() -> None:
 def test_attributes_and_slices() -> None:
     mine, theirs = (module.create_block_mask(shifted, 4, 2, 512, 512, device="cpu", BLOCK_SIZE=64) for module in (flex, torch_flex))
     index = torch.tensor([1], dtype=torch.int32)
-    for i in (0, (0, 1), (-1, -2), (slice(0, 2), slice(1, 2)), (slice(0, 2), slice(1, 2), index), (slice(None), slice(None), index), (1, 0)):
+    for i in (
+        0,
+        (0, 1),
+        (-1, -2),
+        (slice(0, 2), slice(1, 2)),
+        (slice(0, 2), slice(1, 2), index),
+        (slice(None), slice(None), index),
+        (1, 0),
+    ):
         a, b = mine[i], theirs[i]
         assert isinstance(a, BlockMask) and a.shape == b.shape and a.sparsity() == b.sparsity()
         equal(a, b)
@@ -115,7 +140,11 @@ def test_a_slice_with_a_mask_of_its_own() -> None:
 def test_from_kv_blocks() -> None:
     counts, indices = torch.tensor([[[1]]], dtype=torch.int32), torch.tensor([[[[1, -1]]]], dtype=torch.int32)
     full = torch.tensor([[[1]]], dtype=torch.int32), torch.tensor([[[[0, -1]]]], dtype=torch.int32)
-    for given in ((counts, indices), (counts, indices, *full), (torch.tensor([[[2]]], dtype=torch.int32), torch.tensor([[[[0, 1]]]], dtype=torch.int32))):
+    for given in (
+        (counts, indices),
+        (counts, indices, *full),
+        (torch.tensor([[[2]]], dtype=torch.int32), torch.tensor([[[[0, 1]]]], dtype=torch.int32)),
+    ):
         mine, theirs = BlockMask.from_kv_blocks(*given), torch_flex.BlockMask.from_kv_blocks(*given)
         assert type(mine) is BlockMask and mine.BLOCK_SIZE == (128, 128) and mine.shape == theirs.shape
         equal(mine, theirs)
@@ -127,7 +156,11 @@ def test_from_kv_blocks() -> None:
     with pytest.raises(AssertionError):
         BlockMask.from_kv_blocks(counts, indices, full[0], None)
     for missing in ("full_kv_indices", "full_q_indices"):
-        tables = dict.fromkeys(NAMES, None) | {"kv_num_blocks": counts, "kv_indices": indices, missing.replace("indices", "num_blocks"): counts}
+        tables = dict.fromkeys(NAMES, None) | {
+            "kv_num_blocks": counts,
+            "kv_indices": indices,
+            missing.replace("indices", "num_blocks"): counts,
+        }
         with pytest.raises(AssertionError, match="must be both provided or omitted"):
             BlockMask(seq_lengths=(1, 1), **tables)  # type: ignore[arg-type]
 
@@ -197,7 +230,12 @@ def test_devices_and_lengths() -> None:
     assert cut.shape == (1, 1, 37, 45)
     q, k, v = qkv(sq=37, skv=45)
     compare(flex_attention(q, k, v, block_mask=cut), dense(q, k, v, mask_mod=causal)[0])
-    for lengths, told in (((2048, 2048), "smaller length"), ((512, 1024), "smaller length"), ((500, 512), "larger length"), ((1, 1), "larger length")):
+    for lengths, told in (
+        ((2048, 2048), "smaller length"),
+        ((512, 1024), "smaller length"),
+        ((500, 512), "larger length"),
+        ((1, 1), "larger length"),
+    ):
         q, k, v = qkv(b=1, h=1, sq=lengths[0], skv=lengths[1], d=4)
         with pytest.raises(ValueError, match=rf"block_mask was created for block_mask.shape=\(1, 1, 512, 512\) but got.*{told}"):
             flex_attention(q, k, v, block_mask=mask)
@@ -242,10 +280,16 @@ def test_errors_of_making_one() -> None:
 
 
 def test_full_blocks_among_the_partial_ones_and_write_orders() -> None:
-    mine, theirs = (module.create_block_mask(causal, 1, 1, 256, 256, device="cpu", BLOCK_SIZE=64, separate_full_blocks=False) for module in (flex, torch_flex))
+    mine, theirs = (
+        module.create_block_mask(causal, 1, 1, 256, 256, device="cpu", BLOCK_SIZE=64, separate_full_blocks=False)
+        for module in (flex, torch_flex)
+    )
     equal(mine, theirs)
     assert repr(mine) == repr(theirs)
-    mine, theirs = (module.create_block_mask(causal, 1, 1, 256, 256, device="cpu", BLOCK_SIZE=64, compute_dq_write_order=True) for module in (flex, torch_flex))
+    mine, theirs = (
+        module.create_block_mask(causal, 1, 1, 256, 256, device="cpu", BLOCK_SIZE=64, compute_dq_write_order=True)
+        for module in (flex, torch_flex)
+    )
     equal(mine, theirs, ["dq_write_order", "dq_write_order_full"])
 
 

@@ -10,7 +10,13 @@ HERE = Path(__file__).parent
 
 def test_every_test_of_pytorch_is_covered_or_has_a_reason() -> None:
     counts = {name: len(tests) for name, tests in flex_suite.SUITE.items()}
-    assert counts == {"TestFlexAttention": 115, "TestBlockMask": 28, "TestPagedAttention": 6, "TestLearnableBiases": 22, "TestFlexDecoding": 54}
+    assert counts == {
+        "TestFlexAttention": 115,
+        "TestBlockMask": 28,
+        "TestPagedAttention": 6,
+        "TestLearnableBiases": 22,
+        "TestFlexDecoding": 54,
+    }
     internal, without = [], []
     known: dict[str, set[str]] = {}
     for tests in flex_suite.SUITE.values():

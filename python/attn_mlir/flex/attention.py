@@ -148,9 +148,7 @@ def _checked_sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
             )
         raise UnsupportedError("NYI: query, key, and value must be 4D tensors")
     if q_sizes[3] != kv_sizes[3]:
-        raise ArgumentError(
-            f"Expect query and key/value to have the same embedding dimension but got E={q_sizes[3]} and E={kv_sizes[3]}."
-        )
+        raise ArgumentError(f"Expect query and key/value to have the same embedding dimension but got E={q_sizes[3]} and E={kv_sizes[3]}.")
     if q_sizes[1] != kv_sizes[1]:
         _check_groups(q_sizes[1], kv_sizes[1], enable_gqa)
     return q_sizes, kv_sizes
@@ -163,9 +161,7 @@ def _check_groups(heads: int, kv_heads: int, enable_gqa: bool) -> None:
             "Try setting enable_gqa=True for GQA."
         )
     if kv_heads == 0 or heads % kv_heads:
-        raise ArgumentError(
-            f"Expect number of query heads to be a multiple of kv heads for GQA but got Hq={heads} and Hkv={kv_heads}."
-        )
+        raise ArgumentError(f"Expect number of query heads to be a multiple of kv heads for GQA but got Hq={heads} and Hkv={kv_heads}.")
 
 
 def _broadcast(query: Tensor, key: Tensor, value: Tensor, block_mask: Any) -> tuple[Tensor, Tensor]:

@@ -14,9 +14,9 @@ import torch
 from attn_mlir.api.rows import softmax
 from attn_mlir.errors import AttnError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Program, trace
-from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.sizes import known
 
 Mask = Callable[..., Any]
@@ -86,9 +86,7 @@ def _array(value: Any) -> Any:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
 
 
-def _evaluate_partial(
-    grid: torch.Tensor, first: int, mask_mod: Mask, sizes: Sizes, block: tuple[int, int], device: torch.device
-) -> None:
+def _evaluate_partial(grid: torch.Tensor, first: int, mask_mod: Mask, sizes: Sizes, block: tuple[int, int], device: torch.device) -> None:
     """Evaluates the partial blocks of some rows of blocks, of which the first one is `first`, and writes what they are into `grid`.
 
     Nine positions of a block decide most: where the mask keeps one and leaves out another, the block is partial.
@@ -126,9 +124,7 @@ def _any_and_all(
     return (kept & inside).flatten(1).any(1), (kept & inside).flatten(1).all(1)
 
 
-def positions(
-    mask_mod: Mask, b: torch.Tensor, h: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, sizes: Sizes
-) -> torch.Tensor:
+def positions(mask_mod: Mask, b: torch.Tensor, h: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, sizes: Sizes) -> torch.Tensor:
     """The mask at `queries` [n, rows] and `keys` [n, columns] of batches and heads b, h [n]: bool [n, rows, columns].
 
     The function gets one position at a time, under nested vmaps as in FlexAttention.

@@ -74,7 +74,8 @@ def _wrong_lengths(mask: Any, queries: int, keys: int) -> ArgumentError:
     told = f"block_mask was created for block_mask.shape={mask.shape} but got q_len={queries} and kv_len={keys}. "
     if queries > mask.seq_lengths[0] or keys > mask.seq_lengths[1]:
         return ArgumentError(
-            told + "As the block mask was created for a smaller length than you're using it for, you likely need to create a new block mask."
+            told
+            + "As the block mask was created for a smaller length than you're using it for, you likely need to create a new block mask."
         )
     return ArgumentError(
         told + "As the block mask was created for a larger length than you're using it for, you can create a new block mask with the "
