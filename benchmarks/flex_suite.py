@@ -6,7 +6,8 @@
     --list           prints what would run
 
 The files are not changed on disk. In memory they get: no skips on a CPU, gradients on a CPU, and a `torch.compile` whose function calls
-attn_mlir where it calls flex_attention. What the tests call uncompiled stays torch's eager implementation: it is their oracle, in float64 as well.
+attn_mlir where it calls flex_attention. What the tests call uncompiled stays torch's eager implementation: it is their oracle,
+in float64 as well.
 """
 
 import argparse

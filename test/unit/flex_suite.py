@@ -1,7 +1,8 @@
 """PyTorch's tests of FlexAttention, function by function, and the tests here that cover what they check.
 
 The names are those of test/inductor/test_flex_attention.py and test_flex_decoding.py of PyTorch 2.10. A value without "test_" in front
-says why there is nothing to cover; `MODS`, `MASKS` and `CALL` are test_flex_score_mods.py, test_flex_block_mask.py and test_flex_attention.py.
+says why there is nothing to cover; `MODS`, `MASKS` and `CALL` are test_flex_score_mods.py, test_flex_block_mask.py and
+test_flex_attention.py.
 """
 
 MODS, MASKS, CALL = "score_mods", "block_mask", "attention"

@@ -35,7 +35,8 @@ def alibi(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
 
 
 BUILTIN = per_head(
-    lambda score, *_: score, lambda score, *_: score * 2, lambda score, *_: score * score, causal, inverse_causal, rel_bias, rel_causal, alibi
+    lambda score, *_: score, lambda score, *_: score * 2, lambda score, *_: score * score, causal, inverse_causal, rel_bias, rel_causal,
+    alibi,
 )  # fmt: skip
 
 

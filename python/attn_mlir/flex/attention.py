@@ -59,7 +59,7 @@ def flex_attention(
 
     query is [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev]; key and value may have a batch size of 1 where block_mask has that of
     query. Hq may be a multiple of Hkv with enable_gqa. All float32, float16, bfloat16 or float64; key and value of another dtype are
-    cast to query's. score_mod(score, b, h, q_idx, kv_idx) changes a score; block_mask is a BlockMask, of `create_block_mask` here or torch's.
+    cast to query's. score_mod(score, b, h, q_idx, kv_idx) changes a score; block_mask is a BlockMask, made here or by torch.
     scale: None means 1/sqrt(E).
 
     Returns o, [B, Hq, L, Ev], in query's dtype and in its order of memory where that is [B, H, L, E], [B, L, H, E] or [L, B, H, E].

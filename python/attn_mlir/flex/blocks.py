@@ -49,7 +49,7 @@ def block_classes(mask_mod: Mask, sizes: Sizes, block: tuple[int, int], device: 
 
 
 def _analysed(mask_mod: Mask, sizes: Sizes, block: tuple[int, int], shape: tuple[int, ...]) -> torch.Tensor | None:
-    """The classes as far as the analysis knows them: an empty or full block is that; a partial one may be anything. None: it cannot tell."""
+    """The classes as far as the analysis knows them: an empty or full block is one; a partial one may be any. None: it cannot tell."""
     from attn_mlir.dialects import load_all
     from attn_mlir.mlir import LOCK, ir
     from attn_mlir.passes.intervals.classify import classify

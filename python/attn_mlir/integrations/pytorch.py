@@ -3,9 +3,9 @@
 from attn_mlir.integrations import pytorch
 pytorch.install()
 
-PyTorch has a registry for kernels of its fixed attention (`torch.nn.attention._registry`), which takes no score_mod and no mask, and none for
-FlexAttention. So this replaces names: `flex_attention`, `create_block_mask` and `create_mask` of `torch.nn.attention.flex_attention`, and the
-same objects where other modules have imported them.
+PyTorch has a registry for kernels of its fixed attention (`torch.nn.attention._registry`), which takes no score_mod and no mask, and
+none for FlexAttention. So this replaces names: `flex_attention`, `create_block_mask` and `create_mask` of
+`torch.nn.attention.flex_attention`, and the same objects where other modules have imported them.
 """
 
 import sys
