@@ -24,6 +24,7 @@ class Capture:
 
     `kind` is "tensor", "float", "int", or of dropout "drop" and "keep", which C functions take as one probability. `element` and `rank` are
     those of a tensor; `size_of` has, by its dimensions, the size of the problem that it must have at least, and the index that asks for it.
+    `value` is that of a number now, for the header.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Capture:
     rank: int = 0
     nonzero: bool = False
     size_of: tuple[tuple[int, str, str], ...] = ()
+    value: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,9 @@ def inputs(request: Request) -> list[Parameter]:
                     sizes[dim] = f">= {size}"
                 dtype = str(DTYPES["i8" if capture.element == "u8" else capture.element]).removeprefix("torch.")
                 made.append(Parameter(_TENSOR, name, f"{dtype}, sizes [{', '.join(sizes)}], any strides"))
-            case "float":
-                made.append(Parameter("double ", name, "not 0" if capture.nonzero else ""))
-            case "int":
-                made.append(Parameter("int64_t ", name, "not 0" if capture.nonzero else ""))
+            case "float" | "int":
+                about = f"{'not 0; ' if capture.nonzero else ''}{capture.value} when the library was made"
+                made.append(Parameter("double " if capture.kind == "float" else "int64_t ", name, about))
             case _ if not any(parameter.name == "dropout_p" for parameter in made):
                 made.append(Parameter("double ", "dropout_p", "the probability with which a weight becomes 0"))
     return made

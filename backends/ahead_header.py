@@ -102,7 +102,7 @@ def header(request: Request, target: str, version: str) -> str:
     ]
     every = [*inputs(request), *results(request), *(gradients(request) if request.wrt else [])]
     width = max(len(parameter.name) for parameter in every)
-    lines += [f"   {p.name:<{width}}  {p.type.strip().removeprefix('const ').replace('DLTensor *', '')}{p.about}".rstrip() for p in every]
+    lines += [f"   {p.name:<{width}}  {'' if 'DLTensor' in p.type else f'{p.type.strip()}: '}{p.about}" for p in every]
     lines.append("*/")
     for function, parameters in functions(request).items():
         lines += [f"/* {_ABOUT[function].format(rows=rows)} */", f"{declaration(f'{name}_{function}', parameters)};\n"]

@@ -267,6 +267,7 @@ def test_integers_that_choose_what_is_read_are_checked(tmp_path: Path) -> None:
     made = attn_mlir.compile_ahead(attention, attn_mlir.InputSpec(torch.float64, 8), out=tmp_path / "documents.so", backward=False)
     assert made.functions == ("documents_sizes", "documents_forward", "documents_last_error")
     header = made.header.read_text()
+    assert "int64_t: not 0; 1 when the library was made" in header
     given = {"documents": documents, "documents_1": documents, "shift": shift, "by_document": by_document}
     declared = [part.split()[-1].strip("*") for part in header[header.index("documents_forward(") :].split(")")[0].split(",")]
     library = Loaded(made.library, "documents")

@@ -103,8 +103,8 @@ def _request(attention: Attention, inputs: Inputs, name: str, backward: bool, wr
     dropout = dropout_of(attention.dropout_p, (0, 0), None) if attention.dropout_p else NONE
     entry, scan = _find(with_function(attention._functions), inputs, form, lse, states, None, dropout.form)
     program = program_of(entry)
-    captures = _captures(entry.traced.captures, program)
     values = entry.captures(scan, factor, dropout.values)
+    captures = _captures(entry.traced.captures, program, values)
     sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(layout))
     plan = make_plan(program.written[0] or program.text, program.names)
     plain = _make(sizes, (program.text, program.written[0]), captures, program.outputs, (), plan)
@@ -121,8 +121,8 @@ def _make(sizes: tuple[str, str, int, int, str], texts: tuple[str, str], capture
 _KINDS = {"dropout_drop": "drop", "dropout_scale": "keep"}
 
 
-def _captures(found: Sequence[Captured], program: Program) -> tuple[Capture, ...]:
-    """What functions capture, as a library takes it."""
+def _captures(found: Sequence[Captured], program: Program, values: Sequence[Any]) -> tuple[Capture, ...]:
+    """What functions capture, as a library takes it; `values` are those of now."""
     made = []
     for i, each in enumerate(found):
         if each.source[0] == "constant":
@@ -131,7 +131,9 @@ def _captures(found: Sequence[Captured], program: Program) -> tuple[Capture, ...
             )
         kind = _KINDS.get(each.name, each.kind) if each.source[0] == "dropout" else each.kind
         sizes = tuple((extent.dim, extent.index, extent.size) for position, extent in program.extents if position == i)
-        made.append(Capture(each.name, kind, each.element, each.rank, i in program.nonzero, sizes))
+        made.append(
+            Capture(each.name, kind, each.element, each.rank, i in program.nonzero, sizes, "" if each.kind == "tensor" else str(values[i]))
+        )
     return tuple(made)
 
 
