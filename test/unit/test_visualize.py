@@ -59,8 +59,8 @@ def classes_of(present: Any, block: tuple[int, int]) -> Any:
 @pytest.mark.parametrize("name", MASKS)
 def test_blocks_and_bounds_are_those_of_the_positions(name: str) -> None:
     for block in ((16, 16), (7, 13)):
-        at = {"b": [0, 2], "h": [0, 3]} if name == "lengths" else {}
-        picture = attn_mlir.visualize(MASKS[name], q_len=173, block_size=block, **at)
+        b, h = ([0, 2], [0, 3]) if name == "lengths" else (0, 0)
+        picture = attn_mlir.visualize(MASKS[name], q_len=173, block_size=block, b=b, h=h)
         for number, (b, h) in enumerate(picture.heads):
             present = dense(MASKS[name], 173, 173, b, h)
             assert picture.classes[number].tolist() == classes_of(present, block).tolist(), (b, h)

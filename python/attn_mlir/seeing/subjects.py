@@ -13,20 +13,20 @@ from attn_mlir.frontend.emit import Inputs
 from attn_mlir.seeing.report import Subject
 from attn_mlir.seeing.visualize import visualize
 
-_ROLES = ("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod", "row")
-_MODS = ("q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod")
+_ROLES: tuple[str, ...] = ("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod", "row")
+_MODS: tuple[str, ...] = ("q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod")
 
 
 def of_attention(attention: Any, *, device: str | None, dtype: torch.dtype | None, head_dim: int | None, **shown: Any) -> Subject:
     """An `Attention`; `shown` are arguments of `visualize`."""
     last = attention._last
     inputs = Inputs(_element(dtype) or last.element, _dim(head_dim) or last.head_dim, _dim(head_dim) or last.value_dim)
-    entry, device = attention._entry(inputs)[0], device or attention._device
+    entry, target = attention._entry(inputs)[0], str(device or attention._device)
     if attention._tuning is not None and inputs == last:
-        entry = attention._tuning.latest(entry, device)
+        entry = attention._tuning.latest(entry, target)
     functions = dict(zip(_ROLES, attention._functions, strict=True))
     explained = explain_traced(entry.traced.text) + slow_of(entry)
-    return Subject("attention", _named(functions), entry, device, explained, _picture(functions["mask_mod"], **shown))
+    return Subject("attention", _named(functions), entry, target, explained, _picture(functions["mask_mod"], **shown))
 
 
 def of_engine(engine: Any, backward: bool, device: str | None, **shown: Any) -> Subject:
@@ -43,11 +43,11 @@ def of_linear(attention: Any, device: str | None, dtype: torch.dtype | None, hea
     """A `LinearAttention`."""
     element, key_dim, value_dim, *form = attention._last
     form = (_element(dtype) or element, _dim(head_dim) or key_dim, _dim(head_dim) or value_dim, *form)
-    entry, device = find(attention._mods, form, None)[0], device or attention._device
+    entry, target = find(attention._mods, form, None)[0], str(device or attention._device)
     if attention._tuning is not None and form == attention._last:
-        entry = attention._tuning.latest(entry, device)
+        entry = attention._tuning.latest(entry, target)
     explained = explain_traced(entry.traced.located) + slow_of(entry)
-    return Subject("linear attention", _named(dict(zip(_MODS, attention._mods, strict=True))), entry, device, explained)
+    return Subject("linear attention", _named(dict(zip(_MODS, attention._mods, strict=True))), entry, target, explained)
 
 
 def of_linear_engine(engine: Any, device: str | None) -> Subject:

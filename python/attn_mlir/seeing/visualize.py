@@ -125,7 +125,7 @@ def _sampled(
                 frame.values.update(zip(op.results, frame.execute(op, [frame.values[x] for x in op.operands]), strict=True))
             result = np.float64(score)
             if found is not None:
-                (result,) = frame.run(block_of(found), [np.float64(score), np.int64(b), np.int64(h), q_idx[:, None], kv_idx[None, :]])
+                (result,) = frame.run(block_of(found), [np.asarray(x) for x in (float(score), b, h, q_idx[:, None], kv_idx[None, :])])
             made.append(Scores(np.array(np.broadcast_to(result, (len(q_idx), len(kv_idx))), np.float64), score))
     return made
 
