@@ -4,14 +4,22 @@ import ctypes
 from importlib.metadata import PackageNotFoundError, version
 
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.compile import find_nvcc, nvcc_version
+from attn_mlir.backends.nvidia.compile import compiler_for, find_nvcc, nvcc_version
+from attn_mlir.backends.nvidia.nvrtc import library as nvrtc
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.findings import Finding, tried
 
 
 def findings() -> list[Finding]:
     """The driver, torch's build, the GPUs, and what compiles kernels for them."""
-    found = [tried("NVIDIA driver", _driver), _torch(), *_devices(), tried("nvcc", lambda: f"{find_nvcc()}, {nvcc_version(find_nvcc())}")]
+    found = [
+        tried("NVIDIA driver", _driver),
+        _torch(),
+        *_devices(),
+        tried("NVRTC", lambda: nvrtc.library().build),
+        tried("nvcc", lambda: f"{find_nvcc()}, {nvcc_version(find_nvcc())}"),
+        tried("compiler of kernels", lambda: compiler_for().name),
+    ]
     try:
         found.append(
             Finding("tilelang", "ok", f"{version('tilelang')}, for kernels that no schedule of ours takes, and for GPUs other than Hopper")
