@@ -12,11 +12,12 @@ from torch.nn.attention import flex_attention as torch_flex
 
 import attn_mlir
 from attn_mlir import flex
-from attn_mlir.flex import AuxOutput, AuxRequest, attention, create_block_mask, flex_attention, noop_mask
+from attn_mlir.flex import AuxOutput, AuxRequest, attention, create_block_mask, noop_mask
 from attn_mlir.integrations import pytorch
 from flex_dense import compare, compare_all, dense, qkv, tensors
 
-compiled = functools.partial(torch.compile, fullgraph=True, backend="aot_eager")
+flex_attention: Any = flex.flex_attention
+compiled: Any = functools.partial(torch.compile, fullgraph=True, backend="aot_eager")
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,12 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 from attn_mlir import ArgumentError, Attention, attention, flex
-from attn_mlir.flex import BlockMask, and_masks, create_block_mask, create_mask, flex_attention, noop_mask, or_masks
+from attn_mlir.flex import and_masks, create_mask, noop_mask, or_masks
 from flex_dense import compare, compare_all, dense, everywhere, qkv
 
+BlockMask: Any = flex.BlockMask
+create_block_mask: Any = flex.create_block_mask
+flex_attention: Any = flex.flex_attention
 NAMES = [
     f"{full}{side}_{what}"
     for full in ("", "full_")

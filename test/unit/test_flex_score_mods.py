@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir.flex import AuxRequest, create_block_mask, flex_attention
+from attn_mlir import flex as flex_module
+from attn_mlir.flex import AuxRequest, create_block_mask
 from flex_dense import compare, compare_all, dense, per_head, qkv, tensors
 
 S = 37
+flex_attention: Any = flex_module.flex_attention
 
 
 def causal(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:

@@ -64,8 +64,10 @@ class BlockMask(TorchBlockMask):
 
     def to(self, device: torch.device | str) -> "BlockMask":
         """The mask with its tables on a device. What mask_mod captures stays where it is."""
-        moved = {name: None if value is None else value.to(device) for name in self._TENSOR_ATTRS for value in (getattr(self, name),)}
-        rest = {"dq_kv_order_spt": self.dq_kv_order_spt} if hasattr(self, "dq_kv_order_spt") else {}
+        moved: dict[str, Any] = {
+            name: None if value is None else value.to(device) for name in self._TENSOR_ATTRS for value in (getattr(self, name),)
+        }
+        rest: dict[str, Any] = {"dq_kv_order_spt": self.dq_kv_order_spt} if hasattr(self, "dq_kv_order_spt") else {}
         return BlockMask(seq_lengths=self.seq_lengths, **moved, BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod, **rest)
 
     def _has_columns(self) -> bool:
