@@ -51,7 +51,7 @@ def tensors(*shapes: Sequence[int], dtype: torch.dtype = torch.float32, requires
 def qkv(
     b: int = 2, h: int = 4, hkv: int | None = None, sq: int = 37, skv: int | None = None, d: int = 16, dv: int | None = None, bkv: int = 0,
     **options: Any,
-) -> list[Tensor]:  # fmt: skip
+) -> Any:  # fmt: skip
     """Random q, k, v [B, H, S, D]."""
     keys = (bkv or b, hkv or h, sq if skv is None else skv)
     return tensors((b, h, sq, d), (*keys, d), (*keys, dv or d), **options)

@@ -14,6 +14,7 @@ from attn_mlir.flex import and_masks, create_mask, noop_mask, or_masks
 from flex_dense import compare, compare_all, dense, everywhere, qkv
 
 BlockMask: Any = flex.BlockMask
+TorchBlockMask: Any = torch_flex.BlockMask
 create_block_mask: Any = flex.create_block_mask
 flex_attention: Any = flex.flex_attention
 NAMES = [
@@ -148,7 +149,7 @@ def test_from_kv_blocks() -> None:
         (counts, indices, *full),
         (torch.tensor([[[2]]], dtype=torch.int32), torch.tensor([[[[0, 1]]]], dtype=torch.int32)),
     ):
-        mine, theirs = BlockMask.from_kv_blocks(*given), torch_flex.BlockMask.from_kv_blocks(*given)
+        mine, theirs = BlockMask.from_kv_blocks(*given), TorchBlockMask.from_kv_blocks(*given)
         assert type(mine) is BlockMask and mine.BLOCK_SIZE == (128, 128) and mine.shape == theirs.shape
         equal(mine, theirs)
         without = BlockMask.from_kv_blocks(*given, compute_q_blocks=False, BLOCK_SIZE=(64, 64))
