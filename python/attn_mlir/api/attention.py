@@ -100,7 +100,7 @@ class Attention(EngineModule):
             scale, layout, lse, states, device = self._options
             options = (scale, layout, lse, states, self.deterministic, device)
             return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed)
-        dropout = dropout_of(dropout_p, dropout_seed, q)
+        dropout = NONE if dropout_seed is None and type(dropout_p) is float and dropout_p == 0.0 else dropout_of(dropout_p, dropout_seed, q)
         result, *latest = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout)
         self.__dict__.update(_last=latest[0], _device=latest[1], _form=dropout.form)  # without what modules do where attributes are set
         return result
