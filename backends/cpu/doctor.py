@@ -34,7 +34,7 @@ def _code() -> str:
 def _bf16() -> Finding:
     if _BF16 in target.host().features:
         return Finding("bf16", "ok", "products by AVX512_BF16")
-    return Finding("bf16", "note", "no AVX512_BF16: bf16 is widened to float32, results have the same bits")
+    return Finding("bf16", "note", "no AVX512_BF16: bf16 is computed in float32 and rounded by integer arithmetic, more slowly")
 
 
 def _threads() -> Finding:
