@@ -28,9 +28,10 @@ def integer(value: int, bits: int = 64) -> ir.Value:
 
 
 def number(type_: ir.Type, value: float) -> ir.Value:
-    """A constant of a float type, or a splat for a vector type."""
-    element = ir.VectorType(type_).element_type if isinstance(type_, ir.VectorType) else type_
-    attribute = ir.FloatAttr.get(element, value)
+    """A constant of a type of numbers, or a splat for a vector type; an int for integers and index."""
+    element = element_of(type_)
+    whole = isinstance(element, (ir.IntegerType, ir.IndexType))
+    attribute = ir.IntegerAttr.get(element, int(value)) if whole else ir.FloatAttr.get(element, value)
     if isinstance(type_, ir.VectorType):
         return arith.ConstantOp(type_, ir.DenseElementsAttr.get_splat(type_, attribute)).result
     return arith.ConstantOp(type_, attribute).result
@@ -71,12 +72,12 @@ def element_pointer(base: ir.Value, offset: ir.Value, element: ir.Type) -> ir.Va
 
 def load(type_: ir.Type, address: ir.Value, alignment: int | None = None) -> ir.Value:
     """`llvm.load`; without an alignment, vectors are taken to be aligned as their elements only."""
-    return llvm.LoadOp(type_, address, alignment=alignment or bytes_of(_element(type_))).result
+    return llvm.LoadOp(type_, address, alignment=alignment or bytes_of(element_of(type_))).result
 
 
 def store(value: ir.Value, address: ir.Value, alignment: int | None = None) -> None:
     """`llvm.store`, with the same rule for alignment as `load`."""
-    llvm.StoreOp(value, address, alignment=alignment or bytes_of(_element(value.type)))
+    llvm.StoreOp(value, address, alignment=alignment or bytes_of(element_of(value.type)))
 
 
 def splat(value: ir.Value, lanes: int) -> ir.Value:
@@ -109,7 +110,7 @@ def from_storage(value: ir.Value, element: ir.Type) -> ir.Value:
 
 def cast_float(value: ir.Value, element: ir.Type) -> ir.Value:
     """Converts a float, or a vector of floats, to another float type."""
-    source = _element(value.type)
+    source = element_of(value.type)
     if source == element:
         return value
     target = ir.VectorType.get(value.type.shape, element) if isinstance(value.type, ir.VectorType) else element
@@ -125,7 +126,8 @@ def repeat(template: ir.Operation, operands: Sequence[ir.Value], results: Sequen
     return list(op.results)
 
 
-def _element(type_: ir.Type) -> ir.Type:
+def element_of(type_: ir.Type) -> ir.Type:
+    """The type of a number, or of those in a vector."""
     return ir.VectorType(type_).element_type if isinstance(type_, ir.VectorType) else type_
 
 

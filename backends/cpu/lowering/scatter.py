@@ -137,13 +137,9 @@ def _first_case(cases: Sequence[tuple[ir.Value, Callable[[], None]]], otherwise:
 
 def _all(condition: ir.Value, mask: ir.Value) -> ir.Value:
     """Whether a condition holds in every lane of the mask."""
-    true = _splat_bool(mask.type, value=True)
+    true = emit.number(mask.type, 1)
     holds = arith.OrIOp(condition, arith.XOrIOp(mask, true).result).result
     return vector.ReductionOp(mask.type.element_type, vector.CombiningKind.AND, holds).result
-
-
-def _splat_bool(type_: ir.Type, value: bool) -> ir.Value:
-    return arith.ConstantOp(type_, ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(type_.element_type, value))).result
 
 
 def _reversed(value: ir.Value) -> ir.Value:

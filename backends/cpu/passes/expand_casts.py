@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
@@ -30,8 +31,8 @@ class ExpandCasts(Pass):
 
     def run(self, module: ir.Operation) -> bool:
         expands = self.bf16 == "always" or (self.bf16 == "host" and "avx512_bf16" not in host().features)
-        for op in [op for op in walk(module) if op.name == "arith.truncf" and _element(op.results[0].type).width == 16]:
-            if _element(op.operands[0].type).width == 64:
+        for op in [op for op in walk(module) if op.name == "arith.truncf" and emit.element_of(op.results[0].type).width == 16]:
+            if emit.element_of(op.operands[0].type).width == 64:
                 with op.location, ir.InsertionPoint(op):
                     op.operands[0] = arith.truncf(_like(op.results[0].type, ir.F32Type.get()), op.operands[0])
         if expands:
@@ -59,7 +60,7 @@ def _expand(op: ir.Operation) -> None:
 
 def _touches(op: ir.Operation) -> bool:
     """Whether a cast or constant has to do with bf16. Operands that are integers by now come from such values."""
-    words = [_element(value.type) for value in op.operands]
+    words = [emit.element_of(value.type) for value in op.operands]
     return _is_brain(op.results[0].type) or any(isinstance(word, (ir.BF16Type, ir.IntegerType)) for word in words)
 
 
@@ -67,19 +68,19 @@ def _rounded(value: ir.Value, to: ir.Type) -> ir.Value:
     """f32 to bf16: half of the last place is added to the bits, less one where that place is even."""
     word = _like(to, ir.IntegerType.get_signless(32))
     bits = arith.bitcast(word, value)
-    upper = _constant(word, 16)
-    odd = arith.andi(arith.shrui(bits, upper), _constant(word, 1))
-    rounded = arith.shrui(arith.addi(bits, arith.addi(odd, _constant(word, 0x7FFF))), upper)
+    upper = emit.number(word, 16)
+    odd = arith.andi(arith.shrui(bits, upper), emit.number(word, 1))
+    rounded = arith.shrui(arith.addi(bits, arith.addi(odd, emit.number(word, 0x7FFF))), upper)
     unordered = arith.cmpf(arith.CmpFPredicate.UNO, value, value)
-    chosen = arith.select(unordered, _constant(word, _QUIET_NAN), rounded)
+    chosen = arith.select(unordered, emit.number(word, _QUIET_NAN), rounded)
     return arith.trunci(_like(to, ir.IntegerType.get_signless(16)), chosen)
 
 
 def _widened(value: ir.Value, to: ir.Type) -> ir.Value:
     """bf16 to f32 or f64: the bits are the upper half of those of an f32."""
     word, single = _like(to, ir.IntegerType.get_signless(32)), _like(to, ir.F32Type.get())
-    wide = arith.bitcast(single, arith.shli(arith.extui(word, value), _constant(word, 16)))
-    return wide if _element(to).width == 32 else arith.extf(to, wide)
+    wide = arith.bitcast(single, arith.shli(arith.extui(word, value), emit.number(word, 16)))
+    return wide if emit.element_of(to).width == 32 else arith.extf(to, wide)
 
 
 def _constant_of(op: ir.Operation) -> ir.Value:
@@ -87,24 +88,13 @@ def _constant_of(op: ir.Operation) -> ir.Value:
     type_, value = op.results[0].type, op.attributes["value"]
     scalar = ir.DenseElementsAttr(value).get_splat_value() if isinstance(type_, ir.VectorType) else value
     bits = int(np.float32(ir.FloatAttr(scalar).value).view(np.uint32)) >> 16
-    return _constant(_like(type_, ir.IntegerType.get_signless(16)), bits - (1 << 16 if bits >= 1 << 15 else 0))
-
-
-def _element(type_: ir.Type) -> ir.Type:
-    return ir.VectorType(type_).element_type if isinstance(type_, ir.VectorType) else type_
+    return emit.number(_like(type_, ir.IntegerType.get_signless(16)), bits - (1 << 16 if bits >= 1 << 15 else 0))
 
 
 def _is_brain(type_: ir.Type) -> bool:
-    return isinstance(_element(type_), ir.BF16Type)
+    return isinstance(emit.element_of(type_), ir.BF16Type)
 
 
 def _like(type_: ir.Type, element: ir.Type) -> ir.Type:
     """The type with other elements."""
     return ir.VectorType.get(ir.VectorType(type_).shape, element) if isinstance(type_, ir.VectorType) else element
-
-
-def _constant(type_: ir.Type, number: int) -> ir.Value:
-    if not isinstance(type_, ir.VectorType):
-        return arith.constant(type_, number)
-    element = ir.IntegerAttr.get(ir.VectorType(type_).element_type, number)
-    return arith.constant(type_, ir.DenseElementsAttr.get_splat(type_, element))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import is_constant, walk
@@ -28,15 +29,8 @@ class GuardDivision(Pass):
 
 def _safe(dividend: ir.Value, divisor: ir.Value) -> ir.Value:
     wraps = arith.andi(_equals(divisor, -1), _equals(dividend, _LEAST))
-    return arith.select(arith.ori(_equals(divisor, 0), wraps), _constant(divisor.type, 1), divisor)
+    return arith.select(arith.ori(_equals(divisor, 0), wraps), emit.number(divisor.type, 1), divisor)
 
 
 def _equals(value: ir.Value, number: int) -> ir.Value:
-    return arith.cmpi(arith.CmpIPredicate.eq, value, _constant(value.type, number))
-
-
-def _constant(type_: ir.Type, number: int) -> ir.Value:
-    if not isinstance(type_, ir.VectorType):
-        return arith.constant(type_, number)
-    element = ir.IntegerAttr.get(type_.element_type, number)
-    return arith.constant(type_, ir.DenseElementsAttr.get_splat(type_, element))
+    return arith.cmpi(arith.CmpIPredicate.eq, value, emit.number(value.type, number))
