@@ -100,7 +100,7 @@ class Attention(EngineModule):
             scale, layout, lse, states, device = self._options
             options = (scale, layout, lse, states, self.deterministic, device)
             return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed)
-        dropout = NONE if dropout_seed is None and type(dropout_p) is float and dropout_p == 0.0 else dropout_of(dropout_p, dropout_seed, q)
+        dropout = dropout_of(dropout_p, dropout_seed, q)
         result, *latest = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout)
         self.__dict__.update(_last=latest[0], _device=latest[1], _form=dropout.form)  # without what modules do where attributes are set
         return result
@@ -207,7 +207,7 @@ def attention(
         name = None if device is None else str(device)
         options = (scale, layout, return_lse, return_states, bool(deterministic), name)
         return attention_in_graph(q, k, v, functions, *options, dropout_p, dropout_seed)
-    dropout = NONE if dropout_seed is None and type(dropout_p) is float and dropout_p == 0.0 else dropout_of(dropout_p, dropout_seed, q)
+    dropout = dropout_of(dropout_p, dropout_seed, q)
     return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device, bool(deterministic), None, dropout)[0]
 
 

@@ -13,6 +13,7 @@ from attn_mlir.api.rows import softmax
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.flex.resolve import mask_function
 from attn_mlir.frontend.elementary import detach, exp, maximum
+from attn_mlir.runtime.orders import all_in_order, heads_first
 
 __all__ = ["AuxOutput", "AuxRequest", "FlexKernelOptions", "flex_attention"]
 
@@ -84,10 +85,7 @@ def flex_attention(
     row = softmax_with_max if greatest else softmax if score_mod is None else guarded_softmax
     functions = (None, None, None, score_mod, mask, row)
     layout = "bhsd" if query.is_contiguous() else _layout(query)
-    if layout == "bshd":
-        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-    elif layout == "sbhd":
-        query, key, value = query.permute(2, 0, 1, 3), key.permute(2, 0, 1, 3), value.permute(2, 0, 1, 3)
+    query, key, value = all_in_order((query, key, value), layout, 3)
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.api.compiled import attention_in_graph
 
@@ -95,19 +93,13 @@ def flex_attention(
     else:
         result = _execute(query, key, value, functions, scale, layout, lse, greatest, None, False)[0]
     if return_aux is None and not lse:
-        return result if layout == "bhsd" else _heads_first(result, layout)
+        return heads_first(result, layout)
     o, *rest = result if lse or greatest else (result,)
-    o = _heads_first(o, layout)
+    o = heads_first(o, layout)
     if return_aux is None:
         return o, rest[0]
     scores = _greatest(rest[-1]["max_scores"], kv_sizes[2]) if greatest else None
     return o, AuxOutput(lse=rest[0] if lse else None, max_scores=scores)
-
-
-def _heads_first(o: Tensor, layout: str) -> Tensor:
-    if layout == "bhsd":
-        return o
-    return o.transpose(1, 2) if layout == "bshd" else o.permute(1, 2, 0, 3)
 
 
 def _greatest(scores: Tensor, keys: int) -> Tensor:
