@@ -36,4 +36,5 @@ def test_captured_divisors(name: str, n: int) -> None:
     expected = torch.autograd.grad(wanted, exact, grad.double())
     for ours, reference in zip((o, *found), (wanted, *expected), strict=True):
         assert ours.isfinite().all()
-        assert (ours.double() - reference).abs().max() <= 4e-3 * reference.abs().max()
+        # Rows of one key have gradients of 0.
+        assert (ours.double() - reference).abs().max() <= 4e-3 * reference.abs().max() + 1e-5

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 
 _is_any_enabled = torch._C._is_any_autocast_enabled
+# Asked here: up to torch 2.11 Dynamo cannot trace the question.
+_DEVICES = frozenset(name for name in ("cpu", "cuda") if torch.amp.is_autocast_available(name))
 
 
 def cast(*tensors: Any, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
@@ -21,6 +23,6 @@ def _cast(x: Any, dtype: torch.dtype | None) -> Any:
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
         return x
     device = x.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if device not in _DEVICES or not torch.is_autocast_enabled(device):
         return x
     return x.to(torch.get_autocast_dtype(device) if dtype is None else dtype)
