@@ -4,11 +4,12 @@ Only what helps to separate the two is expanded. A part that reads just one of t
 its author wrote it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from attn_mlir.passes.derivation.expr import FLOAT, Graph, Node
+from attn_mlir.passes.derivation.row import Reduction
 from attn_mlir.passes.derivation.rules import ALWAYS, MAX_POWER, RULES
 from attn_mlir.passes.derivation.signs import Signs
 from attn_mlir.passes.derivation.sums import Mono, Sum, plus
@@ -23,6 +24,7 @@ class Normal:
     running: frozenset[int]
     signs: Signs
     expand: bool = False
+    reductions: Sequence[Reduction] = ()
     _memo: dict[Node, Sum] = field(default_factory=dict)
 
     def mixed(self, node: Node) -> bool:
@@ -84,14 +86,31 @@ class Normal:
         return g.div(scaled, below)
 
     def node_of(self, sum_: Sum) -> Node:
-        terms = sorted(sum_.items(), key=lambda t: (t[1] < 0, not t[0].varies, t[0]))
         total = self.graph.const(0.0)
-        for mono, c in terms:
+        for mono, c in self._ordered(sum_):
             if c < 0:
                 total = self.graph.sub(total, self.node_of_mono(mono, -c))
             else:
                 total = self.graph.add(total, self.node_of_mono(mono, c))
         return total
+
+    def _ordered(self, sum_: Sum) -> list[tuple[Mono, float]]:
+        """The terms in the order they are added: x - max x comes before all others, which x, where it is large, would round."""
+        terms = sorted(sum_.items(), key=lambda t: (t[1] < 0, not t[0].varies, t[0]))
+        for mono, c in terms:
+            own = self._maximised(mono, c)
+            if own and all(sum_.get(m) == factor for m, factor in own.items()):
+                first = {**own, mono: c}
+                return [t for t in terms if t[0] in first] + [t for t in terms if t[0] not in first]
+        return terms
+
+    def _maximised(self, mono: Mono, c: float) -> Sum:
+        """What cancels `c` times an extremum at the key that attains it."""
+        node = mono.powers[0][0] if mono.powers else None
+        if node is None or node.op != "red" or not self.reductions or mono != Mono(((node, 1.0),)):
+            return {}
+        reduction = self.reductions[int(node.attr)]  # type: ignore[call-overload]
+        return {} if reduction.kind == "sum" else {m: -c * factor for m, factor in self.of(reduction.value).items()}
 
     def _power(self, node: Node, power: float) -> Node:
         whole = self.graph.const(1.0)

@@ -96,7 +96,7 @@ class Plan:
         return needed
 
     def _normal(self, running: frozenset[int]) -> Normal:
-        return Normal(self.row.graph, running, self.signs)
+        return Normal(self.row.graph, running, self.signs, reductions=self.row.reductions)
 
     def _sweep_of(self, node: Node) -> tuple[int, frozenset[int]]:
         sweep = max((self.decisions[i].sweep for i in node.reds), default=1)

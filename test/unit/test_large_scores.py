@@ -104,3 +104,29 @@ def check(row: Row, size: float, near: bool) -> None:
     for seed in range(2):
         for number, (error, allowed) in enumerate(off_by(row, seed, size, near)):
             assert error <= allowed, f"seed {seed}, result {number}: {error} > {allowed}"
+
+
+def test_differences_from_a_maximum_come_first() -> None:
+    """exp(x - max x) exp(y) is exp((x - max x) + y): (y + x) - max x rounds y to the digits of x."""
+
+    def two_ends(s: Tensor) -> Tensor:
+        steep = 4096 * torch.abs(s)
+        e = torch.exp(steep - steep.amax(-1, keepdim=True)) * torch.exp(0.3 * s)
+        return e / e.sum(-1, keepdim=True)
+
+    ends = torch.tensor([2.0, -2.0, 1.0, 2.0, 0.5, -2.0, -1.0])
+    q, k, v = torch.ones(1, 1, 1, 1), ends.reshape(1, 1, -1, 1), torch.randn(1, 1, 7, 3)
+    wanted = two_ends(ends.double())[None] @ v.double()
+    torch.testing.assert_close(attention(q, k, v, row=two_ends).double(), wanted, rtol=0, atol=1e-6)
+
+
+def test_tangent_of_nested_softmax() -> None:
+    """The check draws the first pass's maximum and sum at random: exponents of 1e5 must not lose what is added to them."""
+
+    def nested(s: Tensor) -> Tensor:
+        return torch.relu(torch.softmax(torch.softmax(s, -1), -1))
+
+    point, tangents = ([torch.randn(1, 2, 7, 4, dtype=torch.float64) for _ in range(3)] for _ in range(2))
+    got = torch.func.jvp(lambda q, k, v: attention(q, k, v, row=nested), tuple(point), tuple(tangents))
+    wanted = torch.func.jvp(lambda q, k, v: nested(q @ k.mT / 2) @ v, tuple(point), tuple(tangents))
+    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
