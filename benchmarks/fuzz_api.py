@@ -36,12 +36,11 @@ def wrong(work: tuple[int, bool]) -> str | None:
 def _begin(level: int) -> None:
     import torch
 
-    from attn_mlir.backends.cpu import jit
-    from attn_mlir.mlir import ExecutionEngine
+    from attn_mlir.backends.cpu import engine
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    jit.ExecutionEngine = lambda module, opt_level: ExecutionEngine(module, opt_level=level)
+    engine.level_of = lambda module: level
 
 
 def main() -> int:

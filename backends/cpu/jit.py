@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_mlir import forks
+from attn_mlir.backends.cpu.engine import compile_module
 from attn_mlir.backends.cpu.target import check_runs
 from attn_mlir.mlir import ExecutionEngine, ir
 
@@ -63,7 +64,7 @@ class Worker:
 def load_workers(module: ir.Module, names: Iterable[str]) -> dict[str, Worker]:
     """Compiles a module in the LLVM dialect and finds its workers. Raises UnsupportedError for code of another machine."""
     check_runs()
-    engine = ExecutionEngine(module, opt_level=3)
+    engine = compile_module(module)
     return {name: Worker(engine, name) for name in names}
 
 

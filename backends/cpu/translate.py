@@ -4,9 +4,10 @@ import tempfile
 from pathlib import Path
 
 from attn_mlir.backends.cpu import pipeline
+from attn_mlir.backends.cpu.engine import compile_module
 from attn_mlir.backends.cpu.target import check_runs
 from attn_mlir.diagnostics import DiagnosticError, at
-from attn_mlir.mlir import ExecutionEngine, ir, llvm
+from attn_mlir.mlir import ir, llvm
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import walk
 from attn_mlir.registry import registry
@@ -38,7 +39,7 @@ def to_object(module: ir.Module) -> bytes:
     """An object file for this machine, optimised. Raises UnsupportedError where ATTN_MLIR_CPU asks for another."""
     check_runs()
     _lower(module)
-    engine = ExecutionEngine(module, opt_level=3)
+    engine = compile_module(module)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"
         engine.dump_to_object_file(str(path))

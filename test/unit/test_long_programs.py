@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import attn_mlir
+from attn_mlir.backends.cpu import engine
 from attn_mlir.backends.cpu.translate import to_llvm
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.nvidia.hopper.intervals import Rows
@@ -214,3 +215,35 @@ def test_a_program_too_long_for_a_pass_is_told_its_length() -> None:
         module = ir.Module.parse("func.func @f(%a: index) { %b = arith.addi %a, %a : index\n %c = arith.addi %b, %a : index\n return }")
         with pytest.raises(DiagnosticError, match=r"deep: the program is too long: it has 2 ops, 2 of them in one chain.*limit of [\d,]+"):
             Pipeline.of([Deep()]).run(module)
+
+
+def test_llvm_optimises_what_is_not_too_long() -> None:
+    lines = "\n".join(f"%{n} = llvm.mlir.constant({n} : i64) : i64" for n in range(engine.LARGEST_OPTIMISED - 1))
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.parse(f"llvm.func @f() {{\n{lines}\nllvm.return }}")
+        assert engine.level_of(module) == 3
+        module = ir.Module.parse(f"llvm.func @f() {{\n{lines}\n%last = llvm.mlir.constant(0 : i64) : i64\nllvm.return }}")
+        with pytest.warns(RuntimeWarning, match="10001 operations"):
+            assert engine.level_of(module) == 0
+
+
+def test_joined_conditions_without_optimisation(tensors: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    def mask(b, h, i, j):
+        found = i != j + 1
+        for n in range(2, 30):
+            found = found & (i != j + n % 4 + 1)
+        return found
+
+    monkeypatch.setattr(engine, "LARGEST_OPTIMISED", 100)
+    monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
+    q, k, v = tensors
+    i = torch.arange(5)
+    bias = torch.zeros(5, 5, dtype=torch.float64).masked_fill(~mask(0, 0, i[:, None], i), -torch.inf)
+    with pytest.warns(RuntimeWarning, match="without optimisation"):
+        found = attn_mlir.attention(q, k, v, mask_mod=mask)
+    with pytest.warns(RuntimeWarning, match="without optimisation"):
+        given = torch.autograd.grad(found.sum(), (q, k, v))
+    wanted = torch.softmax(q @ k.mT / 2 + bias, -1) @ v
+    torch.testing.assert_close(found, wanted)
+    for a, b in zip(given, torch.autograd.grad(wanted.sum(), (q, k, v)), strict=True):
+        torch.testing.assert_close(a, b)

@@ -3,8 +3,9 @@
 import tempfile
 from pathlib import Path
 
+from attn_mlir.backends.cpu.engine import compile_module
 from attn_mlir.backends.cpu.target import check_runs
-from attn_mlir.mlir import ExecutionEngine, ir
+from attn_mlir.mlir import ir
 
 
 def object_code(module: ir.Module, prefix: str) -> bytes:
@@ -17,7 +18,7 @@ def object_code(module: ir.Module, prefix: str) -> bytes:
             ir.SymbolTable.replace_all_symbol_uses(name, prefix + name, module.operation)
             ir.SymbolTable.set_symbol_name(function, prefix + name)
     # The pipeline of the JIT, but for addresses, which the dynamic linker finds.
-    engine = ExecutionEngine(module, opt_level=3, enable_pic=True)
+    engine = compile_module(module, pic=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"
         engine.dump_to_object_file(str(path))
