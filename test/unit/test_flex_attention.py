@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import warnings
 from typing import Any
 
@@ -131,6 +132,16 @@ ERRORS = {
         RuntimeError,
         {"kernel_options": {"BACKEND": "TRITON", "FORCE_USE_FLEX_ATTENTION": True}},
     ),
+    "same embedding dimension but got E=16 and E=3": (ValueError, {"q": (9, 16), "k": (9, 3), "v": (9, 16)}),
+    "Bq and Bkv must broadcast. Got Bq=3 and Bkv=2": (
+        RuntimeError,
+        {"q": (3, 4, 9, 16), "block_mask": create_block_mask(causal, 3, None, 9, 9)},
+    ),
+    "OUTPUT_LOGSUMEXP must not be in kernel_options": (AssertionError, {"kernel_options": {"OUTPUT_LOGSUMEXP": True}}),
+    "Returning max scores is not supported with BACKEND='FLASH'": (
+        NotImplementedError,
+        {"kernel_options": {"BACKEND": "FLASH"}, "return_aux": AuxRequest(max_scores=True)},
+    ),
     "Invalid BACKEND value 'INVALID'": (ValueError, {"kernel_options": {"BACKEND": "INVALID"}}),
 }
 
@@ -203,6 +214,36 @@ def test_odd_strides() -> None:
     strides = [((2400, 600, 17, 1), 5), ((68, 17, 272, 1), 3), ((1, 17, 150, 1), 7)]
     views = [torch.as_strided(row, (2, 4, 37, 16), *place) for row, place in zip(memory, strides, strict=True)]
     compare(flex_attention(*views), dense(*views)[0])
+
+
+def test_every_order_of_memory() -> None:
+    """The output has query's, as torch's has, whatever it is; columns lie side by side."""
+    _, k, v = qkv()
+    for order in itertools.permutations(range(4)):
+        inverse = [order.index(i) for i in range(4)]
+        q = torch.randn([(2, 4, 37, 16)[i] for i in order]).permute(inverse)
+        outer = [i for i in order if i < 3]
+        wanted = dense(q, k, v)[0].permute(*outer, 3).contiguous().permute([*[outer.index(i) for i in range(3)], 3])
+        o = flex_attention(q, k, v)
+        assert o.stride() == wanted.stride()
+        compare(o, wanted)
+    q = torch.randn(4, 2, 37, 16).transpose(0, 1)
+    assert compiled(flex_attention)(q, k, v).stride() == q.stride()
+
+
+def test_autocast() -> None:
+    """It casts as torch's does, and not float64."""
+    q, k, v = qkv()
+    for dtype, kept in ((torch.float32, torch.bfloat16), (torch.float16, torch.bfloat16), (torch.float64, torch.float64)):
+        with torch.autocast("cpu", torch.bfloat16):
+            o = flex_attention(*(x.to(dtype) for x in (q, k, v)))
+            assert o.dtype == torch_flex.flex_attention(*(x.to(dtype) for x in (q, k, v))).dtype == kept
+        compare(o, dense(q, k, v)[0], 2e-2)
+
+
+def test_one_batch_of_values() -> None:
+    q, k, v = qkv()
+    compare(flex_attention(q, k, v[:1]), dense(q, k, v[:1])[0])
 
 
 def test_no_queries_and_no_keys() -> None:

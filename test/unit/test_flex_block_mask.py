@@ -207,6 +207,43 @@ def test_tables_with_a_mask_function_that_says_more() -> None:
         compare(flex_attention(q, k, v, block_mask=mask), changed)
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["left out", "full"])
+def test_tables_that_differ_from_their_function_in_a_few_positions(full: bool) -> None:
+    """The corners and the middle of every block say the same; other positions do not, and the tables decide."""
+
+    def some(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        inside = (kv_idx % 128 == 7) & (q_idx % 128 == 5)
+        return ~inside if full else inside | (kv_idx < 128)
+
+    counts, indices = torch.tensor([[[1, 1]]]), torch.tensor([[[[0, 1], [0, 1]]]])
+    every: Any = (torch.tensor([[[1, 1]]]), torch.tensor([[[[1, 0], [1, 0]]]])) if full else ()
+    q, k, v = qkv(b=1, h=1, sq=256)
+
+    def kept(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return (kv_idx >= 128) | some(b, h, q_idx, kv_idx) if full else kv_idx < 128
+
+    for make in (BlockMask, torch_flex.BlockMask):
+        mask = make.from_kv_blocks(counts, indices, *every, mask_mod=some)
+        compare(flex_attention(q, k, v, block_mask=mask), dense(q, k, v, mask_mod=kept)[0])
+        with pytest.raises(ArgumentError, match="not those that its mask_mod keeps"):
+            attention(q, k, v, mask_mod=mask)
+
+
+def test_a_table_that_is_changed_in_place() -> None:
+    q, k, v = qkv(b=1, sq=64)
+    mask = create_block_mask(causal, 1, 1, 64, 64, BLOCK_SIZE=16)
+    mask.full_kv_num_blocks.zero_()
+    assert not mask.symbolic and mask.to_dense().sum() == 4
+    compare(flex_attention(q, k, v, block_mask=mask), dense(q, k, v, mask_mod=lambda b, h, m, n: (m >= n) & (m // 16 == n // 16))[0])
+
+
+def test_tables_of_fewer_rows_than_queries_are_refused() -> None:
+    counts, indices = torch.ones(1, 1, 2, dtype=torch.int32), torch.zeros(1, 1, 2, 2, dtype=torch.int32)
+    mask = BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=16, seq_lengths=(40, 32))
+    with pytest.raises(ArgumentError, match="block_mask lists 2 rows of blocks of 16 queries"):
+        flex_attention(*qkv(sq=40, skv=32), block_mask=mask)
+
+
 def test_another_function_or_table_in_a_mask() -> None:
     """A mask whose function is replaced keeps the blocks of the old one, as torch's does; likewise one whose tables are."""
     q, k, v = qkv(b=1, sq=64)
@@ -295,6 +332,9 @@ def test_full_blocks_among_the_partial_ones_and_write_orders() -> None:
         for module in (flex, torch_flex)
     )
     equal(mine, theirs, ["dq_write_order", "dq_write_order_full"])
+    mine, theirs = mine[:, :, 1:3], theirs[:, :, 1:3]
+    equal(mine, theirs, ["dq_write_order", "dq_write_order_full"])
+    assert mine.dq_kv_order_spt is theirs.dq_kv_order_spt is True
 
 
 def test_made_inside_of_torch_compile() -> None:

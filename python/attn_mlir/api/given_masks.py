@@ -1,5 +1,6 @@
 """Block masks, ours or FlexAttention's, where a mask function is taken: their mask_mod, if it says what their blocks say."""
 
+import importlib
 import sys
 import weakref
 from collections.abc import Callable, Mapping
@@ -103,7 +104,10 @@ def tables_of(mask: Any) -> list[torch.Tensor]:
 
 
 def _compare(mask: Any, function: Callable[..., Any]) -> None:
-    """Evaluates the mask function at the corners and in the middle of each block: blocks left out keep nothing there, full ones all."""
+    """Compares what the mask function keeps of each block: nothing of blocks left out, all of full ones.
+
+    Its corners and its middle tell most that differ; the analysis of blocks, which evaluates what it leaves open, tells the others.
+    """
     tables = tables_of(mask)
     if tuple(mask.BLOCK_SIZE) == (_WHOLE, _WHOLE):
         return
@@ -120,11 +124,21 @@ def _compare(mask: Any, function: Callable[..., Any]) -> None:
         places.append((blocks * size + (part * (size - 1)).long()).clamp(max=length - 1))
     kept = _evaluate(function, [x.flatten() for x in (b, h, *places)])
     wanted = full[tuple(where.unbind(-1))].unsqueeze(1).expand(-1, 5).flatten()
-    if not torch.equal(kept, wanted):
+    if not (torch.equal(kept, wanted) and _every_position_fits(mask, function, some, full)):
         raise ArgumentError(
             "the blocks of this BlockMask are not those that its mask_mod keeps, as of one that from_kv_blocks made, or a slice: "
             "pass a mask function, which may read a tensor, as in lambda b, h, q_idx, kv_idx: pattern[q_idx // 128, kv_idx // 128]"
         )
+
+
+def _every_position_fits(mask: Any, function: Callable[..., Any], some: torch.Tensor, full: torch.Tensor) -> bool:
+    blocks = importlib.import_module("attn_mlir.flex.blocks")
+    rows, columns = (-(-length // size) for length, size in zip(mask.seq_lengths, mask.BLOCK_SIZE, strict=True))
+    if full.shape[2] < rows or full.shape[3] < columns:
+        return False
+    some, full = (pattern[:, :, :rows, :columns] for pattern in (some, full))
+    classes = blocks.block_classes(function, (*full.shape[:2], *mask.seq_lengths), tuple(mask.BLOCK_SIZE), full.device)
+    return bool(((classes == blocks.EMPTY) | some).all() and ((classes == blocks.FULL) | ~full).all())
 
 
 def _blocks(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

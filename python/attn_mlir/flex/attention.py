@@ -1,5 +1,6 @@
 """`flex_attention`: FlexAttention's call, its checks and what it returns, around `attn_mlir.attention`."""
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, FlexKernelOptions
 
 from attn_mlir.api.attention import _execute
+from attn_mlir.api.autocast import cast
 from attn_mlir.api.rows import softmax
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.flex.resolve import mask_function
@@ -23,6 +25,14 @@ _WARNINGS_SHOWN: set[str] = set()
 
 class OptionError(ArgumentError, RuntimeError):
     """Two kernel options that exclude each other; torch raises a RuntimeError."""
+
+
+class InternalOptionError(ArgumentError, AssertionError):
+    """A kernel option that torch sets itself; torch raises an AssertionError."""
+
+
+class BroadcastError(ArgumentError, RuntimeError):
+    """Batches of query, key and value that do not broadcast; torch raises a RuntimeError."""
 
 
 def guarded_softmax(s: Any) -> Any:
@@ -63,7 +73,8 @@ def flex_attention(
     cast to query's. score_mod(score, b, h, q_idx, kv_idx) changes a score; block_mask is a BlockMask, made here or by torch.
     scale: None means 1/sqrt(E).
 
-    Returns o, [B, Hq, L, Ev], in query's dtype and in its order of memory where that is [B, H, L, E], [B, L, H, E] or [L, B, H, E].
+    Returns o, [B, Hq, L, Ev], in query's dtype and in its order of memory, with columns side by side. torch.autocast casts query, key
+    and value.
     return_aux: also an AuxOutput with lse, the natural logarithm of the sum of exp(score), and max_scores, each [B, Hq, L], float32
     (float64 for float64); max_scores has no gradient. return_lse: deprecated by torch, also lse.
     kernel_options: checked as torch does, and otherwise without effect: these are of torch's kernels.
@@ -72,30 +83,31 @@ def flex_attention(
     """
     q_sizes, kv_sizes = _checked_sizes(query, key, value, enable_gqa)
     mask = None if block_mask is None else mask_function(block_mask, query, q_sizes, kv_sizes)
-    if kv_sizes[0] != q_sizes[0]:
+    if not kv_sizes[0] == value.shape[0] == q_sizes[0]:
         key, value = _broadcast(query, key, value, block_mask)
+    query, key, value = cast(query, key, value)
     if key.dtype != query.dtype or value.dtype != query.dtype:
         key, value = key.to(query.dtype), value.to(query.dtype)
     if return_lse:
         _deprecated(return_aux)
     if kernel_options:
-        _check_options(kernel_options)
+        _check_options(kernel_options, return_aux)
     lse = return_lse if return_aux is None else return_aux.lse
     greatest = return_aux is not None and return_aux.max_scores
     row = softmax_with_max if greatest else softmax if score_mod is None else guarded_softmax
     functions = (None, None, None, score_mod, mask, row)
     layout = "bhsd" if query.is_contiguous() else _layout(query)
-    query, key, value = all_in_order((query, key, value), layout, 3)
+    q, k, v = all_in_order((query, key, value), layout, 3)
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.api.compiled import attention_in_graph
 
-        result = attention_in_graph(query, key, value, functions, scale, layout, lse, greatest, False)
+        result = attention_in_graph(q, k, v, functions, scale, layout, lse, greatest, False)
     else:
-        result = _execute(query, key, value, functions, scale, layout, lse, greatest, None, False)[0]
+        result = _execute(q, k, v, functions, scale, layout, lse, greatest, None, False)[0]
     if return_aux is None and not lse:
-        return heads_first(result, layout)
+        return _ordered_as(query, heads_first(result, layout), layout)
     o, *rest = result if lse or greatest else (result,)
-    o = heads_first(o, layout)
+    o = _ordered_as(query, heads_first(o, layout), layout)
     if return_aux is None:
         return o, rest[0]
     scores = _greatest(rest[-1]["max_scores"], kv_sizes[2]) if greatest else None
@@ -118,6 +130,20 @@ def _layout(query: Tensor) -> str:
     return "bshd" if batch >= position or query.shape[0] == 1 else "sbhd"
 
 
+def _ordered_as(query: Tensor, o: Tensor, layout: str) -> Tensor:
+    """o [B, H, L, Ev] in query's order of memory, but that columns lie side by side."""
+    if layout == "bhsd" and query.is_contiguous():
+        return o
+    strides, order = query.stride(), [0, 1, 2]
+    for i, j in ((0, 1), (1, 2), (0, 1)):
+        if strides[order[i]] < strides[order[j]]:
+            order[i], order[j] = order[j], order[i]
+    kept = [i for i in order if o.shape[i] > 1]
+    if all([o.stride(a) >= o.stride(b) for a, b in itertools.pairwise(kept)]):
+        return o
+    return o.permute(*order, 3).contiguous().permute(order.index(0), order.index(1), order.index(2), 3)
+
+
 def _checked_sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Sequence[int], Sequence[int]]:
     """The shapes of query and key, after torch's checks."""
     if query.is_nested or key.is_nested or value.is_nested:
@@ -138,9 +164,12 @@ def _checked_sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
                 f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: {len(q_sizes)}, "
                 f"key.dim: {len(kv_sizes)} and value.dim: {dims} instead."
             )
-        raise UnsupportedError("NYI: query, key, and value must be 4D tensors")
-    if q_sizes[3] != kv_sizes[3]:
-        raise ArgumentError(f"Expect query and key/value to have the same embedding dimension but got E={q_sizes[3]} and E={kv_sizes[3]}.")
+        if q_sizes[-1] == kv_sizes[-1]:
+            raise UnsupportedError("NYI: query, key, and value must be 4D tensors")
+    if q_sizes[-1] != kv_sizes[-1]:
+        raise ArgumentError(
+            f"Expect query and key/value to have the same embedding dimension but got E={q_sizes[-1]} and E={kv_sizes[-1]}."
+        )
     if q_sizes[1] != kv_sizes[1]:
         _check_groups(q_sizes[1], kv_sizes[1], enable_gqa)
     return q_sizes, kv_sizes
@@ -172,7 +201,7 @@ def _broadcast(query: Tensor, key: Tensor, value: Tensor, block_mask: Any) -> tu
                 f"but got Bq={batch}, Bkv={given}, B_block_mask={masked}."
             )
     if given not in (1, batch) or value.shape[0] not in (1, batch):
-        raise ArgumentError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={given}")
+        raise BroadcastError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={given if given not in (1, batch) else value.shape[0]}")
     return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
 
 
@@ -190,7 +219,7 @@ def _deprecated(return_aux: AuxRequest | None) -> None:
         )
 
 
-def _check_options(options: Any) -> None:
+def _check_options(options: Any, return_aux: AuxRequest | None) -> None:
     """Refuses what torch refuses of kernel options; they have no other effect."""
     if "BACKEND" in options:
         if options.get("FORCE_USE_FLEX_ATTENTION", False):
@@ -202,4 +231,8 @@ def _check_options(options: Any) -> None:
             raise ArgumentError(f"Invalid BACKEND value '{options['BACKEND']}'. Must be one of {_BACKENDS}")
     for name in ("OUTPUT_LOGSUMEXP", "OUTPUT_MAX"):
         if name in options:
-            raise ArgumentError(f"{name} must not be in kernel_options")
+            raise InternalOptionError(f"{name} must not be in kernel_options")
+    if return_aux is not None and return_aux.max_scores and "BACKEND" in options and options["BACKEND"] == "FLASH":
+        raise UnsupportedError(
+            "Returning max scores is not supported with BACKEND='FLASH'. Use return_aux=AuxRequest(lse=True) or omit max_scores."
+        )

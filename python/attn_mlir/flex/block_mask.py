@@ -58,9 +58,13 @@ class BlockMask(TorchBlockMask):
         kept: list[Any] = [counts[places], self.kv_indices[places]]
         if self.full_kv_num_blocks is not None and self.full_kv_indices is not None:
             kept += [self.full_kv_num_blocks[places], self.full_kv_indices[places]]
-        return BlockMask.from_kv_blocks(
+        made = BlockMask.from_kv_blocks(
             *kept, BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=SLICED, seq_lengths=self.seq_lengths, compute_q_blocks=self._has_columns()
         )
+        made.dq_kv_order_spt = getattr(self, "dq_kv_order_spt", None)
+        if getattr(self, "dq_write_order", None) is not None:
+            made.dq_write_order, made.dq_write_order_full = write_order(made, made.dq_kv_order_spt)
+        return made
 
     def to(self, device: torch.device | str) -> "BlockMask":
         """The mask with its tables on a device. What mask_mod captures stays where it is."""
@@ -72,6 +76,14 @@ class BlockMask(TorchBlockMask):
 
     def _has_columns(self) -> bool:
         return self.q_indices is not None
+
+
+def write_order(mask: TorchBlockMask, descending: bool | None) -> tuple[Tensor, Tensor | None]:
+    """dq_write_order and dq_write_order_full of torch's FLASH backward, for the tables of a mask."""
+    compute: Any = getattr(torch_flex, "_compute_dq_write_order_from_block_mask", None)
+    if compute is None:
+        raise UnsupportedError("compute_dq_write_order needs a newer torch: it is metadata of torch's kernels, leave it out")
+    return compute(mask, dq_kv_order=descending)
 
 
 def _kept(index: int, size: int) -> slice:
@@ -93,7 +105,7 @@ class SymbolicBlockMask(BlockMask):
         self._function, self._lengths, self._separate = mask_mod, (sizes[2], sizes[3]), separate_full
         self._classes: Tensor | None = None
         self._tables: dict[str, Tensor | None] | None = None
-        self._edited = False
+        self._replaced = False
         self.dq_write_order: Tensor | None = None
         self.dq_write_order_full: Tensor | None = None
         self.dq_kv_order: Tensor | None = None
@@ -102,7 +114,14 @@ class SymbolicBlockMask(BlockMask):
     @property
     def symbolic(self) -> bool:  # type: ignore[override]
         """Whether `mask_mod` alone says what is kept: nobody has put another function or other tables into the mask."""
-        return self.mask_mod is self._function and not self._edited
+        return self.mask_mod is self._function and not (self._replaced or (self._tables is not None and self._edited()))
+
+    def _edited(self) -> bool:
+        """Whether somebody has put other tables into the mask, or changed one in place."""
+        if self._replaced or self._tables is None:
+            return self._replaced
+        made = [table for table in self._tables.values() if table is not None and not table.is_inference()]
+        return any([table._version != 0 for table in made])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,14 +136,14 @@ class SymbolicBlockMask(BlockMask):
 
     def sparsity(self) -> float:
         """The percentage of positions in blocks that are left out."""
-        if self._edited:
+        if self._edited():
             return super().sparsity()
         computed = int(torch.count_nonzero(self.classes())) * self.BLOCK_SIZE[0] * self.BLOCK_SIZE[1]
         return 100 * (1 - computed / self.numel())
 
     def to_dense(self) -> Tensor:
         """int32 [B, H, blocks of queries, blocks of keys]: 1 where a block keeps anything."""
-        return super().to_dense() if self._edited else (self.classes() != blocks.EMPTY).to(torch.int32)
+        return super().to_dense() if self._edited() else (self.classes() != blocks.EMPTY).to(torch.int32)
 
     def to(self, device: torch.device | str) -> BlockMask:
         """The mask with its tables on a device. What mask_mod captures stays where it is."""
@@ -143,7 +162,7 @@ class SymbolicBlockMask(BlockMask):
         return SymbolicBlockMask(self._function, (*self.batch_heads, *lengths), self.BLOCK_SIZE, device, self._separate)
 
     def __repr__(self) -> str:
-        if self._edited:
+        if self._edited():
             return super().__repr__()
         rows, columns = (-(-length // size) for length, size in zip(self._lengths, self.BLOCK_SIZE, strict=True))
         shapes = {1: (*self.batch_heads, rows), 2: (*self.batch_heads, rows, columns)}
@@ -157,7 +176,7 @@ class SymbolicBlockMask(BlockMask):
         return f"BlockMask(\n{''.join(lines)}{rest})"
 
     def _has_columns(self) -> bool:
-        return True if not self._edited else super()._has_columns()
+        return True if not self._edited() else super()._has_columns()
 
     def _table(self, name: str) -> Tensor | None:
         if self._tables is None:
@@ -183,7 +202,7 @@ class SymbolicBlockMask(BlockMask):
             self._table(other)
         assert self._tables is not None
         self._tables[name] = value
-        self._edited = True
+        self._replaced = True
 
     @classmethod
     def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> BlockMask:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.errors import ArgumentError
 from attn_mlir.flex import blocks
-from attn_mlir.flex.block_mask import BlockMask, SymbolicBlockMask
+from attn_mlir.flex.block_mask import BlockMask, SymbolicBlockMask, write_order
 
 Mask = Callable[..., Any]
 DEFAULT_BLOCK = 128
@@ -142,8 +142,5 @@ def _device(device: Any) -> torch.device:
 
 
 def _add_write_order(mask: SymbolicBlockMask, descending: bool) -> None:
-    compute: Any = getattr(torch.nn.attention.flex_attention, "_compute_dq_write_order_from_block_mask", None)
-    if compute is None:
-        raise UnsupportedError("compute_dq_write_order needs a newer torch: it is metadata of torch's kernels, leave it out")
-    mask.dq_write_order, mask.dq_write_order_full = compute(mask, dq_kv_order=descending)
+    mask.dq_write_order, mask.dq_write_order_full = write_order(mask, descending)
     mask.dq_kv_order_spt = descending

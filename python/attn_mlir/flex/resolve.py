@@ -2,13 +2,13 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
-from attn_mlir.api.given_masks import compare_with_function, same_key, tables_of
+from attn_mlir.api.given_masks import compare_with_function
 from attn_mlir.errors import ArgumentError
 from attn_mlir.flex.block_mask import SLICED, SymbolicBlockMask, listed_blocks
 from attn_mlir.flex.create import noop_mask
@@ -16,7 +16,31 @@ from attn_mlir.flex.create import noop_mask
 Mask = Callable[..., Any]
 _WHOLE = 1 << 30
 """The block size of masks that torch makes where it is given none; they fit any length."""
-_found: "weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], Mask]]" = weakref.WeakKeyDictionary()
+_found: "weakref.WeakKeyDictionary[Any, Found]" = weakref.WeakKeyDictionary()
+
+
+class Found(NamedTuple):
+    """The mask function that was found for a BlockMask, and what of the mask it was found for."""
+
+    of: tuple[Any, ...]
+    """mask_mod, BLOCK_SIZE and seq_lengths."""
+    tables: tuple[Tensor | None, ...]
+    versions: tuple[int, ...]
+    function: Mask
+
+    def holds(self, mask: Any) -> bool:
+        """Whether the mask is what it was: the same tables, of the same content."""
+        function, block, lengths = self.of
+        if function is not mask.mask_mod or block != mask.BLOCK_SIZE or lengths != mask.seq_lengths:
+            return False
+        a, b, c, d = self.tables
+        if not (a is mask.kv_num_blocks and b is mask.kv_indices and c is mask.full_kv_num_blocks and d is mask.full_kv_indices):
+            return False
+        return self.versions == _versions(self.tables)
+
+
+def _versions(tables: Sequence[Tensor | None]) -> tuple[int, ...]:
+    return tuple([0 if table is None or table.is_inference() else table._version for table in tables])
 
 
 class SlicedMaskError(ArgumentError, RuntimeError):
@@ -35,7 +59,7 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
     """
     function = mask.mask_mod
     symbolic = type(mask) is SymbolicBlockMask and mask.symbolic
-    whole = mask.BLOCK_SIZE == (_WHOLE, _WHOLE)
+    whole, counts = mask.BLOCK_SIZE == (_WHOLE, _WHOLE), None
     if symbolic:
         batch_heads, device = mask.batch_heads, mask.device
     else:
@@ -46,6 +70,11 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
             )
         counts = mask.kv_num_blocks
         batch_heads, device = (1, 1, *counts.shape[:-1])[-2:], counts.device
+        if not whole and counts.shape[-1] * mask.BLOCK_SIZE[0] < mask.seq_lengths[0]:
+            raise ArgumentError(
+                f"block_mask lists {counts.shape[-1]} rows of blocks of {mask.BLOCK_SIZE[0]} queries, but has seq_lengths="
+                f"{tuple(mask.seq_lengths)}: give tables for all queries, or the length that they are for"
+            )
     if not whole:
         if mask.seq_lengths[0] != q_sizes[2] or mask.seq_lengths[1] != kv_sizes[2]:
             raise _wrong_lengths(mask, q_sizes[2], kv_sizes[2])
@@ -60,13 +89,12 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
         return None if _is_noop(function) else function
     if torch.compiler.is_dynamo_compiling():
         return function if _fits(mask) else _of_tables(mask)
-    tensors = tables_of(mask)
-    key = (function, mask.BLOCK_SIZE, mask.seq_lengths, *[(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()])
     known = _found.get(mask)
-    if known is not None and same_key(known[0], key):
-        return known[1]
+    if known is not None and known.holds(mask):
+        return known.function
     made = function if _fits(mask) else _of_tables(mask)
-    _found[mask] = (key, made)
+    tables = (counts, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    _found[mask] = Found((function, mask.BLOCK_SIZE, mask.seq_lengths), tables, _versions(tables), made)
     return made
 
 
