@@ -96,8 +96,9 @@ def flex_attention(
     greatest = return_aux is not None and return_aux.max_scores
     row = softmax_with_max if greatest else softmax if score_mod is None else guarded_softmax
     functions = (None, None, None, score_mod, mask, row)
-    layout = "bhsd" if query.is_contiguous() else _layout(query)
-    q, k, v = all_in_order((query, key, value), layout, 3)
+    plain = query.is_contiguous()
+    layout = "bhsd" if plain else _layout(query)
+    q, k, v = (query, key, value) if layout == "bhsd" else all_in_order((query, key, value), layout, 3)
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.api.compiled import attention_in_graph
 
@@ -105,9 +106,9 @@ def flex_attention(
     else:
         result = _execute(q, k, v, functions, scale, layout, lse, greatest, None, False)[0]
     if return_aux is None and not lse:
-        return _ordered_as(query, heads_first(result, layout), layout)
+        return result if plain else _ordered_as(query, heads_first(result, layout))
     o, *rest = result if lse or greatest else (result,)
-    o = _ordered_as(query, heads_first(o, layout), layout)
+    o = o if plain else _ordered_as(query, heads_first(o, layout))
     if return_aux is None:
         return o, rest[0]
     scores = _greatest(rest[-1]["max_scores"], kv_sizes[2]) if greatest else None
@@ -130,10 +131,8 @@ def _layout(query: Tensor) -> str:
     return "bshd" if batch >= position or query.shape[0] == 1 else "sbhd"
 
 
-def _ordered_as(query: Tensor, o: Tensor, layout: str) -> Tensor:
+def _ordered_as(query: Tensor, o: Tensor) -> Tensor:
     """o [B, H, L, Ev] in query's order of memory, but that columns lie side by side."""
-    if layout == "bhsd" and query.is_contiguous():
-        return o
     strides, order = query.stride(), [0, 1, 2]
     for i, j in ((0, 1), (1, 2), (0, 1)):
         if strides[order[i]] < strides[order[j]]:

@@ -27,6 +27,8 @@ class Found(NamedTuple):
     tables: tuple[Tensor | None, ...]
     versions: tuple[int, ...]
     function: Mask
+    batch_heads: tuple[int, int]
+    device: torch.device
 
     def holds(self, mask: Any) -> bool:
         """Whether the mask is what it was: the same tables, of the same content."""
@@ -57,45 +59,57 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
     A mask function that says what the tables say is used alone, so that the compiler can make loop bounds of it. Otherwise the
     tables are captured, and what is kept is what torch keeps: full blocks, and of partial ones what mask_mod says.
     """
-    function = mask.mask_mod
+    function, block, lengths = mask.mask_mod, mask.BLOCK_SIZE, mask.seq_lengths
     symbolic = type(mask) is SymbolicBlockMask and mask.symbolic
-    whole, counts = mask.BLOCK_SIZE == (_WHOLE, _WHOLE), None
+    known = None
     if symbolic:
         batch_heads, device = mask.batch_heads, mask.device
     else:
-        if function is SLICED:
-            raise SlicedMaskError(
-                "Cannot use mask_mod from a sliced BlockMask: set the slice's mask_mod to a function for its positions, "
-                "as in lambda b, h, q_idx, kv_idx: whole.mask_mod(b, h, q_idx + offset, kv_idx)"
-            )
-        counts = mask.kv_num_blocks
-        batch_heads, device = (1, 1, *counts.shape[:-1])[-2:], counts.device
-        if not whole and counts.shape[-1] * mask.BLOCK_SIZE[0] < mask.seq_lengths[0]:
-            raise ArgumentError(
-                f"block_mask lists {counts.shape[-1]} rows of blocks of {mask.BLOCK_SIZE[0]} queries, but has seq_lengths="
-                f"{tuple(mask.seq_lengths)}: give tables for all queries, or the length that they are for"
-            )
+        known = None if torch.compiler.is_dynamo_compiling() else _found.get(mask)
+        if known is not None and known.holds(mask):
+            batch_heads, device = known.batch_heads, known.device
+        else:
+            known = None
+            batch_heads, device = _checked_tables(mask, function)
+    whole = block[0] == _WHOLE and block[1] == _WHOLE
     if not whole:
-        if mask.seq_lengths[0] != q_sizes[2] or mask.seq_lengths[1] != kv_sizes[2]:
+        if lengths[0] != q_sizes[2] or lengths[1] != kv_sizes[2]:
             raise _wrong_lengths(mask, q_sizes[2], kv_sizes[2])
         if batch_heads[0] not in (1, q_sizes[0]) or batch_heads[1] not in (1, q_sizes[1]):
             raise ArgumentError(
                 f"block_mask was created for block_mask.shape={mask.shape} but got B={q_sizes[0]} and Hq={q_sizes[1]}: "
                 "make it for these, or with None for any number"
             )
-    if query.device != device and not (device.index is None and device.type == query.device.type):
-        raise DeviceError(f"Expect q/k/v and block_mask to be on the same device but got {query.device} and {device}.")
+    where = query.device
+    if where != device and not (device.index is None and device.type == where.type):
+        raise DeviceError(f"Expect q/k/v and block_mask to be on the same device but got {where} and {device}.")
+    if known is not None:
+        return known.function
     if symbolic or whole:
         return None if _is_noop(function) else function
     if torch.compiler.is_dynamo_compiling():
         return function if _fits(mask) else _of_tables(mask)
-    known = _found.get(mask)
-    if known is not None and known.holds(mask):
-        return known.function
     made = function if _fits(mask) else _of_tables(mask)
-    tables = (counts, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
-    _found[mask] = Found((function, mask.BLOCK_SIZE, mask.seq_lengths), tables, _versions(tables), made)
+    tables = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    _found[mask] = Found((function, block, lengths), tables, _versions(tables), made, batch_heads, device)
     return made
+
+
+def _checked_tables(mask: Any, function: Mask) -> tuple[tuple[int, int], torch.device]:
+    """For how many batches and heads the tables are, and where they lie. Raises errors of what no call can use."""
+    if function is SLICED:
+        raise SlicedMaskError(
+            "Cannot use mask_mod from a sliced BlockMask: set the slice's mask_mod to a function for its positions, "
+            "as in lambda b, h, q_idx, kv_idx: whole.mask_mod(b, h, q_idx + offset, kv_idx)"
+        )
+    counts, size = mask.kv_num_blocks, mask.BLOCK_SIZE[0]
+    if size != _WHOLE and counts.shape[-1] * size < mask.seq_lengths[0]:
+        raise ArgumentError(
+            f"block_mask lists {counts.shape[-1]} rows of blocks of {size} queries, but has seq_lengths={tuple(mask.seq_lengths)}: "
+            "give tables for all queries, or the length that they are for"
+        )
+    batch, heads = (1, 1, *counts.shape[:-1])[-2:]
+    return (batch, heads), counts.device
 
 
 def _wrong_lengths(mask: Any, queries: int, keys: int) -> ArgumentError:
