@@ -1,5 +1,6 @@
 """What a library made ahead of time is to hold, and the C functions that it has, whatever the target."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,15 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from attn_mlir.backends.program import DTYPES
+from attn_mlir.errors import ArgumentError
 
 _RESERVED = frozenset(
-    "o saved saved_size sizes workspace workspace_size stream threads "
+    "o saved saved_size sizes workspace workspace_size stream threads given results grads made library attn "
     "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return "
-    "short signed sizeof static struct switch typedef union unsigned void volatile while and asm bool catch class delete explicit export "
-    "false friend mutable namespace new not operator or private protected public template this throw true try typeid typename using "
-    "virtual wchar_t xor NULL".split()
+    "short signed sizeof static struct switch typedef typeof typeof_unqual union unsigned void volatile while "
+    "alignas alignof and and_eq asm bitand bitor bool catch char8_t char16_t char32_t class co_await co_return co_yield compl concept "
+    "consteval constexpr constinit const_cast decltype delete dynamic_cast explicit export false friend mutable namespace new noexcept not "
+    "not_eq nullptr operator or or_eq private protected public reinterpret_cast requires static_assert static_cast template this "
+    "thread_local throw true try typeid typename using virtual wchar_t xor xor_eq "
+    "DLTensor DLDevice DLDataType attn_mlir_sizes int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t std "
+    "EOF NULL NAN INFINITY I RAND_MAX BUFSIZ assert complex errno far huge imaginary "
+    "linux near noreturn offsetof stderr stdin stdout unix".split()
 )
-"""Names of other parameters, and what C and C++ keep to themselves."""
+"""Names of other parameters and of what generated code uses, what C and C++ keep to themselves, and macros of common systems."""
+_HEADERS = frozenset(
+    "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic stdbit stdbool "
+    "stdckdint stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype unistd malloc memory pthread sched "
+    "dlfcn omp".split()
+)
+"""Headers of the system that one of the same name beside a library would hide."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,8 @@ class Request:
     outputs: tuple[str, ...]
     wrt: tuple[int, ...]
     plan: Any
+    labels: tuple[str, ...] = ()
+    """The names that captures have in `text`, where it has locations; else they are called by their number."""
 
     @property
     def score(self) -> str:
@@ -65,7 +80,9 @@ class Request:
 
     def argument(self, position: int) -> str:
         """The name by which derivatives know an argument."""
-        return "qkv"[position] if position < 3 else f"arg{position}"
+        if position < 3:
+            return "qkv"[position]
+        return self.labels[position - 3] if self.labels else f"arg{position}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,6 +96,8 @@ class Request:
                 continue
             name = re.sub(r"\W", "_", capture.name, flags=re.ASCII)
             name = name if re.match(r"[A-Za-z]", name) else f"captured{name}"
+            if name.startswith(("d_", "kDL", "ATTN_MLIR_")):  # gradients, and constants of the header
+                name = f"captured_{name}"
             while name in reserved or name in taken:
                 name += "_"
             taken[name] = None
@@ -128,7 +147,7 @@ def inputs(request: Request) -> list[Parameter]:
                 sizes = ["any"] * capture.rank
                 for dim, _, size in capture.size_of:
                     sizes[dim] = f">= {size}"
-                dtype = str(DTYPES["i8" if capture.element == "u8" else capture.element]).removeprefix("torch.")
+                dtype = "uint8" if capture.element == "u8" else str(DTYPES[capture.element]).removeprefix("torch.")
                 made.append(Parameter(_TENSOR, name, f"{dtype}, sizes [{', '.join(sizes)}], any strides"))
             case "float" | "int":
                 about = f"{'not 0; ' if capture.nonzero else ''}{capture.value} when the library was made"
@@ -153,6 +172,24 @@ def results(request: Request, prefix: str = "", type_: str = _RESULT) -> list[Pa
 def gradients(request: Request) -> list[Parameter]:
     """The gradients."""
     return [Parameter(_RESULT, f"d_{request.names[i]}", f"as {request.names[i]}") for i in request.wrt]
+
+
+def check_place(out: Path, name: str) -> None:
+    """Checks that a library can be written to `out`, and its header beside it. Raises ArgumentError."""
+    header = out.with_name(f"{name}.h")
+    if name.lower() in _HEADERS:
+        raise ArgumentError(f"the header would be {header.name}, and hide the system's: give another name=, such as '{name}_attention'")
+    if header.name.lower() == out.name.lower():
+        raise ArgumentError(f"the header would be written over the library {out}: end its name with .so")
+    for path in (out, header):
+        if path.is_dir():
+            raise ArgumentError(f"{path} is a folder: name a file, such as {path / 'libattention.so'}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"the folder {out.parent} cannot be made: {error.strerror}") from None
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise ArgumentError(f"the folder {out.parent} cannot be written to")
 
 
 def functions(request: Request) -> dict[str, list[Parameter]]:

@@ -79,7 +79,7 @@ _NOTES = """\
    do not depend on it. Functions may be called from several threads. They return ATTN_MLIR_OK, or an error before anything is written.
 """
 _ABOUT = {
-    "sizes": "The bytes that the other functions need for inputs of these shapes; the data of q, k and v are not read.",
+    "sizes": "The bytes that the other functions need for inputs of these shapes; no data are read, and may be NULL.",
     "forward": "Computes o{rows}.",
     "training_forward": "The same, and keeps in `saved` what the backward pass reads.",
     "backward": "Computes the gradients by those of o{rows}; inputs, results and `saved` are those of training_forward.",

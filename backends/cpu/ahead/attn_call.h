@@ -59,8 +59,61 @@ struct Workspace {
 #define ATTN_CHECK(call) \
   if (int32_t code_ = (call)) return code_
 
+// Whether no two elements lie at the same place: by growing strides, each step goes past all that smaller ones reach.
+inline bool apart(const Tensor &x) {
+  std::vector<std::pair<int64_t, int64_t>> steps;
+  for (int d = 0; d < x.rank; ++d) {
+    if (x.shape[d] == 0) return true;
+    if (x.shape[d] > 1) steps.emplace_back(x.strides[d] < 0 ? -x.strides[d] : x.strides[d], x.shape[d]);
+  }
+  std::sort(steps.begin(), steps.end());
+  __int128 reach = 0;
+  for (auto &step : steps) {
+    if (step.first <= reach) return false;
+    reach += __int128(step.first) * (step.second - 1);
+  }
+  return true;
+}
+
+// The bytes between the first and the last element, and whether they are all its own.
+struct Extents {
+  const char *name;
+  uintptr_t begin = 0, end = 0, first = 0;
+  bool filled = false;
+};
+inline Extents extents_of(const char *name, const Tensor &x) {
+  Extents made;
+  made.name = name;
+  if (!x.data || x.count() == 0) return made;
+  int64_t width = facts(x.element).bytes, low = 0, high = 0;
+  for (int d = 0; d < x.rank; ++d) (x.strides[d] < 0 ? low : high) += (x.shape[d] - 1) * x.strides[d];
+  made.first = reinterpret_cast<uintptr_t>(x.data);
+  made.begin = made.first + uintptr_t(low * width), made.end = made.first + uintptr_t((high + 1) * width);
+  made.filled = made.end - made.begin == uintptr_t(x.bytes());
+  return made;
+}
+inline Extents extents_of(const char *name, const void *data, size_t size) {
+  Extents made;
+  made.name = name;
+  made.begin = made.first = reinterpret_cast<uintptr_t>(data), made.end = made.begin + (data ? size : 0), made.filled = true;
+  return made;
+}
+
+// Refuses results, the first ones of `all`, that lie over other memory. Tensors with gaps may lie in the gaps of others.
+inline int32_t check_overlap(const std::vector<Extents> &all, size_t results) {
+  for (size_t i = 0; i < results; ++i)
+    for (size_t j = i + 1; j < all.size(); ++j) {
+      const Extents &a = all[i], &b = all[j];
+      if (a.begin == a.end || b.begin == b.end || a.begin >= b.end || b.begin >= a.end) continue;
+      if (a.first == b.first || a.filled || b.filled)
+        return fail(ATTN_MLIR_ERROR_VALUE, "%s overlaps %s in memory: results need memory of their own", a.name, b.name);
+    }
+  return 0;
+}
+
 // Reads a tensor; `order` puts the dimensions of q, k, v, o and their gradients in the order batch, head, position, dim.
-inline int32_t read(const DLTensor *given, const char *name, Element element, int rank, const int *order, Tensor &to) {
+inline int32_t read(const DLTensor *given, const char *name, Element element, int rank, const int *order, Tensor &to,
+                    bool with_data = true) {
   if (!given) return fail(ATTN_MLIR_ERROR_NULL, "%s is NULL", name);
   int32_t device = given->device.device_type;
   if (device != kDLCPU && device != kDLCUDAHost && device != kDLROCMHost)
@@ -79,11 +132,22 @@ inline int32_t read(const DLTensor *given, const char *name, Element element, in
     if (plain.shape[i] < 0 || plain.shape[i] >= int64_t(1) << 31)
       return fail(ATTN_MLIR_ERROR_SHAPE, "%s has size %lld in dimension %d", name, (long long)plain.shape[i], i);
   }
+  __int128 count = wanted.bytes, reach = 0;
+  for (int i = 0; i < rank; ++i) {
+    count *= plain.shape[i];
+    if (count > INT64_MAX / 64) return fail(ATTN_MLIR_ERROR_SHAPE, "%s has more elements than memory can hold", name);
+  }
   plain.set_dense_strides();
   if (given->strides)
-    for (int i = 0; i < rank; ++i) plain.strides[i] = given->strides[i];
-  plain.data = static_cast<char *>(given->data);
-  if (!plain.data && plain.count() > 0) return fail(ATTN_MLIR_ERROR_NULL, "the data of %s is NULL", name);
+    for (int i = 0; i < rank; ++i) {
+      plain.strides[i] = given->strides[i];
+      int64_t stride = plain.strides[i];
+      reach += __int128(stride < 0 ? -__int128(stride) : stride) * (count && plain.shape[i] > 0 ? plain.shape[i] - 1 : 0) * wanted.bytes;
+      if (reach > INT64_MAX / 64)
+        return fail(ATTN_MLIR_ERROR_STRIDES, "stride %lld of %s reaches beyond all memory", (long long)stride, name);
+    }
+  plain.data = with_data ? static_cast<char *>(given->data) : nullptr;
+  if (with_data && !plain.data && plain.count() > 0) return fail(ATTN_MLIR_ERROR_NULL, "the data of %s is NULL", name);
   if (plain.data) plain.data += given->byte_offset;
   if (reinterpret_cast<uintptr_t>(plain.data) % uintptr_t(wanted.bytes))
     return fail(ATTN_MLIR_ERROR_STRIDES, "the address of %s is no multiple of %d bytes", name, int(wanted.bytes));
@@ -95,6 +159,8 @@ inline int32_t read(const DLTensor *given, const char *name, Element element, in
                 (long long)to.strides[3], name);
   return 0;
 }
+
+inline size_t made_results(const Library &lib) { return size_t(lib.row_count + 1); }
 
 // Checks that a result has the shape that it must have.
 inline int32_t check_shape(const char *name, const Tensor &given, const Tensor &wanted, const int *order) {
@@ -121,7 +187,7 @@ inline int32_t number(const Argument &argument, const Given &given, Value &to) {
     }
     real = real == 1 ? 0 : 1 / (1 - real);
   }
-  if (argument.nonzero && real == 0) return fail(ATTN_MLIR_ERROR_VALUE, "%s is 0, and a function divides by it", argument.name);
+  if (argument.nonzero && (argument.element == F64 ? real == 0 : float(real) == 0)) return fail(ATTN_MLIR_ERROR_VALUE, "%s is 0, and a function divides by it", argument.name);
   float single = float(real);
   if (argument.element == F64) std::memcpy(&to.word, &real, 8);
   else std::memcpy(&to.word, &single, 4);
@@ -129,7 +195,7 @@ inline int32_t number(const Argument &argument, const Given &given, Value &to) {
 }
 
 // Reads q, k, v and what is captured, and finds the sizes of the problem.
-inline int32_t read_inputs(const Library &lib, const Given *given, std::vector<Value> &values, int64_t *sizes) {
+inline int32_t read_inputs(const Library &lib, const Given *given, std::vector<Value> &values, int64_t *sizes, bool with_data = true) {
   message()[0] = 0;
   if (const char *lacking = lib.lacking())
     return fail(ATTN_MLIR_ERROR_PROCESSOR, "this processor has no %s, for which the library was made: make it on this machine", lacking);
@@ -142,7 +208,8 @@ inline int32_t read_inputs(const Library &lib, const Given *given, std::vector<V
       continue;
     }
     value.is_tensor = true;
-    ATTN_CHECK(read(given[i].tensor, argument.name, argument.element, argument.rank, i < 3 ? lib.input_order : nullptr, value.tensor));
+    ATTN_CHECK(read(given[i].tensor, argument.name, argument.element, argument.rank, i < 3 ? lib.input_order : nullptr, value.tensor,
+                    with_data));
     for (int d = 0; d < argument.rank; ++d)
       if (argument.shape[d] >= 0 && argument.shape[d] != value.tensor.shape[d])
         return fail(ATTN_MLIR_ERROR_SHAPE, "%s must have size %lld in dimension %d, it has %lld", argument.name,
@@ -168,11 +235,13 @@ inline int32_t read_inputs(const Library &lib, const Given *given, std::vector<V
   }
   for (int i = 0; i < 5; ++i)
     if (sizes[i] == 0) return 0;
+  if (!with_data) return 0;
   return lib.check_reads(sizes, values.data());
 }
 
 // o and the row outputs, as the user gives them.
-inline int32_t read_results(const Library &lib, const char *prefix, const DLTensor *const *given, const int64_t *sizes, Tensor *to) {
+inline int32_t read_results(const Library &lib, const char *prefix, const DLTensor *const *given, const int64_t *sizes, Tensor *to,
+                            bool written = false) {
   char name[96];
   for (int i = 0; i <= lib.row_count; ++i) {
     std::snprintf(name, sizeof name, "%s%s", prefix, i ? lib.rows[i - 1] : "o");
@@ -190,10 +259,20 @@ inline int32_t read_results(const Library &lib, const char *prefix, const DLTens
     }
     ATTN_CHECK(read(given[i], name, i ? lib.score : lib.element, i ? 3 : 4, order, to[i]));
     ATTN_CHECK(check_shape(name, to[i], wanted, order));
+    if (written && !apart(to[i])) return fail(ATTN_MLIR_ERROR_STRIDES, "elements of %s lie over one another: it is a result", name);
     if (i && to[i].shape[2] > 1 && to[i].strides[2] != 1 && !*prefix)
       return fail(ATTN_MLIR_ERROR_STRIDES, "the last stride of %s must be 1", name);
   }
   return 0;
+}
+
+// o and the row outputs, or inputs, among what must not overlap.
+inline void append(std::vector<Extents> &all, const Library &lib, const char *o, const Tensor *tensors) {
+  for (int i = 0; i <= lib.row_count; ++i) all.push_back(extents_of(i ? lib.rows[i - 1] : o, tensors[i]));
+}
+inline void append(std::vector<Extents> &all, const Library &lib, const std::vector<Value> &values) {
+  for (int i = 0; i < lib.argument_count; ++i)
+    if (values[size_t(i)].is_tensor) all.push_back(extents_of(lib.arguments[i].name, values[size_t(i)].tensor));
 }
 
 inline void fill_empty(const Library &lib, const Tensor *rows, int threads) {
@@ -212,8 +291,12 @@ inline int32_t forward(const Library &lib, const Given *given, const DLTensor *c
   int64_t sizes[SIZES];
   ATTN_CHECK(read_inputs(lib, given, values, sizes));
   std::vector<Tensor> made(size_t(lib.row_count + 1));
-  ATTN_CHECK(read_results(lib, "", results, sizes, made.data()));
-  int threads = workspace.threads > 0 ? workspace.threads : default_threads();
+  ATTN_CHECK(read_results(lib, "", results, sizes, made.data(), true));
+  std::vector<Extents> all;
+  append(all, lib, "o", made.data());
+  append(all, lib, values);
+  ATTN_CHECK(check_overlap(all, made.size()));
+  int threads = threads_for(workspace.threads);
   if (!(sizes[B] && sizes[HQ] && sizes[SQ] && sizes[SKV])) {
     fill(made[0], 0.0, threads);
     fill_empty(lib, &made[1], threads);
@@ -278,7 +361,7 @@ int32_t with_workspace(const Workspace &workspace, const Body &body) {
   if (!workspace.data && needed && !(own = std::malloc(needed)))
     return fail(ATTN_MLIR_ERROR_MEMORY, "there is no memory for a workspace of %zu bytes", needed);
   if (needed) run.arena.base = aligned(own ? own : workspace.data);
-  run.threads = workspace.threads > 0 ? workspace.threads : default_threads();
+  run.threads = threads_for(workspace.threads);
   body(run);
   std::free(own);
   return 0;
@@ -298,7 +381,13 @@ inline int32_t training(const Library &lib, const Given *given, const DLTensor *
   ATTN_CHECK(read_inputs(lib, given, values, sizes));
   std::vector<Tensor> made = returned(*lib.training, values);
   ATTN_CHECK(check_saved(lib, made, saved, saved_size));
-  ATTN_CHECK(read_results(lib, "", results, sizes, made.data()));
+  ATTN_CHECK(read_results(lib, "", results, sizes, made.data(), true));
+  std::vector<Extents> all;
+  append(all, lib, "o", made.data());
+  all.push_back(extents_of("saved", saved, saved_size));
+  all.push_back(extents_of("workspace", workspace.data, workspace.size));
+  append(all, lib, values);
+  ATTN_CHECK(check_overlap(all, made_results(lib) + 2));
   return with_workspace(workspace, [&](Context &c) {
     std::vector<Value> all = values;
     run_program(c, *lib.training, all, made.data());
@@ -325,15 +414,26 @@ inline int32_t backward(const Library &lib, const Given *given, const DLTensor *
   ATTN_CHECK(read_results(lib, "", results, sizes, made.data()));
   ATTN_CHECK(read_results(lib, "d_", grads, sizes, incoming.data()));
   std::vector<Tensor> targets(size_t(lib.gradient_count));
+  std::vector<Extents> all;
+  std::vector<std::string> names;
+  for (int i = 0; i < lib.gradient_count; ++i) names.push_back(std::string("d_") + lib.arguments[lib.gradients[i]].name);
   for (int i = 0; i < lib.gradient_count; ++i) {
     int position = lib.gradients[i];
     const Argument &argument = lib.arguments[position];
     const int *order = position < 3 ? lib.input_order : nullptr;
-    char name[96];
-    std::snprintf(name, sizeof name, "d_%s", argument.name);
+    const char *name = names[size_t(i)].c_str();
     ATTN_CHECK(read(gradients[i], name, argument.element, argument.rank, order, targets[size_t(i)]));
     ATTN_CHECK(check_shape(name, targets[size_t(i)], values[size_t(position)].tensor, order));
+    if (!apart(targets[size_t(i)])) return fail(ATTN_MLIR_ERROR_STRIDES, "elements of %s lie over one another: it is a result", name);
+    all.push_back(extents_of(names[size_t(i)].c_str(), targets[size_t(i)]));
   }
+  all.push_back(extents_of("workspace", workspace.data, workspace.size));
+  size_t written = all.size();
+  append(all, lib, "o", made.data());
+  append(all, lib, "d_o", incoming.data());
+  all.push_back(extents_of("saved", saved, saved_size));
+  append(all, lib, values);
+  ATTN_CHECK(check_overlap(all, written));
   append(values, made);
   append(values, incoming);
   return with_workspace(workspace, [&](Context &c) {
@@ -346,7 +446,7 @@ inline int32_t sizes_of(const Library &lib, const Given *given, attn_mlir_sizes 
   if (!to) return fail(ATTN_MLIR_ERROR_NULL, "sizes is NULL");
   std::vector<Value> values;
   int64_t sizes[SIZES];
-  ATTN_CHECK(read_inputs(lib, given, values, sizes));
+  ATTN_CHECK(read_inputs(lib, given, values, sizes, false));
   *to = attn_mlir_sizes{};
   if (!lib.training) return 0;
   std::vector<Tensor> made = returned(*lib.training, values);

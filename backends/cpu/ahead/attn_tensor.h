@@ -1,10 +1,13 @@
 // Tensors of a library made ahead of time: elements, strided memory, threads. No header of the project is needed beside the generated one.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
 #ifdef _OPENMP
@@ -17,7 +20,10 @@
 namespace attn {
 
 enum Element : uint8_t { NONE, F16, BF16, F32, F64, I1, I8, I16, I32, I64, INDEX, U8 };
-constexpr int kMaxRank = 12;
+#ifndef ATTN_MAX_RANK
+#define ATTN_MAX_RANK 12
+#endif
+constexpr int kMaxRank = ATTN_MAX_RANK;
 
 struct ElementFacts {
   const char *name;
@@ -160,6 +166,13 @@ inline int default_threads() {
   int n = int(std::thread::hardware_concurrency());
   return n > 0 ? n : 1;
 #endif
+}
+
+// How many threads a call uses that asks for `wanted`: no more than there are processors, whatever the caller writes.
+inline int threads_for(int32_t wanted) {
+  int most = default_threads();
+  if (most < processors()) most = int(processors());
+  return wanted <= 0 ? default_threads() : wanted < most ? wanted : most;
 }
 
 // Calls work() on so many threads at the same time.

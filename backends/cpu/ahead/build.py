@@ -47,13 +47,18 @@ def build(request: Request, target: str, out: Path, compiler: str | None, versio
     text = header(request, target, version)
     sources = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in _SOURCES]
     tables = [*parts.tables, library_table(request, parts.scalars)]
-    host = "\n".join(["#define ATTN_MLIR_OWN_DLPACK", text, *sources, *tables, entries(request)])
+    host = "\n".join(["#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {_rank(request)}", text, *sources, *tables, entries(request)])
     names = [f"{request.name}_{function}" for function in functions(request)] + [f"{request.name}_last_error"]
     exported = [*names, *[f"__tvm_ffi_{request.name}_{function}" for function in foreign(request)]]
     link(command, host, parts.objects, exported, out)
     path = out.with_name(f"{request.name}.h")
     path.write_text(text, encoding="utf-8")
     return Library(out, path, tuple(names))
+
+
+def _rank(request: Request) -> int:
+    """The most dimensions of a tensor: partial sums of gradients have three more than what is captured."""
+    return 3 + max([4, *[capture.rank for capture in request.captures]])
 
 
 def _add_variant(parts: _Parts, request: Request, name: str, first: str, blocks: tuple[int, ...]) -> None:

@@ -57,11 +57,12 @@ def _value(request: Request, i: int) -> str:
 
 def _foreign(request: Request, function: str, parameters: Sequence[Parameter]) -> str:
     """A function of the form that tvm-ffi calls; a last argument may be the number of threads."""
-    kinds, passed = [], []
+    kinds, passed, memory = [], [], []
     for i, parameter in enumerate(parameters):
         if parameter.name == "saved":
             kinds.append("attn::ANY_TENSOR")
             passed += [f"a.data({i})", f"a.bytes({i})"]
+            memory = [f"  if (!a.fails()) a.is_memory({i});"]
         elif "DLTensor" in parameter.type:
             kinds.append("attn::ANY_TENSOR")
             passed.append(f"a.tensor({i})" if parameter.type.startswith("const") else f"const_cast<DLTensor *>(a.tensor({i}))")
@@ -84,6 +85,7 @@ def _foreign(request: Request, function: str, parameters: Sequence[Parameter]) -
             head,
             f"  static const attn::AnyKind kinds[] = {{{', '.join(kinds)}}};",
             f'  attn::AnyArguments a("{request.name}_{function}", args, count, kinds, {len(kinds)});',
+            *memory,
             *lines,
             "  return code ? attn::raise(code) : 0;",
             "}",

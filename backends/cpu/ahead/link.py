@@ -20,7 +20,7 @@ def find_compiler(given: str | None) -> tuple[str, ...]:
     """The command of the C++ compiler: `given`, else $CXX, else the first of c++, g++ and clang++. Raises UnsupportedError without one."""
     if sys.platform not in ("linux", "darwin"):
         raise UnsupportedError(f"libraries for the CPU are made on Linux and macOS, this is {sys.platform}: use WSL or a container")
-    wanted = given or os.environ.get("CXX", "")
+    wanted = (given or os.environ.get("CXX", "")).strip()
     if wanted:
         command = tuple(shlex.split(wanted))
         if shutil.which(command[0]) is None:
@@ -56,7 +56,6 @@ def link(command: tuple[str, ...], source: str, objects: Mapping[str, bytes], ex
             path = Path(folder) / f"{name}.o"
             path.write_bytes(code)
             files.append(str(path))
-        out.parent.mkdir(parents=True, exist_ok=True)
         made = out.with_name(f"{out.name}.{os.getpid()}.partial")
         if sys.platform == "darwin":
             (Path(folder) / "exported").write_text("".join(f"_{name}\n" for name in exported))
@@ -67,5 +66,6 @@ def link(command: tuple[str, ...], source: str, objects: Mapping[str, bytes], ex
         parts = [*command, *_FLAGS, *threads, "-shared", str(host), *files, "-o", str(made), "-lm", *visible]
         ran = subprocess.run(parts, capture_output=True, text=True, check=False)
         if ran.returncode:
+            made.unlink(missing_ok=True)
             raise CompileError(f"the C++ compiler failed: {shlex.join(parts)}\n{ran.stderr.strip()}")
         os.replace(made, out)  # in one step: a process that has the old library loaded keeps it

@@ -15,7 +15,7 @@ from attn_mlir.api.dropout import NONE, dropout_of
 from attn_mlir.api.execute import program_of
 from attn_mlir.api.given_masks import with_function
 from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of, scale_form
-from attn_mlir.backends.ahead import Capture, Library, Request
+from attn_mlir.backends.ahead import Capture, Library, Request, check_place
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.scope import Captured
@@ -64,7 +64,9 @@ def compile_ahead(
     if attention._tuning is not None:
         raise UnsupportedError("tuned schedules are not compiled ahead of time yet: make the Attention without tune and tune_file")
     path = Path(out)
-    plain, located = _request(attention, _inputs(attention, inputs), _name(path, name), bool(backward), wrt)
+    given, prefix = _inputs(attention, inputs), _name(path, name)
+    check_place(path, prefix)
+    plain, located = _request(attention, given, prefix, bool(backward), wrt)
     version = sys.modules["attn_mlir"].__version__
     try:
         return driver.build_library(plain, target, path, compiler, version)
@@ -79,8 +81,10 @@ def _inputs(attention: Attention, inputs: Any) -> Inputs:
         if inputs.dtype not in ELEMENTS:
             raise ArgumentError(f"dtype is {inputs.dtype}: use float32, float16, bfloat16 or float64")
         value_dim = inputs.head_dim if inputs.value_dim is None else inputs.value_dim
-        check_head_dim("head_dim is", inputs.head_dim)
-        check_head_dim("value_dim is", value_dim)
+        for size, what in ((inputs.head_dim, "head_dim"), (value_dim, "value_dim")):
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise ArgumentError(f"{what} must be an integer, got {type(size).__name__}")
+            check_head_dim(f"{what} is", size)
         return Inputs(ELEMENTS[inputs.dtype], inputs.head_dim, value_dim)
     if not isinstance(inputs, (tuple, list)) or len(inputs) != 3:
         raise ArgumentError(f"inputs are three tensors, (q, k, v), or an attn_mlir.InputSpec(dtype, head_dim); got {type(inputs).__name__}")
@@ -91,7 +95,7 @@ def _inputs(attention: Attention, inputs: Any) -> Inputs:
 def _name(path: Path, name: str | None) -> str:
     """What the functions' names begin with. Raises ArgumentError for what is no identifier of C."""
     found = re.sub(r"^lib", "", path.name.split(".")[0]) if name is None else name
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", found):
+    if not isinstance(found, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", found):
         raise ArgumentError(f"functions cannot be named '{found}_forward': give a name of letters, digits and _, such as name='attention'")
     return found
 
@@ -110,7 +114,7 @@ def _request(attention: Attention, inputs: Inputs, name: str, backward: bool, wr
     plain = _make(sizes, (program.text, program.written[0]), captures, program.outputs, (), plan)
     positions = _positions(plain, program, values, wrt) if backward else ()
     plain = dataclasses.replace(plain, wrt=positions)
-    return plain, dataclasses.replace(plain, text=program.located, written=program.written[1])
+    return plain, dataclasses.replace(plain, text=program.located, written=program.written[1], labels=program.names)
 
 
 def _make(sizes: tuple[str, str, int, int, str], texts: tuple[str, str], captures: Any, outputs: Any, wrt: Any, plan: Any) -> Request:
@@ -145,10 +149,12 @@ def _positions(request: Request, program: Program, values: Sequence[Any], wrt: S
         return tuple(i for i in can if i < 3 or getattr(values[i - 3], "requires_grad", False))
     if isinstance(wrt, str) or not wrt:
         raise ArgumentError(f"wrt is a list of names such as ['q', 'k', 'v'], got {wrt!r}; backward=False makes no gradients")
-    unknown = [name for name in wrt if name not in [names[i] for i in can]]
+    # By the name in C, or by that in Python where this is another one.
+    called = {names[i]: i for i in can} | {c.name: 3 + n for n, c in enumerate(request.captures) if 3 + n in can and c.name not in names}
+    unknown = [name for name in wrt if name not in called]
     if unknown:
         raise ArgumentError(f"wrt names {unknown[0]!r}, but these have a gradient: {', '.join(names[i] for i in can)}")
-    return tuple(i for i in can if names[i] in wrt)
+    return tuple(sorted({called[name] for name in wrt}))
 
 
 def _is_float(request: Request, position: int) -> bool:
