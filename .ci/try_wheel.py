@@ -102,7 +102,12 @@ def attempt(wheel: Path, folder: Path, install: bool) -> int:
         purelib = _run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], environment, folder)
         Path(purelib.strip(), "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     _run([python, "-c", _FIRST_CALL], environment, folder)
-    shown = _run([python, "-m", "attn_mlir.tools.attn_opt", "--show-passes"], environment, folder)
+    commands = sorted(path for path in scripts.iterdir() if path.stem.startswith("attn-"))
+    silent = [path.name for path in commands if "usage:" not in _run([path, "--help"], environment, folder)]
+    if len(commands) < 6 or silent:
+        print(f"commands that are there: {', '.join(path.name for path in commands)}; without help: {', '.join(silent)}")
+        return 1
+    shown = _run([scripts / "attn-opt", "--show-passes"], environment, folder)
     if "attn-online-rewrite" not in shown:
         print("attn-opt shows no passes")
         return 1

@@ -215,6 +215,9 @@ def test_errors(tmp_path: Path) -> None:
         attention().report(tmp_path / "x.svg")
     with pytest.raises(UnsupportedError, match="there is no report for device 'mps'"):
         attention().report(tmp_path / "x.html", device="mps")
+    engine = attn_mlir.AttentionEngine(meta(*[torch.zeros(1, 9, 2, 8)] * 3), online_func=attn_mlir.OnlineSoftmax())
+    with pytest.raises(ArgumentError, match="AttentionEngine has its own dtype and head dimensions: leave out"):
+        engine.report(tmp_path / "x.html", head_dim=64)
     with pytest.raises(ArgumentError, match="dtype is one of"):
         attention().report(tmp_path / "x.html", dtype=torch.int32)
 

@@ -1,6 +1,7 @@
 """`visualize` against dense evaluation of the same masks, and against the loops of the tile IR."""
 
 import time
+import warnings
 import xml.etree.ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -250,3 +251,11 @@ def test_errors() -> None:
     with pytest.raises(ArgumentError, match="pass num_heads="):
         attn_mlir.visualize(by_head, q_len=9)
     assert attn_mlir.visualize(by_head, q_len=9, num_heads=4, block_size=1).counts["whole"] == 15
+
+
+def test_scores_that_are_no_numbers_warn_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        picture = attn_mlir.visualize(score_mod=lambda score, b, h, q_idx, kv_idx: score / (q_idx - kv_idx), q_len=17)
+    scores = picture.panels[0].scores
+    assert scores is not None and np.isnan(scores.values).any()

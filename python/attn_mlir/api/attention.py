@@ -13,6 +13,7 @@ from attn_mlir.api.execute import again, differentiable, execute, slow_of, stage
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import Layout, check_inputs, device_type, layout_of, scale_form
 from attn_mlir.api.mask_strings import parse
+from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
@@ -28,7 +29,7 @@ Function = Callable[..., Any]
 _CACHE = TraceCache()
 
 
-class Attention(EngineModule):
+class Attention(AttentionReport, EngineModule):
     """Attention with everything but its inputs fixed: `Attention(row=f, mask_mod=g)(q, k, v)`.
 
     The functions are traced when the object is made, so mistakes in them show at once; kernels are compiled at the
@@ -40,6 +41,8 @@ class Attention(EngineModule):
     It is a torch module: copied, pickled and moved as docs/modules.md says. Functions that are modules are submodules, and the parameters
     of ready-made functions are its own. `eval()` sets dropout_p aside.
     """
+
+    _subject = "of_attention"
 
     def __init__(
         self,
@@ -118,33 +121,6 @@ class Attention(EngineModule):
         """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""
         entry = self._entry(self._last)[0]
         return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.text) + slow_of(entry)
-
-    def report(
-        self,
-        path: Any,
-        *,
-        q_len: int = 4096,
-        kv_len: int | None = None,
-        b: Any = 0,
-        h: Any = 0,
-        num_heads: int | None = None,
-        backward: bool = False,
-        device: str | None = None,
-        dtype: torch.dtype | None = None,
-        head_dim: int | None = None,
-        binaries: bool = True,
-    ) -> None:
-        """Writes one HTML page, without anything from a network: from the functions to the code, with linked lines (docs/seeing.md).
-
-        It is of the last call's device, dtype and head dimensions (at first: CPU, f32, 64), or of `device`, `dtype` and `head_dim`; no GPU
-        is needed for reading what is made for one. backward: also of the backward pass. q_len, kv_len, b, h, num_heads: for the picture of
-        the mask, see `attn_mlir.visualize`. binaries: kernels for GPUs are compiled for their registers, where the compiler is there.
-
-        Raises ArgumentError where `path` is no .html, UnsupportedError for devices without a report.
-        """
-        find = importlib.import_module("attn_mlir.seeing.subjects").of_attention
-        subject = find(self, q_len=q_len, kv_len=kv_len, b=b, h=h, num_heads=num_heads, device=device, dtype=dtype, head_dim=head_dim)
-        importlib.import_module("attn_mlir.seeing.report").write_report(path, subject, backward, binaries)
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options

@@ -1,6 +1,5 @@
 """`AttentionEngine`: attention of the user's own design, in the form of score_mod, mask_mod and an OnlineFunc."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Never
 
@@ -36,6 +35,7 @@ from attn_mlir.api.meta import Shapes
 from attn_mlir.api.online_func import OnlineFunc, check_online_func, writes_backward
 from attn_mlir.api.online_rows import Identity
 from attn_mlir.api.refused import without_backward
+from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.shared_kv import join
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
@@ -53,7 +53,7 @@ Function = Callable[..., Any]
 _CACHE = TraceCache()
 
 
-class AttentionEngine(EngineModule):
+class AttentionEngine(AttentionReport, EngineModule):
     """o_i = epilogue(sum_j p_ij v_j), p = online_func(score_mod(query_mod(q_i) . key_mod(k_j))) over the keys that the mask keeps.
 
     qkv_meta: meta_tensor(B, H, S, D) for q, k and v. custom_fwd_inputs: a CustomIO with the further inputs of a call.
@@ -83,6 +83,8 @@ class AttentionEngine(EngineModule):
     tuner. tune_file, tune_file_bwd: where that is kept; what these files hold is used in any case. Lengths share a result up to the next
     power of two. Inside torch.compile nothing is measured: what the last call outside of it found is used.
     """
+
+    _subject = "of_engine"
 
     def __init__(
         self,
@@ -302,24 +304,6 @@ class AttentionEngine(EngineModule):
         except TraceError as error:
             problem = f"\nthe backward that {name} writes cannot be used: {error}\n"
         return explain_online(entry.traced, name) + problem + "".join(dict.fromkeys(map(slow_of, (forward, entry))))
-
-    def report(
-        self,
-        path: Any,
-        *,
-        q_len: int = 4096,
-        kv_len: int | None = None,
-        b: Any = 0,
-        h: Any = 0,
-        num_heads: int | None = None,
-        backward: bool = False,
-        device: str | None = None,
-        binaries: bool = True,
-    ) -> None:
-        """Writes one HTML page: from the functions to the code, with linked lines; see `Attention.report` and docs/seeing.md."""
-        find = importlib.import_module("attn_mlir.seeing.subjects").of_engine
-        subject = find(self, backward, device, q_len=q_len, kv_len=kv_len, b=b, h=h, num_heads=num_heads)
-        importlib.import_module("attn_mlir.seeing.report").write_report(path, subject, backward, binaries)
 
     def _program(
         self,

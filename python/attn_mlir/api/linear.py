@@ -11,6 +11,7 @@ from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import execute, slow_of, stage_of, stages_of
 from attn_mlir.api.inputs import device_type, refuse_jit_trace, scale_form
 from attn_mlir.api.linear_inputs import ORDERS, LinearCall, check_flags, check_linear, check_segment
+from attn_mlir.api.reports import LinearReport
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError
@@ -29,7 +30,7 @@ _CACHE = TraceCache()
 _Form = tuple[str, int, int, str | float, str, bool, bool, str, int | None]
 
 
-class LinearAttention(EngineModule):
+class LinearAttention(LinearReport, EngineModule):
     """Linear attention with everything but its inputs fixed: `LinearAttention(decay_mod=f)(q, k, v, decay)`.
 
     The functions are traced when the object is made, so mistakes in them show at once; programs are compiled at the first call for each
@@ -40,6 +41,8 @@ class LinearAttention(EngineModule):
 
     It is a torch module, see docs/modules.md.
     """
+
+    _subject = "of_linear"
 
     def __init__(
         self,
@@ -98,20 +101,6 @@ class LinearAttention(EngineModule):
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
         entry = self._entry()
         return importlib.import_module("attn_mlir.api.describe").explain_traced(entry.traced.located) + slow_of(entry)
-
-    def report(
-        self,
-        path: Any,
-        *,
-        backward: bool = False,
-        device: str | None = None,
-        dtype: torch.dtype | None = None,
-        head_dim: int | None = None,
-        binaries: bool = True,
-    ) -> None:
-        """Writes one HTML page: from the functions to the code, with linked lines; see `Attention.report` and docs/seeing.md."""
-        subject = importlib.import_module("attn_mlir.seeing.subjects").of_linear(self, device, dtype, head_dim)
-        importlib.import_module("attn_mlir.seeing.report").write_report(path, subject, backward, binaries)
 
     def _entry(self) -> Entry:
         return find(self._mods, self._last, None)[0]

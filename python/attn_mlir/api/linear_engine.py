@@ -1,7 +1,6 @@
 """`LinearAttentionEngine`: linear attention in the form of elementwise functions of q, k, v and the log decay."""
 
 import dataclasses
-import importlib
 import itertools
 from collections.abc import Callable
 from typing import Any, Never
@@ -28,6 +27,7 @@ from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear import arguments, program_of_form, run
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
+from attn_mlir.api.reports import LinearReport
 from attn_mlir.api.tuning import Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.api.watched import Watched, guarded
@@ -41,7 +41,7 @@ _CACHE = TraceCache()
 _AXES = ("batch", "heads", "seq_len")
 
 
-class LinearAttentionEngine(EngineModule):
+class LinearAttentionEngine(LinearReport, EngineModule):
     """o_t = sum over s <= t of exp(g_(s+1) + ... + g_t) (q_mod(q_t) . k_mod(k_s)) v_mod(v_s), with g = decay_mod(decay).
 
     qkv_meta: meta_tensor(B, HQ, T, D), meta_tensor(B, HK, T, D) and meta_tensor(B, H, T, DV). custom_io: a CustomIO with the further
@@ -57,6 +57,8 @@ class LinearAttentionEngine(EngineModule):
     tuner. tune_filename: the file where that is kept; what it holds is used in any case. Lengths share a result up to the next power of
     two. Inside torch.compile nothing is measured: what the last call outside of it found is used.
     """
+
+    _subject = "of_linear_engine"
 
     def __init__(
         self,
@@ -167,11 +169,6 @@ class LinearAttentionEngine(EngineModule):
         """What was derived from the recurrence: the chunked form, its factors, and their check."""
         entry = self._find(self._dtypes, None, self._decay)[0]
         return explain_traced(entry.traced.located) + slow_of(entry)
-
-    def report(self, path: Any, *, backward: bool = False, device: str | None = None, binaries: bool = True) -> None:
-        """Writes one HTML page: from the functions to the code, with linked lines; see `Attention.report` and docs/seeing.md."""
-        subject = importlib.import_module("attn_mlir.seeing.subjects").of_linear_engine(self, device)
-        importlib.import_module("attn_mlir.seeing.report").write_report(path, subject, backward, binaries)
 
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, decay: str) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))

@@ -17,7 +17,9 @@ _ROLES: tuple[str, ...] = ("query_mod", "key_mod", "value_mod", "score_mod", "ma
 _MODS: tuple[str, ...] = ("q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod")
 
 
-def of_attention(attention: Any, *, device: str | None, dtype: torch.dtype | None, head_dim: int | None, **shown: Any) -> Subject:
+def of_attention(
+    attention: Any, *, backward: bool, device: str | None, dtype: torch.dtype | None, head_dim: int | None, **shown: Any
+) -> Subject:
     """An `Attention`; `shown` are arguments of `visualize`."""
     last = attention._last
     inputs = Inputs(_element(dtype) or last.element, _dim(head_dim) or last.head_dim, _dim(head_dim) or last.value_dim)
@@ -29,8 +31,9 @@ def of_attention(attention: Any, *, device: str | None, dtype: torch.dtype | Non
     return Subject("attention", _named(functions), entry, target, explained, _picture(functions["mask_mod"], **shown))
 
 
-def of_engine(engine: Any, backward: bool, device: str | None, **shown: Any) -> Subject:
+def of_engine(engine: Any, *, backward: bool, device: str | None, dtype: torch.dtype | None, head_dim: int | None, **shown: Any) -> Subject:
     """An `AttentionEngine`."""
+    _has_own(engine, dtype, head_dim)
     entry = engine._find(engine._dtypes, None, backward, engine._dropout)[0]
     query_mod, key_mod, value_mod, score_mod, mask_mod, forward, epilogue = engine._functions
     functions = dict(zip(_ROLES, (query_mod, key_mod, value_mod, score_mod, mask_mod, forward), strict=True))
@@ -39,7 +42,7 @@ def of_engine(engine: Any, backward: bool, device: str | None, **shown: Any) -> 
     return Subject("AttentionEngine", _named(functions), entry, device or engine._device.name or "cpu", engine.explain(), found)
 
 
-def of_linear(attention: Any, device: str | None, dtype: torch.dtype | None, head_dim: int | None) -> Subject:
+def of_linear(attention: Any, *, backward: bool, device: str | None, dtype: torch.dtype | None, head_dim: int | None) -> Subject:
     """A `LinearAttention`."""
     element, key_dim, value_dim, *form = attention._last
     form = (_element(dtype) or element, _dim(head_dim) or key_dim, _dim(head_dim) or value_dim, *form)
@@ -50,11 +53,17 @@ def of_linear(attention: Any, device: str | None, dtype: torch.dtype | None, hea
     return Subject("linear attention", _named(dict(zip(_MODS, attention._mods, strict=True))), entry, target, explained)
 
 
-def of_linear_engine(engine: Any, device: str | None) -> Subject:
+def of_linear_engine(engine: Any, *, backward: bool, device: str | None, dtype: torch.dtype | None, head_dim: int | None) -> Subject:
     """A `LinearAttentionEngine`."""
+    _has_own(engine, dtype, head_dim)
     entry = engine._find(engine._dtypes, None, engine._decay)[0]
     functions = _named(dict(zip(_MODS, engine._mods, strict=True)))
     return Subject("LinearAttentionEngine", functions, entry, device or "cpu", engine.explain())
+
+
+def _has_own(engine: Any, dtype: torch.dtype | None, head_dim: int | None) -> None:
+    if dtype is not None or head_dim is not None:
+        raise ArgumentError(f"a {type(engine).__name__} has its own dtype and head dimensions: leave out dtype and head_dim")
 
 
 def _named(functions: dict[str, Any]) -> dict[str, Any]:

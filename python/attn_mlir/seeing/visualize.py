@@ -125,7 +125,8 @@ def _sampled(
                 frame.values.update(zip(op.results, frame.execute(op, [frame.values[x] for x in op.operands]), strict=True))
             result = np.float64(score)
             if found is not None:
-                (result,) = frame.run(block_of(found), [np.asarray(x) for x in (float(score), b, h, q_idx[:, None], kv_idx[None, :])])
+                with np.errstate(all="ignore"):  # where a function divides by 0, the picture shows what comes of it
+                    (result,) = frame.run(block_of(found), [np.asarray(x) for x in (float(score), b, h, q_idx[:, None], kv_idx[None, :])])
             made.append(Scores(np.array(np.broadcast_to(result, (len(q_idx), len(kv_idx))), np.float64), score))
     return made
 
