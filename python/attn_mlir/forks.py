@@ -56,6 +56,40 @@ def waited_for() -> threading.RLock:  # type: ignore[valid-type]
     return made
 
 
+class Shared:
+    """`with` it, several threads at once use a library that has locks of its own; forks wait until none does, and meanwhile none begins.
+
+    As with `waited_for`, forks do not wait longer than `_WAIT`. A thread must not fork while it is inside.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        _register(before=self._before, after_in_parent=self._in_parent, after_in_child=self._reset)
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forking)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def _reset(self) -> None:
+        self._changed, self._inside, self._forking = threading.Condition(), 0, 0
+
+    def _before(self) -> None:
+        with self._changed:
+            self._forking += 1
+            self._changed.wait_for(lambda: not self._inside, _WAIT)
+
+    def _in_parent(self) -> None:
+        with self._changed:
+            self._forking -= 1
+            self._changed.notify_all()
+
+
 def in_child(action: Callable[[], object]) -> None:
     """Has `action` called in every child, first of all."""
     _register(after_in_child=action)

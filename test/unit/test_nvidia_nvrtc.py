@@ -1,11 +1,13 @@
 """CUDA compiled in this process: what NVRTC is told, when nvcc is asked instead, and what the real one makes, where it is installed."""
 
 import dataclasses
+import os
 import re
 import struct
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -216,3 +218,28 @@ def test_fat_binaries_are_read_by_the_tools_of_cuda(monkeypatch: pytest.MonkeyPa
     path = tmp_path / "f.fatbin"
     path.write_bytes(cuda_compiler.compile_code(kernel).code)
     assert re.search(r"code for sm_80.*(FMUL|FADD)", disassembled(path), re.DOTALL)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_forks_wait_for_programs_that_are_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvrtc()
+    begun, inside = threading.Event(), threading.Lock()
+    compile_program = fake._CompileProgram
+
+    def slow(*arguments: Any) -> int:
+        with inside:  # such as NVRTC has
+            begun.set()
+            time.sleep(0.3)
+            return compile_program(*arguments)
+
+    monkeypatch.setattr(fake, "_CompileProgram", slow)
+    found = library.Library(fake)
+    thread = threading.Thread(target=lambda: found.compile("other", "x.cu", ()))
+    thread.start()
+    assert begun.wait(10)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if inside.acquire(timeout=2) else 1)
+    _, status = os.waitpid(child, 0)
+    thread.join()
+    assert status == 0 and found.compile("again", "x.cu", ()).cubin == code_of("again")

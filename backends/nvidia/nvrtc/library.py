@@ -17,10 +17,13 @@ from typing import Any
 
 import torch
 
+from attn_mlir import forks
 from attn_mlir.errors import CompileError, UnsupportedError
 
 _SUCCESS, _REJECTED = 0, 6
 _OLDEST = (12, 4)
+_RUNNING = forks.Shared()
+"""A child of a fork cannot take locks of NVRTC that another thread held."""
 _HEADERS = ("cuda.h", "cuda_bf16.h", "cuda_fp16.h", "stdint.h")
 _KEPT: list[Any] = []
 """Libraries that NVRTC looks for by their names once it compiles: they must have been loaded before."""
@@ -65,6 +68,10 @@ class Library:
 
     def compile(self, source: str, name: str, options: Sequence[str]) -> Made:
         """Compiles a program; messages call it `name`. Raises Rejected, and CompileError where something else is wrong."""
+        with _RUNNING:
+            return self._compile(source, name, options)
+
+    def _compile(self, source: str, name: str, options: Sequence[str]) -> Made:
         program = ctypes.c_void_p()
         texts, names = _strings(text for _, text in headers()), _strings(name for name, _ in headers())
         given = (ctypes.byref(program), source.encode(), name.encode(), len(names), texts, names)
