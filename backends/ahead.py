@@ -31,6 +31,13 @@ _HEADERS = frozenset(
 """Headers of the system that one of the same name beside a library would hide."""
 
 
+def _identifier(name: str) -> str:
+    """The name as C takes it; other than those of gradients, and of constants of the header."""
+    name = re.sub(r"\W", "_", name, flags=re.ASCII)
+    name = name if re.match(r"[A-Za-z]", name) else f"captured{name}"
+    return f"captured_{name}" if name.startswith(("d_", "kDL", "ATTN_MLIR_")) else name
+
+
 @dataclass(frozen=True)
 class Capture:
     """What the functions of an attention capture: a further argument of every C function.
@@ -85,19 +92,27 @@ class Request:
         return self.labels[position - 3] if self.labels else f"arg{position}"
 
     @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of the row outputs in C, each once."""
+        made: list[str] = []
+        for output in self.outputs:
+            name = _identifier(output)
+            while name in _RESERVED or name in ("q", "k", "v") or name in made:
+                name += "_"
+            made.append(name)
+        return tuple(made)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of all arguments in C, each once; the two numbers of dropout have one."""
         taken: dict[str, None] = dict.fromkeys("qkv")
         made = list("qkv")
-        reserved = _RESERVED | set(self.outputs)
+        reserved = _RESERVED | set(self.rows)
         for capture in self.captures:
             if capture.kind in ("drop", "keep"):
                 made.append("dropout_p")
                 continue
-            name = re.sub(r"\W", "_", capture.name, flags=re.ASCII)
-            name = name if re.match(r"[A-Za-z]", name) else f"captured{name}"
-            if name.startswith(("d_", "kDL", "ATTN_MLIR_")):  # gradients, and constants of the header
-                name = f"captured_{name}"
+            name = _identifier(capture.name)
             while name in reserved or name in taken:
                 name += "_"
             taken[name] = None
@@ -165,7 +180,7 @@ def results(request: Request, prefix: str = "", type_: str = _RESULT) -> list[Pa
     note = ", or NULL for zeros" if prefix else ""
     return [
         Parameter(type_, f"{prefix}o", o),
-        *[Parameter(type_, f"{prefix}{name}", f"{score} [B, Hq, Sq]{note}") for name in request.outputs],
+        *[Parameter(type_, f"{prefix}{name}", f"{score} [B, Hq, Sq]{note}") for name in request.rows],
     ]
 
 

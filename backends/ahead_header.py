@@ -90,7 +90,7 @@ def header(request: Request, target: str, version: str) -> str:
     """The text of the header."""
     name = request.name
     guard = f"ATTN_MLIR_{name.upper()}_H"
-    rows = "".join([f" and {output}" for output in request.outputs])
+    rows = "".join([f" and {output}" for output in request.rows])
     lines = [
         f"/* {name}: attention compiled ahead of time for {target} by attn-mlir {version}. Generated: make it again instead of editing.",
         _NOTES.format(name=name).rstrip("\n"),

@@ -39,11 +39,10 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     (folder / "probe.cpp").write_text("int main() {}\n")
     check = ["-fsanitize=undefined", "-fno-sanitize-recover=undefined"]
     compiler = next(name for name in (os.environ.get("CXX") or "c++", "g++", "clang++") if shutil.which(name))
-    works = subprocess.run(
-        [compiler, *check[::2], str(folder / "probe.cpp"), "-o", str(folder / "probe")], capture_output=True, check=False
-    )
-    command = " ".join([compiler, *check[::2]]) if works.returncode == 0 else None
-    found = attn_mlir.compile_ahead(NAMED, SPEC, out=folder / "libnamed.so", compiler=" ".join(command) if works.returncode == 0 else None)
+    command = [str(compiler), *check]
+    works = subprocess.run([*command, str(folder / "probe.cpp"), "-o", str(folder / "probe")], capture_output=True, check=False)
+    instrumented = " ".join(command) if works.returncode == 0 else None
+    found = attn_mlir.compile_ahead(NAMED, SPEC, out=folder / "libnamed.so", compiler=instrumented)
     return Loaded(found.library, "named")
 
 

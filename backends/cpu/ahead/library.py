@@ -1,5 +1,7 @@
 """The table `attn::Library` of a library: what its calls check, and which kernels and programs they run."""
 
+import json
+
 from attn_mlir.backends.ahead import Request
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.ahead.bounds import check_reads
@@ -20,7 +22,7 @@ def library_table(request: Request, scalars: tuple[str, ...]) -> str:
         for i, capture in enumerate(request.captures)
         for dim, index, size in capture.size_of
     ]
-    rows = [f'"{name}"' for name in request.outputs]
+    rows = [json.dumps(name) for name in request.outputs]
     training = "&training, &backward" if request.wrt else "nullptr, nullptr"
     elements = f"{element(request.element)}, {element(request.score)}"
     return "\n".join(

@@ -12,6 +12,7 @@ import torch
 from attn_mlir import driver
 from attn_mlir.api.attention import Attention, _find
 from attn_mlir.api.dropout import NONE, dropout_of
+from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.execute import program_of
 from attn_mlir.api.given_masks import with_function
 from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of, scale_form
@@ -35,8 +36,8 @@ class InputSpec:
 
 
 def compile_ahead(
-    attention: Attention,
-    inputs: "InputSpec | Sequence[torch.Tensor]",
+    attention: Attention | AttentionEngine,
+    inputs: "InputSpec | Sequence[torch.Tensor] | None" = None,
     target: str = "cpu",
     out: str | Path = "libattention.so",
     *,
@@ -47,24 +48,33 @@ def compile_ahead(
 ) -> Library:
     """Makes a shared library of an attention, and beside it a header with its C functions over DLPack's `DLTensor`.
 
-    inputs: tensors (q, k, v) such as those of calls, of which dtype and head dimensions count, or an `InputSpec`. Batch, heads and lengths
-    are free in the library. target: "cpu", for processors with the instruction sets of this machine. out: where the library is written;
-    the header is `name`.h in the same folder. name: what the names of the functions begin with; None: that of the file without "lib".
+    attention: an `Attention` or an `AttentionEngine`, whose custom inputs and final_rowscales are additional arguments and results.
+    inputs: tensors (q, k, v) such as those of calls, of which dtype and head dimensions count, or an `InputSpec`; None for engines, which
+    know their own. Batch, heads and lengths are free in the library.
+    target: "cpu", for processors with the instruction sets of this machine. out: where the library is written; the header is `name`.h in
+    the same folder. name: what the names of the functions begin with; None: that of the file without "lib".
 
     backward: whether there are functions for gradients, too. wrt: the names of the inputs that have one; None: q, k, v, and of the captured
-    tensors those that require a gradient now. compiler: the command of the system's C++ compiler; None: $CXX, c++, g++ or clang++.
+    tensors those that require a gradient now; custom inputs of engines have one where they are named. compiler: the command of the system's
+    C++ compiler; None: $CXX, c++, g++ or clang++.
 
     What the functions of the attention capture are further arguments, in the order and under the names that the header tells. Results have
     the bits that calls from Python have. Raises ArgumentError for arguments that do not fit, UnsupportedError for other targets, for tuned
     attentions, for functions that make tensors themselves, and where no C++ compiler is there.
     """
-    if not isinstance(attention, Attention):
-        hint = "; linear attentions and engines are not compiled ahead of time yet" if hasattr(attention, "stages") else ""
-        raise ArgumentError(f"compile_ahead takes an attn_mlir.Attention(...), got {type(attention).__name__}{hint}")
+    if not isinstance(attention, (Attention, AttentionEngine)):
+        hint = "; linear attentions and their engines are not compiled ahead of time yet" if hasattr(attention, "stages") else ""
+        raise ArgumentError(
+            f"compile_ahead takes an attn_mlir.Attention(...) or AttentionEngine(...), got {type(attention).__name__}{hint}"
+        )
     if attention._tuning is not None:
-        raise UnsupportedError("tuned schedules are not compiled ahead of time yet: make the Attention without tune and tune_file")
+        raise UnsupportedError(
+            f"tuned schedules are not compiled ahead of time yet: make the {type(attention).__name__} without tune and tune_file"
+        )
     path = Path(out)
     given, prefix = _inputs(attention, inputs), _name(path, name)
+    if isinstance(attention, AttentionEngine):
+        _check_engine(attention, given, inputs is not None)
     check_place(path, prefix)
     plain, located = _request(attention, given, prefix, bool(backward), wrt)
     version = sys.modules["attn_mlir"].__version__
@@ -75,8 +85,26 @@ def compile_ahead(
         return driver.build_library(located, target, path, compiler, version)
 
 
-def _inputs(attention: Attention, inputs: Any) -> Inputs:
+def _check_engine(engine: AttentionEngine, inputs: Inputs, given: bool) -> None:
+    """Raises ArgumentError for inputs that are not the engine's, UnsupportedError for engines that libraries do not hold."""
+    own = engine._shapes.inputs
+    if given and inputs != own:
+        raise ArgumentError(
+            f"the engine is made for {own.element} with {own.head_dim} columns of q and {own.value_dim} of v: "
+            "leave out inputs, they are its own"
+        )
+    if engine._blocks is not None:
+        raise UnsupportedError("tables of blocks are not compiled ahead of time yet: make the engine with a mask function alone")
+    if engine._shared:
+        raise UnsupportedError(
+            "kv_shared engines are not compiled ahead of time yet: join q with q_pe, and k with k_pe, and use v=k[..., :Dv]"
+        )
+
+
+def _inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
     """dtype and head dimensions. Raises ArgumentError."""
+    if inputs is None and isinstance(attention, AttentionEngine):
+        return attention._shapes.inputs
     if isinstance(inputs, InputSpec):
         if inputs.dtype not in ELEMENTS:
             raise ArgumentError(f"dtype is {inputs.dtype}: use float32, float16, bfloat16 or float64")
@@ -89,7 +117,11 @@ def _inputs(attention: Attention, inputs: Any) -> Inputs:
     if not isinstance(inputs, (tuple, list)) or len(inputs) != 3:
         raise ArgumentError(f"inputs are three tensors, (q, k, v), or an attn_mlir.InputSpec(dtype, head_dim); got {type(inputs).__name__}")
     q, k, v = inputs
-    return check_inputs(q, k, v, attention._options[1]).inputs
+    return check_inputs(q, k, v, _layout(attention)).inputs
+
+
+def _layout(attention: Attention | AttentionEngine) -> Any:
+    return attention._given if isinstance(attention, AttentionEngine) else attention._options[1]
 
 
 def _name(path: Path, name: str | None) -> str:
@@ -100,16 +132,22 @@ def _name(path: Path, name: str | None) -> str:
     return found
 
 
-def _request(attention: Attention, inputs: Inputs, name: str, backward: bool, wrt: Sequence[str] | None) -> tuple[Request, Request]:
+def _request(
+    attention: Attention | AttentionEngine, inputs: Inputs, name: str, backward: bool, wrt: Sequence[str] | None
+) -> tuple[Request, Request]:
     """The request with modules without and with the user's lines."""
-    scale, layout, lse, states, _ = attention._options
-    form, factor = scale_form(scale, inputs.head_dim)
     dropout = dropout_of(attention.dropout_p, (0, 0), None) if attention.dropout_p else NONE
-    entry, scan = _find(with_function(attention._functions), inputs, form, lse, states, None, dropout.form)
+    factor = 0.0
+    if isinstance(attention, AttentionEngine):
+        entry, scan = attention._find(attention._dtypes, None, backward, dropout.form)
+    else:
+        scale, _, lse, states, _ = attention._options
+        form, factor = scale_form(scale, inputs.head_dim)
+        entry, scan = _find(with_function(attention._functions), inputs, form, lse, states, None, dropout.form)
     program = program_of(entry)
     values = entry.captures(scan, factor, dropout.values)
     captures = _captures(entry.traced.captures, program, values)
-    sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(layout))
+    sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(_layout(attention)))
     plan = make_plan(program.written[0] or program.text, program.names)
     plain = _make(sizes, (program.text, program.written[0]), captures, program.outputs, (), plan)
     positions = _positions(plain, program, values, wrt) if backward else ()
