@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def biased(score: Any, custom_fwd_inputs: Any, b: Any, h: Any, q_idx: Any, kv_id
 
 
 @pytest.mark.parametrize("online_func", [Written, attn_mlir.OnlineRetention], ids=["softmax", "retention"])
-def test_the_bits_of_the_engine(tmp_path: Path, online_func: type[OnlineFunc]) -> None:
+def test_the_bits_of_the_engine(tmp_path: Path, online_func: Callable[[], OnlineFunc]) -> None:
     q, k, v = (tensor.requires_grad_() for tensor in inputs(1, 4, 2, 17, 127, 24, 16))
     bias = torch.randn(1, 4, 17, 1, requires_grad=True)
     made = engine((q, k, v), CUSTOM, online_func(), score_mod=biased, mask_mod=attn_mlir.masks.causal())
