@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 CLANG  ?= 22
 
-.PHONY: all demo test lint docs check-docs lit unit bench format wheels clang clean
+.PHONY: all demo test lint docs check-docs lit unit bench gallery format wheels clang clean
 
 all: test
 
@@ -52,6 +52,10 @@ unit: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/cpu_attention.py
+
+# Checks and times the published attentions of examples/gallery, and writes docs/gallery.md and its pages anew.
+gallery: $(STAMP)
+	$(BIN)/python examples/gallery/run.py --check --time --docs
 
 # The package itself, and compiled kernels of standard programs, which need a compiler of CUDA but no GPU.
 wheels: $(STAMP)

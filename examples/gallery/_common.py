@@ -39,9 +39,9 @@ def qkv(n: Sizes) -> dict[str, Tensor]:
 class Variant:
     """A published attention: what a file of the gallery calls `variant`.
 
-    `run` and `reference` take the tensors of `inputs` by name and return o, by attn-mlir and by the plain formula. Floats among the inputs have
-    gradients. `flex` makes of the same tensors what FlexAttention takes (score_mod, mask_mod), where that says the same.
-    The picture is of `mask`, given the inputs, of `row`, or else of the weights that an identity matrix for v gives.
+    `run` and `reference` take the tensors of `inputs` by name and return o, by attn-mlir and by the plain formula. Floats among
+    the inputs have gradients. `flex` makes of the same tensors what FlexAttention takes (score_mod, mask_mod), where that says the
+    same. The picture is of `mask`, given the inputs, of `row`, or else of the weights that an identity matrix for v gives.
     """
 
     run: Callable[..., Tensor]
@@ -91,7 +91,7 @@ def weigh(p: Tensor, v: Tensor) -> Tensor:
 
 def positions(s: Tensor) -> tuple[Tensor, Tensor]:
     """The positions i [Sq, 1] and j [Skv] of scores."""
-    return torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])
+    return torch.arange(s.shape[-2], device=s.device)[:, None], torch.arange(s.shape[-1], device=s.device)
 
 
 def softmax(s: Tensor, kept: Tensor) -> Tensor:

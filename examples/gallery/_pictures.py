@@ -1,9 +1,9 @@
 """Pictures of variants as SVG: the blocks of a mask, the weight of a key against its score, or the weights of one head."""
 
 import torch
+from _common import Row, Sizes, Variant
 
 import attn_mlir
-from _common import Row, Sizes, Variant
 
 _STYLE = (
     "<style>.p{fill:#fff}.f{fill:#f1f3f5;stroke:#868e96}.t{fill:#212529}.a{fill:#1c7ed6}.b{fill:#f08c00}.l{fill:none;stroke:#1c7ed6;"
@@ -19,8 +19,8 @@ def picture(variant: Variant) -> str:
     if variant.mask is not None:
         drawn = variant.inputs(Sizes(1, 4, 2, 256, 16))
         mask = variant.mask(**drawn)
-        lengths = {"q_len": drawn["q"].shape[2], "kv_len": drawn["k"].shape[2]}
-        return attn_mlir.visualize(mask, **lengths, num_heads=4, block_size=(8, 8)).svg()
+        keys = drawn["k"].shape[2] if "k" in drawn else drawn["latent"].shape[1]
+        return attn_mlir.visualize(mask, q_len=drawn["q"].shape[2], kv_len=keys, num_heads=4, block_size=(8, 8)).svg()
     return _curve(variant.row) if variant.row is not None else _weights(variant)
 
 

@@ -6,6 +6,7 @@ Press et al., Train Short, Test Long: Attention with Linear Biases Enables Input
 """
 
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
+
 from attn_mlir import attention, mods
 
 

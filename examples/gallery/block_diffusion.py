@@ -7,6 +7,7 @@ sequence is noised, the second half is the same text, clean.
 """
 
 from _common import Variant, positions, scores, softmax, weigh
+
 from attn_mlir import attention
 
 BLOCK = 16

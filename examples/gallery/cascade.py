@@ -1,13 +1,14 @@
 """Cascade: a prefix that all sequences of a batch share is read once, and merged by the log-sum-exp.
 
-Juravsky et al., Hydragen: High-Throughput LLM Inference with Shared Prefixes, arXiv 2402.05099; also FlashInfer's cascades, arXiv 2501.01005.
+Juravsky et al., Hydragen: High-Throughput LLM Inference with Shared Prefixes, arXiv 2402.05099; also FlashInfer's cascades, arXiv
+2501.01005.
 
     o = w o_prefix + (1 - w) o_own,    w = exp(lse_prefix) / (exp(lse_prefix) + exp(lse_own))
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
+
 from attn_mlir import attention
 
 

@@ -1,14 +1,15 @@
 """Cosine attention: the angle between query and key, times a learned number for each head.
 
-Liu et al., Swin Transformer V2: Scaling Up Capacity and Resolution, arXiv 2111.09883; Henry et al., arXiv 2010.04245, have one for all heads.
+Liu et al., Swin Transformer V2: Scaling Up Capacity and Resolution, arXiv 2111.09883; Henry et al., arXiv 2010.04245, have one for all
+heads.
 
     o_i = softmax_j(min(exp(logit_h), 100) cos(q_i, k_j)) v_j
 """
 
 import torch
+from _common import Sizes, Variant, qkv, scores, weigh
 from torch.nn.functional import normalize
 
-from _common import Sizes, Variant, qkv, scores, weigh
 from attn_mlir import attention
 
 

@@ -6,8 +6,8 @@ Ye et al., Differential Transformer, arXiv 2410.05258. The output is linear in t
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
+
 from attn_mlir import attention
 
 

@@ -6,8 +6,8 @@ Lin et al., Forgetting Transformer: Softmax Attention with a Forget Gate, arXiv 
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
+
 from attn_mlir import attention
 
 
@@ -27,8 +27,9 @@ def run(q, k, v, gate):
 def reference(q, k, v, gate):
     s = scores(q, k)
     i, j = positions(s)
-    between = ((j[None, :, None] < j) & (j <= i[:, :, None])).to(s.dtype)  # [i, j, t]
-    return weigh(softmax(s + torch.einsum("ijt,bht->bhij", between, torch.sigmoid(gate).log()), j <= i), v)
+    gates = torch.sigmoid(gate).log()[..., None].expand(s.shape)  # [t, j]
+    between = torch.where(i > j, gates, 0.0).cumsum(2)  # over j < t <= i
+    return weigh(softmax(s + between, j <= i), v)
 
 
 def inputs(n: Sizes):

@@ -6,8 +6,8 @@ Gemma Team, Gemma 2: Improving Open Language Models at a Practical Size, arXiv 2
 """
 
 import torch
-
 from _common import Variant, positions, scores, softmax, weigh
+
 from attn_mlir import attention
 
 CAP, WINDOW = 50.0, 64

@@ -1,14 +1,14 @@
 """GLA, gated linear attention: a state whose rows forget at rates that the input sets.
 
-Yang et al., Gated Linear Attention Transformers with Hardware-Efficient Training, arXiv 2312.06635. You write the recurrence; chunks, states
-and the backward are derived.
+Yang et al., Gated Linear Attention Transformers with Hardware-Efficient Training, arXiv 2312.06635. You write the recurrence; chunks,
+states and the backward are derived.
 
     S_t = diag(a_t) S_(t-1) + k_t v_t^T,    o_t = S_t^T q_t / sqrt(D),    a = sigmoid(gate)^(1/16)
 """
 
 import torch
-
 from _common import Sizes, Variant, qkv
+
 from attn_mlir import linear_attention
 
 

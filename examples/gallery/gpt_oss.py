@@ -6,8 +6,8 @@ OpenAI, gpt-oss-120b & gpt-oss-20b Model Card, arXiv 2508.10925. `attn_mlir.rows
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, weigh
+
 from attn_mlir import attention
 
 WINDOW = 64

@@ -6,8 +6,8 @@ Duvvuri & Dhillon, LASER: Attention with Exponential Transformation, arXiv 2411.
 """
 
 import torch
-
 from _common import Variant, positions, scores, softmax, weigh
+
 from attn_mlir import attention
 
 

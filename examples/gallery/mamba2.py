@@ -7,8 +7,8 @@ Dao & Gu, Transformers are SSMs: Generalized Models and Efficient Algorithms Thr
 """
 
 import torch
-
 from _common import Sizes, Variant
+
 from attn_mlir import linear_attention
 
 

@@ -1,14 +1,14 @@
 """MLA, multi-head latent attention: all heads read one latent vector for each position, as key and as value.
 
-DeepSeek-AI, DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts Language Model, arXiv 2405.04434. This is the absorbed form that decoding
-runs: q is in the latent space already; the last ROPE channels of the latents are rotary keys and no values.
+DeepSeek-AI, DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts Language Model, arXiv 2405.04434. This is the absorbed
+form that decoding runs: q is in the latent space already; the last ROPE channels of the latents are rotary keys and no values.
 
     o_i = softmax_j(q_i . c_j scale) c_j[: -ROPE]    over the keys  j <= i + Skv - Sq
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, scores, softmax, weigh
+
 from attn_mlir import attention, masks
 
 ROPE = 8

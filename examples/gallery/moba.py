@@ -2,12 +2,13 @@
 
 Lu et al., MoBA: Mixture of Block Attention for Long-Context LLMs, arXiv 2502.13189.
 
-    o_i = softmax_j(s_ij) v_j    over the keys  j <= i  of i's own block and of the TOP - 1 earlier ones with the largest q_i . mean(k of the block)
+    o_i = softmax_j(s_ij) v_j    over the keys  j <= i  of the TOP chosen blocks:
+                                 i's own, and the earlier ones with the largest q_i . mean(k of the block)
 """
 
 import torch
-
 from _common import Variant, positions, scores, softmax, weigh
+
 from attn_mlir import attention
 
 BLOCK, TOP = 16, 3
@@ -36,7 +37,7 @@ def reference(q, k, v):
     s = scores(q, k)
     i, j = positions(s)
     means = torch.stack([block.mean(2) for block in k.split(BLOCK, 2)], 2)
-    fit = scores(q, means).masked_fill(torch.arange(means.shape[2]) >= i // BLOCK, -torch.inf)
+    fit = scores(q, means).masked_fill(j[: means.shape[2]] >= i // BLOCK, -torch.inf)
     rank = fit.argsort(-1, descending=True).argsort(-1)
     past = (rank < TOP - 1).repeat_interleave(BLOCK, -1)[..., : len(j)]
     return weigh(softmax(s, (j <= i) & (past | (i // BLOCK == j // BLOCK))), v)

@@ -1,13 +1,14 @@
 """Neighborhood attention: pixels of an image attend to the K x K pixels around them.
 
-Hassani et al., Neighborhood Attention Transformer, arXiv 2204.07143. At borders the window is moved inside, so that every query has K x K keys.
+Hassani et al., Neighborhood Attention Transformer, arXiv 2204.07143. At borders the window is moved inside, so that every query has K x K
+keys.
 
     o_i = softmax_j(s_ij) v_j    over the keys  |row_j - c(row_i)| <= K // 2  and  |column_j - c(column_i)| <= K // 2
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, scores, softmax, weigh
+
 from attn_mlir import attention
 
 WIDTH, K = 16, 7

@@ -1,14 +1,14 @@
 """NSA, native sparse attention: compressed blocks, the best blocks in full, and a window, mixed by gates.
 
-Yuan et al., Native Sparse Attention: Hardware-Aligned and Natively Trainable Sparse Attention, arXiv 2502.11089. Blocks are compressed by their means
-here, where the paper learns how; the heads of a group choose together.
+Yuan et al., Native Sparse Attention: Hardware-Aligned and Natively Trainable Sparse Attention, arXiv 2502.11089. Blocks are compressed by
+their means here, where the paper learns how; the heads of a group choose together.
 
     o = g1 attention(compressed) + g2 attention(the TOP best blocks) + g3 attention(window),    g = sigmoid(gate)
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
+
 from attn_mlir import attention
 
 BLOCK, TOP, WINDOW = 16, 3, 32

@@ -6,8 +6,8 @@ Raffel et al., Exploring the Limits of Transfer Learning with a Unified Text-to-
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
+
 from attn_mlir import attention
 
 
@@ -29,4 +29,8 @@ def inputs(n: Sizes):
     return qkv(n) | {"prefix": torch.randint(1, n.length, [n.batch])}
 
 
-variant = Variant(run, reference, inputs, mask=lambda prefix, **_: prefix_lm(prefix), flex=lambda prefix, **_: {"mask_mod": prefix_lm(prefix)})
+def given(prefix, **_):
+    return prefix_lm(prefix)
+
+
+variant = Variant(run, reference, inputs, mask=given, flex=lambda **x: {"mask_mod": given(**x)})

@@ -6,8 +6,8 @@ Dehghani et al., Scaling Vision Transformers to 22 Billion Parameters, arXiv 230
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
+
 from attn_mlir import attention
 
 

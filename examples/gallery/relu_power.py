@@ -6,8 +6,8 @@ Wortsman et al., Replacing softmax with ReLU in Vision Transformers, arXiv 2309.
 """
 
 import torch
-
 from _common import Variant, scores, weigh
+
 from attn_mlir import attention
 
 

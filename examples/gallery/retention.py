@@ -6,8 +6,8 @@ Sun et al., Retentive Network: A Successor to Transformer for Large Language Mod
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, weigh
+
 from attn_mlir import attention
 
 

@@ -1,14 +1,14 @@
 """RoPE: pairs of channels turn with the position, inside of the kernel.
 
-Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, arXiv 2104.09864; halves are paired, as in GPT-NeoX and Llama. The functions see
-one element; its partner is read from the captured tensor. For speed, rotate q and k before the call.
+Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, arXiv 2104.09864; halves are paired, as in GPT-NeoX and Llama.
+The functions see one element; its partner is read from the captured tensor. For speed, rotate q and k before the call.
 
     o_i = softmax_j(R_i q_i . R_j k_j / sqrt(D)) v_j    over the keys  j <= i
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
+
 from attn_mlir import attention
 
 

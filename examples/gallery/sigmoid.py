@@ -8,8 +8,8 @@ Ramapuram et al., Theory, Analysis, and Best Practices for Sigmoid Self-Attentio
 import math
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, weigh
+
 from attn_mlir import attention
 
 

@@ -6,8 +6,8 @@ Zuhri et al., Softpick: No Attention Sink, No Massive Activations with Rectified
 """
 
 import torch
-
 from _common import Variant, positions, scores, weigh
+
 from attn_mlir import attention
 
 

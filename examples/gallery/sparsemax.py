@@ -7,8 +7,8 @@ the keys. After enough of them the support is exact; only the last one needs a g
 """
 
 import torch
-
 from _common import Variant, positions, scores, weigh
+
 from attn_mlir import attention
 
 STEPS = 6

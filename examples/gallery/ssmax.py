@@ -6,8 +6,8 @@ Nakanishi, Scalable-Softmax Is Superior for Attention, arXiv 2501.19399. The slo
 """
 
 import torch
-
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
+
 from attn_mlir import attention
 
 

@@ -6,6 +6,7 @@ Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 230
 """
 
 from _common import Variant, positions, scores, softmax, weigh
+
 from attn_mlir import attention
 
 WINDOW, SINKS = 64, 4

@@ -1,13 +1,14 @@
 """Top-k attention: softmax over the k largest scores of a row.
 
-Gupta et al., Memory-efficient Transformers via Top-k Attention, arXiv 2106.06899. Repeated maxima find the k-th largest score, each by a pass over the keys.
+Gupta et al., Memory-efficient Transformers via Top-k Attention, arXiv 2106.06899. Repeated maxima find the k-th largest score, each by a
+pass over the keys.
 
     p_ij = exp(s_ij) / sum exp(s)    over the k keys  j <= i  with the largest scores
 """
 
 import torch
-
 from _common import Variant, positions, scores, softmax, weigh
+
 from attn_mlir import attention
 
 K = 4

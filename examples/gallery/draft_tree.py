@@ -6,8 +6,8 @@ Miao et al., SpecInfer: Accelerating Generative LLM Serving with Speculative Inf
 """
 
 import torch
-
 from _common import Sizes, Variant, scores, softmax, weigh
+
 from attn_mlir import attention
 
 
@@ -36,7 +36,7 @@ def reference(q, k, v, parent):
         while parent[chain[-1]] >= 0:
             chain.append(int(parent[chain[-1]]))
         seen[node, context:] = torch.isin(torch.arange(len(parent)), torch.tensor(chain))
-    return weigh(softmax(scores(q, k), seen), v)
+    return weigh(softmax(scores(q, k), seen.to(q.device)), v)
 
 
 def inputs(n: Sizes):
