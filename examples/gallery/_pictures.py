@@ -19,6 +19,8 @@ def picture(variant: Variant) -> str:
     if variant.mask is not None:
         drawn = variant.inputs(Sizes(1, 4, 2, 256, 16))
         mask = variant.mask(**drawn)
+        if mask.__name__ in ("<lambda>", "mask") and not hasattr(mask, "_attn_mlir_made"):
+            mask.__name__ = variant.name  # what the picture is called
         keys = drawn["k"].shape[2] if "k" in drawn else drawn["latent"].shape[1]
         return attn_mlir.visualize(mask, q_len=drawn["q"].shape[2], kv_len=keys, num_heads=4, block_size=(8, 8)).svg()
     return _curve(variant.row) if variant.row is not None else _weights(variant)

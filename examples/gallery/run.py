@@ -95,7 +95,8 @@ def _wait(device: str) -> None:
 def _about(device: str) -> str:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
     machine = torch.cuda.get_device_name() if device != "cpu" else f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
-    shape = f"batch {TIMED.batch}, {TIMED.heads} heads ({TIMED.kv_heads} of keys), length {TIMED.length}, D {TIMED.dim}, {'float32' if device == 'cpu' else 'float16'}"
+    dtype = "float32" if device == "cpu" else "float16"
+    shape = f"batch {TIMED.batch}, {TIMED.heads} heads ({TIMED.kv_heads} of keys), length {TIMED.length}, D {TIMED.dim}, {dtype}"
     return (
         f"Taken on {datetime.datetime.now(datetime.UTC):%Y-%m-%d} at {commit or 'an unknown commit'}, torch {torch.__version__}, {device} "
         f"({machine}), {torch.get_num_threads()} thread(s):\n"
