@@ -390,3 +390,11 @@ def test_paged_attention() -> None:
     assert isinstance(physical, torch_flex.BlockMask) and physical.full_kv_num_blocks is not None
     compare(flex_attention(q, k_cache, v_cache, mod, physical), wanted)
     compare(torch.compile(flex_attention, backend="eager", fullgraph=True)(q, k_cache, v_cache, mod, physical), wanted)
+
+
+def test_masks_are_on_the_cpu_where_there_is_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build of torch for CUDA names its accelerator on machines without a GPU, too."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert create_block_mask(causal, None, None, 200, 200).device.type == "cpu"
+    assert create_mask(causal, None, None, 3, 3).device.type == "cpu"

@@ -132,7 +132,9 @@ def _positional(function: Callable[..., Any]) -> int:
 
 @torch._dynamo.assume_constant_result
 def _accelerator() -> torch.device:
-    return torch.accelerator.current_accelerator() or torch.device("cpu")
+    # A build for CUDA names its accelerator where there is none, too.
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
 
 
 def _device(device: Any) -> torch.device:
