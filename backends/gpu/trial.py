@@ -97,7 +97,7 @@ class Trial:
             for x, t in zip(self._inputs, tensors, strict=True)
         ]
         device = next((str(t.device) for t in tensors if t is not None), "cuda")
-        return {**asdict(self._job), "layout": self._layout, "inputs": inputs, "file": str(file), "device": device}
+        return {**asdict(self._job), "layout": self._layout, "inputs": inputs, "file": str(file), "place": device}
 
     def _ask(self, message: dict[str, Any], seconds: float) -> str:
         """What the process answers. Raises TimeoutError where it says nothing in this time, EOFError where it is gone."""
@@ -128,7 +128,7 @@ def _forward(process: subprocess.Popen[str], answers: "queue.SimpleQueue[str]") 
 
 def inputs_of(description: dict[str, Any]) -> list[Any]:
     """The inputs that a description stands for."""
-    device, kept = torch.device(description["device"]), torch.load(description["file"])
+    device, kept = torch.device(description["place"]), torch.load(description["file"])
     made: list[Any] = []
     for position, given in enumerate(description["inputs"]):
         if str(position) in kept:

@@ -83,6 +83,7 @@ def test_what_candidates_are_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(trial, "_ask", lambda message, seconds: told.append(json.loads(json.dumps(message))) or "")
         assert trial.run("ends") == ""
         made = inputs_of(told[0])
+    assert Job.from_json(told[0]) == Job("cuda", "bwd", ("q",), True)
     assert (told[0]["function"], told[0]["wrt"], told[0]["layout"], told[1]) == ("bwd", ["q"], "bshd", {"text": "ends"})
     assert [x.stride() for x in made[:3]] == [x.stride() for x in given[:3]]  # type: ignore[union-attr]
     assert made[0].abs().sum() > 0 and torch.equal(made[2], given[2]) and made[3:] == [0.25, 7]  # type: ignore[arg-type]
