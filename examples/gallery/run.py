@@ -111,7 +111,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--check", action="store_true", help="forward and backward against the formula")
     parser.add_argument("--time", action="store_true", help="forward, in turn with the formula and compiled FlexAttention")
-    parser.add_argument("--docs", action="store_true", help="write the pages; with --check and --time what they say is measured anew")
+    parser.add_argument("--docs", action="store_true", help="write the pages; with --check and --time what they say is measured first")
     options = parser.parse_args(argv)
     stored = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {"about": "", "variants": {}}
     for name in options.names or NAMES:

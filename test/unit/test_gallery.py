@@ -52,7 +52,7 @@ def test_a_wrong_formula_is_found(gallery: Any, loaded: Any) -> None:
 
 
 def test_pages_are_those_of_the_files(gallery: Any, loaded: Any) -> None:
-    """`python examples/gallery/run.py --docs` writes them anew."""
+    """`python examples/gallery/run.py --docs` writes them."""
     _, pages, _ = gallery
     assert sorted(pages.NAMES) == NAMES and len(NAMES) >= 25
     index = (pages.DOCS / "gallery.md").read_text(encoding="utf-8")

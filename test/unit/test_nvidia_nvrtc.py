@@ -50,6 +50,21 @@ def test_what_nvrtc_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cuda_compiler.compile_code(KERNEL) == binary and len(fake.compiled()) == 1  # from disk
 
 
+@pytest.mark.parametrize(("version", "told"), [((12, 4), False), ((12, 8), False), ((12, 9), True), ((13, 0), True)])
+def test_the_cache_of_nvrtc_is_not_asked(monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], told: bool) -> None:
+    """What it finds there has no log, so that registers and spills would be 0; ours keeps them."""
+    fake = install(monkeypatch, FakeNvrtc(version=version))
+    cuda_compiler.compile_code(KERNEL)
+    assert ("--no-cache" in fake.compiled()[0]["options"]) == told
+
+
+@needs_nvrtc
+def test_what_is_compiled_twice_has_its_registers_twice() -> None:
+    real = library.library()
+    logs = [real.compile("__global__ void f(int *p) { *p += 1; }", "f.cu", ["-arch=sm_90a", "-Xptxas", "-v"]).log for _ in range(2)]
+    assert all(re.search(r"Used \d+ registers", log) for log in logs)
+
+
 def test_another_build_compiles_again(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = FakeNvrtc(build=1), FakeNvrtc(build=2)
     for fake in (first, second, second):

@@ -22,6 +22,8 @@ from attn_mlir.errors import CompileError, UnsupportedError
 
 _SUCCESS, _REJECTED = 0, 6
 _OLDEST = (12, 4)
+_WITH_CACHE = (12, 9)
+"""From here on NVRTC keeps what it made in a cache of its own, and tells nothing of registers and spills for what it finds there."""
 _RUNNING = forks.Shared()
 """A child of a fork cannot take locks of NVRTC that another thread held."""
 _HEADERS = ("cuda.h", "cuda_bf16.h", "cuda_fp16.h", "stdint.h")
@@ -74,10 +76,11 @@ class Library:
     def _compile(self, source: str, name: str, options: Sequence[str]) -> Made:
         program = ctypes.c_void_p()
         texts, names = _strings(text for _, text in headers()), _strings(name for name, _ in headers())
-        given = (ctypes.byref(program), source.encode(), name.encode(), len(names), texts, names)
-        self._check(self._calls.nvrtcCreateProgram(*given), "reading a program")
+        text = (source.encode(), name.encode())
+        self._check(self._calls.nvrtcCreateProgram(ctypes.byref(program), *text, len(names), texts, names), "reading a program")
         try:
-            result = self._calls.nvrtcCompileProgram(program, len(options), _strings(options))
+            given = [*options, "--no-cache"] if self.version >= _WITH_CACHE else options
+            result = self._calls.nvrtcCompileProgram(program, len(given), _strings(given))
             log = self._text(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
             if result == _REJECTED:
                 raise Rejected(log)
