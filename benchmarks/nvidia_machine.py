@@ -52,21 +52,23 @@ def describe(device: str) -> dict[str, Any]:
 def latency(device: str) -> dict[str, Any]:
     """Seconds of the first forward, and of it with its backward, in a new process: "cold" with an empty cache, "warm" with what that left.
 
-    Counted is all that attn-mlir does, from importing it to the result on the host: modules, tracing, derivation, nvcc, the cache on disk,
-    loading code on the GPU. Not counted is what torch starts once in any process: CUDA, its context, autograd; torch's own attention runs
-    before. Modules are imported from byte code, as installed packages are.
+    Counted is all that attn-mlir does, from importing it to the result on the host: modules, tracing, derivation, the compiler, the cache on
+    disk, loading code on the GPU. Not counted is what torch starts once in any process: CUDA, its context, autograd; torch's own attention
+    runs before. Modules are imported from byte code, as those of installed packages are: a process before has left it.
     """
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as fresh:
         environment = {**os.environ, "ATTN_MLIR_CACHE": fresh, "PYTHONPYCACHEPREFIX": f"{fresh}/bytecode"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        for name in ("cold", "warm"):
+        command = [sys.executable, "-c", _FIRST_CALLS, device]
+        for name in ("byte code", "cold", "warm"):
             try:
-                command = [sys.executable, "-c", _FIRST_CALLS, device]
-                done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+                cache = {"ATTN_MLIR_CACHE": "off", "ATTN_MLIR_KERNELS": "off"} if name == "byte code" else {}
+                done = subprocess.run(command, capture_output=True, text=True, env={**environment, **cache}, timeout=120)
                 found[name] = json.loads(done.stdout.strip().splitlines()[-1])
             except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
                 found[name] = {"reason": f"{type(error).__name__}: {error}"[:200]}
+    del found["byte code"]
     return found
 
 

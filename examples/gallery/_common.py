@@ -113,17 +113,20 @@ def load(name: str) -> Variant:
 
 def relative_errors(variant: Variant, sizes: Sizes, dtype: torch.dtype, device: str = "cpu") -> dict[str, float]:
     """||a - b|| / ||b|| of o and of the gradient of every float input, against the formula in float64 on the same inputs."""
-    drawn = variant.inputs(sizes)
-    ours = _results(variant.run, drawn, dtype, device)
-    theirs = _results(variant.reference, drawn, torch.float64, "cpu")
+    drawn = {name: x.to(dtype) if x.is_floating_point() else x for name, x in variant.inputs(sizes).items()}
+    ours = _results(variant.run, drawn, dtype, dtype, device)
+    theirs = _results(variant.reference, drawn, torch.float64, dtype, "cpu")
     return {name: float((ours[name] - b).norm() / b.norm().clamp(min=1e-300)) for name, b in theirs.items()}
 
 
-def _results(function: Callable[..., Tensor], drawn: Mapping[str, Tensor], dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+def _results(
+    function: Callable[..., Tensor], drawn: Mapping[str, Tensor], dtype: torch.dtype, rounded: torch.dtype, device: str
+) -> dict[str, Tensor]:
+    """o and gradients, of inputs and of an upstream gradient that are numbers of the type `rounded`."""
     given = {name: x.to(device, dtype).requires_grad_() if x.is_floating_point() else x.to(device) for name, x in drawn.items()}
     leaves = {name: x for name, x in given.items() if x.requires_grad}
     o = function(**given)
-    upstream = torch.sin(torch.arange(o.numel(), dtype=torch.float64)).view(o.shape)
+    upstream = torch.sin(torch.arange(o.numel(), dtype=torch.float64)).view(o.shape).to(rounded)
     gradients = torch.autograd.grad(o, [*leaves.values()], upstream.to(o.device, o.dtype))
     found = {"o": o.detach(), **{f"d{name}": g for name, g in zip(leaves, gradients, strict=True)}}
     return {name: x.to("cpu", torch.float64) for name, x in found.items()}
