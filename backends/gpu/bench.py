@@ -32,6 +32,10 @@ class GpuBench(Compilers):
         self._flush: torch.Tensor | None = None
         self._trial = Trial(job, inputs, layout)
 
+    def start(self) -> None:
+        """Starts the process that runs candidates first, which takes seconds; else the first candidate does."""
+        self._trial.start()
+
     def close(self) -> None:
         """Ends the process that runs candidates first, and those that compile."""
         self._trial.close()

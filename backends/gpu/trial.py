@@ -42,8 +42,7 @@ class Trial:
 
     def run(self, text: str) -> str:
         """Why a program must not be run here (it does not end, or fails), or ""."""
-        if self._process is None and not self._unusable:
-            self._start()
+        self.start()
         if self._unusable:
             return ""
         try:
@@ -60,6 +59,11 @@ class Trial:
         """Ends the process."""
         self._end()
         self._folder.cleanup()
+
+    def start(self) -> None:
+        """Starts the process, unless it runs, or could not be started before."""
+        if self._process is None and not self._unusable:
+            self._start()
 
     def _start(self) -> None:
         path = os.pathsep.join(part for part in sys.path if part)

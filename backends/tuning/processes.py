@@ -15,13 +15,17 @@ from attn_mlir.backends import disk_cache
 from attn_mlir.backends.tuning.worker import Job
 
 
+_LAST = 4096
+"""Bytes at the end of what a process wrote to stderr that are looked at."""
+
+
 class Compilers:
     """As many processes as are useful, each of which compiles one program at a time; they live until `close`."""
 
     def __init__(self, job: Job, processes: int = 0) -> None:
         self._job = job
-        self._processes = processes or max(os.cpu_count() or 1, 1)
-        self._workers: list[_Worker] = []
+        self._processes = processes or cores()
+        self._workers: list[Worker] = []
 
     def close(self) -> None:
         """Ends the processes."""
@@ -35,15 +39,15 @@ class Compilers:
             jobs.put(number)
         problems = [""] * len(texts)
 
-        def work(worker: _Worker) -> None:
+        def work(worker: Worker) -> None:
             with contextlib.suppress(queue.Empty):
                 while True:
                     number = jobs.get_nowait()
-                    problems[number] = worker.compile(texts[number])
+                    problems[number] = worker.compile(self._job, texts[number])
                     done()
 
         count = min(self._processes, len(texts))
-        self._workers += [_Worker(self._job) for _ in range(count - len(self._workers))]
+        self._workers += [Worker() for _ in range(count - len(self._workers))]
         threads = [threading.Thread(target=work, args=(worker,)) for worker in self._workers[:count]]
         for thread in threads:
             thread.start()
@@ -67,36 +71,70 @@ def shared_cache() -> Iterator[None]:
             os.environ["ATTN_MLIR_CACHE"] = before or "off"
 
 
-class _Worker:
-    """A process that compiles; started again when it died."""
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+
+class LastWords:
+    """What a process writes to stderr: a file for it, of which the last line tells why it died."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115: it lives as long as the process
+
+    def told(self) -> str:
+        """`: ` and the last line, or "" where nothing was written."""
+        self.file.seek(max(0, self.file.seek(0, os.SEEK_END) - _LAST))
+        lines = [line.strip() for line in self.file.read().decode(errors="replace").splitlines() if line.strip()]
+        return f": {lines[-1][:160]}" if lines else ""
+
+    def close(self) -> None:
+        """Drops the file."""
+        self.file.close()
+
+
+class Worker:
+    """A process that compiles; it is started when it is first needed, and again after it died."""
+
+    def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._said: LastWords | None = None
 
-    def compile(self, text: str) -> str:
+    def compile(self, job: Job, text: str) -> str:
+        """What is wrong with a program, or ""."""
         if self._process is None:
             command = [sys.executable, "-m", "attn_mlir.backends.tuning.worker"]
             path = os.pathsep.join(part for part in sys.path if part)
             environment = {**os.environ, "PYTHONPATH": path}
+            self._said = LastWords()
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said.file, text=True, env=environment
             )
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
+        process, said = self._process, self._said
+        assert process.stdin is not None and process.stdout is not None and said is not None
         try:
-            process.stdin.write(json.dumps({**asdict(self._job), "text": text}) + "\n")
+            process.stdin.write(json.dumps({**asdict(job), "text": text}) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
         except (OSError, ValueError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+            told = said.told()
             self.close()
-            return "the compiling process died"
+            return f"the compiling process died{told}"
+
+    def kill(self) -> None:
+        """Ends the process at once, also while another thread waits for it."""
+        if self._process is not None:
+            self._process.kill()
 
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
                 self._process.communicate(timeout=10)
             self._process.kill()
             self._process.wait()
-        self._process = None
+        if self._said is not None:
+            self._said.close()
+        self._process = self._said = None

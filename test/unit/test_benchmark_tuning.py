@@ -1,9 +1,12 @@
 """The benchmark of the tuner's model: measured on the CPU, and its table for a GPU with made-up times."""
 
+import contextlib
 import dataclasses
 import importlib
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 import torch
 
 from attn_mlir.backends.nvidia.tuning.program import TUNER
+from attn_mlir.backends.tuning.worker import Job
 
 _FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -22,7 +26,8 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     before = torch.get_num_threads()
     yield importlib.import_module("tuning_model")
     torch.set_num_threads(before)
-    sys.modules.pop("tuning_model")
+    for name in ("tuning_model", "tuning_ahead", "tuning_report"):
+        sys.modules.pop(name)
 
 
 class Clock:
@@ -48,21 +53,90 @@ class Clock:
 
 
 def test_on_the_cpu(benchmark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two processes compile ahead. What the file holds is printed again by --read."""
     report = tmp_path / "report.json"
-    given = ["--device", "cpu", "--quick", "--only", "linear attention", "--per-kernel", "5", "--json", str(report)]
+    given = ["--device", "cpu", "--quick", "--only", "linear attention", "--per-kernel", "5", "--processes", "2", "--json", str(report)]
     assert benchmark.main([*given, "--plot", str(tmp_path / "plot.svg")]) == 0
     (result,) = json.loads(report.read_text())["results"]
-    assert result["measured"] == 5 and not result["failed"] and -1 <= result["spearman"] <= 1 and result["top5"] == 1.0
-    assert "1 kernels: rank correlation" in capsys.readouterr().out
+    assert result["measured"] == 5 and result["schedules"] == 15 and not result["failed"]
+    assert -1 <= result["spearman"] <= 1 and result["top5"] == 1.0 and result["gain"] > 0.9
+    told = capsys.readouterr().out
+    assert "1 kernels: rank correlation" in told and told.startswith("kernel ")
     assert (tmp_path / "plot.svg").read_text().count("<circle") == 6
+    assert benchmark.main(["--read", str(report)]) == 0
+    assert capsys.readouterr().out == told
 
 
-def test_the_table_for_a_gpu(benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def gpu(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmark with made-up times of a GPU."""
     monkeypatch.setattr(benchmark, "tuner_of", lambda device: dataclasses.replace(TUNER, bench=Clock))
     monkeypatch.setattr(benchmark.Problem, "inputs", lambda self, function: [])
-    assert benchmark.main(["--device", "cuda", "--seconds", "100"]) == 0
+    return benchmark
+
+
+def test_the_table_for_a_gpu(gpu: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["--device", "cuda", "--seconds", "100", "--processes", "0"]) == 0
     told = capsys.readouterr().out
-    assert told.count("bf16 B4 H16 S4096 D128") == told.count("bf16 B4 H32 S4096 D64") == 4
-    assert told.count("attention_bwd_2_pairs") == 4 and "8 kernels: rank correlation" in told
-    assert benchmark.main(["--device", "cuda", "--seconds", "0"]) == 0
-    assert capsys.readouterr().err.count("no time left for: softmax") == 8
+    assert told.count("bf16 B4 H16 S4096 D128") == 4 + 4 and told.count("bf16 B4 H32 S4096 D64") == 4
+    assert told.count("attention_bwd_2_pairs") == 4 and "12 kernels: rank correlation" in told
+    assert gpu.main(["--device", "cuda", "--seconds", "0"]) == 0
+    assert capsys.readouterr().err.count("not measured to the end: softmax") == 8
+
+
+def test_a_run_that_is_cut_leaves_what_it_measured(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stops(search: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpu.Search, "decide", stops)
+    report = tmp_path / "report.json"
+    with pytest.raises(KeyboardInterrupt):
+        gpu.main(["--device", "cuda", "--processes", "0", "--json", str(report)])
+    assert gpu.main(["--read", str(report)]) == 0
+    told = capsys.readouterr()
+    (line,) = [line for line in told.out.splitlines() if line.startswith("softmax")]
+    assert line.split()[7:9] == ["48", "48"] and line.endswith("(cut)")
+    assert "not measured to the end: softmax causal attention bf16 B4 H16" in told.err
+
+
+def test_a_table_of_failures_says_why(gpu: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(Clock, "compile", lambda self, texts, done: ["CompileError: no such chip"] * len(texts))
+    assert gpu.main(["--device", "cuda", "--processes", "0", "--only", "linear attention"]) == 1
+    assert "failed: CompileError: no such chip" in capsys.readouterr().out
+
+
+class Slow:
+    """A process that compiles what it is told to, when it is told to."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.go = threading.Event()
+
+    def compile(self, job: Job, text: str) -> str:
+        self.seen.append(text)
+        self.go.wait(30)
+        return "" if text != "bad" else "CompileError: bad"
+
+    def kill(self) -> None:
+        self.go.set()
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_is_urgent_is_compiled_first_and_once(benchmark: Any) -> None:
+    ahead_of, worker, job = importlib.import_module("tuning_ahead"), Slow(), Job("cuda")
+    with contextlib.closing(ahead_of.Ahead(1, lambda: worker)) as ahead:
+        first = ahead.add(job, "first")
+        while not worker.seen:
+            time.sleep(0.01)
+        for text in ("second", "bad"):
+            ahead.add(job, text)
+        urgent = ahead.add(job, "bad", urgent=True)
+        waiting = ahead_of.Waiting(Clock(job, [], ""), ahead, job, time.monotonic())
+        assert waiting.compile(["second"], lambda: None) == [ahead_of.NO_TIME]
+        worker.go.set()
+        assert (first.result(30), urgent.result(30), ahead.add(job, "second").result(30)) == ("", "CompileError: bad", "")
+    assert worker.seen == ["first", "bad", "second"]

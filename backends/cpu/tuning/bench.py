@@ -1,6 +1,5 @@
 """Measures a tuner's candidates on the CPU, after other processes lowered them."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.tuning.agreement import agree
-from attn_mlir.backends.tuning.processes import Compilers
+from attn_mlir.backends.tuning.processes import Compilers, cores
 from attn_mlir.backends.tuning.worker import Job
 from attn_mlir.mlir import LOCK
 
@@ -27,7 +26,7 @@ class CpuBench(Compilers):
     def __init__(self, job: Job, inputs: Sequence[Any], layout: str, processes: int = 0) -> None:
         super().__init__(job, processes)
         self._inputs, self._layout = list(inputs), layout
-        self._here = not processes and (os.cpu_count() or 1) < _MANY
+        self._here = not processes and cores() < _MANY
         self._compiled: dict[str, Any] = {}
         # A call on one thread runs in this one, whose own time other work on the machine does not change.
         self._clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
