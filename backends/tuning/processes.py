@@ -14,7 +14,6 @@ from dataclasses import asdict
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.tuning.worker import Job
 
-
 _LAST = 4096
 """Bytes at the end of what a process wrote to stderr that are looked at."""
 
@@ -80,7 +79,7 @@ class LastWords:
     """What a process writes to stderr: a file for it, of which the last line tells why it died."""
 
     def __init__(self) -> None:
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115: it lives as long as the process
+        self.file = tempfile.TemporaryFile()
 
     def told(self) -> str:
         """`: ` and the last line, or "" where nothing was written."""

@@ -97,7 +97,7 @@ def test_a_run_that_is_cut_leaves_what_it_measured(
     assert gpu.main(["--read", str(report)]) == 0
     told = capsys.readouterr()
     (line,) = [line for line in told.out.splitlines() if line.startswith("softmax")]
-    assert line.split()[7:9] == ["48", "48"] and line.endswith("(cut)")
+    assert line.split().count("48") == 2 and line.endswith("(cut)")
     assert "not measured to the end: softmax causal attention bf16 B4 H16" in told.err
 
 
