@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 GROUP = "attn_mlir.backends"
-_NONE = ("tuning",)
+_NONE = ("ahead", "tuning")
 """Packages here that are no backends: what several share."""
 
 

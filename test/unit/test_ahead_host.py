@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from attn_mlir.backends.ahead_header import _COMMON, _DLPACK
+from attn_mlir.backends.ahead.header import _COMMON, _DLPACK
 from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.interval import UNBOUNDED, Interval, absolute, product, quotient, remainder
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-FOLDER = Path(__file__).parents[2] / "backends" / "cpu" / "ahead"
+FOLDER = Path(__file__).parents[2] / "backends"
+FILES = ("ahead/tensor", "ahead/values", "cpu/ahead/host", "ahead/bounds", "cpu/ahead/program", "ahead/call", "ahead/ffi")
 ENTRIES = """
 extern "C" void convert(const double *from, char *to, int64_t n, int element) {
   for (int64_t i = 0; i < n; ++i) attn::store(to + i * attn::facts(attn::Element(element)).bytes, attn::Element(element), from[i]);
@@ -45,7 +46,7 @@ extern "C" void arithmetic(int op, const int64_t *x, const int64_t *y, int64_t *
 def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("host")
     parts = ["#define ATTN_MLIR_OWN_DLPACK", "#include <stddef.h>", "#include <stdint.h>", _DLPACK, _COMMON]
-    parts += [(FOLDER / f"attn_{name}.h").read_text() for name in ("tensor", "program", "bounds", "call", "ffi")]
+    parts += [(FOLDER / Path(name).with_name(f"attn_{Path(name).name}.h")).read_text() for name in FILES]
     (folder / "host.cpp").write_text("\n".join([*parts, ENTRIES]))
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-fPIC", "-shared", "-pthread"]
     subprocess.run(["c++", *flags, str(folder / "host.cpp"), "-o", str(folder / "host.so")], check=True)

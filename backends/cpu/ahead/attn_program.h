@@ -1,11 +1,8 @@
-// Host programs: kernels in their order, the grids they run on, and the memory of what they make. States in C++ what
+// Host programs: kernels in their order, the grids they run on, and the slots of sums. States in C++ what
 // backends/cpu/{program,slots,launch,driver}.py and backends/{memory,roles}.py state in Python, so that results have the same bits.
 namespace attn {
 
 enum Grid : uint8_t { ROWS, PAIRS };
-enum Kind : uint8_t { STORE, ACCUMULATE, SCATTER };
-enum Role : uint8_t { QUERY, KEY, ROW, LIKE };
-
 struct Output {
   Kind kind;
   bool disjoint[3];  // by chunk, head and batch
@@ -19,56 +16,6 @@ struct Kernel {
   bool serial;
   int threads;
   const Output *outputs;
-};
-
-struct Result {
-  Role role;
-  int operand;
-  Element element;
-  int rank;
-  int64_t shape[kMaxRank];  // -1: any
-};
-
-struct Step {
-  const Kernel *kernel;  // null: the sum of two tensors
-  int operand_count;
-  const int *operands;
-  int result_count;
-  const Result *results;
-};
-
-struct Program {
-  int argument_count;
-  int step_count;
-  const Step *steps;
-  int return_count;
-  const int *returns;
-  int value_count;
-};
-
-// A tensor, or a number as the word that kernels read.
-struct Value {
-  bool is_tensor = false;
-  int64_t word = 0;
-  Tensor tensor;
-};
-
-// Memory for what a call makes besides its results. Measured first, without a base; then served from one block.
-struct Arena {
-  char *base = nullptr;
-  size_t used = 0;
-
-  char *take(int64_t bytes) {
-    char *place = base ? base + used : nullptr;
-    used += (size_t(bytes) + 63) / 64 * 64;
-    return place;
-  }
-};
-
-struct Context {
-  Arena arena;
-  bool measuring = false;  // nothing runs: only the memory is counted
-  int threads = 1;
 };
 
 struct Words {
@@ -91,8 +38,6 @@ inline void run_worker(const Kernel &kernel, Words &words, int64_t first, int64_
   if (threads > end - first) threads = int(end - first);
   on_threads(threads, [&] { kernel.worker(words.words.data()); });
 }
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The programs of a launch, and what of them runs one after another: 0 nothing, 1 the batch, 2 also the heads, 3 everything.
 struct Launch {
@@ -156,13 +101,6 @@ inline Launch choose_launch(const Kernel &kernel, const Tensor &over, const Tens
   return {batch, heads, blocks, kernel.block_q, 3};
 }
 
-inline Tensor new_tensor(Context &c, const Tensor &like) {
-  Tensor made = like;
-  made.set_dense_strides();
-  made.data = c.arena.take(made.bytes());
-  return made;
-}
-
 // Sums that programs added up in slots of their own, [slots, ...] of `made`, in an order that follows from their number.
 inline void add_slots(Context &c, char *slots, int64_t count, const Tensor &made) {
   constexpr int64_t kFew = 1 << 14;
@@ -216,7 +154,7 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     if (alone) {
       seen.data = made[i].data;
       std::memcpy(seen.strides + lead, made[i].strides, sizeof(int64_t) * size_t(made[i].rank));
-      if (!c.measuring) fill(made[i], 0.0, c.threads);
+      if (!c.measuring) fill(c, made[i], 0.0);
     } else {
       Tensor block = made[i];
       block.set_dense_strides();
@@ -242,17 +180,6 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
   for (int64_t i = 0; i < launch.count(); ++i) run_worker(kernel, words, i * each, (i + 1) * each, launch.level < 3 ? c.threads : 1);
   for (int i = 0; i < step.result_count; ++i)
     if (held[size_t(i)]) add_slots(c, held[size_t(i)], counts[size_t(i)], made[i]);
-}
-
-inline Tensor shape_of(const Result &result, const Value *values, const int *operands) {
-  Tensor made;
-  made.element = result.element;
-  made.rank = result.rank;
-  const Tensor &first = result.role == LIKE ? values[operands[result.operand]].tensor : values[result.role == KEY ? 1 : 0].tensor;
-  int taken = result.role == LIKE ? result.rank : 3;
-  for (int d = 0; d < result.rank; ++d) made.shape[d] = d < taken ? first.shape[d] : result.shape[d];
-  made.set_dense_strides();
-  return made;
 }
 
 // Runs a program on values[0 ... arguments]; targets[i] is where return i is to be. Without rows or keys everything is zero.
@@ -284,7 +211,7 @@ inline void run_program(Context &c, const Program &program, std::vector<Value> &
         Tensor &tensor = made[size_t(i)];
         if (!tensor.data) tensor = new_tensor(c, tensor);
         if (c.measuring) continue;
-        if (empty) fill(tensor, 0.0, c.threads);
+        if (empty) fill(c, tensor, 0.0);
         else add(values[size_t(step.operands[0])].tensor, values[size_t(step.operands[1])].tensor, tensor, c.threads);
       }
     } else {
@@ -299,6 +226,40 @@ inline void run_program(Context &c, const Program &program, std::vector<Value> &
     const Tensor &from = values[size_t(program.returns[r])].tensor;
     if (targets[r].data != from.data && !c.measuring) copy(from, targets[r], c.threads);
   }
+}
+
+// The kernels of the forward pass: for blocks of queries, for few of them, for one, for one of grouped heads.
+struct Forward {
+  const Kernel *usual, *few, *one, *group;
+  int64_t few_rows;
+};
+
+inline Tensor group_heads(const Tensor &x, int64_t group) {
+  Tensor made = x;
+  made.shape[1] = x.shape[1] / group, made.shape[2] = group;
+  made.strides[1] = x.strides[1] * group, made.strides[2] = x.strides[1];
+  return made;
+}
+
+// Runs the forward pass on q, k, v and captures, of which none is empty; `made` are o and the row outputs.
+inline void run_forward(Context &c, const Forward &forward, std::vector<Value> values, std::vector<Tensor> made) {
+  if (c.measuring) return;
+  const Tensor &first = values[0].tensor;
+  int64_t heads = first.shape[1], keys = values[1].tensor.shape[1], rows = first.shape[2];
+  const Kernel *kernel = forward.usual;
+  if (rows == 1 && heads != keys) {
+    kernel = forward.group;
+    values[0].tensor = group_heads(values[0].tensor, heads / keys);
+    for (Tensor &each : made) each = group_heads(each, heads / keys);
+  } else if (rows <= forward.few_rows) {
+    kernel = rows == 1 ? forward.one : forward.few;
+  }
+  const Tensor &q = values[0].tensor;
+  int64_t blocks = ceil_div(q.shape[2], kernel->block_q), programs = q.shape[0] * q.shape[1] * blocks;
+  Words words(0, programs, blocks, q.shape[1]);
+  for (const Value &value : values) words.append(value);
+  for (const Tensor &each : made) words.append(each);
+  run_worker(*kernel, words, 0, programs, c.threads);
 }
 
 }  // namespace attn

@@ -3,14 +3,15 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attn_mlir.backends.ahead import Library, Request, functions
-from attn_mlir.backends.ahead_header import header
+from attn_mlir.backends.ahead.header import header
+from attn_mlir.backends.ahead.library import library_table
+from attn_mlir.backends.ahead.link import find_compiler
+from attn_mlir.backends.ahead.request import Library, Request
+from attn_mlir.backends.ahead.source import finish, host_source
 from attn_mlir.backends.cpu import driver, pipeline, program
-from attn_mlir.backends.cpu.ahead.entries import entries, foreign
-from attn_mlir.backends.cpu.ahead.library import library_table
-from attn_mlir.backends.cpu.ahead.link import find_compiler, link
 from attn_mlir.backends.cpu.ahead.objects import object_code
 from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_table
+from attn_mlir.backends.cpu.target import instruction_sets
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import load_all
@@ -23,7 +24,7 @@ _VARIANTS: dict[str, tuple[str, tuple[int, int] | tuple[()]]] = {
     "group": (f"attn-pack-heads,{pipeline.ONLINE}", pipeline.FEW_ROWS),
 }
 """The kernels that `driver.CpuKernel` has: what leads to online form, and sizes of blocks."""
-_SOURCES = ("attn_tensor.h", "attn_program.h", "attn_bounds.h", "attn_call.h", "attn_ffi.h")
+_SOURCES = ("attn_host.h", "attn_program.h")
 
 
 @dataclass
@@ -45,20 +46,17 @@ def build(request: Request, target: str, out: Path, compiler: str | None, versio
         for name, function in (("training", "fwd"), ("backward", "bwd")):
             _add_program(parts, request, name, function)
     text = header(request, target, version)
-    sources = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in _SOURCES]
-    tables = [*parts.tables, library_table(request, parts.scalars)]
-    host = "\n".join(["#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {_rank(request)}", text, *sources, *tables, entries(request)])
-    names = [f"{request.name}_{function}" for function in functions(request)] + [f"{request.name}_last_error"]
-    exported = [*names, *[f"__tvm_ffi_{request.name}_{function}" for function in foreign(request)]]
-    link(command, host, parts.objects, exported, out)
-    path = out.with_name(f"{request.name}.h")
-    path.write_text(text, encoding="utf-8")
-    return Library(out, path, tuple(names))
+    forward = f"static const attn::Forward forward = {{&usual, &few, &one, &group, {pipeline.FEW_ROWS[0]}}};"
+    tables = [*parts.tables, forward, _machine(), library_table(request, parts.scalars)]
+    host = host_source(request, text, Path(__file__).parent, _SOURCES, tables)
+    return finish(request, text, command, host, parts.objects, out)
 
 
-def _rank(request: Request) -> int:
-    """The most dimensions of a tensor: partial sums of gradients have three more than what is captured."""
-    return 3 + max([4, *[capture.rank for capture in request.captures]])
+def _machine() -> str:
+    """Code is for the instruction sets of this machine: others are asked before any of it runs."""
+    lines = [f'  if (!__builtin_cpu_supports("{name}")) return "{name}";' for name in instruction_sets()]
+    last = "static const attn::Machine machine = {lacking};"
+    return "\n".join(["static const char *lacking() {", *lines, "  return nullptr;", "}", last])
 
 
 def _add_variant(parts: _Parts, request: Request, name: str, first: str, blocks: tuple[int, ...]) -> None:

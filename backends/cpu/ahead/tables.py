@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_mlir.backends.ahead.library import element
 from attn_mlir.backends.host import Host, Kernel, Result
 from attn_mlir.errors import UnsupportedError
 
@@ -18,11 +19,6 @@ class Compiled:
     kernel: Kernel
     symbol: str
     threads: int
-
-
-def element(name: str) -> str:
-    """An element type of the IR as an `attn::Element`; scalars of the kernel's signature have "index"."""
-    return f"attn::{name.upper()}"
 
 
 def kernel_table(name: str, compiled: Compiled) -> str:

@@ -16,7 +16,7 @@ from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.execute import program_of
 from attn_mlir.api.given_masks import with_function
 from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of, scale_form
-from attn_mlir.backends.ahead import Capture, Library, Request, check_place
+from attn_mlir.backends.ahead.request import Capture, Library, Request, check_place
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.scope import Captured

@@ -6,7 +6,7 @@ Every node of an index expression becomes a line that computes its range, see `a
 import json
 from collections.abc import Sequence
 
-from attn_mlir.backends.ahead import Request
+from attn_mlir.backends.ahead.request import Request
 from attn_mlir.passes.intervals.describe import describe
 from attn_mlir.passes.intervals.nodes import Node, depends_on, terms_of
 
@@ -26,7 +26,8 @@ def check_reads(request: Request) -> str:
             index, tensor = writer.range(read.index), f"values[{3 + read.tensor}].tensor"
             wraps = str(read.wraps).lower()
             given = f"{index}, {tensor}, {read.dimension}, {wraps}, {json.dumps(name)}, {json.dumps(text)}"
-            writer.lines.append(f"  if (int code = attn::check_read({given})) return code;")
+            unless = "if (!attn::trusts_elements()) " if read.from_data else ""
+            writer.lines.append(f"  {unless}if (int code = attn::check_read({given})) return code;")
     return "\n".join([_HEAD, "  (void)sizes, (void)values;", *writer.lines, "  return 0;", "}"])
 
 

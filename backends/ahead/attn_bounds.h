@@ -2,19 +2,6 @@
 // The same as passes/intervals/{interval,box}.py on constants; numbers beyond 64 bits are unknown.
 namespace attn {
 
-inline char *message() {
-  static thread_local char text[512] = "";
-  return text;
-}
-
-__attribute__((format(printf, 2, 3))) inline int32_t fail(int32_t code, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(message(), 512, format, arguments);
-  va_end(arguments);
-  return code;
-}
-
 struct Range {  // inclusive; an end that is not there is not known
   bool has_low = false, has_high = false;
   int64_t low = 0, high = 0;
@@ -173,6 +160,9 @@ inline Range elements(const Tensor &tensor, const Range *indices) {
     part.data += begin * tensor.strides[d] * width;
   }
   if (part.count() == 0) return Range();
+  std::vector<char> fetched;
+  part = on_host(part, fetched);
+  if (!part.data) return Range();
   Hull hull;
   walk(part, part, 0, part.count(), [&](int64_t i, int64_t) { hull.take(load_integer(part.data + i * width, part.element)); });
   return hull.result();

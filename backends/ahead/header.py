@@ -1,6 +1,6 @@
 """The header of a library made ahead of time: the C functions, and what they need of DLPack where that is not installed."""
 
-from attn_mlir.backends.ahead import Request, declaration, functions, gradients, inputs, results
+from attn_mlir.backends.ahead.request import Request, declaration, functions, gradients, inputs, results
 
 _DLPACK = """\
 #if !defined(DLPACK_DLPACK_H_) && !defined(ATTN_MLIR_OWN_DLPACK) && defined(__has_include)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from attn_mlir.backends.ahead import Parameter, Request, declaration, functions, gradients, inputs, results
+from attn_mlir.backends.ahead.request import Parameter, Request, declaration, functions, gradients, inputs, results
 
 _EXTERN = 'extern "C" __attribute__((visibility("default")))'
 
@@ -26,10 +26,9 @@ def foreign(request: Request) -> dict[str, list[Parameter]]:
 
 
 def _function(request: Request, function: str, parameters: Sequence[Parameter]) -> str:
-    workspace = "{workspace, workspace_size, threads}"
+    workspace = "{workspace, workspace_size, stream, threads}"
     given = ", ".join(f"attn::Given({_value(request, i)})" for i in range(len(request.names)))
     rows = ", ".join(p.name for p in results(request))
-    unused = ["  (void)stream;"] if any(p.name == "stream" for p in parameters) else []
     lines = [f"    const attn::Given given[] = {{{given}}};"]
     match function:
         case "sizes":
@@ -47,7 +46,7 @@ def _function(request: Request, function: str, parameters: Sequence[Parameter]) 
             call = f"backward(library, given, results, saved, saved_size, grads, made, {workspace})"
     head = declaration(f"{request.name}_{function}", parameters)
     return "\n".join(
-        [f"{_EXTERN} {head} {{", *unused, "  return attn::guarded([&]() -> int32_t {", *lines, f"    return attn::{call};", "  });", "}"]
+        [f"{_EXTERN} {head} {{", "  return attn::guarded([&]() -> int32_t {", *lines, f"    return attn::{call};", "  });", "}"]
     )
 
 
@@ -70,7 +69,7 @@ def _foreign(request: Request, function: str, parameters: Sequence[Parameter]) -
             kind = "real" if parameter.type == "double " else "integer"
             kinds.append(f"attn::ANY_{kind.upper()}")
             passed.append(f"a.{kind}({i})")
-    call = f"{request.name}_{function}({', '.join(passed)}, nullptr, 0, nullptr, a.threads())"
+    call = f"{request.name}_{function}({', '.join(passed)}, nullptr, 0, attn::stream_of(a.tensor(0)), a.threads())"
     lines = [f"  int32_t code = a.fails() ? ATTN_MLIR_ERROR_VALUE : {call};"]
     if function == "saved_size":
         lines = [

@@ -29,15 +29,14 @@ struct Library {
   int input_order[4], output_order[4];  // where batch, head, position and dim are
   int row_count;
   const char *const *rows;
-  const Kernel *usual, *few, *one, *group;
-  int64_t few_rows;
+  const Forward *forward;
   const Program *training, *backward;  // null: without gradients
   int gradient_count;
   const int *gradients;  // the arguments that have one
   int extent_count;
   const Extent *extents;
   int (*check_reads)(const int64_t *sizes, const Value *values);  // 0, or an error that was told
-  const char *(*lacking)();  // an instruction set that this processor lacks, or null
+  const Machine *machine;  // what the library was made for
 };
 
 // What the user gives for an argument.
@@ -53,11 +52,9 @@ struct Given {
 struct Workspace {
   void *data;
   size_t size;
+  void *stream;
   int32_t threads;
 };
-
-#define ATTN_CHECK(call) \
-  if (int32_t code_ = (call)) return code_
 
 // Whether no two elements lie at the same place: by growing strides, each step goes past all that smaller ones reach.
 inline bool apart(const Tensor &x) {
@@ -115,9 +112,7 @@ inline int32_t check_overlap(const std::vector<Extents> &all, size_t results) {
 inline int32_t read(const DLTensor *given, const char *name, Element element, int rank, const int *order, Tensor &to,
                     bool with_data = true) {
   if (!given) return fail(ATTN_MLIR_ERROR_NULL, "%s is NULL", name);
-  int32_t device = given->device.device_type;
-  if (device != kDLCPU && device != kDLCUDAHost && device != kDLROCMHost)
-    return fail(ATTN_MLIR_ERROR_DEVICE, "%s is on device type %d, this library reads the memory of the CPU (kDLCPU)", name, int(device));
+  ATTN_CHECK(check_device(name, given->device));
   const ElementFacts &wanted = facts(element);
   if (given->dtype.bits != wanted.bytes * 8 || given->dtype.lanes != 1 || given->dtype.code != wanted.code)
     return fail(ATTN_MLIR_ERROR_DTYPE, "%s must be %s; its DLDataType is code %d, %d bits, %d lanes", name, wanted.name,
@@ -173,6 +168,7 @@ inline int32_t check_shape(const char *name, const Tensor &given, const Tensor &
 
 inline int32_t number(const Argument &argument, const Given &given, Value &to) {
   double real = given.real;
+  to.tensor.element = argument.element;
   if (argument.kind == INTEGER) {
     to.word = given.integer;
     if (argument.nonzero && to.word == 0) return fail(ATTN_MLIR_ERROR_VALUE, "%s is 0, and a function divides by it", argument.name);
@@ -196,9 +192,6 @@ inline int32_t number(const Argument &argument, const Given &given, Value &to) {
 
 // Reads q, k, v and what is captured, and finds the sizes of the problem.
 inline int32_t read_inputs(const Library &lib, const Given *given, std::vector<Value> &values, int64_t *sizes, bool with_data = true) {
-  message()[0] = 0;
-  if (const char *lacking = lib.lacking())
-    return fail(ATTN_MLIR_ERROR_PROCESSOR, "this processor has no %s, for which the library was made: make it on this machine", lacking);
   values.assign(size_t(lib.argument_count), Value());
   for (int i = 0; i < lib.argument_count; ++i) {
     const Argument &argument = lib.arguments[i];
@@ -251,10 +244,9 @@ inline int32_t read_results(const Library &lib, const char *prefix, const DLTens
     const int64_t shape[] = {sizes[B], sizes[HQ], sizes[SQ], sizes[DV]};
     std::memcpy(wanted.shape, shape, sizeof shape);
     if (i && !given[i] && *prefix) {  // no gradient: a zero that takes no memory
-      static const double zero = 0;
       to[i] = wanted;
       to[i].element = lib.score;
-      to[i].data = reinterpret_cast<char *>(const_cast<double *>(&zero));
+      to[i].data = a_zero();
       continue;
     }
     ATTN_CHECK(read(given[i], name, i ? lib.score : lib.element, i ? 3 : 4, order, to[i]));
@@ -275,49 +267,8 @@ inline void append(std::vector<Extents> &all, const Library &lib, const std::vec
     if (values[size_t(i)].is_tensor) all.push_back(extents_of(lib.arguments[i].name, values[size_t(i)].tensor));
 }
 
-inline void fill_empty(const Library &lib, const Tensor *rows, int threads) {
-  for (int i = 0; i < lib.row_count; ++i) fill(rows[i], std::strcmp(lib.rows[i], "lse") ? 0.0 : -INFINITY, threads);
-}
-
-inline Tensor group_heads(const Tensor &x, int64_t group) {
-  Tensor made = x;
-  made.shape[1] = x.shape[1] / group, made.shape[2] = group;
-  made.strides[1] = x.strides[1] * group, made.strides[2] = x.strides[1];
-  return made;
-}
-
-inline int32_t forward(const Library &lib, const Given *given, const DLTensor *const *results, const Workspace &workspace) {
-  std::vector<Value> values;
-  int64_t sizes[SIZES];
-  ATTN_CHECK(read_inputs(lib, given, values, sizes));
-  std::vector<Tensor> made(size_t(lib.row_count + 1));
-  ATTN_CHECK(read_results(lib, "", results, sizes, made.data(), true));
-  std::vector<Extents> all;
-  append(all, lib, "o", made.data());
-  append(all, lib, values);
-  ATTN_CHECK(check_overlap(all, made.size()));
-  int threads = threads_for(workspace.threads);
-  if (!(sizes[B] && sizes[HQ] && sizes[SQ] && sizes[SKV])) {
-    fill(made[0], 0.0, threads);
-    fill_empty(lib, &made[1], threads);
-    return 0;
-  }
-  const Kernel *kernel = lib.usual;
-  if (sizes[SQ] == 1 && sizes[HQ] != sizes[HKV]) {
-    kernel = lib.group;
-    int64_t group = sizes[HQ] / sizes[HKV];
-    values[0].tensor = group_heads(values[0].tensor, group);
-    for (Tensor &each : made) each = group_heads(each, group);
-  } else if (sizes[SQ] <= lib.few_rows) {
-    kernel = sizes[SQ] == 1 ? lib.one : lib.few;
-  }
-  const Tensor &q = values[0].tensor;
-  int64_t blocks = ceil_div(q.shape[2], kernel->block_q), programs = q.shape[0] * q.shape[1] * blocks;
-  Words words(0, programs, blocks, q.shape[1]);
-  for (const Value &value : values) words.append(value);
-  for (const Tensor &each : made) words.append(each);
-  run_worker(*kernel, words, 0, programs, threads);
-  return 0;
+inline void fill_empty(Context &c, const Library &lib, const Tensor *rows) {
+  for (int i = 0; i < lib.row_count; ++i) fill(c, rows[i], std::strcmp(lib.rows[i], "lse") ? 0.0 : -INFINITY);
 }
 
 // What a program returns, without memory.
@@ -355,15 +306,13 @@ int32_t with_workspace(const Workspace &workspace, const Body &body) {
   measured.measuring = true;
   body(measured);
   size_t needed = measured.arena.used ? measured.arena.used + 64 : 0;
-  void *own = nullptr;
   if (workspace.data && workspace.size < needed)
     return fail(ATTN_MLIR_ERROR_WORKSPACE, "the workspace has %zu bytes, %zu are needed", workspace.size, needed);
-  if (!workspace.data && needed && !(own = std::malloc(needed)))
-    return fail(ATTN_MLIR_ERROR_MEMORY, "there is no memory for a workspace of %zu bytes", needed);
-  if (needed) run.arena.base = aligned(own ? own : workspace.data);
+  OwnMemory own;
+  if (!workspace.data && needed) ATTN_CHECK(own.take(needed));
+  if (needed) run.arena.base = aligned(own.data ? own.data : workspace.data);
   run.threads = threads_for(workspace.threads);
   body(run);
-  std::free(own);
   return 0;
 }
 
@@ -374,8 +323,32 @@ inline int32_t check_saved(const Library &lib, std::vector<Tensor> &made, const 
   return 0;
 }
 
+inline int32_t forward(const Library &lib, const Given *given, const DLTensor *const *results, const Workspace &workspace) {
+  Session session;
+  ATTN_CHECK(session.enter(*lib.machine, given[0].tensor, workspace.stream));
+  std::vector<Value> values;
+  int64_t sizes[SIZES];
+  ATTN_CHECK(read_inputs(lib, given, values, sizes));
+  std::vector<Tensor> made(size_t(lib.row_count + 1));
+  ATTN_CHECK(read_results(lib, "", results, sizes, made.data(), true));
+  std::vector<Extents> all;
+  append(all, lib, "o", made.data());
+  all.push_back(extents_of("workspace", workspace.data, workspace.size));
+  append(all, lib, values);
+  ATTN_CHECK(check_overlap(all, made.size() + 1));
+  bool empty = !(sizes[B] && sizes[HQ] && sizes[SQ] && sizes[SKV]);
+  return with_workspace(workspace, [&](Context &c) {
+    if (!empty) return run_forward(c, *lib.forward, values, made);
+    if (c.measuring) return;
+    fill(c, made[0], 0.0);
+    fill_empty(c, lib, &made[1]);
+  });
+}
+
 inline int32_t training(const Library &lib, const Given *given, const DLTensor *const *results, void *saved, size_t saved_size,
                         const Workspace &workspace) {
+  Session session;
+  ATTN_CHECK(session.enter(*lib.machine, given[0].tensor, workspace.stream));
   std::vector<Value> values;
   int64_t sizes[SIZES];
   ATTN_CHECK(read_inputs(lib, given, values, sizes));
@@ -391,7 +364,7 @@ inline int32_t training(const Library &lib, const Given *given, const DLTensor *
   return with_workspace(workspace, [&](Context &c) {
     std::vector<Value> all = values;
     run_program(c, *lib.training, all, made.data());
-    if (!c.measuring && sizes[SKV] == 0) fill_empty(lib, &made[1], c.threads);
+    if (!c.measuring && sizes[SKV] == 0) fill_empty(c, lib, &made[1]);
   });
 }
 
@@ -406,6 +379,8 @@ inline void append(std::vector<Value> &values, const std::vector<Tensor> &tensor
 
 inline int32_t backward(const Library &lib, const Given *given, const DLTensor *const *results, const void *saved, size_t saved_size,
                         const DLTensor *const *grads, const DLTensor *const *gradients, const Workspace &workspace) {
+  Session session;
+  ATTN_CHECK(session.enter(*lib.machine, given[0].tensor, workspace.stream));
   std::vector<Value> values;
   int64_t sizes[SIZES];
   ATTN_CHECK(read_inputs(lib, given, values, sizes));
@@ -442,34 +417,62 @@ inline int32_t backward(const Library &lib, const Given *given, const DLTensor *
   });
 }
 
+// Stands in for a tensor of a caller that only asks for sizes: dense, at an address that every kernel can read and write.
+inline Tensor stand_in(Tensor like) {
+  like.set_dense_strides();
+  like.data = kStandIn;
+  return like;
+}
+
 inline int32_t sizes_of(const Library &lib, const Given *given, attn_mlir_sizes *to) {
   if (!to) return fail(ATTN_MLIR_ERROR_NULL, "sizes is NULL");
+  Session session;
+  ATTN_CHECK(session.enter(*lib.machine, nullptr, nullptr));
   std::vector<Value> values;
   int64_t sizes[SIZES];
   ATTN_CHECK(read_inputs(lib, given, values, sizes, false));
   *to = attn_mlir_sizes{};
+  for (Value &value : values)
+    if (value.is_tensor) value.tensor.data = kStandIn;
+  auto measure = [&](auto run) {
+    Context c;
+    c.measuring = true;
+    run(c);
+    return c.arena.used ? c.arena.used + 64 : 0;
+  };
+  std::vector<Tensor> results(size_t(lib.row_count + 1));
+  for (int i = 0; i <= lib.row_count; ++i) {
+    results[size_t(i)].rank = i ? 3 : 4, results[size_t(i)].element = i ? lib.score : lib.element;
+    const int64_t shape[] = {sizes[B], sizes[HQ], sizes[SQ], sizes[DV]};
+    std::memcpy(results[size_t(i)].shape, shape, sizeof shape);
+    results[size_t(i)] = stand_in(results[size_t(i)]);
+  }
+  if (sizes[B] && sizes[HQ] && sizes[SQ] && sizes[SKV])
+    to->forward_workspace = measure([&](Context &c) { run_forward(c, *lib.forward, values, results); });
   if (!lib.training) return 0;
   std::vector<Tensor> made = returned(*lib.training, values);
   to->saved = place_saved(lib, made, nullptr);
-  auto measure = [&](const Program &program, std::vector<Value> all) {
-    Context c;
-    c.measuring = true;
-    std::vector<Tensor> nowhere(size_t(program.return_count));
-    run_program(c, program, all, nowhere.data());
-    return c.arena.used ? c.arena.used + 64 : 0;
+  auto program = [&](const Program &which, std::vector<Value> all, const std::vector<Tensor> &targets) {
+    return measure([&](Context &c) { run_program(c, which, all, targets.data()); });
   };
-  to->training_workspace = measure(*lib.training, values);
+  for (Tensor &each : made) each = stand_in(each);
+  to->training_workspace = program(*lib.training, values, made);
+  std::vector<Tensor> gradients;
+  for (int i = 0; i < lib.gradient_count; ++i) gradients.push_back(stand_in(values[size_t(lib.gradients[i])].tensor));
   append(values, made);
   append(values, std::vector<Tensor>(made.begin(), made.begin() + lib.row_count + 1));
-  to->backward_workspace = measure(*lib.backward, values);
+  to->backward_workspace = program(*lib.backward, values, gradients);
   return 0;
 }
 
 // Runs a call; what the C++ library throws becomes an error code.
 template <class Call>
 int32_t guarded(const Call &call) {
+  message()[0] = 0;
   try {
     return call();
+  } catch (const Failure &failure) {
+    return failure.code;
   } catch (const std::bad_alloc &) {
     return fail(ATTN_MLIR_ERROR_MEMORY, "there is no memory left");
   } catch (...) {

@@ -19,6 +19,27 @@
 
 namespace attn {
 
+#define ATTN_CHECK(call) \
+  if (int32_t code_ = (call)) return code_
+
+inline char *message() {
+  static thread_local char text[512] = "";
+  return text;
+}
+
+__attribute__((format(printf, 2, 3))) inline int32_t fail(int32_t code, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(message(), 512, format, arguments);
+  va_end(arguments);
+  return code;
+}
+
+// Ends a call with an error that was told.
+struct Failure {
+  int32_t code;
+};
+
 enum Element : uint8_t { NONE, F16, BF16, F32, F64, I1, I8, I16, I32, I64, INDEX, U8 };
 #ifndef ATTN_MAX_RANK
 #define ATTN_MAX_RANK 12

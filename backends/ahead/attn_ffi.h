@@ -47,14 +47,14 @@ class AnyArguments {
   }
   double real(int i) const { return args_[i].type_index == kAnyFloat ? args_[i].real : double(args_[i].integer); }
   int64_t integer(int i) const { return args_[i].integer; }
-  // The memory of a tensor of bytes on the CPU, for `saved`.
+  // The memory of a tensor of bytes, for `saved`.
   bool is_memory(int i) {
     const DLTensor *t = tensor(i);
     int64_t step = 1;
-    bool fits = !t || t->device.device_type == kDLCPU || t->device.device_type == kDLCUDAHost || t->device.device_type == kDLROCMHost;
+    bool fits = !t || is_own(t->device);
     for (int32_t d = t && t->strides ? t->ndim - 1 : -1; d >= 0; step *= t->shape[d--])
       fits = fits && (t->shape[d] <= 1 || t->strides[d] == step);
-    if (!fits && !failed_) fail(1, "saved must be a dense tensor in the memory of the CPU"), failed_ = true;
+    if (!fits && !failed_) fail(1, "saved must be a dense tensor in the memory of %s", kMachine), failed_ = true;
     return fits;
   }
   void *data(int i) const {

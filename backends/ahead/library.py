@@ -1,18 +1,24 @@
-"""The table `attn::Library` of a library: what its calls check, and which kernels and programs they run."""
+"""The table `attn::Library` of a library: what its calls check, and which programs they run."""
 
 import json
+from collections.abc import Sequence
 
-from attn_mlir.backends.ahead import Request
-from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.ahead.bounds import check_reads
-from attn_mlir.backends.cpu.ahead.tables import element
-from attn_mlir.backends.cpu.target import instruction_sets
+from attn_mlir.backends.ahead.bounds import check_reads
+from attn_mlir.backends.ahead.request import Request
 
 _KINDS = {"tensor": "TENSOR", "float": "REAL", "int": "INTEGER", "drop": "DROP", "keep": "KEEP_SCALE"}
 
 
-def library_table(request: Request, scalars: tuple[str, ...]) -> str:
-    """The table; `scalars` are the kinds that the kernel's signature has for what is captured."""
+def element(name: str) -> str:
+    """An element type of the IR as an `attn::Element`; scalars of a kernel's signature have "index"."""
+    return f"attn::{name.upper()}"
+
+
+def library_table(request: Request, scalars: Sequence[str]) -> str:
+    """The table; `scalars` are the kinds that the kernel's signature has for what is captured.
+
+    It names `forward` and `machine`, and `training` and `backward` where there are gradients, which must be defined before.
+    """
     arguments = [_argument(name, request.element, 4, columns) for name, columns in _inputs(request)]
     for name, capture, kind in zip(request.names[3:], request.captures, scalars, strict=True):
         of = capture.element if capture.kind == "tensor" else kind
@@ -28,7 +34,6 @@ def library_table(request: Request, scalars: tuple[str, ...]) -> str:
     return "\n".join(
         [
             check_reads(request),
-            _lacking(),
             "static const attn::Argument arguments[] = {",
             *[f"    {{{each}}}," for each in arguments],
             "};",
@@ -36,8 +41,8 @@ def library_table(request: Request, scalars: tuple[str, ...]) -> str:
             f"static const int gradients[] = {{{', '.join(map(str, request.wrt)) or '0'}}};",
             f"static const attn::Extent extents[] = {{{', '.join(extents) or '{}'}}};",
             f'static const attn::Library library = {{"{request.name}", {elements}, {len(arguments)}, arguments, '
-            f"{_places(request.layout[:4])}, {_places(request.layout[-4:])}, {len(rows)}, rows, &usual, &few, &one, &group, "
-            f"{pipeline.FEW_ROWS[0]}, {training}, {len(request.wrt)}, gradients, {len(extents)}, extents, check_reads, lacking}};",
+            f"{_places(request.layout[:4])}, {_places(request.layout[-4:])}, {len(rows)}, rows, &forward, {training}, "
+            f"{len(request.wrt)}, gradients, {len(extents)}, extents, check_reads, &machine}};",
         ]
     )
 
@@ -53,9 +58,3 @@ def _argument(name: str, of: str, rank: int, columns: int, kind: str = "TENSOR",
 
 def _places(order: str) -> str:
     return f"{{{', '.join(str(order.index(letter)) for letter in 'bhsd')}}}"
-
-
-def _lacking() -> str:
-    """Code is for the instruction sets of this machine: others are asked before any of it runs."""
-    lines = [f'  if (!__builtin_cpu_supports("{name}")) return "{name}";' for name in instruction_sets()]
-    return "\n".join(["static const char *lacking() {", *lines, "  return nullptr;", "}"])

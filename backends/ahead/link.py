@@ -45,17 +45,24 @@ def thread_flags(command: tuple[str, ...]) -> tuple[str, ...]:
     return ("-fopenmp",) if probe.returncode == 0 else ("-pthread",)
 
 
-def link(command: tuple[str, ...], source: str, objects: Mapping[str, bytes], exported: Sequence[str], out: Path) -> None:
-    """Compiles the host's part and links it with the kernels' code; only the `exported` symbols can be seen. Raises CompileError."""
-    threads = thread_flags(command)
+def link(
+    command: tuple[str, ...], source: str, objects: Mapping[str, bytes], exported: Sequence[str], out: Path, data: bool = False
+) -> None:
+    """Compiles the host's part and links it with the kernels' code; only the `exported` symbols can be seen. Raises CompileError.
+
+    `objects` are object files, or with `data` what becomes constants: of x the array `x_code`, which ends at `x_code_end`.
+    """
+    threads = ("-pthread",) if data else thread_flags(command)
     with tempfile.TemporaryDirectory(prefix="attn-mlir-") as folder:
         host = Path(folder) / "host.cpp"
         host.write_text(source, encoding="utf-8")
         files = []
         for name, code in objects.items():
-            path = Path(folder) / f"{name}.o"
+            path = Path(folder) / f"{name}.{'bin' if data else 'o'}"
             path.write_bytes(code)
             files.append(str(path))
+        if data:
+            files = [_constants(Path(folder), files)]
         made = out.with_name(f"{out.name}.{os.getpid()}.partial")
         if sys.platform == "darwin":
             (Path(folder) / "exported").write_text("".join(f"_{name}\n" for name in exported))
@@ -69,3 +76,14 @@ def link(command: tuple[str, ...], source: str, objects: Mapping[str, bytes], ex
             made.unlink(missing_ok=True)
             raise CompileError(f"the C++ compiler failed: {shlex.join(parts)}\n{ran.stderr.strip()}")
         os.replace(made, out)  # in one step: a process that has the old library loaded keeps it
+
+
+def _constants(folder: Path, files: Sequence[str]) -> str:
+    """A file of assembly with the content of files."""
+    lines = [".section .rodata"]
+    for file in files:
+        name = f"{Path(file).stem}_code"
+        lines += [f'.balign 64\n.globl {name}\n{name}:\n.incbin "{file}"\n.globl {name}_end\n{name}_end:\n.byte 0']
+    source = folder / "constants.s"
+    source.write_text("\n".join([*lines, '.section .note.GNU-stack,"",%progbits', ""]))
+    return str(source)
