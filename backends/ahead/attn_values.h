@@ -30,6 +30,8 @@ struct Program {
   int return_count;
   const int *returns;
   int value_count;
+  const Program *longer;  // takes its place for `longer_keys` keys and more; null: nothing does
+  int64_t longer_keys;
 };
 
 // A tensor, or a number as the word that kernels read.

@@ -60,7 +60,8 @@ enum {
   ATTN_MLIR_ERROR_VALUE = 6,     /* a number, or an element of a captured tensor, is not allowed */
   ATTN_MLIR_ERROR_WORKSPACE = 7, /* the workspace, or the memory for what is saved, is too small */
   ATTN_MLIR_ERROR_MEMORY = 8,    /* the system gives no memory or no threads */
-  ATTN_MLIR_ERROR_PROCESSOR = 9  /* the library was made for another processor */
+  ATTN_MLIR_ERROR_PROCESSOR = 9, /* the library was made for another processor or GPU */
+  ATTN_MLIR_ERROR_DRIVER = 10    /* there is no driver of the GPU, or a call of it failed */
 };
 /* The bytes that calls with inputs of these sizes need. */
 typedef struct {

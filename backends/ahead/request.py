@@ -77,6 +77,8 @@ class Request:
     outputs: tuple[str, ...]
     wrt: tuple[int, ...]
     plan: Any
+    deterministic: bool = False
+    """Whether gradients must have the same bits in every run."""
     labels: tuple[str, ...] = ()
     """The names that captures have in `text`, where it has locations; else they are called by their number."""
 

@@ -10,13 +10,18 @@ from attn_mlir.backends.ahead.request import Library, Request, functions
 _FIRST, _AFTER_MACHINE, _LAST = ("attn_tensor.h", "attn_values.h"), ("attn_bounds.h",), ("attn_call.h", "attn_ffi.h")
 
 
-def host_source(request: Request, header: str, folder: Path, own: tuple[str, str], tables: Sequence[str]) -> str:
-    """The C++ file. `own` are the names of a target's two files in `folder`, of its machine and of its programs; `tables` come last."""
+def host_source(
+    request: Request, header: str, folder: Path, own: tuple[str, str], tables: Sequence[str], limits: Sequence[str] = ()
+) -> str:
+    """The C++ file. `own` are the names of a target's two files in `folder`, of its machine and of its programs.
+
+    `limits` come first, `tables` last.
+    """
     here = Path(__file__).parent
     files = [here / name for name in _FIRST] + [folder / own[0]] + [here / name for name in _AFTER_MACHINE] + [folder / own[1]]
     files += [here / name for name in _LAST]
     sources = [path.read_text(encoding="utf-8") for path in files]
-    first = ["#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {_rank(request)}", header]
+    first = ["#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {_rank(request)}", *limits, header]
     return "\n".join([*first, *sources, *tables, entries(request)])
 
 

@@ -28,5 +28,6 @@ BACKEND = Backend(
     tune="tuning.program:TUNER",
     see="seeing:see",
     targets=("sm_90a",),
+    ahead="ahead.build:build",
     doctor="doctor:findings",
 )

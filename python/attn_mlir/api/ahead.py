@@ -45,18 +45,20 @@ def compile_ahead(
     backward: bool = True,
     wrt: Sequence[str] | None = None,
     compiler: str | None = None,
+    deterministic: bool = False,
 ) -> Library:
     """Makes a shared library of an attention, and beside it a header with its C functions over DLPack's `DLTensor`.
 
     attention: an `Attention` or an `AttentionEngine`, whose custom inputs and final_rowscales are additional arguments and results.
     inputs: tensors (q, k, v) such as those of calls, of which dtype and head dimensions count, or an `InputSpec`; None for engines, which
     know their own. Batch, heads and lengths are free in the library.
-    target: "cpu", for processors with the instruction sets of this machine. out: where the library is written; the header is `name`.h in
-    the same folder. name: what the names of the functions begin with; None: that of the file without "lib".
+    target: "cpu", for processors with the instruction sets of this machine, or "sm_90a", for H100 and H200. out: where the library is
+    written; the header is `name`.h in the same folder. name: what the names of the functions begin with; None: that of the file without
+    "lib".
 
     backward: whether there are functions for gradients, too. wrt: the names of the inputs that have one; None: q, k, v, and of the captured
     tensors those that require a gradient now; custom inputs of engines have one where they are named. compiler: the command of the system's
-    C++ compiler; None: $CXX, c++, g++ or clang++.
+    C++ compiler; None: $CXX, c++, g++ or clang++. deterministic: whether gradients have the same bits in every run on a GPU, too.
 
     What the functions of the attention capture are further arguments, in the order and under the names that the header tells. Results have
     the bits that calls from Python have. Raises ArgumentError for arguments that do not fit, UnsupportedError for other targets, for tuned
@@ -77,6 +79,7 @@ def compile_ahead(
         _check_engine(attention, given, inputs is not None)
     check_place(path, prefix)
     plain, located = _request(attention, given, prefix, bool(backward), wrt)
+    plain, located = (dataclasses.replace(each, deterministic=bool(deterministic)) for each in (plain, located))
     version = sys.modules["attn_mlir"].__version__
     try:
         return driver.build_library(plain, target, path, compiler, version)

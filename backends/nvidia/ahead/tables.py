@@ -1,0 +1,101 @@
+"""Programs as tables in C++, which `attn_cuda_program.h` runs: kernels with their parameters, steps, shapes of results."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from attn_mlir.backends.ahead.library import element
+from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.gpu.units import Unit
+from attn_mlir.backends.host import Host, Result
+from attn_mlir.errors import UnsupportedError
+
+_KINDS = {
+    "descriptor": "MAP", "pointer": "POINTER", "size": "SIZE", "stride": "STRIDE", "scalar": "SCALAR", "counter": "COUNTER",
+    "blocks": "BLOCKS",
+}  # fmt: skip
+_NUMBERS = {"int": "INT", "unsigned": "UNSIGNED", "long long": "LONG", "float": "FLOAT", "double": "DOUBLE"}
+_GRIDS = ("rows", "elements", "pairs")
+_ROLES = {"query": "QUERY", "key": "KEY", "row": "ROW"}
+
+
+def program_table(name: str, host: Host, units: Mapping[str, Unit], codes: Mapping[str, str], longer: tuple[str, int] | None) -> str:
+    """The definition of an `attn::Program`, with those of its kernels, whose code has the names `codes`.
+
+    `longer`: the program that takes its place, and for how many keys and more. Raises UnsupportedError for what attention does not have.
+    """
+    lines = [_kernel_table(f"{name}_{kernel}", unit, codes[kernel]) for kernel, unit in units.items()]
+    steps = []
+    for number, step in enumerate(host.steps):
+        one = f"{name}_{number}"
+        lines.append(_numbers(f"{one}_operands", step.operands))
+        elements = units[step.kernel].outputs if step.kernel else [result.type.element for result in step.results]
+        results = [_result(result, of) for result, of in zip(step.results, elements, strict=True)]
+        lines.append(f"static const attn::Result {one}_results[] = {{{', '.join(results)}}};")
+        kernel = f"&{name}_{step.kernel}" if step.kernel else "nullptr"
+        steps.append(f"{{{kernel}, {len(step.operands)}, {one}_operands, {len(step.results)}, {one}_results}}")
+    count = len(host.arguments) + sum(len(step.results) for step in host.steps)
+    lines.append(f"static const attn::Step {name}_steps[] = {{{', '.join(steps)}}};")
+    lines.append(_numbers(f"{name}_returns", host.returns))
+    other = "nullptr, 0" if longer is None else f"&{longer[0]}, {longer[1]}"
+    fields = f"{len(host.arguments)}, {len(steps)}, {name}_steps, {len(host.returns)}, {name}_returns, {count}, {other}"
+    lines.append(f"static const attn::Program {name} = {{{fields}}};")
+    return "\n".join(lines)
+
+
+def _kernel_table(name: str, unit: Unit, code: str) -> str:
+    kernel, made, schedule = unit.kernel, unit.code, unit.schedule
+    if kernel.grid not in _GRIDS:
+        raise UnsupportedError(f"kernels over {kernel.grid} are not compiled ahead of time yet: use the Python API")
+    if made.grid not in ("tiles", "persistent"):
+        raise UnsupportedError(f"the kernel {made.name} has a grid of the kind '{made.grid}', which libraries do not launch")
+    outputs = [_output(unit, i) for i in range(len(kernel.outputs))]
+    turns = [schedule.get(field, default) for field, default in (("turn_over", -1), ("turn_rows", 0), ("turn_parts", 0))]
+    turns = turns if "turn_rows" in schedule else [-1, 0, 0]
+    launch = f"{made.threads}, {made.shared_bytes}, {made.cluster}, {_bool(made.grid == 'persistent')}"
+    grid = f"{kernel.block_q}, {_bool(kernel.grid == 'pairs')}, {kernel.over}"
+    arrays = f"{len(made.parameters)}, {name}_parameters, {name}_outputs"
+    return "\n".join(
+        [
+            f'extern "C" __attribute__((visibility("hidden"))) const char {code}[];',
+            f"static const attn::Parameter {name}_parameters[] = {{{', '.join(map(_parameter, made.parameters)) or '{}'}}};",
+            f"static const attn::Output {name}_outputs[] = {{{', '.join(outputs) or '{}'}}};",
+            f'static const attn::Kernel {name} = {{"{made.entry}", {code}, {launch}, {grid}, {arrays}, {", ".join(map(str, turns))}}};',
+        ]
+    )
+
+
+def _parameter(parameter: Parameter) -> str:
+    columns, rows = parameter.box
+    number = _NUMBERS.get(parameter.type, "INT")
+    fields = f"{parameter.argument}, {parameter.dim}, attn::{number}, {columns}, {rows}, {parameter.swizzle}, {parameter.align}"
+    return f"{{attn::{_KINDS[parameter.kind]}, {fields}}}"
+
+
+def _output(unit: Unit, i: int) -> str:
+    kind = unit.kernel.outputs[i]
+    slots = unit.schedule.get("sums") == "slots" or (kind == "scatter" and bool(unit.schedule.get("deterministic")))
+    disjoint = unit.kernel.disjoint[i] if kind == "scatter" else (False, True, True)
+    return f"{{attn::{kind.upper()}, {_bool(slots and kind != 'store')}, {_bools(disjoint)}}}"
+
+
+def _result(result: Result, of: str) -> str:
+    role, operand = result.role, 0
+    if role.startswith("like:"):
+        kind, operand = "LIKE", int(role[5:])
+    elif role in _ROLES:
+        kind = _ROLES[role]
+    else:
+        raise UnsupportedError(f"results of the kind '{role}' are not compiled ahead of time yet: use the Python API")
+    shape = result.type.shape or ()
+    return f"{{attn::{kind}, {operand}, {element(of)}, {len(shape)}, {{{', '.join(map(str, shape)) or '0'}}}}}"
+
+
+def _numbers(name: str, numbers: Sequence[int]) -> str:
+    return f"static const int {name}[] = {{{', '.join(map(str, numbers)) or '0'}}};"
+
+
+def _bool(value: bool) -> str:
+    return str(bool(value)).lower()
+
+
+def _bools(values: Iterable[bool]) -> str:
+    return f"{{{', '.join(map(_bool, values)) or 'false, false, false'}}}"
