@@ -47,14 +47,16 @@ def log() -> list[dict[str, Any]]:
 
 
 class OnCuda(Loaded):
-    """A library; tensors on the CPU are told to be on CUDA device 0, calls get a stream, and pass a workspace where `spare` is given."""
-
-    spare: int | None = None
+    """A library; tensors, also those on the CPU, are told to be on CUDA device 0. Calls get a stream, and a workspace or none."""
 
     def call(self, function: str, arguments: list[Any], stream: int = STREAM, workspace: torch.Tensor | None = None) -> None:
-        space = None if workspace is None else ctypes.c_void_p(workspace.data_ptr())
-        size = ctypes.c_size_t(0 if workspace is None else workspace.numel())
-        self._call(function, [*map(on_cuda, arguments), space, size, ctypes.c_void_p(stream), ctypes.c_int32(0)])
+        space = [None, ctypes.c_size_t(0)] if workspace is None else self.pointer(workspace)
+        self._call(function, [*map(on_cuda, arguments), *space, ctypes.c_void_p(stream), ctypes.c_int32(0)])
+
+    @staticmethod
+    def pointer(memory: torch.Tensor) -> list[Any]:
+        """The address and size of memory."""
+        return [ctypes.c_void_p(memory.data_ptr()), ctypes.c_size_t(memory.numel())]
 
     def sizes_of(self, *inputs: Any) -> Sizes:
         sizes = Sizes()
@@ -146,7 +148,7 @@ def both(
             "backward": driver.compile_derivative(request.text, "bwd", wrt, deterministic),
         }
         expected: dict[str, list[Any]] = {}
-        results: list[torch.Tensor] = []
+        results, grads = [], []  # type: ignore[var-annotated]
         given = list(inputs)
         for function, program in programs.items():
             program.beside = None
@@ -206,7 +208,7 @@ def _by_library(library: OnCuda, function: str, request: Any, inputs: list[Any],
     sizes = library.sizes_of(*inputs)
     tensors = {n: t for n, t in zip(request.names, inputs, strict=True) if isinstance(t, torch.Tensor)}
     saved = torch.zeros(sizes.saved, dtype=torch.uint8)
-    keep = [ctypes.c_void_p(saved.data_ptr()), ctypes.c_size_t(sizes.saved)]
+    keep = library.pointer(saved)
     if function == "backward":
         count = len(inputs)
         results, grads = given[count : count + 1 + rows], given[-1 - rows :]
