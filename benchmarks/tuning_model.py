@@ -29,8 +29,9 @@ from tuning_report import row_of, summary, told, write
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.gpu.bench import GpuBench
 from attn_mlir.backends.tuning.processes import cores, shared_cache
+from attn_mlir.backends.tuning.report import Report
 from attn_mlir.backends.tuning.space import Tunable, ranked
-from attn_mlir.backends.tuning.tuner import Report, Search
+from attn_mlir.backends.tuning.tuner import Search
 from attn_mlir.driver import tuner_of
 from attn_mlir.errors import AttnError
 from attn_mlir.reference.inputs import Sizes
@@ -140,7 +141,7 @@ class Measuring:
                 refined = [*space.refined(search.candidates[min(search.times, key=lambda number: search.times[number])])]
                 search.measure(refined)
             if search.candidates:
-                tell(self._row(search, len(refined), search.decide() if search.times else None))
+                tell(self._row(search, len(refined), search.decide()))
 
     def _row(self, search: Search, refined: int = 0, decided: Report | None = None) -> dict[str, Any]:
         kernel = search.kernel

@@ -15,7 +15,7 @@ import torch
 from tuning_ahead import NO_TIME
 
 from attn_mlir.backends.tuning.ranking import best_within, spearman
-from attn_mlir.backends.tuning.tuner import Trial
+from attn_mlir.backends.tuning.report import Trial
 from attn_mlir.tools.plot import scatter
 
 _TOP, _GAIN = 1.02, 1.03
@@ -35,7 +35,7 @@ def row_of(label: str, there: int, trials: list[Trial], refined: int, decided: A
     predicted, times = [t.predicted_ms for t in measured], [t.ms for t in measured]
     result |= {"spearman": spearman(predicted, times), "top5": best_within(predicted, times, 5)}
     result |= {"best": min(measured, key=lambda t: t.ms).choices, "untuned_ms": trials[0].ms}
-    if decided is not None:
+    if decided is not None and decided.choices:
         gain = decided.untuned_ms / decided.ms if decided.untuned_ms else math.nan
         result |= {"tuned": decided.choices, "untuned_ms": decided.untuned_ms, "gain": gain}
     return result

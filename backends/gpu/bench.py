@@ -45,7 +45,7 @@ class GpuBench(Compilers):
         """See `Bench.prepare`. The program ran before, in a process of its own, and came to its end there."""
         problem = self._trial.run(text)
         if problem:
-            raise RuntimeError(problem)
+            raise RuntimeError(f"in a process of its own: {problem}")
         with LOCK:
             program = self._job.compile(text)
         return lambda: program.run(self._inputs, self._layout)

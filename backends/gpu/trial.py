@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.allocation import empty_strided
+from attn_mlir.backends.tuning.processes import LastWords
 from attn_mlir.backends.tuning.worker import Job
 
 START_SECONDS, RUN_SECONDS = 120.0, 20.0
@@ -38,6 +40,7 @@ class Trial:
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._folder = tempfile.TemporaryDirectory()
+        self._said: LastWords | None = None
         self._unusable = ""
 
     def run(self, text: str) -> str:
@@ -51,8 +54,7 @@ class Trial:
             self._end()
             return str(error)
         except EOFError:
-            self._end()
-            return "the process that ran it died"
+            return f"the process that ran it died{self._end()}"
         return "" if problem.startswith(_MEMORY) else problem  # there is memory for one at a time: the tuner runs it alone
 
     def close(self) -> None:
@@ -68,12 +70,14 @@ class Trial:
     def _start(self) -> None:
         path = os.pathsep.join(part for part in sys.path if part)
         self._answers = queue.SimpleQueue()
+        said = self._said = LastWords()
         try:
             process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said.file, text=True,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
         except OSError as error:
+            self._end()
             self._give_up(str(error))
             return
         self._process = process
@@ -83,12 +87,11 @@ class Trial:
         except (TimeoutError, EOFError):
             problem = "it does not start"
         if problem:
-            self._end()
-            self._give_up(problem)
+            self._give_up(problem + self._end())
 
     def _give_up(self, reason: str) -> None:
         self._unusable = reason
-        print(f"tuning: candidates run in this process alone, where one that never ends would stop it: {reason}", file=sys.stderr)
+        warnings.warn(f"tuning: candidates run in this process alone, where one that never ends would stop it: {reason}", stacklevel=2)
 
     def _description(self) -> dict[str, Any]:
         """The job, and the inputs: shapes of floats, numbers, and a file with the other tensors."""
@@ -115,11 +118,17 @@ class Trial:
         except (OSError, ValueError):  # a broken pipe, or the empty line at the end
             raise EOFError from None
 
-    def _end(self) -> None:
+    def _end(self) -> str:
+        """Ends the process; what it said last, to be put behind a message."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        self._process = None
+        told = ""
+        if self._said is not None:
+            told = self._said.told()
+            self._said.close()
+        self._process = self._said = None
+        return told
 
 
 def _forward(process: subprocess.Popen[str], answers: "queue.SimpleQueue[str]") -> None:

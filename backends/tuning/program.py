@@ -13,9 +13,10 @@ import torch
 import attn_mlir
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.processes import shared_cache
+from attn_mlir.backends.tuning.report import Report
 from attn_mlir.backends.tuning.space import Tunable
 from attn_mlir.backends.tuning.store import TuneFile
-from attn_mlir.backends.tuning.tuner import Bench, Report, tune
+from attn_mlir.backends.tuning.tuner import Bench, tune
 from attn_mlir.backends.tuning.worker import Job
 
 Known = dict[str, Fields]
@@ -66,7 +67,8 @@ def tune_module(
     """The best choices for the kernels of a module's function, by their names, and those that the module had; how they were found.
 
     `inputs` are the arguments that it is to be fast on: q, k, v first. What is found goes to the file at `path`, and what stands there is
-    not measured again; without `measure`, nothing is. `count`: see `tuner.tune`; 0: as many as the backend says.
+    not measured again; without `measure`, nothing is. `count`: see `tuner.tune`; 0: as many as the backend says. Warns where nothing ran,
+    the untuned schedule did not, or half of all did not.
     """
     known, found = tuner.kernels(text, job, [tensor.shape for tensor in inputs[:3]], "")
     file = TuneFile(path)
@@ -79,6 +81,8 @@ def tune_module(
     for report in reports:
         if not report.found and not quiet:
             print(report, file=sys.stderr)
+        if report.complaint:
+            warnings.warn(report.complaint, stacklevel=2)
     return made, reports
 
 

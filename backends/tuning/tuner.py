@@ -4,13 +4,12 @@ What compiles and what measures is given (`Bench`), so that all of this runs on 
 """
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.progress import Progress
+from attn_mlir.backends.tuning.report import Report, Trial
 from attn_mlir.backends.tuning.space import Tunable, predicted_ms, to_measure
 from attn_mlir.backends.tuning.store import TuneFile
 
@@ -43,38 +42,6 @@ class Bench(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A candidate that was tried: its choices, milliseconds by the model and by the clock, and what is wrong with it, or ""."""
-
-    choices: Fields
-    predicted_ms: float
-    ms: float = 0.0
-    problem: str = ""
-
-
-@dataclass
-class Report:
-    """What tuning one kernel came to. `failed`: reasons of candidates that were skipped, by how many there were."""
-
-    kernel: str
-    choices: Fields
-    ms: float = 0.0
-    untuned_ms: float = 0.0
-    failed: dict[str, int] = field(default_factory=dict)
-    found: bool = False
-    """Whether it was in the tune file, so that nothing was measured."""
-    trials: list[Trial] = field(default_factory=list)
-    """What was tried, the untuned schedule first."""
-
-    def __str__(self) -> str:
-        told = ", ".join(f"{name}={value}" for name, value in self.choices.items())
-        if self.found:
-            return f"{self.kernel}: {told} (from the tune file)"
-        skipped = f", {sum(self.failed.values())} skipped ({'; '.join(self.failed)})" if self.failed else ""
-        return f"{self.kernel}: {told}: {self.ms:.3f} ms, untuned {self.untuned_ms:.3f} ms; {len(self.trials)} tried{skipped}"
-
-
 def tune(
     text: str,
     kernels: Sequence[Tunable],
@@ -89,7 +56,8 @@ def tune(
     """The best choices for the kernels of a program, by their names, in addition to the `known` ones, and how they were found.
 
     Without `measure`, only those that the file has. The model's best `count` are measured for each kernel, besides the untuned schedule and
-    single changes of the best. The kernels are tuned one after another, each with the choices of those before.
+    single changes of the best. The kernels are tuned one after another, each with the choices of those before. A kernel of which nothing
+    ran has a report without choices, and nothing is kept of it.
     """
     chosen = dict(known or {})
     reports = []
@@ -101,9 +69,11 @@ def tune(
             report = run(Search(text, chosen, kernel, bench, write, quiet), count)
             if report is None:
                 continue
+            reports.append(report)
+            if not report.choices:
+                continue
             told = {"kernel": kernel.name, "ms": report.ms, "untuned_ms": report.untuned_ms, "tried": len(report.trials)}
             file.add(kernel.key, report.choices, **told, failed=sum(report.failed.values()), reasons=report.failed)
-            reports.append(report)
         else:
             continue
         chosen[kernel.name] = reports[-1].choices
@@ -111,14 +81,14 @@ def tune(
 
 
 def run(search: "Search", count: int) -> Report | None:
-    """None where there is nothing to choose, or nothing runs. First the blocks, then single changes of the best that was found."""
+    """None where there is nothing to choose. First the blocks, then single changes of the best that was found."""
     space = search.kernel.space
     candidates = to_measure(space, count)
     if len(candidates) < 2:
         return None
     search.measure(candidates)
     if not search.times:
-        return None
+        return search.decide()
     fastest = min(search.times, key=lambda number: search.times[number])
     search.measure(space.refined(search.candidates[fastest]))
     return search.decide()
@@ -176,6 +146,8 @@ class Search:
 
     def decide(self) -> Report:
         """The best few in turn, since the first kernel timed has the higher clock; the untuned schedule takes part."""
+        if not self.times:
+            return Report(self.kernel.name, {}, trials=self.trials())
         finalists = sorted(self.times, key=lambda number: self.times[number])[:_FINALISTS]
         if 0 in self.times and 0 not in finalists:
             finalists.append(0)
@@ -187,5 +159,4 @@ class Search:
         winner = min(finalists, key=lambda number: medians[number])
         if 0 in medians and medians[winner] > _MARGIN * medians[0]:
             winner = 0
-        failed = dict(Counter(self._problems.values()))
-        return Report(self.kernel.name, dict(self.candidates[winner]), medians[winner], medians.get(0, 0.0), failed, trials=self.trials())
+        return Report(self.kernel.name, dict(self.candidates[winner]), medians[winner], medians.get(0, 0.0), trials=self.trials())

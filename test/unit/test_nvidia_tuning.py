@@ -246,12 +246,6 @@ def test_candidates_that_fail_or_err_are_counted(tmp_path: Any, capsys: pytest.C
     assert "nvcc rejects it" in capsys.readouterr().err
 
 
-def test_nothing_runs_nothing_is_chosen(tmp_path: Any) -> None:
-    bench = FakeBench(by_columns, lambda _: "nvcc is missing")
-    assert tuned(bench, str(tmp_path / "tune.json")) == {}
-    assert not (tmp_path / "tune.json").exists()
-
-
 def test_a_small_gain_does_not_replace_the_untuned_schedule() -> None:
     untuned = space.best(KernelFacts("rows", "f16", (128,), (128,), (), 1.0, 5.0, True), HOPPER)
     found = tuned(FakeBench(lambda choices: 1.0 if all(choices.get(n) == v for n, v in untuned.items()) else 0.995))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,16 @@ def test_a_process_that_dies_costs_one_candidate(monkeypatch: pytest.MonkeyPatch
         assert bench.compile(["module {}"] * 2, lambda: None) == ["the compiling process died"] * 2
 
 
+def test_a_process_that_dies_tells_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The last line of what it wrote to stderr: without it, nobody knows what all candidates suffer from."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho Traceback >&2; echo 'ImportError: libcuda.so' >&2; exit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
+    with contextlib.closing(GpuBench(Job("cuda"), [], "bhsd", 1)) as bench:
+        assert bench.compile(["module {}"], lambda: None) == ["the compiling process died: ImportError: libcuda.so"]
+
+
 # ---- running candidates in a process of their own
 
 _PROCESS = """
@@ -51,7 +62,7 @@ for line in sys.stdin:
     if text == "hangs":
         time.sleep(60)
     if text == "dies":
-        sys.exit(1)
+        sys.exit("first line\\nFatal: no driver")
     print(json.dumps("" if text in ("", "ends") else text), flush=True)
 """
 
@@ -62,16 +73,16 @@ def test_a_candidate_that_does_not_end_is_given_up() -> None:
         assert trial.run("ends") == ""
         assert trial.run("hangs") == "does not end within 4 s"
         assert trial.run("ends") == ""
-        assert trial.run("dies") == "the process that ran it died"
+        assert trial.run("dies") == "the process that ran it died: Fatal: no driver"
         assert trial.run("CudaError: misaligned address") == "CudaError: misaligned address"
         assert trial.run("OutOfMemoryError: two at once") == ""
 
 
-def test_where_no_other_process_can_run_candidates_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial(Job("cuda"), [], "bhsd", ["/bin/false"])
-    with contextlib.closing(trial):
+def test_where_no_other_process_can_run_candidates_it_is_said() -> None:
+    trial = Trial(Job("cuda"), [], "bhsd", [sys.executable, "-c", "raise SystemExit('no driver')"])
+    with contextlib.closing(trial), pytest.warns(UserWarning, match=r"run in this process alone.*it does not start: no driver") as told:
         assert trial.run("hangs") == trial.run("hangs") == ""
-    assert capsys.readouterr().err.count("run in this process alone") == 1
+    assert [each.category for each in told].count(UserWarning) == 1
 
 
 def test_what_candidates_are_run_on(monkeypatch: pytest.MonkeyPatch) -> None:

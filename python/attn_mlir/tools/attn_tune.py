@@ -3,7 +3,7 @@
 `attn-tune x.mlir --device cpu` or `attn-tune softmax --causal --dim 128 --dtype bf16 --device cuda`: a program with an @attention, or an
 attention known by name. Of each kernel a table is printed: the schedules by rank, with the milliseconds of the model and of the clock, what
 the model says binds, how many schedules are left out and why, and how well both orders agree. `--dry-run` prints the model's part alone,
-with `--arch` for a chip that need not be there.
+with `--arch` for a chip that need not be there. The exit code is 1 where a kernel's untuned schedule does not run; the table says why.
 """
 
 import argparse
@@ -115,6 +115,8 @@ def _main(args: argparse.Namespace) -> int:
     if args.plot is not None:
         points = {k.name: [(t.predicted_ms, t.ms) for t in r.trials if not t.problem] for k, r in measured if r is not None}
         args.plot.write_text(scatter(points, "predicted ms", "measured ms"))
+    if any(report is not None and report.unusable for _, report in measured):
+        return 1
     return _some([kernel for kernel, _ in measured])
 
 

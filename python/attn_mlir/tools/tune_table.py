@@ -1,18 +1,23 @@
 """What attn-tune measures and prints: a table of the schedules of one kernel."""
 
+import warnings
+
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.tuning.program import Tuner, tune_module
 from attn_mlir.backends.tuning.ranking import spearman
+from attn_mlir.backends.tuning.report import Report
 from attn_mlir.backends.tuning.space import Tunable, left_out, ranked
-from attn_mlir.backends.tuning.tuner import Report
 from attn_mlir.tools.problems import Problem, columns_of
 
 
 def measure(tuner: Tuner, problem: Problem, function: str, path: str, count: int) -> list[tuple[Tunable, Report | None]]:
-    """The kernels of a function, and what tuning each came to; None where there was nothing to choose, or nothing ran."""
+    """The kernels of a function, and what tuning each came to; None where there was nothing to choose."""
     job = problem.job(function)
     kernels = tuner.kernels(problem.text, job, problem.shapes(columns_of(problem.text)), "")[1]
-    _, reports = tune_module(tuner, problem.text, job, problem.inputs(function), path=path, count=count, quiet=False)
+    inputs = problem.inputs(function)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="tuning ")  # the table says it
+        _, reports = tune_module(tuner, problem.text, job, inputs, path=path, count=count, quiet=False)
     by_name = {report.kernel: report for report in reports}
     return [(kernel, by_name.get(kernel.name)) for kernel in kernels]
 
@@ -57,6 +62,10 @@ def _measured(kernel: Tunable, report: Report, most: int) -> list[str]:
     if len(ran) > 1:
         correlation = spearman([trial.predicted_ms for trial in ran], [trial.ms for trial in ran])
         lines.append(f"rank correlation (Spearman): {correlation:.2f} over {len(ran)}")
+    if report.complaint:
+        lines.append(f"warning: {report.complaint}")
+    if not report.choices:
+        return lines
     ratio = f", {report.ms / report.untuned_ms:.3f} of the untuned {report.untuned_ms:.4f} ms" if report.untuned_ms else ""
     return [*lines, f"chosen: {told(report.choices)}: {report.ms:.4f} ms{ratio}"]
 
