@@ -52,9 +52,9 @@ def describe(device: str) -> dict[str, Any]:
 def latency(device: str) -> dict[str, Any]:
     """Seconds of the first forward, and of it with its backward, in a new process: "cold" with an empty cache, "warm" with what that left.
 
-    Counted is all that attn-mlir does, from importing it to the result on the host: modules, tracing, derivation, the compiler, the cache on
-    disk, loading code on the GPU. Not counted is what torch starts once in any process: CUDA, its context, autograd; torch's own attention
-    runs before. Modules are imported from byte code, as those of installed packages are: a process before has left it.
+    Counted is all that attn-mlir does, from importing it to the result on the host: modules, tracing, derivation, the compiler, the
+    cache on disk, loading code on the GPU. Not counted is what torch starts once in any process: CUDA, its context, autograd; torch's
+    own attention runs before. Modules are imported from byte code, as those of installed packages are: a process before has left it.
     """
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as fresh:

@@ -18,7 +18,7 @@ def run(q, k, v, prefix_k, prefix_v):
     o, lse = attention(all_queries, prefix_k, prefix_v, return_lse=True)
     o, lse = o[0].unflatten(1, (batch, -1)).transpose(0, 1), lse[0].unflatten(1, (batch, -1)).transpose(0, 1)
     own, own_lse = attention(q, k, v, mask_mod="t", return_lse=True)
-    return torch.lerp(own, o, torch.sigmoid(lse - own_lse)[..., None])
+    return torch.lerp(own, o, torch.sigmoid(lse - own_lse)[..., None].to(o.dtype))
 
 
 def reference(q, k, v, prefix_k, prefix_v):

@@ -15,7 +15,8 @@ BLOCK, TOP = 16, 3
 
 
 def choose(q, k):
-    """bool [B, heads, Sq, blocks]; the choice has no gradient."""
+    """bool [B, heads, Sq, blocks], chosen in float32 at least; the choice has no gradient."""
+    q, k = (x.detach().to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k))
     means = torch.stack([block.mean(2) for block in k.split(BLOCK, 2)], 2)
     fit = q @ means.repeat_interleave(q.shape[1] // k.shape[1], 1).mT
     own = torch.arange(q.shape[2], device=q.device)[:, None] // BLOCK
@@ -30,7 +31,7 @@ def moba(chosen):
 
 
 def run(q, k, v):
-    return attention(q, k, v, mask_mod=moba(choose(q.detach(), k.detach())))
+    return attention(q, k, v, mask_mod=moba(choose(q, k)))
 
 
 def reference(q, k, v):
