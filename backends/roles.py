@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Shape = Sequence[int]
-_STATES = re.compile(r"states\((\d+)\.(\d+)/(\d+)\*(\d+)(?:\+(\d+))?\)")
+STATES = re.compile(r"states\((\d+)\.(\d+)/(\d+)\*(\d+)(?:\+(\d+))?\)")
 
-_SEGMENTS = re.compile(r"(?:(\d+)\.(\d+)\*)?segments\((\d+)\.(\d+)/(\d+)\)")
+SEGMENTS = re.compile(r"(?:(\d+)\.(\d+)\*)?segments\((\d+)\.(\d+)/(\d+)\)")
 
 
 def is_linear(role: str) -> bool:
@@ -48,12 +48,12 @@ def _size(term: str, operands: Sequence[Shape]) -> int:
         return int(term)
     if term.startswith("sequences("):
         return operands[int(term[10:-1])][0] - 1
-    segments = _SEGMENTS.fullmatch(term)
+    segments = SEGMENTS.fullmatch(term)
     if segments is not None:
         operand, positions, length = map(int, segments.groups()[2:])
         batch = 1 if segments.group(1) is None else operands[int(segments.group(1))][int(segments.group(2))]
         return batch * -(-operands[operand][positions] // length)
-    states = _STATES.fullmatch(term)
+    states = STATES.fullmatch(term)
     if states is None:
         operand, axis = map(int, term.split("."))
         return operands[operand][axis]

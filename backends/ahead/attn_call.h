@@ -2,7 +2,7 @@
 namespace attn {
 
 enum ArgumentKind : uint8_t { TENSOR, REAL, INTEGER, DROP, KEEP_SCALE };
-enum Size : uint8_t { B, HQ, HKV, SQ, SKV, D, DV, SIZES };
+enum Size : uint8_t { B, HQ, HKV, SQ, SKV, D, DV, HV, SIZES };  // HV: heads of v, where they are not those of k
 
 // q, k, v and what the functions capture.
 struct Argument {

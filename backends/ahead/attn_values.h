@@ -5,7 +5,14 @@ namespace attn {
 struct Kernel;
 
 enum Kind : uint8_t { STORE, ACCUMULATE, SCATTER };
-enum Role : uint8_t { QUERY, KEY, ROW, LIKE };
+enum Role : uint8_t { QUERY, KEY, ROW, LIKE, HEADS, SHAPE };
+
+// A size of a result by those of operands, see backends/roles.py.
+enum TermKind : uint8_t { SIZE_IS, SIZE_OF, SEQUENCES_OF, SEGMENTS_OF, STATES_OF };
+struct Term {
+  TermKind kind;
+  int64_t numbers[6];
+};
 
 struct Result {
   Role role;
@@ -13,6 +20,8 @@ struct Result {
   Element element;
   int rank;
   int64_t shape[kMaxRank];  // -1: any
+  int like;                 // of HEADS, the operand that tells how many
+  Term terms[3];            // of SHAPE
 };
 
 struct Step {
@@ -32,7 +41,9 @@ struct Program {
   int value_count;
   const Program *longer;  // takes its place for `longer_keys` keys and more; null: nothing does
   int64_t longer_keys;
+  const Program *single;  // takes its place for one position
 };
+
 
 // A tensor, or a number as the word that kernels read.
 struct Value {
@@ -68,15 +79,50 @@ inline Tensor new_tensor(Context &c, const Tensor &like) {
   return made;
 }
 
+inline int64_t size_of(const Term &term, const Value *values, const int *operands) {
+  const int64_t *n = term.numbers;
+  auto size = [&](int64_t operand, int64_t axis) { return values[operands[operand]].tensor.shape[axis]; };
+  switch (term.kind) {
+    case SIZE_IS: return n[0];
+    case SIZE_OF: return size(n[0], n[1]);
+    case SEQUENCES_OF: return size(n[0], 0) - 1;
+    case SEGMENTS_OF: return (n[0] < 0 ? 1 : size(n[0], n[1])) * ceil_div(size(n[2], n[3]), n[4]);
+    default: return (n[4] < 0 ? ceil_div(size(n[0], n[1]), n[2]) : size(n[0], n[1]) / n[2] + size(n[4], 0) - 1) * n[3];
+  }
+}
+
 inline Tensor shape_of(const Result &result, const Value *values, const int *operands) {
   Tensor made;
   made.element = result.element;
   made.rank = result.rank;
+  if (result.role == HEADS || result.role == SHAPE) {
+    for (int d = 0; d < result.rank; ++d) {
+      if (result.role == HEADS) made.shape[d] = values[operands[d == 1 ? result.like : result.operand]].tensor.shape[d];
+      else made.shape[d] = d < 3 ? size_of(result.terms[d], values, operands) : result.shape[d];
+    }
+    made.set_dense_strides();
+    return made;
+  }
   const Tensor &first = result.role == LIKE ? values[operands[result.operand]].tensor : values[result.role == KEY ? 1 : 0].tensor;
   int taken = result.role == LIKE ? result.rank : 3;
   for (int d = 0; d < result.rank; ++d) made.shape[d] = d < taken ? first.shape[d] : result.shape[d];
   made.set_dense_strides();
   return made;
+}
+
+// The operand that the result of a step is: the sum over groups of one head each. -1: none is.
+inline int same_operand(const Step &step, const Value *values) {
+  if (!step.kernel || step.results[0].role != HEADS) return -1;
+  const Result &result = step.results[0];
+  auto heads = [&](int operand) { return values[step.operands[operand]].tensor.shape[1]; };
+  return heads(result.operand) == heads(result.like) ? step.operands[result.operand] : -1;
+}
+
+// The program that takes the place of this one for tensors of these sizes.
+inline const Program &chosen(const Program &program, const std::vector<Value> &values) {
+  const Program *found = &program;
+  while (found->longer && values[2].tensor.shape[2] >= found->longer_keys) found = found->longer;
+  return found->single && values[0].tensor.shape[2] == 1 ? *found->single : *found;
 }
 
 }  // namespace attn

@@ -4,7 +4,7 @@ Every node of an index expression becomes a line that computes its range, see `a
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attn_mlir.backends.ahead.request import Request
 from attn_mlir.passes.intervals.describe import describe
@@ -18,7 +18,7 @@ def check_reads(request: Request) -> str:
     """The function `check_reads` of a library."""
     plan = request.plan
     with plan.lock, plan.pool.scratch():
-        writer = _Writer()
+        writer = _Writer({**_SIZES, "h_v": "HV"} if request.linear else _SIZES)
         for read in plan.reads:
             # By this name, so that a text says what the function's author wrote.
             name = request.names[3 + read.tensor]
@@ -34,7 +34,8 @@ def check_reads(request: Request) -> str:
 class _Writer:
     """Lines that compute ranges and truths, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Mapping[str, str]) -> None:
+        self._sizes = sizes
         self.lines: list[str] = []
         self._ranges: dict[Node, str] = {}
         self._truths: dict[Node, str] = {}
@@ -62,7 +63,7 @@ class _Writer:
             case "const":
                 return f"attn::point({_literal(node.data)})"
             case "var":
-                return f"attn::range(0, sizes[attn::{_SIZES[node.data]}] - 1)"
+                return f"attn::range(0, sizes[attn::{self._sizes[node.data]}] - 1)"
             case "dim":
                 return f"attn::point(values[{node.data[0]}].tensor.shape[{node.data[1]}])"
             case "value" if isinstance(node.data, int):

@@ -19,9 +19,9 @@ def foreign(request: Request) -> dict[str, list[Parameter]]:
     """The functions that are symbols of tvm-ffi: their arguments are those in C without the workspace, in the same order."""
     found = functions(request)
     made = {"forward": found["forward"][:-4]}
-    if request.wrt:
+    if "training_forward" in found:
         made["saved_size"] = inputs(request)
-        made |= {function: found[function][:-4] for function in ("training_forward", "backward")}
+    made |= {function: found[function][:-4] for function in ("training_forward", "backward") if function in found}
     return {name: [p for p in parameters if p.name != "saved_size"] for name, parameters in made.items()}
 
 
@@ -30,19 +30,23 @@ def _function(request: Request, function: str, parameters: Sequence[Parameter]) 
     given = ", ".join(f"attn::Given({_value(request, i)})" for i in range(len(request.names)))
     rows = ", ".join(p.name for p in results(request))
     lines = [f"    const attn::Given given[] = {{{given}}};"]
+    gradients_of = f"    const DLTensor *grads[] = {{{', '.join(p.name for p in results(request, 'd_'))}}};"
+    wanted = f"    const DLTensor *made[] = {{{', '.join(p.name for p in gradients(request))}}};"
+    linear = "" if request.linear is None else "linear_"
     match function:
         case "sizes":
-            call = "sizes_of(library, given, sizes)"
+            call = "linear_sizes(library, given, sizes)" if linear else "sizes_of(library, given, sizes)"
         case "forward":
             lines.append(f"    const DLTensor *results[] = {{{rows}}};")
-            call = f"forward(library, given, results, {workspace})"
+            call = f"{linear}forward(library, given, results, {workspace})"
         case "training_forward":
             lines.append(f"    const DLTensor *results[] = {{{rows}}};")
             call = f"training(library, given, results, saved, saved_size, {workspace})"
+        case "backward" if linear:
+            lines += [gradients_of, wanted]
+            call = f"linear_backward(library, given, grads, made, {workspace})"
         case _:
-            lines.append(f"    const DLTensor *results[] = {{{rows}}};")
-            lines.append(f"    const DLTensor *grads[] = {{{', '.join(p.name for p in results(request, 'd_'))}}};")
-            lines.append(f"    const DLTensor *made[] = {{{', '.join(p.name for p in gradients(request))}}};")
+            lines += [f"    const DLTensor *results[] = {{{rows}}};", gradients_of, wanted]
             call = f"backward(library, given, results, saved, saved_size, grads, made, {workspace})"
     head = declaration(f"{request.name}_{function}", parameters)
     return "\n".join(

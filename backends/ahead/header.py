@@ -79,6 +79,18 @@ _NOTES = """\
    stream: NULL on a CPU; on a GPU the stream that kernels run on. threads: on how many threads a CPU computes; 0: on all. Results
    do not depend on it. Functions may be called from several threads. They return ATTN_MLIR_OK, or an error before anything is written.
 """
+_LINEAR_NOTES = """\
+   Lengths, batch and heads are free: B, Hq and Hk, which divide H, T. Strides are free, but the last one of tensors whose number of columns
+   is told is 1. Results must not overlap other tensors.
+   workspace: memory for the call, as many bytes as {name}_sizes says; NULL: the call takes it from the system.
+   stream: NULL on a CPU; on a GPU the stream that kernels run on. threads: on how many threads a CPU computes; 0: on all. Results
+   do not depend on it. Functions may be called from several threads. They return ATTN_MLIR_OK, or an error before anything is written.
+"""
+_LINEAR_ABOUT = {
+    "sizes": "The bytes that the other functions need for inputs of these shapes; no data are read, and may be NULL.",
+    "forward": "Computes o{rows}.",
+    "backward": "Computes the gradients by those of o{rows}; it reads the inputs, and no results.",
+}
 _ABOUT = {
     "sizes": "The bytes that the other functions need for inputs of these shapes; no data are read, and may be NULL.",
     "forward": "Computes o{rows}.",
@@ -92,9 +104,10 @@ def header(request: Request, target: str, version: str) -> str:
     name = request.name
     guard = f"ATTN_MLIR_{name.upper()}_H"
     rows = "".join([f" and {output}" for output in request.rows])
+    notes, about = (_NOTES, _ABOUT) if request.linear is None else (_LINEAR_NOTES, _LINEAR_ABOUT)
     lines = [
         f"/* {name}: attention compiled ahead of time for {target} by attn-mlir {version}. Generated: make it again instead of editing.",
-        _NOTES.format(name=name).rstrip("\n"),
+        notes.format(name=name).rstrip("\n"),
         "*/",
         f"#ifndef {guard}\n#define {guard}\n#include <stddef.h>\n#include <stdint.h>\n",
         _DLPACK + _COMMON,
@@ -106,7 +119,7 @@ def header(request: Request, target: str, version: str) -> str:
     lines += [f"   {p.name:<{width}}  {'' if 'DLTensor' in p.type else f'{p.type.strip()}: '}{p.about}" for p in every]
     lines.append("*/")
     for function, parameters in functions(request).items():
-        lines += [f"/* {_ABOUT[function].format(rows=rows)} */", f"{declaration(f'{name}_{function}', parameters)};\n"]
+        lines += [f"/* {about[function].format(rows=rows)} */", f"{declaration(f'{name}_{function}', parameters)};\n"]
     lines += ["/* What went wrong in the last call of this thread that returned an error. */", f"const char *{name}_last_error(void);\n"]
     lines += ["#ifdef __cplusplus\n}\n#endif", "#endif"]
     return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from attn_mlir.backends.ahead.bounds import check_reads
 from attn_mlir.backends.ahead.request import Request
 
+_SIZES = {"H": "HV"}
 _KINDS = {"tensor": "TENSOR", "float": "REAL", "int": "INTEGER", "drop": "DROP", "keep": "KEEP_SCALE"}
 
 
@@ -24,12 +25,16 @@ def library_table(request: Request, scalars: Sequence[str]) -> str:
         of = capture.element if capture.kind == "tensor" else kind
         arguments.append(_argument(name, of, capture.rank, -1, _KINDS[capture.kind], capture.nonzero))
     extents = [
-        f'{{{3 + i}, {dim}, "{index}", attn::{size.upper()}}}'
+        f'{{{3 + i}, {dim}, "{index}", attn::{_SIZES.get(size, size.upper())}}}'
         for i, capture in enumerate(request.captures)
         for dim, index, size in capture.size_of
     ]
     rows = [json.dumps(name) for name in request.outputs]
     training = "&training, &backward" if request.wrt else "nullptr, nullptr"
+    forward = "&forward"
+    if request.linear is not None:
+        forward, training = "nullptr", f"nullptr, {'&backward' if request.wrt else 'nullptr'}"
+    name = "base" if request.linear else "library"
     elements = f"{element(request.element)}, {element(request.score)}"
     return "\n".join(
         [
@@ -40,9 +45,30 @@ def library_table(request: Request, scalars: Sequence[str]) -> str:
             f"static const char *const rows[] = {{{', '.join(rows) or 'nullptr'}}};",
             f"static const int gradients[] = {{{', '.join(map(str, request.wrt)) or '0'}}};",
             f"static const attn::Extent extents[] = {{{', '.join(extents) or '{}'}}};",
-            f'static const attn::Library library = {{"{request.name}", {elements}, {len(arguments)}, arguments, '
-            f"{_places(request.layout[:4])}, {_places(request.layout[-4:])}, {len(rows)}, rows, &forward, {training}, "
+            f'static const attn::Library {name} = {{"{request.name}", {elements}, {len(arguments)}, arguments, '
+            f"{_places(request.layout[:4])}, {_places(request.layout[-4:])}, {len(rows)}, rows, {forward}, {training}, "
             f"{len(request.wrt)}, gradients, {len(extents)}, extents, check_reads, &machine}};",
+        ]
+    )
+
+
+def linear_table(request: Request, shapes: Sequence[tuple[int, ...] | None]) -> str:
+    """The table of a linear attention, after that of `library_table`; `shapes` are those of the host function's arguments, None of numbers.
+
+    It names `program`, the forward pass.
+    """
+    linear = request.linear
+    assert linear is not None
+    places = [3 + linear.inputs.index(name) if name in linear.inputs else -1 for name in ("decay", "initial_state", "cu_seqlens")]
+    columns = [shape[-1] if shape and i < 3 + len(linear.inputs) else -1 for i, shape in enumerate(shapes)]
+    state = request.wrt.index(places[1]) if places[1] in request.wrt else -1
+    heads = ", ".join(str(name in linear.by_head).lower() for name in "qk")
+    turned = str(request.layout[:4] == "bshd").lower()
+    fields = f"{', '.join(map(str, places))}, {turned}, {heads}, columns, {state}"
+    return "\n".join(
+        [
+            f"static const int columns[] = {{{', '.join(map(str, columns))}}};",
+            f"static const attn::LinearLibrary library = {{base, &program, {fields}}};",
         ]
     )
 

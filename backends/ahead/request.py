@@ -57,6 +57,24 @@ class Capture:
 
 
 @dataclass(frozen=True)
+class Linear:
+    """What a linear attention has besides an attention: its first captures are `inputs`, "decay", "initial_state" and "cu_seqlens".
+
+    `segment`: of how many positions are segments that are computed at the same time; 0: sequences are whole. `by_head` names those of "q"
+    and "k" that need as many heads as v has.
+    """
+
+    inputs: tuple[str, ...] = ()
+    segment: int = 0
+    by_head: tuple[str, ...] = ()
+
+    @property
+    def sequences(self) -> str:
+        """How many states there are, in words."""
+        return "sequences" if "cu_seqlens" in self.inputs else "B"
+
+
+@dataclass(frozen=True)
 class Request:
     """An attention to compile: everything that a backend must know of it.
 
@@ -77,6 +95,8 @@ class Request:
     outputs: tuple[str, ...]
     wrt: tuple[int, ...]
     plan: Any
+    linear: "Linear | None" = None
+    """What a linear attention has besides; None for attention."""
     deterministic: bool = False
     """Whether gradients must have the same bits in every run."""
     labels: tuple[str, ...] = ()
@@ -149,6 +169,8 @@ WORKSPACE = (
 
 def inputs(request: Request) -> list[Parameter]:
     """q, k, v and what is captured."""
+    if request.linear is not None:
+        return _linear_inputs(request, request.linear)
     orders = f"[{', '.join(_order(request.layout[:4], 'Hq', 'Sq', request.head_dim))}]"
     keys = _order(request.layout[:4], "Hkv", "Skv", request.head_dim)
     values = _order(request.layout[:4], "Hkv", "Skv", request.value_dim)
@@ -158,7 +180,13 @@ def inputs(request: Request) -> list[Parameter]:
         Parameter(_TENSOR, "k", f"{dtype} [{', '.join(keys)}]"),
         Parameter(_TENSOR, "v", f"{dtype} [{', '.join(values)}]"),
     ]
-    for name, capture in zip(request.names[3:], request.captures, strict=True):
+    return made + _captured(request, 0)
+
+
+def _captured(request: Request, first: int) -> list[Parameter]:
+    """What is captured, from capture number `first` on."""
+    made: list[Parameter] = []
+    for name, capture in zip(request.names[3 + first :], request.captures[first:], strict=True):
         match capture.kind:
             case "tensor":
                 sizes = ["any"] * capture.rank
@@ -174,12 +202,38 @@ def inputs(request: Request) -> list[Parameter]:
     return made
 
 
+def _linear_inputs(request: Request, linear: Linear) -> list[Parameter]:
+    dtype, score = (str(DTYPES[of]).removeprefix("torch.") for of in (request.element, request.score))
+    heads = {"q": "Hq", "k": "Hk", "v": "H"} | dict.fromkeys(linear.by_head, "H")
+    columns = {"q": request.head_dim, "k": request.head_dim, "v": request.value_dim}
+    made = [
+        Parameter(_TENSOR, name, f"{dtype} [{', '.join(_order(request.layout[:4], heads[name], 'T', columns[name]))}]") for name in "qkv"
+    ]
+    turned = request.layout[:4] == "bshd"
+    for name, kind, capture in zip(request.names[3:], linear.inputs, request.captures, strict=False):
+        sizes = ["B", "T", "H", str(request.head_dim)] if turned else ["B", "H", "T", str(request.head_dim)]
+        match kind:
+            case "decay":
+                sizes = ["H", str(request.head_dim)][: capture.rank] if capture.rank < 3 else sizes[: capture.rank]
+                about = f"{score} [{', '.join(sizes)}], logarithms"
+            case "initial_state":
+                about = f"{score} [{linear.sequences}, H, {request.head_dim}, {request.value_dim}]"
+            case _:
+                about = f"{str(DTYPES[capture.element]).removeprefix('torch.')} [sequences + 1], where each begins, B is 1"
+        made.append(Parameter(_TENSOR, name, about))
+    return made + _captured(request, len(linear.inputs))
+
+
 def results(request: Request, prefix: str = "", type_: str = _RESULT) -> list[Parameter]:
     """o and the row outputs, or with the prefix "d_" their gradients."""
     score = str(DTYPES[request.score]).removeprefix("torch.")
     dtype = str(DTYPES[request.element]).removeprefix("torch.")
     o = f"{dtype} [{', '.join(_order(request.layout[-4:], 'Hq', 'Sq', request.value_dim))}]"
     note = ", or NULL for zeros" if prefix else ""
+    if request.linear is not None:
+        o = f"{dtype} [{', '.join(_order(request.layout[-4:], 'H', 'T', request.value_dim))}]"
+        state = f"{score} [{request.linear.sequences}, H, {request.head_dim}, {request.value_dim}]{note}"
+        return [Parameter(type_, f"{prefix}o", o), *[Parameter(type_, f"{prefix}{name}", state) for name in request.rows]]
     return [
         Parameter(type_, f"{prefix}o", o),
         *[Parameter(type_, f"{prefix}{name}", f"{score} [B, Hq, Sq]{note}") for name in request.rows],
@@ -216,7 +270,9 @@ def functions(request: Request) -> dict[str, list[Parameter]]:
         "sizes": [*given, Parameter("attn_mlir_sizes *", "sizes")],
         "forward": [*given, *results(request), *WORKSPACE],
     }
-    if request.wrt:
+    if request.wrt and request.linear is not None:
+        made["backward"] = [*given, *results(request, "d_", _TENSOR), *gradients(request), *WORKSPACE]
+    elif request.wrt:
         kept = [Parameter("const void *", "saved"), saved[1]]
         made["training_forward"] = [*given, *results(request), *saved, *WORKSPACE]
         made["backward"] = [

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from attn_mlir import flex, testing
     from attn_mlir.api import arch, masks, mods, recurrences, rows
     from attn_mlir.api.ahead import InputSpec, compile_ahead
+    from attn_mlir.api.ahead_linear import LinearSpec
     from attn_mlir.api.attention import Attention, attention
     from attn_mlir.api.block_mask import create_block_mask
     from attn_mlir.api.custom_io import CustomIO
@@ -42,6 +43,7 @@ __all__ = [
     "InputSpec",
     "LinearAttention",
     "LinearAttentionEngine",
+    "LinearSpec",
     "OnlineFunc",
     "OnlineRetention",
     "OnlineSoftmax",
@@ -88,6 +90,7 @@ _LAZY = {
     "CustomIO": "attn_mlir.api.custom_io",
     "Identity": "attn_mlir.api.online_rows",
     "InputSpec": "attn_mlir.api.ahead",
+    "LinearSpec": "attn_mlir.api.ahead_linear",
     "OnlineFunc": "attn_mlir.api.online_func",
     "OnlineRetention": "attn_mlir.api.online_rows",
     "OnlineSoftmax": "attn_mlir.api.online_rows",

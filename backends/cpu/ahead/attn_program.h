@@ -2,7 +2,7 @@
 // backends/cpu/{program,slots,launch,driver}.py and backends/{memory,roles}.py state in Python, so that results have the same bits.
 namespace attn {
 
-enum Grid : uint8_t { ROWS, PAIRS };
+enum Grid : uint8_t { ROWS, PAIRS, CHUNKS };
 struct Output {
   Kind kind;
   bool disjoint[3];  // by chunk, head and batch
@@ -16,6 +16,9 @@ struct Kernel {
   bool serial;
   int threads;
   const Output *outputs;
+  int64_t blocks;    // of CHUNKS
+  int sequences;     // the operand that has the offsets of sequences, or -1
+  int64_t segment;   // positions of a segment, or 0
 };
 
 struct Words {
@@ -63,7 +66,9 @@ inline int64_t slot_bytes(const Kernel &kernel, const Launch &launch, const Tens
   return total;
 }
 
-inline Launch choose_launch(const Kernel &kernel, const Tensor &over, const Tensor *made, int outputs, int64_t inputs) {
+// `sequences` are those of a kernel over chunks.
+inline Launch choose_launch(const Kernel &kernel, const Tensor &over, const Tensor *made, int outputs, int64_t inputs, int64_t sequences) {
+  if (kernel.grid == CHUNKS) return {sequences, over.shape[1], kernel.blocks, kernel.block_q, 0};
   constexpr int64_t kMinKeys = 256, kMemory = int64_t(64) << 20;
   const int64_t busy = processors() * 4 > 8 ? processors() * 4 : 8;
   int64_t batch = over.shape[0], heads = over.shape[1], length = over.shape[2], width = 1;
@@ -130,7 +135,9 @@ inline void add_slots(Context &c, char *slots, int64_t count, const Tensor &made
 inline void launch_step(Context &c, const Step &step, const Value *values, Tensor *made, int64_t inputs) {
   const Kernel &kernel = *step.kernel;
   const Tensor &over = values[step.operands[kernel.over]].tensor;
-  Launch launch = choose_launch(kernel, over, made, step.result_count, inputs);
+  int64_t sequences = over.shape[0] * (kernel.segment ? ceil_div(over.shape[2], kernel.segment) : 1);
+  if (kernel.sequences >= 0) sequences = values[step.operands[kernel.sequences]].tensor.shape[0] - 1;
+  Launch launch = choose_launch(kernel, over, made, step.result_count, inputs, sequences);
   Words words(0, 0, launch.blocks, launch.heads);
   for (int i = 0; i < step.operand_count; ++i) words.append(values[step.operands[i]]);
   std::vector<char *> held(size_t(step.result_count), nullptr);
@@ -183,7 +190,8 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
 }
 
 // Runs a program on values[0 ... arguments]; targets[i] is where return i is to be. Without rows or keys everything is zero.
-inline void run_program(Context &c, const Program &program, std::vector<Value> &values, const Tensor *targets) {
+inline void run_program(Context &c, const Program &given, std::vector<Value> &values, const Tensor *targets) {
+  const Program &program = chosen(given, values);
   bool empty = false;
   int64_t inputs = 0;
   for (int i = 0; i < program.argument_count; ++i)
@@ -194,6 +202,10 @@ inline void run_program(Context &c, const Program &program, std::vector<Value> &
   int next = program.argument_count;
   for (int s = 0; s < program.step_count; ++s) {
     const Step &step = program.steps[s];
+    if (int same = same_operand(step, values.data()); same >= 0) {
+      values[size_t(next++)] = values[size_t(same)];
+      continue;
+    }
     std::vector<Tensor> made(size_t(step.result_count));
     for (int i = 0; i < step.result_count; ++i) {
       Tensor &tensor = made[size_t(i)] = shape_of(step.results[i], values.data(), step.operands);

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attn_mlir.backends.ahead.header import header
-from attn_mlir.backends.ahead.library import library_table
+from attn_mlir.backends.ahead.library import library_table, linear_table
 from attn_mlir.backends.ahead.link import find_compiler
 from attn_mlir.backends.ahead.request import Library, Request
 from attn_mlir.backends.ahead.source import finish, host_source
@@ -12,7 +12,7 @@ from attn_mlir.backends.cpu import driver, pipeline, program
 from attn_mlir.backends.cpu.ahead.objects import object_code
 from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_table
 from attn_mlir.backends.cpu.target import instruction_sets
-from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.host import Host, Kernel
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
@@ -40,6 +40,8 @@ def build(request: Request, target: str, out: Path, compiler: str | None, versio
     """See `driver.build_library`."""
     command = find_compiler(compiler)
     parts = _Parts()
+    if request.linear is not None:
+        return _linear(parts, request, target, out, command, version)
     for name, (first, blocks) in _VARIANTS.items():
         _add_variant(parts, request, name, first, blocks)
     if request.wrt:
@@ -50,6 +52,31 @@ def build(request: Request, target: str, out: Path, compiler: str | None, versio
     tables = [*parts.tables, forward, _machine(), library_table(request, parts.scalars)]
     host = host_source(request, text, Path(__file__).parent, _SOURCES, tables)
     return finish(request, text, command, host, parts.objects, out)
+
+
+def _linear(parts: _Parts, request: Request, target: str, out: Path, command: tuple[str, ...], version: str) -> Library:
+    """The library of a linear attention."""
+    host = _add_linear(parts, request, "program", "")
+    if request.wrt:
+        _add_linear(parts, request, "backward", "bwd")
+    scalars = ["tensor" if argument.shape is not None else argument.element for argument in host.arguments[3:]]
+    shapes = [argument.shape for argument in host.arguments]
+    text = header(request, target, version)
+    tables = [*parts.tables, _machine(), library_table(request, scalars), linear_table(request, shapes)]
+    source = host_source(request, text, Path(__file__).parent, _SOURCES, tables)
+    return finish(request, text, command, source, parts.objects, out)
+
+
+def _add_linear(parts: _Parts, request: Request, name: str, function: str) -> Host:
+    """Adds a program with those that take its place, for segments of longer sequences and for one position. Returns its host function."""
+    assert request.linear is not None
+    segment = request.linear.segment
+    _add_program(parts, request, f"{name}_single", function, to_kernels=pipeline.STEP)
+    longer = None
+    if segment:
+        longer = f"{name}_long", segment + 1
+        _add_program(parts, request, longer[0], function, segment=segment)
+    return _add_program(parts, request, name, function, longer=longer, single=f"{name}_single")
 
 
 def _machine() -> str:
@@ -70,16 +97,25 @@ def _add_variant(parts: _Parts, request: Request, name: str, first: str, blocks:
         parts.scalars = signature.scalars
 
 
-def _add_program(parts: _Parts, request: Request, name: str, function: str) -> None:
+def _add_program(
+    parts: _Parts,
+    request: Request,
+    name: str,
+    function: str,
+    segment: int = 0,
+    to_kernels: str = pipeline.KERNEL,
+    longer: tuple[str, int] | None = None,
+    single: str = "",
+) -> Host:
     text = request.written or request.text
     wanted = f"written-{function}" if request.written else function
-    options = prepare_derivative(
-        wanted, [request.argument(i) for i in request.wrt], pipeline.OUTLINE, 0, remainder=True, options=pipeline.DECAYS
-    )
+    names = [request.argument(i) for i in request.wrt] if function else []
+    options = prepare_derivative(wanted, names, pipeline.OUTLINE, segment, remainder=True, options=pipeline.DECAYS)
     with ir.Context() as context:
         load_all(context)
-        module, host, kernels, threads = program._lower(text, *options, pipeline.KERNEL)
+        module, host, kernels, threads = program._lower(text, *options, to_kernels)
         prefix = f"{request.name}_{name}_"
         compiled = {each.name: Compiled(each, prefix + each.name, threads.get(each.name, 0)) for each in kernels.values()}
-        parts.tables.append(program_table(name, host, compiled))
+        parts.tables.append(program_table(name, host, compiled, longer, single))
         parts.objects[name] = object_code(module, prefix)
+    return host

@@ -353,9 +353,7 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
 
 // Runs a program on values[0 ... arguments]; targets[i] is where return i is to be. Without rows or keys everything is zero.
 inline void run_program(Context &c, const Program &given, std::vector<Value> &values, const Tensor *targets) {
-  const Program *chosen = &given;
-  while (chosen->longer && values[1].tensor.shape[2] >= chosen->longer_keys) chosen = chosen->longer;
-  const Program &program = *chosen;
+  const Program &program = chosen(given, values);
   bool empty = false;
   for (size_t i = 0; i < 3; ++i) {
     const int64_t *shape = values[i].tensor.shape, most[] = {ATTN_MAX_HEADS, ATTN_MAX_HEADS, ATTN_MAX_POSITIONS};

@@ -36,6 +36,8 @@ def build(request: Request, target: str, out: Path, compiler: str | None, versio
     """See `driver.build_library`."""
     if sys.platform != "linux":
         raise UnsupportedError(f"libraries for NVIDIA GPUs are made on Linux, this is {sys.platform}")
+    if request.linear is not None:
+        raise UnsupportedError(f"linear attentions are not compiled ahead of time for {target} yet: use target='cpu', or the Python API")
     command = find_compiler(compiler)
     parts = _Parts({"arch": target, **({"deterministic": 1} if request.deterministic else {})})
     host = _add_program(parts, "online", request.text, "attention", OUTLINE)

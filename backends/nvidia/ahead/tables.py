@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from attn_mlir.backends.ahead.library import element
+from attn_mlir.backends.ahead.results import result_text
 from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Host, Result
+from attn_mlir.backends.host import Host
 from attn_mlir.errors import UnsupportedError
 
 _KINDS = {
@@ -14,7 +14,6 @@ _KINDS = {
 }  # fmt: skip
 _NUMBERS = {"int": "INT", "unsigned": "UNSIGNED", "long long": "LONG", "float": "FLOAT", "double": "DOUBLE"}
 _GRIDS = ("rows", "elements", "pairs")
-_ROLES = {"query": "QUERY", "key": "KEY", "row": "ROW"}
 
 
 def program_table(name: str, host: Host, units: Mapping[str, Unit], codes: Mapping[str, str], longer: tuple[str, int] | None) -> str:
@@ -28,7 +27,7 @@ def program_table(name: str, host: Host, units: Mapping[str, Unit], codes: Mappi
         one = f"{name}_{number}"
         lines.append(_numbers(f"{one}_operands", step.operands))
         elements = units[step.kernel].outputs if step.kernel else [result.type.element for result in step.results]
-        results = [_result(result, of) for result, of in zip(step.results, elements, strict=True)]
+        results = [result_text(result, of) for result, of in zip(step.results, elements, strict=True)]
         lines.append(f"static const attn::Result {one}_results[] = {{{', '.join(results)}}};")
         kernel = f"&{name}_{step.kernel}" if step.kernel else "nullptr"
         steps.append(f"{{{kernel}, {len(step.operands)}, {one}_operands, {len(step.results)}, {one}_results}}")
@@ -75,18 +74,6 @@ def _output(unit: Unit, i: int) -> str:
     slots = unit.schedule.get("sums") == "slots" or (kind == "scatter" and bool(unit.schedule.get("deterministic")))
     disjoint = unit.kernel.disjoint[i] if kind == "scatter" else (False, True, True)
     return f"{{attn::{kind.upper()}, {_bool(slots and kind != 'store')}, {_bools(disjoint)}}}"
-
-
-def _result(result: Result, of: str) -> str:
-    role, operand = result.role, 0
-    if role.startswith("like:"):
-        kind, operand = "LIKE", int(role[5:])
-    elif role in _ROLES:
-        kind = _ROLES[role]
-    else:
-        raise UnsupportedError(f"results of the kind '{role}' are not compiled ahead of time yet: use the Python API")
-    shape = result.type.shape or ()
-    return f"{{attn::{kind}, {operand}, {element(of)}, {len(shape)}, {{{', '.join(map(str, shape)) or '0'}}}}}"
 
 
 def _numbers(name: str, numbers: Sequence[int]) -> str:

@@ -10,13 +10,16 @@ from typing import Any
 import torch
 
 from attn_mlir import driver
+from attn_mlir.api.ahead_linear import LinearSpec, linear_form, traced
 from attn_mlir.api.attention import Attention, _find
 from attn_mlir.api.dropout import NONE, dropout_of
 from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.execute import program_of
 from attn_mlir.api.given_masks import with_function
 from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of, scale_form
-from attn_mlir.backends.ahead.request import Capture, Library, Request, check_place
+from attn_mlir.api.linear import LinearAttention
+from attn_mlir.api.linear_engine import LinearAttentionEngine
+from attn_mlir.backends.ahead.request import Capture, Library, Linear, Request, check_place
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.scope import Captured
@@ -36,8 +39,8 @@ class InputSpec:
 
 
 def compile_ahead(
-    attention: Attention | AttentionEngine,
-    inputs: "InputSpec | Sequence[torch.Tensor] | None" = None,
+    attention: Attention | AttentionEngine | LinearAttention | LinearAttentionEngine,
+    inputs: "InputSpec | LinearSpec | Sequence[torch.Tensor] | None" = None,
     target: str = "cpu",
     out: str | Path = "libattention.so",
     *,
@@ -49,36 +52,44 @@ def compile_ahead(
 ) -> Library:
     """Makes a shared library of an attention, and beside it a header with its C functions over DLPack's `DLTensor`.
 
-    attention: an `Attention` or an `AttentionEngine`, whose custom inputs and final_rowscales are additional arguments and results.
+    attention: an `Attention`, a `LinearAttention`, or an engine of either, whose custom inputs are additional arguments, and whose
+    final_rowscales additional results.
     inputs: tensors (q, k, v) such as those of calls, of which dtype and head dimensions count, or an `InputSpec`; None for engines, which
-    know their own. Batch, heads and lengths are free in the library.
+    know their own. For a `LinearAttention`: (q, k, v, decay, initial_state, cu_seqlens), of which the last ones may be missing, or a
+    `LinearSpec`. Batch, heads and lengths are free in the library.
     target: "cpu", for processors with the instruction sets of this machine, or "sm_90a", for H100 and H200. out: where the library is
     written; the header is `name`.h in the same folder. name: what the names of the functions begin with; None: that of the file without
     "lib".
 
-    backward: whether there are functions for gradients, too. wrt: the names of the inputs that have one; None: q, k, v, and of the captured
-    tensors those that require a gradient now; custom inputs of engines have one where they are named. compiler: the command of the system's
-    C++ compiler; None: $CXX, c++, g++ or clang++. deterministic: whether gradients have the same bits in every run on a GPU, too.
+    backward: whether there are functions for gradients, too. wrt: the names of the inputs that have one; None: q, k, v, decay and initial
+    state, and of the captured tensors those that require a gradient now; custom inputs of engines have one where they are named.
+    compiler: the command of the system's C++ compiler; None: $CXX, c++, g++ or clang++. deterministic: whether gradients have the same bits
+    in every run on a GPU, too.
 
     What the functions of the attention capture are further arguments, in the order and under the names that the header tells. Results have
     the bits that calls from Python have. Raises ArgumentError for arguments that do not fit, UnsupportedError for other targets, for tuned
-    attentions, for functions that make tensors themselves, and where no C++ compiler is there.
+    attentions, for functions that make tensors themselves, and where a compiler is missing.
     """
-    if not isinstance(attention, (Attention, AttentionEngine)):
-        hint = "; linear attentions and their engines are not compiled ahead of time yet" if hasattr(attention, "stages") else ""
+    if not isinstance(attention, (Attention, AttentionEngine, LinearAttention, LinearAttentionEngine)):
         raise ArgumentError(
-            f"compile_ahead takes an attn_mlir.Attention(...) or AttentionEngine(...), got {type(attention).__name__}{hint}"
+            "compile_ahead takes an attn_mlir.Attention(...), AttentionEngine(...), LinearAttention(...) or LinearAttentionEngine(...), "
+            f"got {type(attention).__name__}"
         )
     if attention._tuning is not None:
         raise UnsupportedError(
             f"tuned schedules are not compiled ahead of time yet: make the {type(attention).__name__} without tune and tune_file"
         )
-    path = Path(out)
-    given, prefix = _inputs(attention, inputs), _name(path, name)
-    if isinstance(attention, AttentionEngine):
-        _check_engine(attention, given, inputs is not None)
-    check_place(path, prefix)
-    plain, located = _request(attention, given, prefix, bool(backward), wrt)
+    path, prefix = Path(out), _name(Path(out), name)
+    if isinstance(attention, (LinearAttention, LinearAttentionEngine)):
+        form = linear_form(attention, inputs)
+        check_place(path, prefix)
+        plain, located = _linear_request(attention, form, prefix, bool(backward), wrt)
+    else:
+        given = _inputs(attention, inputs)
+        if isinstance(attention, AttentionEngine):
+            _check_engine(attention, given, inputs is not None)
+        check_place(path, prefix)
+        plain, located = _request(attention, given, prefix, bool(backward), wrt)
     plain, located = (dataclasses.replace(each, deterministic=bool(deterministic)) for each in (plain, located))
     version = sys.modules["attn_mlir"].__version__
     try:
@@ -149,10 +160,33 @@ def _request(
         entry, scan = _find(with_function(attention._functions), inputs, form, lse, states, None, dropout.form)
     program = program_of(entry)
     values = entry.captures(scan, factor, dropout.values)
-    captures = _captures(entry.traced.captures, program, values)
     sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(_layout(attention)))
+    return _both(entry, program, values, sizes, backward, wrt)
+
+
+def _linear_request(
+    attention: LinearAttention | LinearAttentionEngine, form: Any, name: str, backward: bool, wrt: Sequence[str] | None
+) -> tuple[Request, Request]:
+    """The same of a linear attention."""
+    entry, program, values, linear, layout = traced(attention, form)
+    inputs = form.inputs
+    sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(layout))
+    return _both(entry, program, values, sizes, backward, wrt, linear)
+
+
+def _both(
+    entry: Any,
+    program: Program,
+    values: Sequence[Any],
+    sizes: tuple[str, str, int, int, str],
+    backward: bool,
+    wrt: Sequence[str] | None,
+    linear: Linear | None = None,
+) -> tuple[Request, Request]:
+    captures = _captures(entry.traced.captures, program, values)
     plan = make_plan(program.written[0] or program.text, program.names)
     plain = _make(sizes, (program.text, program.written[0]), captures, program.outputs, (), plan)
+    plain = dataclasses.replace(plain, linear=linear)
     positions = _positions(plain, program, values, wrt) if backward else ()
     plain = dataclasses.replace(plain, wrt=positions)
     return plain, dataclasses.replace(plain, text=program.located, written=program.written[1], labels=program.names)
@@ -187,7 +221,8 @@ def _positions(request: Request, program: Program, values: Sequence[Any], wrt: S
     names = request.names
     can = [i for i in range(len(names)) if _is_float(request, i) and program.takes_derivative(i)]
     if wrt is None:
-        return tuple(i for i in can if i < 3 or getattr(values[i - 3], "requires_grad", False))
+        always = 3 + (0 if request.linear is None else len(request.linear.inputs))
+        return tuple(i for i in can if i < always or getattr(values[i - 3], "requires_grad", False))
     if isinstance(wrt, str) or not wrt:
         raise ArgumentError(f"wrt is a list of names such as ['q', 'k', 'v'], got {wrt!r}; backward=False makes no gradients")
     # By the name in C, or by that in Python where this is another one.
