@@ -46,16 +46,23 @@ def thread_flags(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def link(
-    command: tuple[str, ...], source: str, objects: Mapping[str, bytes], exported: Sequence[str], out: Path, data: bool = False
+    command: tuple[str, ...],
+    sources: Mapping[str, str],
+    objects: Mapping[str, bytes],
+    exported: Sequence[str],
+    out: Path,
+    data: bool = False,
+    flags: Sequence[str] = (),
 ) -> None:
-    """Compiles the host's part and links it with the kernels' code; only the `exported` symbols can be seen. Raises CompileError.
+    """Compiles C++ files and links them with the kernels' code; only the `exported` symbols can be seen. Raises CompileError.
 
     `objects` are object files, or with `data` what becomes constants: of x the array `x_code`, which ends at `x_code_end`.
     """
     threads = ("-pthread",) if data else thread_flags(command)
     with tempfile.TemporaryDirectory(prefix="attn-mlir-") as folder:
-        host = Path(folder) / "host.cpp"
-        host.write_text(source, encoding="utf-8")
+        hosts = [Path(folder) / f"{name}.cpp" for name in sources]
+        for path, source in zip(hosts, sources.values(), strict=True):
+            path.write_text(source, encoding="utf-8")
         files = []
         for name, code in objects.items():
             path = Path(folder) / f"{name}.{'bin' if data else 'o'}"
@@ -68,9 +75,10 @@ def link(
             (Path(folder) / "exported").write_text("".join(f"_{name}\n" for name in exported))
             visible = [f"-Wl,-exported_symbols_list,{folder}/exported"]
         else:
-            (Path(folder) / "exported").write_text(f"{{ global: {' '.join(f'{name};' for name in exported)} local: *; }};\n")
+            shown = f"global: {' '.join(f'{name};' for name in exported)} " if exported else ""
+            (Path(folder) / "exported").write_text(f"{{ {shown}local: *; }};\n")
             visible = [f"-Wl,--version-script={folder}/exported", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack", f"-Wl,-soname,{out.name}"]
-        parts = [*command, *_FLAGS, *threads, "-shared", str(host), *files, "-o", str(made), "-lm", *visible]
+        parts = [*command, *_FLAGS, *flags, *threads, "-shared", *map(str, hosts), *files, "-o", str(made), "-lm", *visible]
         ran = subprocess.run(parts, capture_output=True, text=True, check=False)
         if ran.returncode:
             made.unlink(missing_ok=True)

@@ -11,17 +11,17 @@ _FIRST, _AFTER_MACHINE, _LAST = ("attn_tensor.h", "attn_values.h"), ("attn_bound
 
 
 def host_source(
-    request: Request, header: str, folder: Path, own: tuple[str, str], tables: Sequence[str], limits: Sequence[str] = ()
+    request: Request, header: str, folder: Path, own: tuple[str, str], tables: Sequence[str], limits: Sequence[str] = (), rank: int = 0
 ) -> str:
     """The C++ file. `own` are the names of a target's two files in `folder`, of its machine and of its programs.
 
-    `limits` come first, `tables` last.
+    `limits` come first, `tables` last. `rank`: of how many dimensions tensors are at least; files of one library must agree.
     """
     here = Path(__file__).parent
     files = [here / name for name in _FIRST] + [folder / own[0]] + [here / name for name in _AFTER_MACHINE] + [folder / own[1]]
     files += [here / name for name in _LAST]
     sources = [path.read_text(encoding="utf-8") for path in files]
-    first = ["#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {_rank(request)}", *limits, header]
+    first = ["#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {max(rank, rank_of(request))}", *limits, header]
     return "\n".join([*first, *sources, *tables, entries(request)])
 
 
@@ -31,12 +31,12 @@ def finish(
     """Compiles and links the library, and writes its header beside it; for `data` see `link`. Raises CompileError."""
     names = [f"{request.name}_{function}" for function in functions(request)] + [f"{request.name}_last_error"]
     exported = [*names, *[f"__tvm_ffi_{request.name}_{function}" for function in foreign(request)]]
-    link(command, source, objects, exported, out, data)
+    link(command, {"host": source}, objects, exported, out, data)
     path = out.with_name(f"{request.name}.h")
     path.write_text(header, encoding="utf-8")
     return Library(out, path, tuple(names))
 
 
-def _rank(request: Request) -> int:
+def rank_of(request: Request) -> int:
     """The most dimensions of a tensor: partial sums of gradients have three more than what is captured."""
     return 3 + max([4, *[capture.rank for capture in request.captures]])

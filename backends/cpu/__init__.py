@@ -27,5 +27,6 @@ BACKEND = Backend(
     see="seeing:see",
     targets=("cpu",),
     ahead="ahead.build:build",
+    operators="ahead.build:build_operators",
     doctor="doctor:findings",
 )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from attn_mlir.api import arch, masks, mods, recurrences, rows
     from attn_mlir.api.ahead import InputSpec, compile_ahead
     from attn_mlir.api.ahead_linear import LinearSpec
+    from attn_mlir.api.ahead_operators import compile_operators
     from attn_mlir.api.attention import Attention, attention
     from attn_mlir.api.block_mask import create_block_mask
     from attn_mlir.api.custom_io import CustomIO
@@ -58,6 +59,7 @@ __all__ = [
     "arch",
     "attention",
     "compile_ahead",
+    "compile_operators",
     "create_block_mask",
     "detach",
     "dropout_mask",
@@ -101,6 +103,7 @@ _LAZY = {
     "LinearAttention": "attn_mlir.api.linear",
     "LinearAttentionEngine": "attn_mlir.api.linear_engine",
     "compile_ahead": "attn_mlir.api.ahead",
+    "compile_operators": "attn_mlir.api.ahead_operators",
     "create_block_mask": "attn_mlir.api.block_mask",
     "meta_tensor": "attn_mlir.api.meta",
     "online_retention": "attn_mlir.api.online_rows",

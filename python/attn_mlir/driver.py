@@ -163,3 +163,18 @@ def build_library(request: Any, target: str, out: Path, compiler: str | None, ve
         raise UnsupportedError(f"target '{target}': {known}{hint}. Use a target of: {', '.join(usable)}.")
     with LOCK:
         return backend.load(backend.ahead)(request, target, out, compiler, version)
+
+
+def build_operators(
+    programs: Sequence[tuple[str, Any]], schema: str, target: str, out: Path, compiler: str | None, folders: Sequence[str], version: str
+) -> Path:
+    """Makes a shared library that registers the operator `attn_mlir::forward` with torch; returns its path.
+
+    `programs` are the texts that name programs in graphs, with a `backends.ahead.request.Request` of each, `schema` the operator's,
+    `folders` those of torch's headers. Raises as `build_library` does.
+    """
+    backend = next(b for b in load_backends().values() if target in b.targets)
+    if backend.operators is None:
+        raise UnsupportedError(f"target '{target}': the {backend.name} backend makes no operators for torch yet")
+    with LOCK:
+        return backend.load(backend.operators)(programs, schema, target, out, compiler, folders, version)

@@ -1,13 +1,15 @@
 """Makes a library for the CPU: compiles the kernels that the JIT would run, writes the host's part, lets the system's compiler link."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from attn_mlir.backends.ahead.header import header
 from attn_mlir.backends.ahead.library import library_table, linear_table
-from attn_mlir.backends.ahead.link import find_compiler
+from attn_mlir.backends.ahead.link import find_compiler, link
+from attn_mlir.backends.ahead.operators import FLAGS, registration
 from attn_mlir.backends.ahead.request import Library, Request
-from attn_mlir.backends.ahead.source import finish, host_source
+from attn_mlir.backends.ahead.source import finish, host_source, rank_of
 from attn_mlir.backends.cpu import driver, pipeline, program
 from attn_mlir.backends.cpu.ahead.objects import object_code
 from attn_mlir.backends.cpu.ahead.tables import Compiled, kernel_table, program_table
@@ -40,31 +42,60 @@ def build(request: Request, target: str, out: Path, compiler: str | None, versio
     """See `driver.build_library`."""
     command = find_compiler(compiler)
     parts = _Parts()
-    if request.linear is not None:
-        return _linear(parts, request, target, out, command, version)
+    source = _source(parts, request, target, version, 0)
+    return finish(request, header(request, target, version), command, source, parts.objects, out)
+
+
+def build_operators(
+    programs: Sequence[tuple[str, Request]],
+    schema: str,
+    target: str,
+    out: Path,
+    compiler: str | None,
+    folders: Sequence[str],
+    version: str,
+) -> Path:
+    """See `driver.build_operators`."""
+    command = find_compiler(compiler)
+    sources, objects, rank = {}, {}, max(rank_of(request) for _, request in programs)
+    for _, request in programs:
+        parts = _Parts()
+        sources[request.name] = _source(parts, request, target, version, rank)
+        objects |= {f"{request.name}_{name}": code for name, code in parts.objects.items()}
+    sources["registration"] = registration(programs, schema, target, version)
+    link(command, sources, objects, (), out, flags=[*FLAGS, *[f"-I{folder}" for folder in folders]])
+    return out
+
+
+def _source(parts: _Parts, request: Request, target: str, version: str, rank: int) -> str:
+    """The host's part of a library, whose kernels are added to `parts`; for `rank` see `host_source`."""
+    if request.linear is None:
+        _add_attention(parts, request)
+        parts.tables.append(f"static const attn::Forward forward = {{&usual, &few, &one, &group, {pipeline.FEW_ROWS[0]}}};")
+        last = [library_table(request, parts.scalars)]
+    else:
+        host = _add_linear(parts, request, "program", "")
+        if request.wrt:
+            _add_linear(parts, request, "backward", "bwd")
+        scalars = ["tensor" if argument.shape is not None else argument.element for argument in host.arguments[3:]]
+        last = [library_table(request, scalars), linear_table(request, [argument.shape for argument in host.arguments])]
+    text, here = header(request, target, version), Path(__file__).parent
+    return host_source(request, text, here, _SOURCES, [*parts.tables, _machine(), *last], rank=rank)
+
+
+def _add_attention(parts: _Parts, request: Request) -> None:
     for name, (first, blocks) in _VARIANTS.items():
         _add_variant(parts, request, name, first, blocks)
     if request.wrt:
         for name, function in (("training", "fwd"), ("backward", "bwd")):
             _add_program(parts, request, name, function)
-    text = header(request, target, version)
-    forward = f"static const attn::Forward forward = {{&usual, &few, &one, &group, {pipeline.FEW_ROWS[0]}}};"
-    tables = [*parts.tables, forward, _machine(), library_table(request, parts.scalars)]
-    host = host_source(request, text, Path(__file__).parent, _SOURCES, tables)
-    return finish(request, text, command, host, parts.objects, out)
 
 
-def _linear(parts: _Parts, request: Request, target: str, out: Path, command: tuple[str, ...], version: str) -> Library:
-    """The library of a linear attention."""
-    host = _add_linear(parts, request, "program", "")
-    if request.wrt:
-        _add_linear(parts, request, "backward", "bwd")
-    scalars = ["tensor" if argument.shape is not None else argument.element for argument in host.arguments[3:]]
-    shapes = [argument.shape for argument in host.arguments]
-    text = header(request, target, version)
-    tables = [*parts.tables, _machine(), library_table(request, scalars), linear_table(request, shapes)]
-    source = host_source(request, text, Path(__file__).parent, _SOURCES, tables)
-    return finish(request, text, command, source, parts.objects, out)
+def _machine() -> str:
+    """Code is for the instruction sets of this machine: others are asked before any of it runs."""
+    lines = [f'  if (!__builtin_cpu_supports("{name}")) return "{name}";' for name in instruction_sets()]
+    last = "static const attn::Machine machine = {lacking};"
+    return "\n".join(["static const char *lacking() {", *lines, "  return nullptr;", "}", last])
 
 
 def _add_linear(parts: _Parts, request: Request, name: str, function: str) -> Host:
@@ -77,13 +108,6 @@ def _add_linear(parts: _Parts, request: Request, name: str, function: str) -> Ho
         longer = f"{name}_long", segment + 1
         _add_program(parts, request, longer[0], function, segment=segment)
     return _add_program(parts, request, name, function, longer=longer, single=f"{name}_single")
-
-
-def _machine() -> str:
-    """Code is for the instruction sets of this machine: others are asked before any of it runs."""
-    lines = [f'  if (!__builtin_cpu_supports("{name}")) return "{name}";' for name in instruction_sets()]
-    last = "static const attn::Machine machine = {lacking};"
-    return "\n".join(["static const char *lacking() {", *lines, "  return nullptr;", "}", last])
 
 
 def _add_variant(parts: _Parts, request: Request, name: str, first: str, blocks: tuple[int, ...]) -> None:

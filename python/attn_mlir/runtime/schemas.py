@@ -24,6 +24,11 @@ _SCHEMAS = {
 }
 
 
+def schema_of(name: str) -> str:
+    """The arguments and results of an operator, as torch reads them."""
+    return _SCHEMAS[name]
+
+
 _LIBRARY = torch.library.Library("attn_mlir", "IMPL")
 
 

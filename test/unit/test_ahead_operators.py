@@ -1,0 +1,70 @@
+"""Packages of AOTInductor in a C++ process without Python: `attn_mlir::forward` as an operator of a library made ahead of time."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from test_export import DYNAMIC, Model, qkv
+
+CXX = shutil.which(os.environ.get("CXX") or "g++")
+pytestmark = pytest.mark.skipif(CXX is None, reason="AOTInductor needs a C++ compiler")
+SOURCE = Path(__file__).parents[1] / "Inputs" / "run_package.cpp"
+TORCH = Path(torch.__file__).parent
+
+
+def build(folder: Path) -> Path:
+    """The C++ program."""
+    include = [f"-I{TORCH / 'include' / part}" for part in ("", "torch/csrc/api/include")]
+    libraries = [f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    subprocess.run([str(CXX), "-std=c++20", "-O0", abi, *include, str(SOURCE), "-o", str(folder / "run"), *libraries], check=True)
+    return folder / "run"
+
+
+def test_a_package_runs_without_python(tmp_path: Path) -> None:
+    """Attention with captures and with a row output, an engine, a linear attention with its state; lengths that were not exported."""
+    model = Model(trained=False)
+    exported = torch.export.export(model, qkv(), dynamic_shapes=DYNAMIC)
+    library = attn_mlir.compile_operators(exported, tmp_path / "liboperators.so")
+    torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "aoti.pt2"))
+    program = build(tmp_path)
+    for b, length in ((2, 17), (3, 40), (1, 1)):
+        tensors = qkv(b, length)
+        for name, tensor in zip("qkv", tensors, strict=True):
+            tensor.contiguous().numpy().tofile(tmp_path / f"{name}.bin")
+        ran = subprocess.run([program, tmp_path, library, str(b), str(length)], capture_output=True, text=True, check=False)
+        assert (ran.stdout, ran.stderr) == ("4 results, without Python\n", "")
+        for number, wanted in enumerate(model(*tensors)):
+            found = torch.from_file(str(tmp_path / f"out{number}.bin"), size=wanted.numel(), dtype=wanted.dtype)
+            assert torch.equal(found.view(wanted.shape), wanted), number
+    other = attn_mlir.compile_operators(torch.export.export(_Plain(), qkv()), tmp_path / "libother.so")
+    ran = subprocess.run([program, tmp_path, other, "2", "17"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1 and "this library has no attention of this graph" in ran.stderr
+
+
+class _Plain(torch.nn.Module):
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        return attn_mlir.attention(q, k, v)
+
+
+class _None(torch.nn.Module):
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        return q + k + v
+
+
+def test_errors(tmp_path: Path) -> None:
+    out = tmp_path / "libx.so"
+    with pytest.raises(ArgumentError, match=r"takes what torch\.export\.export returns, got _None"):
+        attn_mlir.compile_operators(_None(), out)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="calls no attention of attn-mlir"):
+        attn_mlir.compile_operators(torch.export.export(_None(), qkv()), out)
+    with pytest.raises(UnsupportedError, match=r"export the model under torch\.no_grad"):
+        attn_mlir.compile_operators(torch.export.export(Model(), qkv(), dynamic_shapes=DYNAMIC), out)
+    assert not list(tmp_path.iterdir())
