@@ -3,7 +3,8 @@
 import importlib
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,7 +24,46 @@ _WHOLE = 1 << 30
 """The block size of masks that FlexAttention makes where it is given none; they fit any length."""
 _SAMPLES = 1 << 21
 _NAMES = (("batch size", "B"), ("number of heads", "Hq"), ("length", "Sq"), ("length of k", "Skv"))
-_compared: "weakref.WeakKeyDictionary[Any, tuple[Any, ...]]" = weakref.WeakKeyDictionary()
+_compared: "weakref.WeakKeyDictionary[Any, tuple[Any, Snapshot]]" = weakref.WeakKeyDictionary()
+
+
+class Snapshot:
+    """Tables of a block mask as they were at one time.
+
+    Those on the CPU are copied, since changes through numpy, `.data` and in inference mode leave no trace; of others, which would
+    have to be waited for, the versions are kept.
+    """
+
+    def __init__(self, tables: Sequence[torch.Tensor | None]) -> None:
+        with _disable_current_modes():
+            self._tables = [(table, _state(table)) for table in tables]
+
+    def holds(self, tables: Sequence[torch.Tensor | None]) -> bool:
+        """Whether these are the same tables, and nobody has changed them."""
+        if len(tables) != len(self._tables):
+            return False
+        # Asked at every call: leaving modes takes ten times as long where there are none.
+        with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
+            return all([table is known and _is_still(table, state) for table, (known, state) in zip(tables, self._tables, strict=True)])
+
+
+def changes_unseen(table: torch.Tensor | None) -> bool:
+    """Whether a table can change without a sign that does not have to be waited for."""
+    return table is not None and table.is_inference() and table.device.type != "cpu"
+
+
+def _state(table: torch.Tensor | None) -> Any:
+    if table is None or changes_unseen(table):
+        return None
+    return table.detach().clone() if table.device.type == "cpu" else (table._version, table.data_ptr())
+
+
+def _is_still(table: torch.Tensor | None, state: Any) -> bool:
+    if table is None or state is None:
+        return table is None
+    if isinstance(state, torch.Tensor):
+        return torch.equal(table, state)
+    return state == (table._version, table.data_ptr())
 
 
 def is_block_mask(mask: Any) -> bool:
@@ -45,11 +85,11 @@ def function_of(mask: Any) -> Callable[..., Any]:
             "this BlockMask is a slice of another, which has no mask_mod of its own: pass a mask function for these positions, "
             "as in lambda b, h, q_idx, kv_idx: whole.mask_mod(b, h, q_idx + offset, kv_idx)"
         )
-    key = (function, *[(tensor, tensor._version) for tensor in tables_of(mask) if not tensor.is_inference()])
     known = _compared.get(mask)
-    if known is None or not same_key(known, key):
+    if known is None or known[0] is not function or not known[1].holds(tables_of(mask)):
+        now = Snapshot(tables_of(mask))
         compare_with_function(mask, function)
-        _compared[mask] = key
+        _compared[mask] = function, now
     return function
 
 
@@ -86,15 +126,6 @@ def compare_with_function(mask: Any, function: Callable[..., Any]) -> None:
     """Compares the tables of FlexAttention's block mask with a mask function. Raises ArgumentError where they differ."""
     with _disable_current_modes():  # the blocks are real also where a graph is made of tensors without data
         _compare(mask, function)
-
-
-def same_key(known: tuple[Any, ...], key: tuple[Any, ...]) -> bool:
-    """Whether two keys of a mask are of the same objects: functions, and tensors with their versions."""
-    return len(known) == len(key) and all([_same(a, b) for a, b in zip(known, key, strict=True)])
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b or (isinstance(a, tuple) and isinstance(b, tuple) and a[0] is b[0] and a[1] == b[1])
 
 
 def tables_of(mask: Any) -> list[torch.Tensor]:

@@ -49,7 +49,7 @@ def softmax_with_max(s: Any) -> Any:
     greatest = detach(s.max())
     e = exp(s - greatest)
     total = e.sum()
-    lse = torch.where(total > 0.0, torch.log(total) + greatest, -torch.inf)
+    lse = torch.where(total == 0.0, -torch.inf, torch.log(total) + greatest)
     return e / maximum(total, 1e-30), {"lse": lse, "max_scores": greatest}
 
 

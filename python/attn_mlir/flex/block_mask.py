@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 
+from attn_mlir.api.given_masks import Snapshot
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.flex import blocks
 
@@ -105,6 +106,7 @@ class SymbolicBlockMask(BlockMask):
         self._function, self._lengths, self._separate = mask_mod, (sizes[2], sizes[3]), separate_full
         self._classes: Tensor | None = None
         self._tables: dict[str, Tensor | None] | None = None
+        self._made: Snapshot | None = None
         self._replaced = False
         self.dq_write_order: Tensor | None = None
         self.dq_write_order_full: Tensor | None = None
@@ -120,8 +122,9 @@ class SymbolicBlockMask(BlockMask):
         """Whether somebody has put other tables into the mask, or changed one in place."""
         if self._replaced or self._tables is None:
             return self._replaced
-        made = [table for table in self._tables.values() if table is not None and not table.is_inference()]
-        return any([table._version != 0 for table in made])
+        if torch.compiler.is_dynamo_compiling():
+            return any([table is not None and table._version != 0 for table in self._tables.values()])
+        return self._made is not None and not self._made.holds(list(self._tables.values()))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -184,7 +187,11 @@ class SymbolicBlockMask(BlockMask):
         if name not in self._tables:
             kind, _, by_keys = _TABLES[name]
             pair = [other for other, (k, _, c) in _TABLES.items() if (k, c) == (kind, by_keys)]
+            kept = list(self._tables.values())
+            unchanged = self._made is None or self._made.holds(kept)
             self._tables.update(zip(pair, self._ordered(kind, by_keys), strict=True))
+            if unchanged:
+                self._made = Snapshot(list(self._tables.values()))
         return self._tables[name]
 
     def _ordered(self, kind: str, by_keys: bool) -> tuple[Tensor | None, Tensor | None]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
-from attn_mlir.api.given_masks import compare_with_function
+from attn_mlir.api.given_masks import Snapshot, changes_unseen, compare_with_function
 from attn_mlir.errors import ArgumentError
 from attn_mlir.flex.block_mask import SLICED, SymbolicBlockMask, listed_blocks
 from attn_mlir.flex.create import noop_mask
@@ -24,8 +24,7 @@ class Found(NamedTuple):
 
     of: tuple[Any, ...]
     """mask_mod, BLOCK_SIZE and seq_lengths."""
-    tables: tuple[Tensor | None, ...]
-    versions: tuple[int, ...]
+    tables: Snapshot
     function: Mask
     batch_heads: tuple[int, int]
     device: torch.device
@@ -35,14 +34,11 @@ class Found(NamedTuple):
         function, block, lengths = self.of
         if function is not mask.mask_mod or block != mask.BLOCK_SIZE or lengths != mask.seq_lengths:
             return False
-        a, b, c, d = self.tables
-        if not (a is mask.kv_num_blocks and b is mask.kv_indices and c is mask.full_kv_num_blocks and d is mask.full_kv_indices):
-            return False
-        return self.versions == _versions(self.tables)
+        return self.tables.holds(_tables(mask))
 
 
-def _versions(tables: Sequence[Tensor | None]) -> tuple[int, ...]:
-    return tuple([0 if table is None or table.is_inference() else table._version for table in tables])
+def _tables(mask: Any) -> tuple[Tensor | None, ...]:
+    return mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
 
 
 class SlicedMaskError(ArgumentError, RuntimeError):
@@ -89,9 +85,11 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
         return None if _is_noop(function) else function
     if torch.compiler.is_dynamo_compiling():
         return function if _fits(mask) else _of_tables(mask)
+    if any([changes_unseen(table) for table in _tables(mask)]):
+        return _of_tables(mask)
+    tables = Snapshot(_tables(mask))
     made = function if _fits(mask) else _of_tables(mask)
-    tables = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
-    _found[mask] = Found((function, block, lengths), tables, _versions(tables), made, batch_heads, device)
+    _found[mask] = Found((function, block, lengths), tables, made, batch_heads, device)
     return made
 
 
