@@ -30,7 +30,7 @@ from attn_mlir.dialects.attn.pieces import (
     StepOp,
     ValueOp,
 )
-from attn_mlir.dialects.attn.scalar import DetachOp, KeptOp, RangeOp, ReduceOp, YieldOp
+from attn_mlir.dialects.attn.scalar import DetachOp, KeptOp, RangeOp, ReduceOp, SlopeOp, YieldOp
 from attn_mlir.dialects.attn.sums import CollectOp, KeySumOp, QuerySumOp, RowDotOp, ScatterOp
 
 __all__ = [
@@ -75,6 +75,7 @@ __all__ = [
     "ScatterOp",
     "ScoreOp",
     "SkipOp",
+    "SlopeOp",
     "StateScanOp",
     "StepOp",
     "TermOp",

@@ -25,6 +25,11 @@ def detach(value: ir.Value) -> ir.Value:
     return ir.Operation.create("attn.detach", results=[value.type], operands=[value]).result
 
 
+def slope(value: ir.Value, factor: ir.Value) -> ir.Value:
+    """`attn.slope`: 0 with the derivative `factor` by `value`."""
+    return ir.Operation.create("attn.slope", results=[value.type], operands=[value, factor]).result
+
+
 def range_(source: ir.Value, begin: Sequence[ir.Value], end: Sequence[ir.Value]) -> tuple[ir.Value, ir.Value]:
     """`attn.range`: (min, max) of `source` over the half-open box [begin, end)."""
     index = ir.IndexType.get()

@@ -48,6 +48,23 @@ class DetachOp(Attn.Operation, name="detach", traits=[ext.Pure]):
         return check(self, self.result.type == self.value.type, f"returns its operand's type {self.value.type}, got {self.result.type}")
 
 
+class SlopeOp(Attn.Operation, name="slope", traits=[ext.Pure]):
+    """0, whose derivative by `value` is `factor`; it has none by `factor`.
+
+    Added to a detached value it gives that a derivative of the user's own, as a `torch.autograd.Function` has.
+    """
+
+    value: ext.Operand[Any]
+    factor: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        if not check(self, is_score_type(self.value.type), f"takes f32 or f64, got {self.value.type}"):
+            return False
+        same = self.factor.type == self.result.type == self.value.type
+        return check(self, same, f"takes and returns {self.value.type}, got {self.factor.type} and {self.result.type}")
+
+
 class KeptOp(Attn.Operation, name="kept", traits=[ext.Pure]):
     """Whether dropout keeps the weight of one pair: 16 neighbouring keys share one call of Philox 4x32-10.
 

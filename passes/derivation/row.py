@@ -180,6 +180,8 @@ class Reader:
             return self.params.leaf(value)
         if op.name == "attn.detach":
             return self.read(op.operands[0])
+        if op.name == "attn.slope":
+            return self.graph.const(0.0)
         if op.name == "attn.reduce":
             return self._reduce(op)
         args = [self.read(v) for v in op.operands]

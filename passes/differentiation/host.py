@@ -190,6 +190,8 @@ class Expressions:
                 return self._adjoint_read(n)
             case "attn.detach":
                 return args[0]
+            case "attn.slope":
+                return self.host.constant(0.0)
             case "reduce":
                 return build.reduce(args[0], str(n.attr))
             case "arith.cmpf":

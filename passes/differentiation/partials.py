@@ -174,6 +174,7 @@ _RULES: dict[str, Rule] = {
     "math.atan2": _atan2,
     "math.copysign": lambda g, n: [_by(g.mul(_sign(g, n.args[0]), g.node("math.copysign", g.const(1.0), n.args[1]))), None],
     "attn.detach": lambda g, n: [None],
+    "attn.slope": lambda g, n: [_by(n.args[1]), None],
 }
 _CONSTANT = frozenset({"math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc", "arith.uitofp", "arith.cmpf"})
 

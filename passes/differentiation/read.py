@@ -115,7 +115,7 @@ class PieceReader:
         if isinstance(value, ir.BlockArgument) or value.owner.operation.block != self.block:
             return []
         op = value.owner.operation
-        read = op.name in ("attn.detach", "attn.reduce") or _is_arithmetic(op, value)
+        read = op.name in ("attn.detach", "attn.slope", "attn.reduce") or _is_arithmetic(op, value)
         return list(op.operands) if read else []
 
     def _read(self, value: ir.Value) -> Node:
@@ -132,6 +132,8 @@ class PieceReader:
             return self._param(value)
         if op.name == "attn.detach":
             return graph.node("attn.detach", self.read(op.operands[0]))
+        if op.name == "attn.slope":
+            return graph.node("attn.slope", *[self.read(v) for v in op.operands])
         if op.name == "attn.reduce":
             return self._reduce(op, value)
         if _is_arithmetic(op, value):

@@ -15,7 +15,7 @@ ROUNDING = 1e-13
 
 
 class Values(Evaluator):
-    """Expressions of a program at a point; `frozen` holds the values of what is detached."""
+    """Expressions of a program at a point; `frozen` holds the values of what is detached, and of the arguments of slopes."""
 
     frozen: Mapping[Node, Array]
 
@@ -26,7 +26,16 @@ class Values(Evaluator):
             return np.asarray(min(float(n.attr), ROUNDING))  # type: ignore[arg-type]
         if n.op == "attn.detach":
             return self.frozen[n] if n in self.frozen else self(n.args[0])
+        if n.op == "attn.slope":
+            return self._slope(n)
         return super()._value(n)
+
+    def _slope(self, n: Node) -> Array:
+        """The line of that slope through 0 at the point where values were frozen."""
+        x = self(n.args[0])
+        if n.args[0] not in self.frozen:
+            return np.zeros_like(x)
+        return self.frozen[n.args[1]] * (x - self.frozen[n.args[0]])
 
 
 @dataclass(eq=False)
@@ -93,4 +102,5 @@ class Run:
 
     def detached(self) -> dict[Node, Array]:
         p = self.program
-        return {n: self.values(n) for n in nodes(*p.roots()) if n.op == "attn.detach"}
+        found = nodes(*p.roots())
+        return {n: self.values(n) for m in found for n in ((m,) if m.op == "attn.detach" else m.args if m.op == "attn.slope" else ())}

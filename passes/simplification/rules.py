@@ -167,6 +167,12 @@ def _detach(op: ir.Operation) -> ir.Value | None:
     return x if number(x) is not None or maker(x, "attn.detach") is not None else None
 
 
+def _slope(op: ir.Operation) -> ir.Value | None:
+    """A constant has no gradient, and a slope of 0 gives none."""
+    x, factor = op.operands
+    return constant(0.0, x.type) if number(x) is not None or number(factor) == 0.0 else None
+
+
 def _reduce(op: ir.Operation) -> ir.Value | None:
     """max(max x) = max x, and the same for min."""
     inner = maker(op.operands[0], "attn.reduce")
@@ -188,5 +194,6 @@ RULES: dict[str, Rule] = {
     "math.absf": _abs,
     "math.powf": _pow,
     "attn.detach": _detach,
+    "attn.slope": _slope,
     "attn.reduce": _reduce,
 }

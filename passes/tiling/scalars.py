@@ -44,6 +44,8 @@ class ScalarEmitter:
         if found is not None:
             self._found[value] = found
             return []
+        if isinstance(value, ir.OpResult) and value.owner.operation.name == "attn.slope":
+            return []
         return list(value.owner.operation.operands) if isinstance(value, ir.OpResult) else []
 
     def set(self, value: ir.Value, emitted: ir.Value) -> None:
@@ -57,6 +59,8 @@ class ScalarEmitter:
         op = value.owner.operation
         if op.name == "attn.detach":  # derivatives are taken before there are tiles
             return self._known[op.operands[0]]
+        if op.name == "attn.slope":
+            return arith.constant(value.type, 0.0)
         clone = clone_scalar(op, [self._known[operand] for operand in op.operands])
         for old, new in zip(op.results, clone.results, strict=True):
             self._known[old] = new

@@ -95,7 +95,7 @@ ATTENTION = {
     "test_max_autotune": f"{_BUILTIN}, {_SIZES}",
     "test_max_autotune_with_captured": _TABLES,
     "test_non_equal_head_dims": _DIMS,
-    "test_autograd_function_in_score_mod": _REFUSED,
+    "test_autograd_function_in_score_mod": "autograd_functions: test_forward_and_backward",
     "test_causal_block": f"{_GROUPED}, {MASKS}: test_attention_takes_it_too",
     "test_causal_block_paged_attention": _PAGED,
     "test_new_empty_mask_mod": "flex_helpers: test_a_mask_and_scores_of_new_tensors",

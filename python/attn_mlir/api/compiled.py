@@ -19,7 +19,7 @@ from attn_mlir import driver
 from attn_mlir.api.block_mask import BlockMask
 from attn_mlir.api.dropout import dropout_of, seed_in_graph
 from attn_mlir.api.given_masks import check_sizes, function_of, sizes_of
-from attn_mlir.api.graphs import run_graph, symbol, traced
+from attn_mlir.api.graphs import element, run_graph, symbol, traced
 from attn_mlir.api.inputs import LAYOUTS, Layout, device_type, layout_of
 from attn_mlir.api.unknown_arguments import advice_on
 from attn_mlir.backends import tensors_of
@@ -55,7 +55,7 @@ def attention_in_graph(
         return outside(lambda: _execute(q, k, v, functions, *options, None, dropout_of(dropout_p, dropout_seed, q))[0])
     layout = layout_of(layout)
     seed = seed_in_graph(dropout_p, dropout_seed, q)
-    element = torch.float64 if q.dtype == torch.float64 else torch.float32
+    score = torch.float64 if q.dtype == torch.float64 else torch.float32
     score_mod, mask_mod, row = functions[3:]
     if isinstance(mask_mod, (BlockMask, FlexBlockMask)):
         mask_mod = _mask_function(mask_mod, q, k, layout)
@@ -69,24 +69,24 @@ def attention_in_graph(
         pieces, names, drawn = [], [], draws()
         for (name, position), mod in zip(_MODS, functions[:3], strict=True):
             if mod is not None:
-                made = _call(mod, [symbol(f"{name}.x", element, q.device)], [index(f"{name}.{i}") for i in ("b", "h", position, "d")])
-                pieces.append(as_tensor(made, element))
+                made = _call(mod, [element(f"{name}.x", score, [q, k, v])], [index(f"{name}.{i}") for i in ("b", "h", position, "d")])
+                pieces.append(as_tensor(made, score))
                 names.append(name)
         if score_mod is not None:
             indices = [index(f"score.{i}") for i in (*_POSITION, "kv_idx")]
-            pieces.append(as_tensor(score_mod(symbol("score.score", element, q.device), *indices), element))
+            pieces.append(as_tensor(score_mod(element("score.score", score, [q, k, v]), *indices), score))
             names.append("score")
         if mask_mod is not None:
             pieces.append(as_tensor(mask_mod(*[index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
             names.append("mask")
         keys = k.shape[2] or 1
-        given = [symbol("row.s", element, q.device, keys), *[index(f"row.{i}") for i in _POSITION]]
+        given = [element("row.s", score, [q, k, v], keys), *[index(f"row.{i}") for i in _POSITION]]
         given.append(symbol("row.kv_idx", torch.int64, q.device, keys))
         weight = row(*given[: arity(row, (1, 4, 5))])
         states: dict[str, Any] = {}
         if isinstance(weight, tuple):
             weight, states = weight
-        pieces += [as_tensor(weight, element), *[as_tensor(state, element) for state in states.values()]]
+        pieces += [as_tensor(weight, score), *[as_tensor(state, score) for state in states.values()]]
         names.append("row")
         refuse_draws(drawn)
         outputs = [name for name in states if return_states or (return_lse and name == "lse")]

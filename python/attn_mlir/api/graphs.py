@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from attn_mlir.api.dropout import dropout_values
 from attn_mlir.api.execute import forward_in_graph
 from attn_mlir.api.graph_checks import check_graph, function_of
-from attn_mlir.api.hoist import hoisted
+from attn_mlir.api.hoist import attribute, hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import program, scope, sizes
 from attn_mlir.frontend.dropout import DropoutForm
@@ -29,6 +29,7 @@ __all__ = [
     "GraphPiece",
     "call_program",
     "captures_of",
+    "element",
     "guard",
     "name_on",
     "numbers_of",
@@ -59,6 +60,20 @@ def symbol(name: str, dtype: torch.dtype, device: torch.device | None = None, si
 @symbol.register_fake
 def _(name: str, dtype: torch.dtype, device: torch.device | None = None, size: int = 1) -> Tensor:
     return torch.zeros(size, dtype=dtype, device=_device(device))
+
+
+@torch.library.custom_op("attn_mlir::element", mutates_args=())
+def element(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) -> Tensor:
+    """Stands for a score, or an element of q, k or v, as `symbol` does. It has a gradient where those of `like` have one.
+
+    Otherwise dynamo would take a torch.autograd.Function of it for its forward alone.
+    """
+    return torch.zeros(size, dtype=dtype, device=_device(like[0].device))
+
+
+@element.register_fake
+def _(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) -> Tensor:
+    return torch.zeros(size, dtype=dtype, device=_device(like[0].device))
 
 
 def _device(given: torch.device | None) -> torch.device:
@@ -92,6 +107,7 @@ def _(
 
 
 traced.register_autograd(ops.no_mixed_derivative)
+element.register_autograd(ops.no_mixed_derivative)
 
 
 def run_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
@@ -271,7 +287,7 @@ class GraphPiece:
         if node.op == "call_method":
             made = getattr(args[0], str(node.target))(*args[1:], **kwargs)
         elif node.op == "get_attr":
-            made = _attribute(node)
+            made = attribute(node)
         elif _is_symbol(node):
             name = args[0].rpartition(".")[2]
             made = getattr(sizes, name)() if name in _SIZES else arguments[name]
@@ -282,11 +298,6 @@ class GraphPiece:
 
 
 def _is_symbol(node: torch.fx.Node) -> bool:
-    return node.target in (symbol._opoverload, torch.ops.attn_mlir.symbol)
-
-
-def _attribute(node: torch.fx.Node) -> Any:
-    value: Any = node.graph.owning_module
-    for name in str(node.target).split("."):
-        value = getattr(value, name)
-    return value
+    return node.target in (
+        symbol._opoverload, torch.ops.attn_mlir.symbol, element._opoverload, torch.ops.attn_mlir.element,
+    )  # fmt: skip

@@ -34,9 +34,22 @@ def _free_of_symbols(graph: Graph, is_symbol: Callable[[Node], bool]) -> dict[No
     for node in graph.nodes:
         number = node.target is torch.full and not node.all_input_nodes and node.args[0] == ()
         called = node.op in ("call_function", "call_method") and not number and not is_symbol(node)
-        if called and all(operand.op == "placeholder" or operand in free for operand in node.all_input_nodes):
+        if called and all(_is_given(operand) or operand in free for operand in node.all_input_nodes):
             free[node] = None
     return free
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a node is an input, or a graph that torch has for a function, as that of a torch.autograd.Function."""
+    return node.op == "placeholder" or (node.op == "get_attr" and isinstance(attribute(node), torch.fx.GraphModule))
+
+
+def attribute(node: Node) -> Any:
+    """What a get_attr node reads."""
+    value: Any = node.graph.owning_module
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    return value
 
 
 def _evaluate(node: Node, inputs: Mapping[Node, Any], value_of: Callable[[Node], Any]) -> Any:
@@ -44,6 +57,8 @@ def _evaluate(node: Node, inputs: Mapping[Node, Any], value_of: Callable[[Node],
     if node.op == "placeholder":
         given = inputs[node]
         return torch.scalar_tensor(given, dtype=torch.float64) if isinstance(given, torch.SymFloat) else given  # type: ignore[arg-type]
+    if node.op == "get_attr":
+        return attribute(node)
     args: Any = map_arg(node.args, value_of)
     kwargs: Any = map_arg(node.kwargs, value_of)
     if node.op == "call_function":

@@ -7,7 +7,7 @@ import torch
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
 from attn_mlir.api.compiled import arity, as_tensor, draws, emulation_in_graph, in_transform, outside, refuse_draws
-from attn_mlir.api.graphs import symbol
+from attn_mlir.api.graphs import element, symbol
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.errors import ArgumentError
@@ -35,7 +35,7 @@ def linear_in_graph(
     if in_transform():
         return outside(_eagerly, inputs, mods, scale, final, layout, device, segment)
     q, k, v, decay, initial_state, cu_seqlens = inputs
-    element = torch.float64 if q.dtype == torch.float64 else torch.float32
+    score = torch.float64 if q.dtype == torch.float64 else torch.float32
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         decay = decay.transpose(1, 2) if decay is not None and decay.dim() >= 3 else decay
@@ -43,7 +43,7 @@ def linear_in_graph(
     for name, tensor in zip(INPUTS, (decay, initial_state, cu_seqlens), strict=True):
         if tensor is not None:
             # Integers stay what they are, for the check of `check_linear`.
-            further.append(tensor.to(element) if tensor.is_floating_point() else tensor)
+            further.append(tensor.to(score) if tensor.is_floating_point() else tensor)
             given.append(name)
     count = 1 + final
 
@@ -51,15 +51,15 @@ def linear_in_graph(
         pieces, names, drawn = [], [], draws()
         for name, mod in zip(_NAMES, mods[:3], strict=True):
             if mod is not None:
-                pieces.append(as_tensor(_call(mod, _arguments(name, "x", element, q.device)), element))
+                pieces.append(as_tensor(_call(mod, _arguments(name, "x", score, [q, k, v, *further])), score))
                 names.append(name)
         decay_mod, skip_mod = mods[3:]
         if decay_mod is not None:
-            arguments = _arguments("decay", "g", element, q.device)
-            pieces.append(as_tensor(_call(decay_mod, arguments), element))
+            arguments = _arguments("decay", "g", score, [q, k, v, *further])
+            pieces.append(as_tensor(_call(decay_mod, arguments), score))
             names.append("channel" if arity(decay_mod, _COUNTS) == len(arguments) else "decay")
         if skip_mod is not None:
-            pieces.append(as_tensor(skip_mod(*_places("skip", "bht", q.device)), element))
+            pieces.append(as_tensor(skip_mod(*_places("skip", "bht", q.device)), score))
             names.append("skip")
         refuse_draws(drawn)
         lines = ["\n".join(words) for words in (given, names)]
@@ -80,9 +80,9 @@ def _eagerly(inputs: Any, mods: Any, scale: float | None, final: bool, layout: s
     return _execute(call, mods, scale, final, layout, device, segment)
 
 
-def _arguments(name: str, first: str, element: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+def _arguments(name: str, first: str, dtype: torch.dtype, like: list[torch.Tensor]) -> list[torch.Tensor]:
     """What stands for the arguments of a mod."""
-    return [symbol(f"{name}.{first}", element, device), *_places(name, "bhtd", device)]
+    return [element(f"{name}.{first}", dtype, like), *_places(name, "bhtd", like[0].device)]
 
 
 def _places(name: str, indices: str, device: torch.device) -> list[torch.Tensor]:

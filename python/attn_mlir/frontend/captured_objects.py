@@ -51,6 +51,9 @@ class Objects(Findings):
         if self._again(x, False):
             return
         self._objects.append((x, set()))
+        if isinstance(x, type) and issubclass(x, torch.autograd.Function):
+            for name in ("forward", "setup_context", "backward", "vjp"):
+                self._value(getattr(x, name), name, False)
         if isinstance(x, type):  # its instances may be made while tracing
             self._operators(x, True)
             if type(x) is not type:

@@ -324,6 +324,10 @@ def _emit_detach(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.V
     return build.detach(operands[0])
 
 
+def _emit_slope(emitter: Emitter, node: Node, operands: list[ir.Value]) -> ir.Value:
+    return build.slope(*operands)
+
+
 _Rule = Callable[[Emitter, Node, list[ir.Value]], ir.Value]
 _RULES: dict[str, _Rule] = {
     "cast": _emit_cast,
@@ -335,4 +339,5 @@ _RULES: dict[str, _Rule] = {
     "attn.reduce": _emit_reduce,
     "math.tanh": _emit_tanh,
     "attn.detach": _emit_detach,
+    "attn.slope": _emit_slope,
 }

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attn_mlir.errors import ArgumentError, AttnError, TraceError
-from attn_mlir.frontend import helps, ops, randomness, report, scope, tensors, where
+from attn_mlir.frontend import autograd_functions, helps, ops, randomness, report, scope, tensors, where
 from attn_mlir.frontend.node import Kind, Node, Position
 from attn_mlir.frontend.scope import Scope, Trace
 from attn_mlir.frontend.torch_functions import TracingMode
@@ -130,7 +130,7 @@ def trace_call(
 def run(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """Calls a user's function under the tracing mode; its exceptions become TraceErrors."""
     try:
-        with TracingMode(), randomness.Draws():
+        with TracingMode(), randomness.Draws(), autograd_functions.intercepted():
             return randomness.checked(function, arguments)
     except AttnError:
         raise

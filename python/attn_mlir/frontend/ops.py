@@ -306,3 +306,8 @@ def reduce(kind: str, x: Node) -> Node:
 def detach(x: Node) -> Node:
     """The same value, without a gradient."""
     return make("attn.detach", "float", x) if x.kind == "float" else x
+
+
+def slope(x: Node, factor: Node) -> Node:
+    """0, whose derivative by `x` is `factor`."""
+    return make("attn.slope", "float", x, cast(factor, "float"))

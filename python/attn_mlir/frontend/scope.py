@@ -2,7 +2,8 @@
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -162,6 +163,16 @@ def current() -> Trace:
     if not stack or stack[-1].scope is None:
         raise TraceError("a traced value is used outside the function that it was passed to; return what you need instead")
     return stack[-1]
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Within, no function is being traced in this thread."""
+    kept, _LOCAL.stack = _stack(), []
+    try:
+        yield
+    finally:
+        _LOCAL.stack = kept
 
 
 def is_tracing() -> bool:

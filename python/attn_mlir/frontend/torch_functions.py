@@ -49,6 +49,20 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return methods.call(name, "torch", *args, **kwargs)
 
 
+def is_traced_call(args: tuple[Any, ...]) -> bool:
+    """Whether a function of `args` differs from position to position, or is one of numbers alone: not of captured tensors."""
+    arguments = list(_flat(args))
+    if not any(tensors.is_traced(argument) for argument in arguments):
+        return False
+    known = _all_known(arguments) and not any(isinstance(argument, tensors.CapturedTensor) for argument in arguments)
+    return not (known and _is_whole("", args, arguments))
+
+
+def real(func: Any, name: str, args: tuple[Any, ...]) -> Any:
+    """A function of captured tensors and known numbers that is none of torch's: see `_real`."""
+    return _real(func, name, args, {}, list(_flat(args)))
+
+
 def _is_whole(name: str, args: tuple[Any, ...], arguments: list[Any]) -> bool:
     """Whether a function of numbers that are known computes with whole tensors, as `table * gain` and `table[:size]` do."""
     if name == "__getitem__":

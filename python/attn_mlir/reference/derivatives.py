@@ -197,8 +197,11 @@ class Point:
             gradients = evaluate(self.module, [*inputs, *self.forward(inputs), *do], f"{self.primal}_bwd")
             return np.asarray(sum((g * d).sum() for g, d in zip(gradients, directions, strict=True)))
 
-        detaches = find_all(find_function(self.original, self.primal), "attn.detach")
-        return by_differences if detaches else by_gradients
+        primal = find_function(self.original, self.primal)
+        slopes = find_all(primal, "attn.slope")
+        if slopes:
+            raise EvaluationError("differences of a program with attn.slope do not tell its second derivatives", slopes[0].location)
+        return by_differences if find_all(primal, "attn.detach") else by_gradients
 
 
 def inputs_with_gradient(

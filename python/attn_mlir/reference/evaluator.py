@@ -47,7 +47,7 @@ def evaluate(
 
 @dataclasses.dataclass
 class Detached:
-    """The values of `attn.detach` in the order in which they are computed: constants to a derivative."""
+    """The values of `attn.detach` and the arguments of `attn.slope`, as they are computed: constants to a derivative."""
 
     values: list[Array] = dataclasses.field(default_factory=list)
     position: int | None = None
@@ -64,6 +64,15 @@ class Detached:
             return args
         self.position += 1
         return [self.values[self.position - 1]]
+
+    def slope(self, frame: Frame, op: ir.Operation, args: list[Array]) -> list[Array]:
+        """What an `attn.slope` gives: the line of that slope through 0 at the recorded point."""
+        if self.position is None:
+            self.values += args
+            return [np.zeros_like(args[0])]
+        self.position += 2
+        at, factor = self.values[self.position - 2 : self.position]
+        return [factor * (args[0] - at)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +110,7 @@ class _Runner:
             "attn.online": lambda frame, op, args: online(problem(op, frame, args, blocks), split),
             "attn.pairs": lambda frame, op, args: [pairs(pairs_problem(op, frame, blocks))],
             "func.call": self._call,
-            **({"attn.detach": self.detached.rule} if self.detached is not None else {}),
+            **({"attn.detach": self.detached.rule, "attn.slope": self.detached.slope} if self.detached is not None else {}),
         }
 
 

@@ -200,6 +200,7 @@ _FLOATS: dict[str, Rule] = {
     "math.isinf": np.isinf,
     "math.isfinite": np.isfinite,
     "attn.detach": lambda a: a,
+    "attn.slope": lambda a, _: np.zeros_like(a),
 }
 _INTEGERS: dict[str, Rule] = {
     "arith.addi": np.add,

@@ -55,6 +55,19 @@
 
 // -----
 
+%i = ub.poison : index
+// expected-error @below {{'attn.slope' takes f32 or f64, got index}}
+%m = "attn.slope"(%i, %i) : (index, index) -> index
+
+// -----
+
+%x = ub.poison : f32
+%c = ub.poison : f64
+// expected-error @below {{'attn.slope' takes and returns f32, got f64 and f32}}
+%m = "attn.slope"(%x, %c) : (f32, f64) -> f32
+
+// -----
+
 %t = ub.poison : tensor<?xf32>
 %i = ub.poison : index
 // expected-error @below {{'attn.range' reads a ranked tensor or memref of integers, got tensor<?xf32>}}

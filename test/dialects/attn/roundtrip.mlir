@@ -56,6 +56,8 @@ func.func @every_piece(%q: !t, %ids: tensor<?x?xi32>) -> !t {
     ^bb0(%s: f32, %b: index, %h: index, %i: index):
       // CHECK: "attn.detach"(%{{.*}}) : (f32) -> f32
       %p = "attn.detach"(%s) : (f32) -> f32
+      // CHECK: "attn.slope"(%{{.*}}, %{{.*}}) : (f32, f32) -> f32
+      %zero = "attn.slope"(%s, %p) : (f32, f32) -> f32
       "attn.yield"(%p) : (f32) -> ()
     }) : () -> ()
   }) {outputs = []} : (!t, !t, !t) -> !t
