@@ -39,7 +39,7 @@ _MERGED = f"{CALL}: test_parts_of_a_row_are_merged_by_their_lse"
 _GRADCHECK = f"{CALL}: test_gradcheck"
 _DTYPE = f"{CALL}: test_keys_of_another_dtype"
 _EMPTY = f"{CALL}: test_no_queries_and_no_keys"
-_REFUSED = f"{CALL}: test_reductions_and_autograd_functions_in_a_score_mod"
+_REDUCED = "vectors: test_against_torch"
 
 ATTENTION = {
     "test_builtin_score_mods": f"{_BUILTIN}, {_DTYPES}, {_PAGED}",
@@ -74,7 +74,7 @@ ATTENTION = {
     "test_padded_dense_causal": _SCORES,
     "test_captured_scale": f"{_SMALL_TABLES}, {_CHANGED}",
     "test_recompile_changed_score_mod": _CHANGED,
-    "test_captured_reduction": _REFUSED,
+    "test_captured_reduction": _REDUCED,
     "test_dynamic_captured_buffer": f"{_ONE_GRAPH}, {_TABLES}",
     "test_return_max": f"{_AUX}, {_SIZES}",
     "test_return_aux": f"{_AUX}, {_SIZES}",
@@ -131,8 +131,8 @@ ATTENTION = {
     "test_lse_masked_output": _MERGED,
     "test_mixed_device_error_message": _ERRORS,
     "test_captured_wrong_device_error_message": INDUCTOR,
-    "test_cant_lower_error_message": _REFUSED,
-    "test_reduction_unrolled": _REFUSED,
+    "test_cant_lower_error_message": "vectors: test_what_is_refused",
+    "test_reduction_unrolled": _REDUCED,
     "test_invalid_block_size": INDUCTOR,
     "test_small_q_kv_len": f"{_SIZES}, {_GRADCHECK}",
     "test_dynamic_shapes_bug_dynamic_batch": _MASK_GRAPH,
@@ -242,7 +242,7 @@ DECODING = {
     "test_captured_scale": f"{_SMALL_TABLES}, {_CHANGED}",
     "test_recompile_changed_score_mod": _CHANGED,
     "test_non_pow_2_headdim": _DIMS,
-    "test_captured_reduction": _REFUSED,
+    "test_captured_reduction": _REDUCED,
     "test_multiple_score_mod_calls": _MODULES,
     "test_multiple_score_mod_calls2": _MODULES,
     "test_multiple_score_mod_calls_paged_attention": f"{_MODULES}, {_PAGED}",

@@ -15,7 +15,7 @@ import attn_mlir
 from attn_mlir import flex
 from attn_mlir.flex import AuxOutput, AuxRequest, attention, create_block_mask, noop_mask
 from attn_mlir.integrations import pytorch
-from flex_dense import compare, compare_all, dense, qkv, tensors
+from flex_dense import compare, compare_all, dense, qkv
 
 flex_attention: Any = flex.flex_attention
 compiled: Any = functools.partial(torch.compile, fullgraph=True, backend="aot_eager")
@@ -375,14 +375,3 @@ def test_empty_masks_of_torch() -> None:
     q, k, v = qkv()
     for mask in (torch_flex._create_empty_block_mask(q, k), create_block_mask(noop_mask, None, None, 37, 37)):
         compare(flex_attention(q, k, v, block_mask=mask), dense(q, k, v)[0])
-
-
-def test_reductions_and_autograd_functions_in_a_score_mod() -> None:
-    """What the tracer does not take is told by name."""
-    means = tensors((37, 3))[0]
-
-    def distance(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return score * torch.exp(-(means[q_idx] - means[kv_idx]).pow(2).sum(-1).sqrt())
-
-    with pytest.raises(attn_mlir.TraceError):
-        flex_attention(*qkv(), score_mod=distance)

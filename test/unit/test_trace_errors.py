@@ -14,7 +14,7 @@ from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Program, Traced, trace
 from attn_mlir.frontend.sizes import q_len
 
-TABLE = torch.zeros(4, 5)
+TABLE, LARGE = torch.zeros(4, 5), torch.zeros(4, 200)
 NUMBERS = [1, 2, 3]
 Function = Callable[..., Any]
 
@@ -135,10 +135,10 @@ SCORES: dict[str, tuple[Function, str]] = {
     "too many indices": (lambda s, b, h, i, j: s + TABLE[h, i, j], "leave the extra ones out"),  # here
     "float index": (lambda s, b, h, i, j: s + TABLE[h, s], "cast with .int()"),  # here
     "bool index": (lambda s, b, h, i, j: s + TABLE[h, i > j], "indices are integers"),  # here
-    "slice": (lambda s, b, h, i, j: s + TABLE[h, :], "`TABLE` is indexed with a slice"),  # here
-    "ellipsis": (lambda s, b, h, i, j: s + TABLE[..., h], "`TABLE` is indexed with ..."),  # here
-    "whole tensor": (lambda s, b, h, i, j: s + (TABLE * h)[0, 0], "computes with all of `TABLE`"),  # here
-    "method of a part": (lambda s, b, h, i, j: TABLE[h].sum(), "uses .sum of all of `TABLE`"),  # here
+    "slice": (lambda s, b, h, i, j: s + LARGE[h, :], "computes with all of `LARGE`"),  # here
+    "ellipsis": (lambda s, b, h, i, j: s + TABLE[h, ...], "returned a tensor"),  # here
+    "whole tensor": (lambda s, b, h, i, j: s + (LARGE * h)[0, 0], "computes with all of `LARGE`"),  # here
+    "method of a part": (lambda s, b, h, i, j: LARGE[h].sum(), "computes with all of `LARGE`"),  # here
     "integer power": (lambda s, b, h, i, j: s + 3**h, "use a float base"),  # here
     "division by zero": (lambda s, b, h, i, j: s + i // 0, "make the divisor at least 1"),  # here
     "shift": (lambda s, b, h, i, j: s + (i << 64), "shift by 0 to 63 bits"),  # here

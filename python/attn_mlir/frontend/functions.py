@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attn_mlir.errors import ArgumentError, AttnError, TraceError
-from attn_mlir.frontend import autograd_functions, helps, ops, randomness, report, scope, tensors, where
+from attn_mlir.frontend import autograd_functions, helps, ops, randomness, report, scope, vectors, where
 from attn_mlir.frontend.node import Kind, Node, Position
 from attn_mlir.frontend.scope import Scope, Trace
 from attn_mlir.frontend.torch_functions import TracingMode
@@ -189,8 +189,9 @@ def as_condition(trace: Trace, result: Any, function: Any, role: str) -> Node:
 def _as_node(trace: Trace, result: Any, function: Any, role: str, what: str) -> Node:
     if result is None:
         raise _wrong(role, function, f"must return {what}, but returned None", "is a `return` missing?")
-    if isinstance(result, tensors.CapturedTensor) or (isinstance(result, torch.Tensor) and result.dim() > 0):
-        raise _wrong(role, function, f"must return {what}, but returned a tensor", "read one number of it with an index for each dimension")
+    if vectors.is_array(result):
+        advice = "read one number of it with an index for each dimension, or reduce it"
+        raise _wrong(role, function, f"must return {what}, but returned a tensor", advice)
     if not isinstance(result, (Value, bool, int, float, torch.Tensor)):
         raise _wrong(role, function, f"must return {what}, but returned a {type(result).__name__}", "return one traced value")
     with trace:

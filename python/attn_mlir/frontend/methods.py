@@ -138,6 +138,11 @@ _PROPERTIES: Mapping[str, Callable[[Value], Any]] = {
 }
 
 
+def aliased(name: str) -> str:
+    """The name under which the tables know a function."""
+    return _ALIASES.get(name, name)
+
+
 def attribute(x: Value, name: str) -> Any:
     """`x.name`, as a torch tensor of rank 0 would have it."""
     if name in _PROPERTIES:

@@ -28,9 +28,14 @@ class CapturedTensor:
         self._sizes = shape
         self._indices = indices
 
-    def __getitem__(self, index: Any) -> "CapturedTensor | Value":
+    def __getitem__(self, index: Any) -> Any:
         """One number once every dimension has an index."""
         given = index if isinstance(index, tuple) else (index,)
+        whole = [item for item in given if item is None or item is Ellipsis or isinstance(item, slice)]
+        if whole and len([item for item in given if item is not None and item is not Ellipsis]) <= self.rank:
+            from attn_mlir.frontend import vectors
+
+            return vectors.sliced(self, given)
         indices = (*self._indices, *(self._index(len(self._indices) + i, item) for i, item in enumerate(given)))
         if len(indices) > self._captured.rank:
             raise scope.fail(
@@ -54,6 +59,10 @@ class CapturedTensor:
     def rank(self) -> int:
         """The number of dimensions that are not indexed yet."""
         return self._captured.rank - len(self._indices)
+
+    def left(self) -> range:
+        """The dimensions that have no index yet."""
+        return range(len(self._indices), self._captured.rank)
 
     @property
     def shape(self) -> tuple[Value, ...]:
@@ -110,9 +119,12 @@ class CapturedTensor:
     def _whole(self, *_: Any, **__: Any) -> Any:
         raise scope.fail(f"computes with all of `{self._captured.name}`", self._advice())
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _whole
-    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __or__ = __ror__ = __bool__ = __float__ = __int__ = __index__ = _whole
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __iter__ = __invert__ = __abs__ = _whole
+    __bool__ = __float__ = __int__ = __index__ = _whole  # operators are those of `vectors`
+
+    def __iter__(self) -> Any:
+        from attn_mlir.frontend import vectors
+
+        return iter(vectors.vector(self))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise scope.fail(f"changes `{self._captured.name}` in place", "captured tensors are read only; compute a new value instead")
@@ -120,7 +132,9 @@ class CapturedTensor:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise scope.fail(f"uses .{name} of all of `{self._captured.name}`", self._advice())
+        from attn_mlir.frontend import vectors
+
+        return getattr(vectors.vector(self), name)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -200,7 +214,9 @@ def _numpy_scalar(x: Any) -> bool | int | float | None:
 
 def is_traced(x: Any) -> bool:
     """Whether `x` is a traced value or a captured tensor in its traced form."""
-    return isinstance(x, (Value, CapturedTensor))
+    from attn_mlir.frontend import vectors
+
+    return isinstance(x, (Value, CapturedTensor, vectors.Vector))
 
 
 Reader = Callable[[Any], Any]

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attn_mlir.frontend import arrays, in_place, methods, randomness, recording, scope, tape, tensors
+from attn_mlir.frontend import arrays, in_place, methods, randomness, recording, scope, tape, tensors, vectors
 from attn_mlir.frontend.values import Value
 
+_UNKNOWN = (tensors.CapturedTensor, vectors.Vector)
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 
 
@@ -35,11 +36,13 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return special
     if not traced:
         return _real(func, name, args, kwargs, arguments)
-    known = _all_known(arguments) and not any(isinstance(argument, tensors.CapturedTensor) for argument in arguments)
+    known = _all_known(arguments) and not any(isinstance(argument, _UNKNOWN) for argument in arguments)
     if known and _is_whole(name, args, arguments):
         return _real(func, name, args, kwargs, arguments)
     if name == "__getitem__":
         return _traced_tensor(args[0])[args[1]]
+    if any(vectors.is_array(argument) for argument in (*args, *kwargs.values())):
+        return vectors.call(name, *args, **kwargs)
     if known and methods.FUNCTIONS.get(name) is None:
         return _real(func, name, args, kwargs, arguments)
     if "dropout" in name:  # one that is off
@@ -54,7 +57,7 @@ def is_traced_call(args: tuple[Any, ...]) -> bool:
     arguments = list(_flat(args))
     if not any(tensors.is_traced(argument) for argument in arguments):
         return False
-    known = _all_known(arguments) and not any(isinstance(argument, tensors.CapturedTensor) for argument in arguments)
+    known = _all_known(arguments) and not any(isinstance(argument, _UNKNOWN) for argument in arguments)
     return not (known and _is_whole("", args, arguments))
 
 

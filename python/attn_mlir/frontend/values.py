@@ -310,8 +310,18 @@ def value(x: Any) -> Value:
     return x if isinstance(x, Value) else wrap(lift(x))
 
 
-def _binary(operation: Callable[[Node, Node], Node], a: Any, b: Any) -> Value:
+def _binary(operation: Callable[[Node, Node], Node], a: Any, b: Any) -> Any:
+    if _has_dimensions(a) or _has_dimensions(b):
+        return NotImplemented  # its own operator writes it out
     return Value(operation(lift(a), lift(b)))
+
+
+def _has_dimensions(x: Any) -> bool:
+    if isinstance(x, (Value, bool, int, float)):
+        return False
+    from attn_mlir.frontend import vectors
+
+    return vectors.is_array(x)
 
 
 def _comparison(name: str, a: Value, b: Any) -> Value:
