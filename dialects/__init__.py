@@ -1,4 +1,4 @@
-"""The project's MLIR dialects: `attn` says what to compute, `tile` says how."""
+"""The project's MLIR dialects: `attn` says what to compute, `tile` how, `warp` who does it, where and when."""
 
 import sys
 import types
@@ -6,9 +6,10 @@ import types
 from attn_mlir.dialects.attn import Attn
 from attn_mlir.dialects.form import harden
 from attn_mlir.dialects.tile import Tile
+from attn_mlir.dialects.warp import Warp
 from attn_mlir.mlir import ext, ir
 
-DIALECTS: tuple[type[ext.Dialect], ...] = (Attn, Tile)
+DIALECTS: tuple[type[ext.Dialect], ...] = (Attn, Tile, Warp)
 
 
 def load_all(context: ir.Context) -> None:

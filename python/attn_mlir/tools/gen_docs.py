@@ -1,4 +1,4 @@
-"""Writes the reference, docs/reference/{attn,tile,passes}.md, from docstrings and declarations; --check finds drift."""
+"""Writes the reference, docs/reference/{attn,tile,warp,passes}.md, from docstrings and declarations; --check finds drift."""
 
 import argparse
 import dataclasses
@@ -21,6 +21,7 @@ _TYPES = {
     Any: "any",
     ir.IndexType: "index",
     ir.F32Type: "f32",
+    ir.IntegerType[1]: "i1",
     ir.IntegerAttr: "integer",
     ir.StringAttr: "string",
     ir.ArrayAttr: "array",
@@ -58,7 +59,14 @@ def _same(path: Path, text: str) -> bool:
 def _dialect(dialect: Any) -> str:
     name = dialect.DIALECT_NAMESPACE
     ops = sorted(dialect.operations, key=lambda op: op.OPERATION_NAME)
-    return "\n\n".join([f"# The `{name}` dialect", _NOTE, _doc(dialect), *map(_op, ops)]) + "\n"
+    marked = [(f"!{each.type_name}", each) for each in dialect.types] + [(f"#{each.attr_name}", each) for each in dialect.attributes]
+    return "\n\n".join([f"# The `{name}` dialect", _NOTE, _doc(dialect), *(_kind(*each) for each in marked), *map(_op, ops)]) + "\n"
+
+
+def _kind(name: str, kind: Any) -> str:
+    """A type or an attribute."""
+    parameters = [f"`{field.name}`" for field in kind._fields]
+    return "\n\n".join([f"## `{name}`", _doc(kind), f"Parameters: {', '.join(parameters)}."])
 
 
 def _op(op: Any) -> str:
@@ -75,7 +83,7 @@ def _constraint(field: Any) -> str:
     if isinstance(field, ext.RegionDef):
         return "one block"
     # A result that is inferred has its type's arguments in the annotation: `ir.IndexType[()]`.
-    constraint = getattr(field.constraint, "__origin__", field.constraint)
+    constraint = field.constraint if field.constraint in _TYPES else getattr(field.constraint, "__origin__", field.constraint)
     text = _TYPES.get(constraint, getattr(constraint, "__name__", str(constraint)))
     return f"{text} (any number)" if field.variadicity != ext.Variadicity.single else text
 

@@ -1,0 +1,77 @@
+"""Barriers: mbarriers with phases and bytes, named barriers, the fence between ordinary and asynchronous accesses."""
+
+from attn_mlir.dialects.verify import check
+from attn_mlir.dialects.warp.dialect import BarrierType, Warp
+from attn_mlir.dialects.warp.kinds import inside, stages_and_arrivals
+from attn_mlir.mlir import ext, ir
+
+
+class MbarrierOp(Warp.Operation, name="mbarrier"):
+    """Mbarriers, initialised before the roles begin. The first phase is in progress."""
+
+    result: ext.Result[BarrierType]
+
+    def verify_invariants(self) -> bool:
+        stages, arrivals = stages_and_arrivals(self.result.type)
+        return check(self, stages > 0 and arrivals > 0, f"has stages and awaits arrivals, got {stages} and {arrivals}")
+
+
+class ArriveOp(Warp.Operation, name="arrive"):
+    """Arrives at the barrier of a stage: in `warp.elect` once, else once for each warp, when all of its lanes are there."""
+
+    barrier: ext.Operand[BarrierType]
+    stage: ext.Operand[ir.IndexType]
+
+
+class ArriveExpectOp(Warp.Operation, name="arrive_expect"):
+    """Arrives once, and announces `bytes` that copies bring in this phase. In `warp.elect`."""
+
+    barrier: ext.Operand[BarrierType]
+    stage: ext.Operand[ir.IndexType]
+    bytes: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        return check(self, self.bytes.value > 0, f"announces bytes, got {self.bytes.value}") and check(
+            self, inside(self, "warp.elect"), "is for one thread: it stands in 'warp.elect'"
+        )
+
+
+class WaitOp(Warp.Operation, name="wait"):
+    """Waits until the phase of this parity of the barrier of a stage is over. The first phase has parity 0.
+
+    A stage that nobody has used yet is waited for with parity 1: the phase before the first one counts as over.
+    """
+
+    barrier: ext.Operand[BarrierType]
+    stage: ext.Operand[ir.IndexType]
+    phase: ext.Operand[ir.IndexType]
+
+
+class NamedSyncOp(Warp.Operation, name="named_sync"):
+    """Waits at the named barrier with this number until `threads` have come; 0 is not for kernels to use."""
+
+    id: ext.Operand[ir.IndexType]
+    threads: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        return _checks_threads(self)
+
+
+class NamedArriveOp(Warp.Operation, name="named_arrive"):
+    """Comes to the named barrier with this number, and does not wait for the `threads` that it needs."""
+
+    id: ext.Operand[ir.IndexType]
+    threads: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        return _checks_threads(self)
+
+
+def _checks_threads(op: NamedSyncOp | NamedArriveOp) -> bool:
+    """Named barriers count whole warps."""
+    threads = op.threads.value
+    return check(op, threads > 0 and threads % 32 == 0, f"counts threads of whole warps, got {threads}")
+
+
+class FenceAsyncOp(Warp.Operation, name="fence_async"):
+    """Makes ordinary writes of this thread to shared memory visible to asynchronous copies and products."""

@@ -1,0 +1,118 @@
+"""Asynchronous copies between global memory and shared memory or registers. Tensors are [B, H, S, D]."""
+
+from typing import Any
+
+from attn_mlir.dialects.verify import check
+from attn_mlir.dialects.warp.dialect import BarrierType, PendingType, Warp
+from attn_mlir.dialects.warp.kinds import in_form, inside, is_global, is_shared, settled
+from attn_mlir.mlir import ext, ir
+
+
+def _checks_tile(op: ir.OpView, memory: ir.Type, tile: ir.Type, where: bool) -> bool:
+    """A tile in the right place, with elements of a tensor, and no more columns than it has."""
+    fits = is_global(memory, 4) and where and tile.element_type == memory.element_type and tile.shape[1] <= memory.shape[3]
+    return check(op, fits, f"copies rows between a memref [B, H, S, D] and a tile of its elements and columns, got {memory} and {tile}")
+
+
+def _checks_elected(op: ir.OpView) -> bool:
+    return check(op, inside(op, "warp.elect"), "is for one thread: it stands in 'warp.elect'")
+
+
+class CopyAsyncOp(Warp.Operation, name="copy_async"):
+    """Rows from `row` on and columns from `column` on of `source[batch, head]` go to shared memory (TMA).
+
+    Rows past the end are zeros. The bytes of the tile count at the barrier of the stage, which must have announced them.
+    """
+
+    source: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    column: ext.Operand[ir.IndexType]
+    target: ext.Operand[Any]
+    barrier: ext.Operand[BarrierType]
+    stage: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        return _checks_tile(self, self.source.type, self.target.type, is_shared(self.target.type, 2)) and _checks_elected(self)
+
+
+class StoreAsyncOp(Warp.Operation, name="store_async"):
+    """A tile in shared memory goes to rows from `row` on of `target[batch, head]` (TMA); rows past the end do not."""
+
+    source: ext.Operand[Any]
+    target: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    column: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        return _checks_tile(self, self.target.type, self.source.type, is_shared(self.source.type, 2)) and _checks_elected(self)
+
+
+class AddAsyncOp(Warp.Operation, name="add_async"):
+    """A tile in shared memory is added to rows from `row` on of `target[batch, head]` (TMA); additions to one element may meet."""
+
+    source: ext.Operand[Any]
+    target: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    column: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        return _checks_tile(self, self.target.type, self.source.type, is_shared(self.source.type, 2)) and _checks_elected(self)
+
+
+class StoreCommitOp(Warp.Operation, name="store_commit"):
+    """The stores and additions that this thread has issued since the last commit are a group."""
+
+
+class StoreWaitOp(Warp.Operation, name="store_wait"):
+    """Waits until all but the newest `pending` groups of this thread have read shared memory (`read`), or are done altogether."""
+
+    pending: ir.IntegerAttr
+    read: Any
+
+    def verify_invariants(self) -> bool:
+        return check(self, isinstance(self.read, ir.BoolAttr), f"takes `read` as true or false, got {self.read}") and _checks_pending(self)
+
+
+class LoadAsyncOp(Warp.Operation, name="load_async"):
+    """Rows from `row` on of `source[batch, head]` go to registers; rows past the end are zeros. `warp.load_wait` gives the fragment.
+
+    In order: the loads of a warp are done in the order in which they were issued (vmcnt of AMD).
+    """
+
+    source: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    column: ext.Operand[ir.IndexType]
+    result: ext.Result[PendingType]
+
+    def verify_invariants(self) -> bool:
+        tile = settled(self.result.type)
+        return _checks_tile(self, self.source.type, tile, in_form(tile, "tile") is not None)
+
+
+class LoadWaitOp(Warp.Operation, name="load_wait"):
+    """Waits until all but the newest `pending` loads are done; gives the fragment of one of those that are."""
+
+    load: ext.Operand[PendingType]
+    pending: ir.IntegerAttr
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        return _checks_settled(self, self.load.type, self.result.type) and _checks_pending(self)
+
+
+def _checks_settled(op: Any, pending: ir.Type, made: ir.Type) -> bool:
+    """A wait gives the fragment that was pending."""
+    return check(op, settled(pending) == made, f"gives the fragment that it waits for, {settled(pending)}, got {made}")
+
+
+def _checks_pending(op: Any) -> bool:
+    """No fewer than none stay in flight."""
+    return check(op, op.pending.value >= 0, f"leaves some in flight or none, got {op.pending.value}")

@@ -1,0 +1,99 @@
+"""Computation on fragments: maps over their elements, reductions along rows, votes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from attn_mlir.dialects.regions import walk
+from attn_mlir.dialects.verify import check, entry_block, terminator
+from attn_mlir.dialects.warp.dialect import Warp
+from attn_mlir.dialects.warp.kinds import in_form, inside
+from attn_mlir.dialects.warp.layouts import fragment
+from attn_mlir.mlir import ext, ir
+
+REDUCTIONS = ("sum", "max", "min")
+
+
+class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
+    """Computes fragments element by element, as `tile.map` does tiles; `shape` is that of the tile, parts or row values that it goes over.
+
+    The region takes an element's place, (i, j) or (i), reads fragments there by `tensor.extract` (row values at i), and yields an element
+    of each result. `reductions` has an entry for each result: "" for one of the map's shape; "sum", "max" or "min" for one of parts, in
+    which each thread reduces what it has of a row. A result of index arithmetic, such as the last column that a row sees, may be i32.
+    """
+
+    reductions: ir.ArrayAttr
+    shape: Any
+    first: Sequence[ext.Result[Any]]
+    second: Sequence[ext.Result[Any]]
+    third: Sequence[ext.Result[Any]]
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        types = [r.type for r in self.operation.results]
+        found, attributes = [in_form(t, "tile", "rows", "parts") for t in types], self.operation.attributes
+        if not check(
+            self, bool(found) and all(found) and len({f.instruction for f in found if f}) == 1, "makes fragments of one instruction"
+        ):
+            return False
+        kinds = [ir.StringAttr(k).value if isinstance(k, ir.StringAttr) else None for k in attributes["reductions"]]
+        known = len(kinds) == len(found) and {*kinds} <= {"", *REDUCTIONS}
+        if not check(self, known, f'has "" or one of {", ".join(REDUCTIONS)} for each result'):
+            return False
+        if not check(self, isinstance(self.shape, ir.DenseI64ArrayAttr), f"takes `shape` as array<i64>, got {self.shape}"):
+            return False
+        shape = tuple(self.shape)
+        fits = all(f.form == "parts" and len(shape) == 2 if kind else f.shape == shape for f, kind in zip(found, kinds, strict=True) if f)
+        return check(self, fits, f"makes fragments of its shape {'x'.join(map(str, shape))}, and reduces to parts")
+
+    def verify_region_invariants(self) -> bool:
+        block, rank = entry_block(self), len(self.shape)
+        places = list(block.arguments) if block else []
+        fits = len(places) == rank and all(isinstance(p.type, ir.IndexType) for p in places)
+        if not check(self, fits, f"region takes {rank} indices, got ({', '.join(str(p.type) for p in places)})"):
+            return False
+        last = terminator(block) if block else None
+        got = [v.type for v in last.operation.operands] if last is not None and last.operation.name == "warp.yield" else None
+        wanted = [r.type.element_type for r in self.operation.results]
+        if not check(self, got == wanted, f"ends in a 'warp.yield' of ({', '.join(map(str, wanted))})"):
+            return False
+        reads = [op for op in walk(self) if op.name == "tensor.extract" and fragment(op.operands[0].type)]
+        own = all(list(op.operands)[1:] == places[: len(op.operands) - 1] and self._at(op.operands[0].type) for op in reads)
+        return check(self, own, "reads fragments at the element's own place")
+
+    def _at(self, read: ir.Type) -> bool:
+        """Whether a fragment has an element, or a row value, for each place of the map."""
+        found, own = fragment(read), fragment(self.operation.results[0].type)
+        same = found is not None and own is not None and found.instruction == own.instruction
+        return same and found is not None and list(found.shape) == list(self.shape)[: len(found.shape)]
+
+
+class ReduceOp(Warp.Operation, name="reduce", traits=[ext.Pure]):
+    """Row values from the parts that the threads of a row have: exchanges between lanes.
+
+    A linear sum of parts that a loop carries is reduced once, behind the loop.
+    """
+
+    parts: ext.Operand[Any]
+    kind: ir.StringAttr
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        parts, rows = in_form(self.parts.type, "parts"), in_form(self.result.type, "rows")
+        fits = parts is not None and rows is not None and (parts.instruction, parts.element) == (rows.instruction, rows.element)
+        return check(self, fits, f"makes row values of parts, got {self.result.type} of {self.parts.type}") and check(
+            self, self.kind.value in REDUCTIONS, f"reduces by {', '.join(REDUCTIONS)}, got '{self.kind.value}'"
+        )
+
+
+class VoteOp(Warp.Operation, name="vote", traits=[ext.Pure]):
+    """Whether a condition holds for some element that the warp has. In `warp.each_warp`."""
+
+    condition: ext.Operand[Any]
+    result: ext.Result[ir.IntegerType[1]] = ext.infer_result()
+
+    def verify_invariants(self) -> bool:
+        type_ = self.condition.type
+        found = in_form(type_, "tile", "rows")
+        return check(self, found is not None and found.element == "i1", f"asks for a tile or row values of i1, got {type_}") and check(
+            self, inside(self, "warp.each_warp"), "asks one warp: it stands in 'warp.each_warp'"
+        )

@@ -1,0 +1,65 @@
+"""Questions about types of the `warp` dialect, and values of several types in one op."""
+
+import math
+from collections.abc import Sequence
+
+from attn_mlir.dialects.warp.dialect import BarrierType, PendingType
+from attn_mlir.dialects.warp.layouts import Fragment, fragment
+from attn_mlir.mlir import ir
+
+RUNS = 3
+"""How many runs of values of one type an op with values of several types has."""
+_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8}
+
+
+def is_shared(type_: ir.Type, *ranks: int) -> bool:
+    """Whether it is a static memref in shared memory, of one of these ranks, whose elements have whole bytes."""
+    fits = isinstance(type_, ir.MemRefType) and type_.rank in ranks and str(type_.memory_space).startswith("#warp.shared<")
+    return fits and type_.has_static_shape and str(type_.element_type) in _BYTES
+
+
+def is_global(type_: ir.Type, *ranks: int) -> bool:
+    """Whether it is a memref in global memory, of one of these ranks."""
+    return isinstance(type_, ir.MemRefType) and type_.rank in ranks and type_.memory_space is None
+
+
+def swizzle_of(type_: ir.MemRefType) -> int:
+    """Bytes over which chunks of shared memory are swizzled."""
+    return ir.IntegerAttr(ir.DynamicAttr(type_.memory_space).params[0]).value
+
+
+def bytes_of(type_: ir.Type) -> int:
+    """Bytes of a static memref or tensor."""
+    return _BYTES[str(type_.element_type)] * math.prod(type_.shape)
+
+
+def stages_and_arrivals(type_: BarrierType) -> tuple[int, int]:
+    """Of the type of barriers."""
+    return ir.IntegerAttr(type_.stages).value, ir.IntegerAttr(type_.arrivals).value
+
+
+def settled(type_: ir.Type) -> ir.Type:
+    """The type of a fragment, be it in flight or not."""
+    return ir.TypeAttr(type_.fragment).value if isinstance(type_, PendingType) else type_
+
+
+def in_form(type_: ir.Type, *forms: str) -> Fragment | None:
+    """The fragment that a type is, if it has one of these forms and fits its layout."""
+    found = fragment(type_)
+    return found if found is not None and found.form in forms and not found.misfit() else None
+
+
+def runs(types: Sequence[ir.Type]) -> list[int]:
+    """The segment sizes of values of these types: IRDL gives all values of a field one type, so there are fields for runs of equal ones."""
+    lengths: list[int] = []
+    for before, type_ in zip([None, *types], types, strict=False):
+        lengths = [*lengths[:-1], lengths[-1] + 1] if type_ == before else [*lengths, 1]
+    return lengths + [0] * (RUNS - len(lengths))
+
+
+def inside(op: ir.OpView, name: str) -> bool:
+    """Whether an op stands in an op of that name, directly or not."""
+    above = op.operation.parent
+    while above is not None and above.operation.name != name:
+        above = above.operation.parent
+    return above is not None

@@ -1,0 +1,135 @@
+"""Layouts of fragments: which element is in which register of which thread.
+
+Mixed-radix digits of register, lane and warp, each of which moves by (rows, columns): the form of CuTe's layouts. Layouts over bits would
+not do, as 72, 80 or 96 columns are no powers of two.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from attn_mlir.mlir import ir
+
+FORMS = ("tile", "rows", "parts")
+_BITS = {"f16": 16, "bf16": 16, "f32": 32, "i32": 32, "f64": 64, "i1": 0}
+
+
+@dataclass(frozen=True)
+class Digit:
+    """A digit with `size` values, each of which moves by so many rows and columns."""
+
+    size: int
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The digits of registers, lanes and warps for a tile of so many columns, least significant first."""
+
+    registers: tuple[Digit, ...]
+    lanes: tuple[Digit, ...]
+    warps: tuple[Digit, ...]
+
+    @property
+    def row_digits(self) -> tuple[Digit, ...]:
+        """The digits of a thread's registers that tell its rows."""
+        return tuple(d for d in self.registers if d.row)
+
+    @property
+    def parts(self) -> int:
+        """How many threads hold a row together."""
+        return _count(d for d in self.lanes if d.column)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all warps."""
+        return _count(d for d in (*self.registers, *self.lanes, *self.warps) if d.row)
+
+    @property
+    def rows_of_warp(self) -> int:
+        """Rows of one warp; those of the next one follow."""
+        return _count(d for d in (*self.registers, *self.lanes) if d.row)
+
+    def exchanges(self) -> list[int]:
+        """The distances between lanes by which a reduction along a row meets all of its parts."""
+        strides = [_count(self.lanes[:n]) for n in range(len(self.lanes))]
+        return [s << bit for d, s in zip(self.lanes, strides, strict=True) if d.column for bit in range(d.size.bit_length() - 1)]
+
+    def part_of(self, column: int) -> int:
+        """Which of the threads of a row holds a column."""
+        digits = [d for d in self.lanes if d.column]
+        return sum(column // d.column % d.size * _count(digits[:n]) for n, d in enumerate(digits))
+
+
+def _count(digits: Iterable[Digit]) -> int:
+    return math.prod(d.size for d in digits)
+
+
+def wgmma(columns: int) -> Layout:
+    """The accumulator of wgmma m64nNk16. Operand a in registers has the same places, two 16-bit elements a register."""
+    return _layout([(2, 0, 1), (2, 8, 0), (columns // 8, 0, 8)], [(4, 0, 2), (8, 1, 0)], [(4, 16, 0)])
+
+
+def mfma32(columns: int) -> Layout:
+    """The accumulator of v_mfma_f32_32x32x8f16 in four waves of 64 lanes."""
+    return _layout([(4, 1, 0), (4, 8, 0), (columns // 32, 0, 32)], [(32, 0, 1), (2, 4, 0)], [(4, 32, 0)])
+
+
+def _layout(*groups: Sequence[tuple[int, int, int]]) -> Layout:
+    registers, lanes, warps = (tuple(Digit(*digit) for digit in group) for group in groups)
+    return Layout(registers, lanes, warps)
+
+
+INSTRUCTIONS = {"wgmma": (wgmma, 8), "mfma32": (mfma32, 32)}
+"""By the name of a matrix instruction, its layout by columns, and what these are a multiple of."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """What the type of a fragment says: `form` "tile" [M, N], "rows" [M] or "parts" [M, threads of a row], and its element type."""
+
+    instruction: str
+    form: str
+    shape: tuple[int, ...]
+    element: str
+
+    @property
+    def layout(self) -> Layout:
+        """Where its elements are; of rows and parts, where those of the narrowest tile are."""
+        make, multiple = INSTRUCTIONS[self.instruction]
+        return make(self.shape[1] if self.form == "tile" else multiple)
+
+    @property
+    def elements(self) -> int:
+        """Elements that a thread holds."""
+        layout = self.layout
+        return _count(layout.registers if self.form == "tile" else layout.row_digits)
+
+    @property
+    def registers(self) -> int:
+        """Registers of 32 bits that a thread holds; conditions live in predicates."""
+        return self.elements * _BITS[self.element] // 32
+
+    def misfit(self) -> str:
+        """Why there is no such fragment; empty where there is."""
+        make, multiple = INSTRUCTIONS[self.instruction]
+        rank = 1 if self.form == "rows" else 2
+        if len(self.shape) != rank or min(self.shape) < 1:
+            return f"has {rank} static dimensions"
+        if self.element not in _BITS:
+            return f"has elements of {', '.join(_BITS)}"
+        if self.form == "tile" and self.shape[1] % multiple:
+            return f"has a multiple of {multiple} columns"
+        layout = make(self.shape[1] if self.form == "tile" else multiple)
+        wanted = {"tile": [layout.rows], "rows": [layout.rows], "parts": [layout.rows, layout.parts]}[self.form]
+        return "" if list(self.shape[: len(wanted)]) == wanted else f"begins with {'x'.join(map(str, wanted))}"
+
+
+def fragment(type_: ir.Type) -> Fragment | None:
+    """What the type of a fragment says, None for other types and unknown layouts."""
+    if not isinstance(type_, ir.RankedTensorType) or not str(type_.encoding).startswith("#warp.layout<"):
+        return None
+    instruction, form = (ir.StringAttr(p).value for p in ir.DynamicAttr(type_.encoding).params)
+    known = instruction in INSTRUCTIONS and form in FORMS
+    return Fragment(instruction, form, tuple(type_.shape), str(type_.element_type)) if known else None

@@ -1,0 +1,88 @@
+"""Shared memory: buffers with stages, the tiles in them, and ordinary reads and writes of fragments."""
+
+from typing import Any
+
+from attn_mlir.dialects.verify import check
+from attn_mlir.dialects.warp.dialect import Warp
+from attn_mlir.dialects.warp.kinds import bytes_of, in_form, is_shared, swizzle_of
+from attn_mlir.mlir import ext, ir
+
+SWIZZLES = (0, 32, 64, 128)
+
+
+class AllocOp(Warp.Operation, name="alloc"):
+    """A buffer in shared memory: memref<stages x rows x columns> of tiles, or memref<stages x n> of numbers that roles exchange.
+
+    Numbers are read and written by `memref.load` and `memref.store`. Rows of a swizzled buffer are whole panels of so many bytes.
+    """
+
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        type_ = self.result.type
+        if not check(self, is_shared(type_, 2, 3), f"makes a static memref of rank 2 or 3 in #warp.shared, got {type_}"):
+            return False
+        swizzle, row = swizzle_of(type_), bytes_of(type_) // (type_.shape[0] * type_.shape[1])
+        fits = swizzle in SWIZZLES and (swizzle == 0 or (type_.rank == 3 and row % swizzle == 0))
+        return check(
+            self, fits, f"is swizzled over 0, 32, 64 or 128 bytes, of which its rows are a multiple, got {swizzle} for {row} bytes"
+        )
+
+
+class ViewOp(Warp.Operation, name="view", traits=[ext.Pure]):
+    """A tile in a stage of a buffer, from `row` and `column` on."""
+
+    buffer: ext.Operand[Any]
+    stage: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    column: ext.Operand[ir.IndexType]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        buffer, tile = self.buffer.type, self.result.type
+        fits = is_shared(buffer, 3) and is_shared(tile, 2) and all(n <= of for n, of in zip(tile.shape, buffer.shape[1:], strict=True))
+        fits = fits and (buffer.memory_space, buffer.element_type) == (tile.memory_space, tile.element_type)
+        return check(self, fits, f"is a part of a stage of {buffer}, got {tile}")
+
+
+class ConcatOp(Warp.Operation, name="concat", traits=[ext.Pure]):
+    """A tile whose columns are those of one tile in shared memory, then those of another: operand b of a product, in two places."""
+
+    first: ext.Operand[Any]
+    second: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        types = [v.type for v in (self.first, self.second, self.result)]
+        if not check(self, all(is_shared(t, 2) for t in types), f"puts tiles in shared memory side by side, got {types[0]} and {types[1]}"):
+            return False
+        (rows, m), (others, n), made = (list(t.shape) for t in types)
+        fits = rows == others and made == [rows, m + n] and len({(t.element_type, t.memory_space) for t in types}) == 1
+        return check(self, fits, f"has the columns of both, got {types[0]}, {types[1]} and {types[2]}")
+
+
+class WriteOp(Warp.Operation, name="write"):
+    """A fragment goes to shared memory, by ordinary writes: its own element type, and as many rows and columns."""
+
+    tile: ext.Operand[Any]
+    target: ext.Operand[Any]
+
+    def verify_invariants(self) -> bool:
+        return _checks_same(self, self.tile.type, self.target.type)
+
+
+class ReadOp(Warp.Operation, name="read"):
+    """A fragment from shared memory, by ordinary reads."""
+
+    source: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        return _checks_same(self, self.result.type, self.source.type)
+
+
+def _checks_same(op: WriteOp | ReadOp, tile: ir.Type, memory: ir.Type) -> bool:
+    """A fragment and a tile in shared memory have the same shape and elements."""
+    fits = in_form(tile, "tile") is not None and is_shared(memory, 2)
+    fits = fits and (list(tile.shape), tile.element_type) == (list(memory.shape), memory.element_type)
+    return check(op, fits, f"moves a tile between registers and shared memory of its shape, got {tile} and {memory}")

@@ -1,0 +1,83 @@
+"""Ordinary accesses to global memory: row values, tiles, additions, and the order of additions that keeps their bits."""
+
+from typing import Any
+
+from attn_mlir.dialects.verify import check
+from attn_mlir.dialects.warp.dialect import Warp
+from attn_mlir.dialects.warp.kinds import in_form, is_global
+from attn_mlir.mlir import ext, ir
+
+
+def _checks_place(op: ir.OpView, fragment: ir.Type, memory: ir.Type) -> bool:
+    """A tile and a memref [B, H, S, D], or row values and a memref [B, H, S], of one element type."""
+    tile, rows = in_form(fragment, "tile"), in_form(fragment, "rows")
+    fits = (tile is not None and is_global(memory, 4) and tile.shape[1] == memory.shape[3]) or (rows is not None and is_global(memory, 3))
+    fits = fits and fragment.element_type == memory.element_type
+    return check(op, fits, f"moves a tile [B, H, S, D] or row values [B, H, S], got {fragment} and {memory}")
+
+
+class LoadOp(Warp.Operation, name="load"):
+    """A tile or row values, from `row` on, of `source[batch, head]`; those past the end are zeros."""
+
+    source: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        return _checks_place(self, self.result.type, self.source.type)
+
+
+class StoreOp(Warp.Operation, name="store"):
+    """A tile or row values go to `target[batch, head]`, from `row` on; those past the end do not."""
+
+    fragment: ext.Operand[Any]
+    target: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        return _checks_place(self, self.fragment.type, self.target.type)
+
+
+class AtomicAddOp(Warp.Operation, name="atomic_add"):
+    """A tile or row values are added to `target[batch, head]`, from `row` on, element by element; additions may meet in any order."""
+
+    fragment: ext.Operand[Any]
+    target: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        return _checks_place(self, self.fragment.type, self.target.type)
+
+
+class OrderWaitOp(Warp.Operation, name="order_wait"):
+    """Waits until `counters[index]`, in global memory, is `number`: who adds after it does so after those with smaller numbers."""
+
+    counters: ext.Operand[Any]
+    index: ext.Operand[ir.IndexType]
+    number: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        return _checks_counters(self)
+
+
+class OrderPassOp(Warp.Operation, name="order_pass"):
+    """Sets `counters[index]` to `number`: what this warpgroup has added is done, the one that waits for the number goes on."""
+
+    counters: ext.Operand[Any]
+    index: ext.Operand[ir.IndexType]
+    number: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        return _checks_counters(self)
+
+
+def _checks_counters(op: OrderWaitOp | OrderPassOp) -> bool:
+    """Counters are integers in global memory."""
+    type_ = op.counters.type
+    return check(op, is_global(type_, 1) and str(type_.element_type) == "i32", f"counts in a memref<?xi32> of global memory, got {type_}")

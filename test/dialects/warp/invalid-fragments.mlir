@@ -1,0 +1,89 @@
+// What maps, reductions and votes demand.
+// RUN: attn-opt %s --split-input-file --verify-diagnostics
+
+%x = ub.poison : f32
+// expected-error @below {{'warp.map' makes fragments of one instruction}}
+%r = "warp.map"() ({
+^bb0(%i: index):
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64xf32>
+
+// -----
+
+%x = ub.poison : f32
+// expected-error @below {{'warp.map' has "" or one of sum, max, min for each result}}
+%r = "warp.map"() ({
+^bb0(%i: index):
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {reductions = ["product"], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+
+// -----
+
+%x = ub.poison : f32
+// expected-error @below {{'warp.map' takes `shape` as array<i64>, got 64 : i64}}
+%r = "warp.map"() ({
+^bb0(%i: index):
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {reductions = [""], shape = 64 : i64, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+
+// -----
+
+%x = ub.poison : f32
+// expected-error @below {{'warp.map' makes fragments of its shape 32, and reduces to parts}}
+%r = "warp.map"() ({
+^bb0(%i: index):
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {reductions = [""], shape = array<i64: 32>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+
+// -----
+
+%x = ub.poison : f32
+// expected-error @below {{'warp.map' region takes 1 indices, got (index, index)}}
+%r = "warp.map"() ({
+^bb0(%i: index, %j: index):
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+
+// -----
+
+%x = ub.poison : i1
+// expected-error @below {{'warp.map' ends in a 'warp.yield' of (f32)}}
+%r = "warp.map"() ({
+^bb0(%i: index):
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (i1) -> ()
+}) {reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+
+// -----
+
+%t = ub.poison : tensor<64xf32, #warp.layout<"wgmma", "rows">>
+%n = ub.poison : index
+// expected-error @below {{'warp.map' reads fragments at the element's own place}}
+%r = "warp.map"() ({
+^bb0(%i: index):
+  %x = tensor.extract %t[%n] : tensor<64xf32, #warp.layout<"wgmma", "rows">>
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+
+// -----
+
+%p = ub.poison : tensor<64xf32, #warp.layout<"wgmma", "rows">>
+// expected-error @below {{'warp.reduce' makes row values of parts, got tensor<64xf32, #warp.layout<"wgmma", "rows">> of tensor<64xf32, #warp.layout<"wgmma", "rows">>}}
+%r = "warp.reduce"(%p) {kind = "sum"} : (tensor<64xf32, #warp.layout<"wgmma", "rows">>) -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+
+// -----
+
+%p = ub.poison : tensor<64x4xf32, #warp.layout<"wgmma", "parts">>
+// expected-error @below {{'warp.reduce' reduces by sum, max, min, got 'product'}}
+%r = "warp.reduce"(%p) {kind = "product"} : (tensor<64x4xf32, #warp.layout<"wgmma", "parts">>) -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+
+// -----
+
+%p = ub.poison : tensor<64xf32, #warp.layout<"wgmma", "rows">>
+// expected-error @below {{'warp.vote' asks for a tile or row values of i1, got tensor<64xf32, #warp.layout<"wgmma", "rows">>}}
+%r = "warp.vote"(%p) : (tensor<64xf32, #warp.layout<"wgmma", "rows">>) -> i1
+
+// -----
+
+%p = ub.poison : tensor<64xi1, #warp.layout<"wgmma", "rows">>
+// expected-error @below {{'warp.vote' asks one warp: it stands in 'warp.each_warp'}}
+%r = "warp.vote"(%p) : (tensor<64xi1, #warp.layout<"wgmma", "rows">>) -> i1

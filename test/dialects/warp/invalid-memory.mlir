@@ -1,0 +1,38 @@
+// What shared memory demands.
+// RUN: attn-opt %s --split-input-file --verify-diagnostics
+
+// expected-error @below {{'warp.alloc' makes a static memref of rank 2 or 3 in #warp.shared, got memref<2x64x64xf16>}}
+%a = "warp.alloc"() : () -> memref<2x64x64xf16>
+
+// -----
+
+// expected-error @below {{'warp.alloc' is swizzled over 0, 32, 64 or 128 bytes, of which its rows are a multiple, got 128 for 80 bytes}}
+%a = "warp.alloc"() : () -> memref<2x64x40xf16, #warp.shared<128 : i64>>
+
+// -----
+
+%a = ub.poison : memref<2x64x64xf16, #warp.shared<128 : i64>>
+%i = ub.poison : index
+// expected-error @below {{'warp.view' is a part of a stage of memref<2x64x64xf16, #warp.shared<128 : i64>>, got memref<128x64xf16, #warp.shared<128 : i64>>}}
+%v = "warp.view"(%a, %i, %i, %i) : (memref<2x64x64xf16, #warp.shared<128 : i64>>, index, index, index) -> memref<128x64xf16, #warp.shared<128 : i64>>
+
+// -----
+
+%a = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
+%b = ub.poison : memref<64x8xf16>
+// expected-error @below {{'warp.concat' puts tiles in shared memory side by side, got memref<64x64xf16, #warp.shared<128 : i64>> and memref<64x8xf16>}}
+%v = "warp.concat"(%a, %b) : (memref<64x64xf16, #warp.shared<128 : i64>>, memref<64x8xf16>) -> memref<64x72xf16, #warp.shared<128 : i64>>
+
+// -----
+
+%a = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
+%b = ub.poison : memref<32x8xf16, #warp.shared<128 : i64>>
+// expected-error @below {{'warp.concat' has the columns of both, got memref<64x64xf16, #warp.shared<128 : i64>>, memref<32x8xf16, #warp.shared<128 : i64>> and memref<64x72xf16, #warp.shared<128 : i64>>}}
+%v = "warp.concat"(%a, %b) : (memref<64x64xf16, #warp.shared<128 : i64>>, memref<32x8xf16, #warp.shared<128 : i64>>) -> memref<64x72xf16, #warp.shared<128 : i64>>
+
+// -----
+
+%t = ub.poison : tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+%a = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
+// expected-error @below {{'warp.write' moves a tile between registers and shared memory of its shape, got tensor<64x64xf32, #warp.layout<"wgmma", "tile">> and memref<64x64xf16, #warp.shared<128 : i64>>}}
+"warp.write"(%t, %a) : (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, memref<64x64xf16, #warp.shared<128 : i64>>) -> ()

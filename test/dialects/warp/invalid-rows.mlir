@@ -1,0 +1,15 @@
+// What accesses to global memory demand.
+// RUN: attn-opt %s --split-input-file --verify-diagnostics
+
+%r = ub.poison : tensor<64xf32, #warp.layout<"wgmma", "rows">>
+%m = ub.poison : memref<?x?x?x64xf16>
+%i = ub.poison : index
+// expected-error @below {{'warp.store' moves a tile [B, H, S, D] or row values [B, H, S], got tensor<64xf32, #warp.layout<"wgmma", "rows">> and memref<?x?x?x64xf16>}}
+"warp.store"(%r, %m, %i, %i, %i) : (tensor<64xf32, #warp.layout<"wgmma", "rows">>, memref<?x?x?x64xf16>, index, index, index) -> ()
+
+// -----
+
+%m = ub.poison : memref<?xi64>
+%i = ub.poison : index
+// expected-error @below {{'warp.order_wait' counts in a memref<?xi32> of global memory, got memref<?xi64>}}
+"warp.order_wait"(%m, %i, %i) : (memref<?xi64>, index, index) -> ()

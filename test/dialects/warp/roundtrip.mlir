@@ -1,0 +1,63 @@
+// Every op of the dialect parses, prints, and parses again to the same text.
+// RUN: attn-opt %s | attn-opt | FileCheck %s
+// RUN: attn-opt %inputs/warp/causal-forward.mlir > %t.forward
+// RUN: attn-opt %t.forward > %t.again
+// RUN: diff %t.forward %t.again
+
+#smem = #warp.shared<128 : i64>
+!acc = tensor<64x72xf32, #warp.layout<"wgmma", "tile">>
+!p = tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+!rows = tensor<64xf32, #warp.layout<"wgmma", "rows">>
+!tile = memref<64x64xf16, #smem>
+!dq = memref<?x?x?x64xf32>
+
+// CHECK-LABEL: "warp.kernel"() ({
+// CHECK-NEXT:  ^bb0(%[[Q:.*]]: memref<?x?x?x64xf16>, %[[DQ:.*]]: memref<?x?x?x64xf32>, %[[LSE:.*]]: memref<?x?x?xf32>, %[[TURN:.*]]: memref<?xi32>):
+"warp.kernel"() ({
+^bb0(%q: memref<?x?x?x64xf16>, %dq: !dq, %lse: memref<?x?x?xf32>, %turn: memref<?xi32>):
+  %c0 = arith.constant 0 : index
+  %ring = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
+  %ones = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
+  %sums = "warp.alloc"() : () -> memref<1x64x64xf32, #smem>
+  // CHECK: "warp.role"() ({
+  // CHECK-NEXT: ^bb0(%[[GROUP:.*]]: index):
+  "warp.role"() ({
+  ^bb0(%warpgroup: index):
+    // CHECK: "warp.elect"() ({
+    "warp.elect"() ({
+      // CHECK: "warp.next_tile"(%[[TURN]]) : (memref<?xi32>) -> index
+      %next = "warp.next_tile"(%turn) : (memref<?xi32>) -> index
+    }) : () -> ()
+    %b = "warp.view"(%ring, %c0, %c0, %c0) : (memref<1x64x64xf16, #smem>, index, index, index) -> !tile
+    %one = "warp.view"(%ones, %c0, %c0, %c0) : (memref<1x64x64xf16, #smem>, index, index, index) -> memref<64x8xf16, #smem>
+    // CHECK: %[[WIDE:.*]] = "warp.concat"({{.*}}) : ({{.*}}) -> memref<64x72xf16, #warp.shared<128 : i64>>
+    %wide = "warp.concat"(%b, %one) : (!tile, memref<64x8xf16, #smem>) -> memref<64x72xf16, #smem>
+    // CHECK: "warp.load_async"(%[[Q]], {{.*}}) : ({{.*}}) -> !warp.pending<tensor<64x64xf16, #warp.layout<"wgmma", "tile">>>
+    %pending = "warp.load_async"(%q, %c0, %c0, %c0, %c0) : (memref<?x?x?x64xf16>, index, index, index, index) -> !warp.pending<!p>
+    // CHECK: "warp.load_wait"(%{{.*}}) {pending = 0 : i64}
+    %a = "warp.load_wait"(%pending) {pending = 0} : (!warp.pending<!p>) -> !p
+    // CHECK: "warp.read"
+    %again = "warp.read"(%b) : (!tile) -> !p
+    %start = "warp.registers"() : () -> !acc
+    // CHECK: "warp.each_warp"() ({
+    %acc = "warp.each_warp"() ({
+      // CHECK: "warp.mma"(%{{.*}}, %{{.*}}, %[[WIDE]]) {transpose_a = false, transpose_b = false}
+      %s = "warp.mma"(%start, %a, %wide) {transpose_a = false, transpose_b = false} : (!acc, !p, memref<64x72xf16, #smem>) -> !acc
+      "warp.yield"(%s) {operandSegmentSizes = array<i32: 1, 0, 0>} : (!acc) -> ()
+    }) {resultSegmentSizes = array<i32: 1, 0, 0>} : () -> !acc
+    // CHECK: "warp.load"(%[[LSE]], {{.*}}) : ({{.*}}) -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+    %rows = "warp.load"(%lse, %c0, %c0, %c0) : (memref<?x?x?xf32>, index, index, index) -> !rows
+    // CHECK: "warp.order_wait"(%[[TURN]]
+    "warp.order_wait"(%turn, %c0, %c0) : (memref<?xi32>, index, index) -> ()
+    // CHECK: "warp.atomic_add"(%{{.*}}, %[[LSE]]
+    "warp.atomic_add"(%rows, %lse, %c0, %c0, %c0) : (!rows, memref<?x?x?xf32>, index, index, index) -> ()
+    %part = "warp.view"(%sums, %c0, %c0, %c0) : (memref<1x64x64xf32, #smem>, index, index, index) -> memref<64x64xf32, #smem>
+    "warp.elect"() ({
+      // CHECK: "warp.add_async"(%{{.*}}, %[[DQ]]
+      "warp.add_async"(%part, %dq, %c0, %c0, %c0, %c0) : (memref<64x64xf32, #smem>, !dq, index, index, index, index) -> ()
+    }) : () -> ()
+    // CHECK: "warp.order_pass"(%[[TURN]]
+    "warp.order_pass"(%turn, %c0, %c0) : (memref<?xi32>, index, index) -> ()
+  // CHECK: {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64}
+  }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 168} : () -> ()
+}) {sym_name = "ops", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()
