@@ -2,8 +2,9 @@
 
 `attn-run x.mlir -p 'attn-simplify,attn-online-rewrite'` checks that passes keep the meaning of a program;
 `--after-each` names the first one that does not. Without a pipeline the program itself is run, in several ways (block
-sizes, split and merged) if it has them. Derivatives that `attn-differentiate` adds are compared with differences of
-@attention when they appear, and with themselves after the passes that follow.
+sizes, split and merged) if it has them. Kernels of the `warp` dialect run in several schedules, on what their function
+runs on. Derivatives that `attn-differentiate` adds are compared with differences of @attention when they appear, and
+with themselves after the passes that follow.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from attn_mlir.reference.evaluator import find_function, functions_of
 from attn_mlir.reference.promote import promoted
 from attn_mlir.reference.scalar import element_type
 from attn_mlir.registry import registry
-from attn_mlir.tools import places, source
+from attn_mlir.tools import places, scheduled, source
 from attn_mlir.tools.runs import LENGTHS, Run, Runs, compared
 from attn_mlir.tools.source import Source
 
@@ -123,7 +124,7 @@ def _quietly(given: Source, args: argparse.Namespace) -> None:
 def _main(given: Source, args: argparse.Namespace) -> bool:
     pipeline = Pipeline.parse(args.pass_pipeline, registry())
     against, primal = (source.read(other) if other else given for other in (args.against, args.primal))
-    if not args.keep_types and args.device is None:
+    if not args.keep_types and args.device is None and not scheduled.holds_kernel(given):
         given, against, primal = (Source(s.name, promoted(s.text)) for s in (given, against, primal))
     context = ir.Context()
     load_all(context)
@@ -156,7 +157,8 @@ def _run(given: Source, against: Source, context: ir.Context, pipeline: Pipeline
                 raise DiagnosticError([Diagnostic("error", f"results are wrong after {step.text}: {failures[0]}")])
 
     pipeline.run(module, after=[check])
-    return _report(_compare(module, runs, args, done), tolerance, runs)
+    right = _report(_compare(module, runs, args, done), tolerance, runs)
+    return scheduled.check_kernels(module, runs, args.tolerance) and right
 
 
 def _compare(module: ir.Module | ir.Operation, runs: Runs, args: argparse.Namespace, done: list[str]) -> _Found:

@@ -1,0 +1,98 @@
+"""Rules of barriers, which pass on what warps have seen, and of the order of additions."""
+
+from attn_mlir.dialects.warp.kinds import stages_and_arrivals
+from attn_mlir.reference.warp.clocks import Barrier, Clocks, join
+from attn_mlir.reference.warp.faults import Fault
+from attn_mlir.reference.warp.machine import Machine, Rule
+from attn_mlir.reference.warp.program import Inst
+from attn_mlir.reference.warp.units import Steps, Tensor, Unit
+
+
+def _mbarrier(machine: Machine, unit: Unit, inst: Inst) -> list[list[Barrier]]:
+    stages, arrivals = stages_and_arrivals(inst.types[0])
+    return [[Barrier(arrivals, arrivals) for _ in range(stages)]]
+
+
+def stage_of(inst: Inst, stages: list[Barrier], stage: int) -> Barrier:
+    """The barrier of a stage."""
+    if not 0 <= stage < len(stages):
+        raise Fault("no such stage", inst.location, f"takes the barrier of stage {stage} of {len(stages)}")
+    return stages[stage]
+
+
+def _arrive(machine: Machine, unit: Unit, inst: Inst, barrier: list[Barrier], stage: int) -> Steps:
+    yield
+    slot = stage_of(inst, barrier, stage)
+    for warp in unit.active:
+        slot.arrive(warp.release(), 1, inst.attributes.get("bytes", 0))
+    if slot.missing < 0:
+        raise Fault("too many arrivals", inst.location, f"arrives when {slot}")
+
+
+def _wait(machine: Machine, unit: Unit, inst: Inst, barrier: list[Barrier], stage: int, phase: int) -> Steps:
+    slot = stage_of(inst, barrier, stage)
+    unit.why = lambda: f"waits for a phase of parity {phase} of stage {stage} ({slot})"
+    yield lambda: (slot.phase - 1) & 1 == phase
+    if unit.waited.get(id(slot), -2) >= slot.phase - 1:
+        raise Fault("wrong phase", inst.location, f"waits for phase {slot.phase - 1} of stage {stage} again: the next has another parity")
+    unit.waited[id(slot)] = slot.phase - 1
+    for warp in unit.active:
+        warp.clocks.join(slot.last)
+
+
+def _named(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+    yield
+    threads, own = inst.attributes["threads"], machine.lanes * len(unit.active)
+    slot = unit.block.named.setdefault(number, Barrier(threads, threads))
+    phase = slot.phase
+    if slot.arrivals != threads or slot.missing < own:
+        wanted = f"named barrier {number} is one of {slot.arrivals} threads, {slot.missing} of which are missing"
+        raise Fault("wrong threads", inst.location, f"{wanted}: {own} come, to one of {threads}")
+    for warp in unit.active:
+        slot.arrive(warp.release(), machine.lanes)
+    return slot, phase
+
+
+def _named_arrive(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+    yield from _named(machine, unit, inst, number)
+
+
+def _named_sync(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+    slot, phase = yield from _named(machine, unit, inst, number)
+    unit.why = lambda: f"waits at named barrier {number} ({slot})"
+    yield lambda: slot.phase > phase
+    for warp in unit.active:
+        warp.clocks.join(slot.last)
+
+
+def _fence_async(machine: Machine, unit: Unit, inst: Inst) -> None:
+    for warp in unit.active:
+        join(warp.clocks.fenced, warp.release().seen)
+
+
+def _order_wait(machine: Machine, unit: Unit, inst: Inst, counters: Tensor, index: int, number: int) -> Steps:
+    unit.why = lambda: f"waits for number {number} of counter {index}, which is {int(counters.array[index])}"
+    yield lambda: int(counters.array[index]) == number
+    for warp in unit.active:
+        warp.clocks.join(machine.orders.get((counters.number, index), Clocks()))
+
+
+def _order_pass(machine: Machine, unit: Unit, inst: Inst, counters: Tensor, index: int, number: int) -> Steps:
+    yield
+    order = machine.orders.setdefault((counters.number, index), Clocks())
+    for warp in unit.active:
+        order.join(warp.release())
+    counters.array[index] = number
+
+
+RULES: dict[str, Rule] = {
+    "warp.arrive": _arrive,
+    "warp.arrive_expect": _arrive,
+    "warp.fence_async": _fence_async,
+    "warp.mbarrier": _mbarrier,
+    "warp.named_arrive": _named_arrive,
+    "warp.named_sync": _named_sync,
+    "warp.order_pass": _order_pass,
+    "warp.order_wait": _order_wait,
+    "warp.wait": _wait,
+}

@@ -1,0 +1,140 @@
+"""Who has seen what: vector clocks of warps, barriers that pass them on, and accesses to memory that must be ordered by them.
+
+Every warp has a clock, and what asynchronous copies and products see has another one, which `warp.fence_async` brings up to date. So two
+accesses without an order between them are found in every schedule, not only in one in which they happen to meet.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+
+from attn_mlir.mlir import ir
+from attn_mlir.reference.warp.faults import Fault, line_of
+
+Clock = dict[Hashable, int]
+
+
+def join(into: Clock, other: Clock) -> None:
+    """What `other` has seen, `into` has seen then, too."""
+    for key, epoch in other.items():
+        if into.get(key, -1) < epoch:
+            into[key] = epoch
+
+
+@dataclass
+class Clocks:
+    """What has happened before: as ordinary accesses see it (`seen`), and as asynchronous ones do (`fenced`)."""
+
+    seen: Clock = field(default_factory=dict)
+    fenced: Clock = field(default_factory=dict)
+
+    def join(self, other: "Clocks") -> None:
+        """Learns what another has seen."""
+        join(self.seen, other.seen)
+        join(self.fenced, other.fenced)
+
+
+@dataclass
+class Warp:
+    """A warp: `number` in its warpgroup. An `epoch` lasts from one release to the next."""
+
+    key: Hashable
+    number: int
+    epoch: int = 0
+    clocks: Clocks = field(default_factory=Clocks)
+
+    def release(self) -> Clocks:
+        """What others may learn from this warp."""
+        self.clocks.seen[self.key] = self.epoch
+        self.epoch += 1
+        return Clocks(dict(self.clocks.seen), dict(self.clocks.fenced))
+
+
+@dataclass
+class Access:
+    """An access to memory by a warp or a copy; `ordinary` ones need a fence before asynchronous ones. Without an epoch it is not over."""
+
+    key: Hashable
+    location: ir.Location
+    ordinary: bool = False
+    epoch: int | None = None
+
+
+@dataclass
+class Barrier:
+    """The barrier of a stage, which counts arrivals and bytes, or a named barrier, which counts threads."""
+
+    arrivals: int
+    missing: int
+    phase: int = 0
+    bytes: int = 0
+    gathered: Clocks = field(default_factory=Clocks)
+    last: Clocks = field(default_factory=Clocks)
+
+    def arrive(self, clocks: Clocks, count: int = 1, bytes_: int = 0) -> None:
+        """So many arrivals, and bytes that are announced, or have come (negative)."""
+        self.missing, self.bytes = self.missing - count, self.bytes + bytes_
+        self.gathered.join(clocks)
+        if self.missing == 0 and self.bytes == 0:
+            self.phase, self.missing, self.last, self.gathered = self.phase + 1, self.arrivals, self.gathered, Clocks()
+
+    def __str__(self) -> str:
+        return f"phase {self.phase}, {self.missing} of {self.arrivals} arrivals and {self.bytes} bytes missing"
+
+
+@dataclass
+class Cell:
+    """The accesses to a part of memory since it was last written."""
+
+    wrote: Access | None = None
+    reads: list[Access] = field(default_factory=list)
+    added: list[Access] = field(default_factory=list)
+
+
+class Accesses:
+    """All accesses to shared and global memory, by parts of it."""
+
+    def __init__(self) -> None:
+        self._cells: dict[Hashable, Cell] = {}
+
+    def read(self, cells: Iterable[Hashable], warp: Warp, access: Access, full: bool = True) -> None:
+        """Raises Fault where what is read is not there yet; `full`: something must have been written."""
+        for key in cells:
+            cell = self._cells.setdefault(key, Cell())
+            if cell.wrote is None and full:
+                raise Fault("read before full", access.location, "reads shared memory that nothing has written")
+            self._behind("read before full", "writes", cell.wrote, warp, access)
+            for other in cell.added:
+                self._behind("read before full", "adds", other, warp, access)
+            cell.reads = [*(r for r in cell.reads if r.key != access.key or r.epoch is None), access]
+
+    def write(self, cells: Iterable[Hashable], warp: Warp, access: Access) -> None:
+        """Raises Fault where something else may still read or write."""
+        for key in cells:
+            cell = self._cells.setdefault(key, Cell())
+            self._behind("overwritten twice", "writes", cell.wrote, warp, access)
+            for other in (*cell.reads, *cell.added):
+                self._behind("overwritten while read", "reads" if other in cell.reads else "adds", other, warp, access, fence=False)
+            self._cells[key] = Cell(access)
+
+    def add(self, cells: Iterable[Hashable], warp: Warp, access: Access) -> None:
+        """Additions may meet each other, but no reads or writes."""
+        for key in cells:
+            cell = self._cells.setdefault(key, Cell())
+            self._behind("added before written", "writes", cell.wrote, warp, access)
+            for other in cell.reads:
+                self._behind("overwritten while read", "reads", other, warp, access, fence=False)
+            cell.added.append(access)
+
+    def _behind(self, kind: str, does: str, other: Access | None, warp: Warp, access: Access, fence: bool = True) -> None:
+        if other is None:
+            return
+        clocks = warp.clocks
+        done = other.epoch is not None and (other.key == warp.key or clocks.seen.get(other.key, -1) >= other.epoch)
+        if not done:
+            raise Fault(kind, access.location, f"is not ordered behind what {line_of(other.location)} {does}")
+        if fence and other.ordinary and not access.ordinary and clocks.fenced.get(other.key, -1) < (other.epoch or 0):
+            message = f"what {line_of(other.location)} {does} needs 'warp.fence_async' before an asynchronous access"
+            raise Fault("missing fence", access.location, message)
+
+
+Condition = Callable[[], bool]

@@ -1,0 +1,52 @@
+"""Rules of computation on fragments."""
+
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.dialects.warp.layouts import Fragment
+from attn_mlir.reference.warp.machine import Machine, Rule
+from attn_mlir.reference.warp.memory import rounded
+from attn_mlir.reference.warp.program import Inst
+from attn_mlir.reference.warp.structure import rows_of
+from attn_mlir.reference.warp.units import Steps, Unit
+
+_REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_LARGEST = float(np.finfo(np.float32).max)
+_START = {"sum": 0.0, "max": -_LARGEST, "min": _LARGEST}
+
+
+def _map(machine: Machine, unit: Unit, inst: Inst) -> Steps:
+    shape, (arguments, _) = inst.attributes["shape"], inst.blocks[0]
+    places = [np.arange(n).reshape([-1 if axis == i else 1 for i in range(len(shape))]) for axis, n in enumerate(shape)]
+    unit.values.update(zip(arguments, places, strict=True))
+    unit.map_rank = len(shape)
+    yielded = yield from machine.run(unit, inst.blocks[0])
+    unit.map_rank = 0
+    results = zip(yielded, inst.types, inst.fragments, inst.attributes["reductions"], strict=True)
+    return unit.made(_result(np.broadcast_to(np.asarray(x), shape), type_, found, kind) for x, type_, found, kind in results)
+
+
+def _result(array: np.ndarray, type_: Any, fragment: Fragment | None, kind: str) -> np.ndarray:
+    """A result of a map from what its region gives for all elements."""
+    if not kind or fragment is None:
+        return rounded(np.array(array), type_)
+    part = np.array([fragment.layout.part_of(j) for j in range(array.shape[1])])
+    parts = [_REDUCE[kind].reduce(array[:, part == p], axis=1, initial=_START[kind]) for p in range(fragment.shape[1])]
+    return rounded(np.stack(parts, axis=1), type_)
+
+
+def _extract(machine: Machine, unit: Unit, inst: Inst, tile: np.ndarray, *places: Any) -> np.ndarray:
+    """The element at the place of the map: all of them at once."""
+    return tile[:, None] if tile.ndim < unit.map_rank else tile
+
+
+def _reduce(machine: Machine, unit: Unit, inst: Inst, parts: np.ndarray) -> list[np.ndarray]:
+    return unit.made([rounded(_REDUCE[inst.attributes["kind"]].reduce(parts, axis=1), inst.types[0])])
+
+
+def _vote(machine: Machine, unit: Unit, inst: Inst, condition: np.ndarray) -> bool:
+    return bool(np.any(rows_of(condition, inst.source_fragments[0], unit.active[0].number)))
+
+
+RULES: dict[str, Rule] = {"tensor.extract": _extract, "warp.map": _map, "warp.reduce": _reduce, "warp.vote": _vote}

@@ -1,0 +1,44 @@
+"""Kernels of a module, and their runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.warp import barriers, fragments, memory, products, structure
+from attn_mlir.reference.warp.machine import Machine, Rule
+from attn_mlir.reference.warp.schedules import Schedule, schedules
+
+RULES: dict[str, Rule] = {**structure.RULES, **barriers.RULES, **memory.RULES, **products.RULES, **fragments.RULES}
+
+
+def kernels_of(module: ir.Module | ir.Operation | ir.OpView) -> list[ir.Operation]:
+    """The scheduled kernels of a module."""
+    return find_all(module.operation, "warp.kernel")
+
+
+def function_of(kernel: ir.Operation) -> str:
+    """The name of the function that a kernel computes, "" for none."""
+    return ir.StringAttr(kernel.attributes["function"]).value
+
+
+def arguments_of(kernel: ir.Operation) -> list[ir.Type]:
+    """The types of a kernel's arguments."""
+    return [argument.type for argument in kernel.regions[0].blocks[0].arguments]
+
+
+def schedules_of(kernel: ir.Operation, seeds: int = 2) -> dict[str, Schedule]:
+    """The schedules for a kernel's warpgroups (`schedules.schedules`)."""
+    roles = [(role.attributes["sym_name"], role.attributes["warpgroups"]) for role in find_all(kernel, "warp.role")]
+    return schedules([f"{ir.StringAttr(name).value} {n}" for name, count in roles for n in range(ir.IntegerAttr(count).value)], seeds)
+
+
+def run_scheduled(kernel: ir.Operation, arguments: Sequence[Any], schedule: Schedule, blocks: int = 2) -> int:
+    """Runs `blocks` thread blocks of a kernel at the same time; how many steps it took.
+
+    `arguments`: float64 or integer arrays and numbers; outputs are written in place. Raises Fault for a race, a deadlock and the like.
+    """
+    with np.errstate(all="ignore"):
+        return Machine(kernel, arguments, schedule(), blocks, RULES).execute()

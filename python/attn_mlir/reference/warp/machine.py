@@ -1,0 +1,101 @@
+"""Runs thread blocks of a kernel in the `warp` dialect: warpgroups interleaved by a scheduler, copies and stores that land late."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.reference.errors import EvaluationError
+from attn_mlir.reference.warp.clocks import Access, Accesses, Warp
+from attn_mlir.reference.warp.faults import Fault, line_of
+from attn_mlir.reference.warp.program import Inst
+from attn_mlir.reference.warp.units import Block, Steps, Tensor, Unit
+
+Event = Callable[[], None]
+Choice = Callable[[list[Unit], list[Event]], Any]
+"""Which of the warpgroups that can go on, or which event, comes next."""
+Rule = Callable[..., Any]
+"""(machine, unit, op, operands...) -> the results: one, a list, or steps that end with these."""
+
+
+class Machine:
+    """Thread blocks of a kernel that run at the same time, over tensors in global memory."""
+
+    def __init__(self, kernel: ir.Operation, arguments: Sequence[Any], choose: Choice, blocks: int, rules: dict[str, Rule]) -> None:
+        """`arguments`: arrays, written in place, and numbers. Buffers, barriers and roles of all `blocks` are made."""
+        self.choose, self.blocks, self.rules, self.ids = choose, blocks, rules, itertools.count()
+        self.events: list[Event] = []
+        self.accesses = Accesses()
+        self.orders: dict[tuple[int, int], Any] = {}
+        self.lanes = ir.IntegerAttr(kernel.attributes["lanes"]).value
+        names, body = Inst(kernel, {}).blocks[0]
+        given = [Tensor(n, a) if isinstance(a, np.ndarray) and a.ndim else a for n, a in enumerate(arguments)]
+        self.units = [unit for number in range(blocks) for unit in self._start(Block(number), dict(zip(names, given, strict=True)), body)]
+
+    def _start(self, block: Block, values: dict[int, Any], body: list[Inst]) -> list[Unit]:
+        setup, units = Unit("kernel", block, [], values, body[0].location), []
+        for inst in body:
+            if inst.name != "warp.role":
+                for _ in self.step(setup, inst):
+                    raise Fault("kernel waits", inst.location, "what stands directly in a kernel does not wait")
+                continue
+            role, (index, inside) = inst.attributes["sym_name"], inst.blocks[0]
+            for n in range(inst.attributes["warpgroups"]):
+                warps = [Warp((block.number, role, n, w), w) for w in range(inst.attributes["warps"])]
+                unit = Unit(f"{role} {n}", block, warps, {**setup.values, index[0]: n}, inst.location, warps)
+                unit.steps = self.run(unit, (index, inside))
+                units.append(unit)
+        return units
+
+    def execute(self) -> int:
+        """Runs to the end; the number of steps. Raises Fault where something is wrong."""
+        units, steps = list(self.units), 0
+        while units or self.events:
+            ready = [u for u in units if u.condition is None or u.condition()]
+            if not ready and not self.events:
+                stuck = "; ".join(f"{u.name} of block {u.block.number}, {line_of(u.location)}, {u.why()}" for u in units)
+                raise Fault("deadlock", units[0].location, f"nothing can go on: {stuck}")
+            chosen, steps = self.choose(ready, self.events), steps + 1
+            if not isinstance(chosen, Unit):
+                self.events.remove(chosen)
+                chosen()
+                continue
+            assert chosen.steps is not None
+            try:
+                chosen.condition = next(chosen.steps)
+            except StopIteration:
+                units.remove(chosen)
+                if chosen.stores.open or chosen.stores.groups:
+                    raise Fault("unfinished store", chosen.location, "a role ends while a store may still read shared memory") from None
+        return steps
+
+    def run(self, unit: Unit, block: tuple[list[int], list[Inst]]) -> Steps:
+        """Runs the ops of a block; what its last op yields."""
+        for inst in block[1]:
+            if inst.ends:
+                return [unit.values[v] for v in inst.operands]
+            yield from self.step(unit, inst)
+        return []
+
+    def step(self, unit: Unit, inst: Inst) -> Steps:
+        """Runs an op."""
+        values = unit.values
+        operands = [values[v] for v in inst.operands]
+        if inst.scalar is not None:
+            values[inst.results[0]] = inst.scalar(*operands)
+            return
+        rule = self.rules.get(inst.name)
+        if rule is None:
+            raise EvaluationError(f"the evaluator of scheduled kernels has no rule for '{inst.name}'", inst.location)
+        unit.location = inst.location
+        made = rule(self, unit, inst, *operands)
+        if hasattr(made, "send"):
+            made = yield from made
+        if inst.results:
+            values.update(zip(inst.results, made if isinstance(made, list) else [made], strict=True))
+
+    def ordinary(self, unit: Unit, inst: Inst) -> list[tuple[Warp, Access]]:
+        """An ordinary access of each active warp."""
+        return [(warp, Access(warp.key, inst.location, True, warp.epoch)) for warp in unit.active]

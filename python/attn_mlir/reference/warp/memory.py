@@ -1,0 +1,224 @@
+"""Rules of shared and global memory: buffers, ordinary accesses, copies that land late."""
+
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.dialects.warp.kinds import bytes_of
+from attn_mlir.mlir import ir
+from attn_mlir.reference.scalar import round_to
+from attn_mlir.reference.warp.barriers import stage_of
+from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks
+from attn_mlir.reference.warp.faults import Fault
+from attn_mlir.reference.warp.machine import Machine, Rule
+from attn_mlir.reference.warp.program import Inst
+from attn_mlir.reference.warp.units import Buffer, Flight, Joined, Steps, Tensor, Unit, View
+
+
+def _alloc(machine: Machine, unit: Unit, inst: Inst) -> Buffer:
+    whole = isinstance(inst.types[0].element_type, ir.IntegerType)
+    return Buffer(next(machine.ids), np.full(inst.types[0].shape, -1 if whole else np.nan, np.int64 if whole else np.float64))
+
+
+def _view(machine: Machine, unit: Unit, inst: Inst, buffer: Buffer, stage: int, row: int, column: int) -> View:
+    stages, rows, columns = buffer.array.shape
+    height, width = inst.types[0].shape
+    if not (0 <= stage < stages and 0 <= row <= rows - height and 0 <= column <= columns - width):
+        message = f"takes {height} x {width} from row {row} and column {column} of stage {stage}; there are {stages} of {rows} x {columns}"
+        raise Fault("no such stage" if not 0 <= stage < stages else "out of bounds", inst.location, message)
+    return View(buffer.number, stage, row, buffer.array[stage, row : row + height, column : column + width])
+
+
+def _store_number(machine: Machine, unit: Unit, inst: Inst, value: Any, memory: Buffer | Tensor, *places: int) -> Steps:
+    yield
+    access = machine.ordinary(unit, inst)[:1]
+    for warp, each in access:
+        machine.accesses.write([_cell(inst, memory, places)], warp, each)
+    memory.array[places] = value
+
+
+def _load_number(machine: Machine, unit: Unit, inst: Inst, memory: Buffer | Tensor, *places: Any) -> Steps:
+    if isinstance(memory, Tensor):
+        return _load_global(inst, memory, *places)
+    yield
+    for warp, access in machine.ordinary(unit, inst):
+        machine.accesses.read([_cell(inst, memory, places)], warp, access)
+    return int(memory.array[places])
+
+
+def _load_global(inst: Inst, memory: Tensor, *places: Any) -> Any:
+    """Of a tensor that the kernel does not write: numbers, or elements of a map."""
+    clipped = [np.clip(p, 0, n - 1) for p, n in zip(places, memory.array.shape, strict=True)]
+    if any(np.any(c != p) for c, p in zip(clipped, places, strict=True)):
+        raise Fault("out of bounds", inst.location, f"reads outside of a tensor of shape {list(memory.array.shape)}")
+    yield from ()
+    return memory.array[tuple(clipped)]
+
+
+def _cell(inst: Inst, memory: Buffer | Tensor, places: tuple[int, ...]) -> tuple[Any, ...]:
+    if not all(0 <= p < n for p, n in zip(places, memory.array.shape, strict=True)):
+        raise Fault("out of bounds", inst.location, f"takes {list(places)} of {list(memory.array.shape)}")
+    return ("numbers", isinstance(memory, Tensor), memory.number, *places)
+
+
+# ---- fragments
+
+
+def _write(machine: Machine, unit: Unit, inst: Inst, tile: np.ndarray, view: View) -> Steps:
+    yield
+    size = len(tile) // len(unit.warps)
+    for warp, access in machine.ordinary(unit, inst):
+        machine.accesses.write(view.part(warp.number * size, size).cells(), warp, access)
+        view.part(warp.number * size, size).array[:] = tile[warp.number * size : (warp.number + 1) * size]
+
+
+def _read(machine: Machine, unit: Unit, inst: Inst, view: View) -> Steps:
+    yield
+    size = len(view.array) // len(unit.warps)
+    for warp, access in machine.ordinary(unit, inst):
+        machine.accesses.read(view.part(warp.number * size, size).cells(), warp, access)
+    return unit.made([view.array.copy()])
+
+
+def _place(inst: Inst, tensor: Tensor, batch: int, head: int) -> None:
+    if not (0 <= batch < tensor.array.shape[0] and 0 <= head < tensor.array.shape[1]):
+        raise Fault("out of bounds", inst.location, f"takes head [{batch}, {head}] of {list(tensor.array.shape[:2])}")
+
+
+def _load(machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int) -> Steps:
+    yield
+    _place(inst, source, batch, head)
+    result = np.zeros(inst.types[0].shape)
+    found, skipped, cells = source.rows(batch, head, row, len(result))
+    for warp, access in machine.ordinary(unit, inst):
+        machine.accesses.read(cells[_own(skipped, len(result), unit, warp.number)], warp, access, full=False)
+    result[skipped : skipped + len(found)] = found
+    return unit.made([result])
+
+
+def _own(skipped: int, count: int, unit: Unit, warp: int) -> slice:
+    """A warp's share of the rows that exist, of which `skipped` are missing before the first."""
+    size = count // len(unit.warps)
+    return slice(max(warp * size - skipped, 0), max((warp + 1) * size - skipped, 0))
+
+
+def _store(machine: Machine, unit: Unit, inst: Inst, fragment: np.ndarray, target: Tensor, batch: int, head: int, row: int) -> Steps:
+    yield
+    _place(inst, target, batch, head)
+    to, skipped, cells = target.rows(batch, head, row, len(fragment))
+    adds = inst.name == "warp.atomic_add"
+    for warp, access in machine.ordinary(unit, inst):
+        own = _own(skipped, len(fragment), unit, warp.number)
+        (machine.accesses.add if adds else machine.accesses.write)(cells[own], warp, access)
+        rows = fragment[skipped : skipped + len(to)][own]
+        to[own] = to[own] + rows if adds else rows
+
+
+# ---- asynchronous copies
+
+
+def _copy_async(
+    machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int, view: View,
+    barrier: list[Barrier], stage: int,
+) -> Steps:  # fmt: skip
+    """The halves of a copy land on their own, at any time from now on."""
+    yield
+    _place(inst, source, batch, head)
+    slot, access = stage_of(inst, barrier, stage), Access(("copy", next(machine.ids)), inst.location)
+    machine.accesses.write(view.cells(), unit.active[0], access)
+    found, skipped, cells = source.rows(batch, head, row, len(view.array))
+    machine.accesses.read(cells, unit.active[0], access, full=False)
+    landed = np.zeros(view.array.shape)
+    landed[skipped : skipped + len(found)] = found[:, column : column + view.array.shape[1]]
+    view.array[:] = np.nan
+    half, left, size = len(landed) // 2, [2], bytes_of(inst.sources[5])
+
+    def land(begin: int) -> None:
+        view.array[begin : begin + half] = landed[begin : begin + half]
+        left[0] -= 1
+        access.epoch = None if left[0] else 1
+        clock = {} if left[0] else {access.key: 1}
+        slot.arrive(Clocks(clock, dict(clock)), 0, -(size // 2))
+
+    machine.events += [lambda: land(0), lambda: land(half)]
+
+
+def _store_async(
+    machine: Machine, unit: Unit, inst: Inst, view: View, target: Tensor, batch: int, head: int, row: int, column: int
+) -> Steps:
+    """Reads shared memory, and writes, when it lands."""
+    yield
+    _place(inst, target, batch, head)
+    warp, adds = unit.active[0], inst.name == "warp.add_async"
+    to, skipped, cells = target.rows(batch, head, row, len(view.array))
+    flight = Flight([(warp, Access(warp.key, inst.location))], later=[(warp, Access(warp.key, inst.location))])
+    machine.accesses.read(view.cells(), warp, flight.accesses[0][1])
+    (machine.accesses.add if adds else machine.accesses.write)(cells, warp, flight.later[0][1])
+    unit.stores.open.append(flight)
+
+    def land() -> None:
+        columns = slice(column, column + view.array.shape[1])
+        rows = view.array[skipped : skipped + len(to)]
+        to[:, columns] = to[:, columns] + rows if adds else rows
+        flight.done = True
+
+    machine.events.append(land)
+
+
+def _store_wait(machine: Machine, unit: Unit, inst: Inst) -> Steps:
+    stores = unit.stores.take(inst.attributes["pending"])
+    unit.why = lambda: "waits for its stores"
+    yield lambda: all(store.done for store in stores)
+    for store in stores:
+        store.finish(all_=not inst.attributes["read"])
+
+
+def _load_async(machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int) -> Steps:
+    """Each load is a group."""
+    yield
+    _place(inst, source, batch, head)
+    fragment = inst.fragments[0]
+    assert fragment is not None
+    value = np.zeros(fragment.shape)
+    found, skipped, cells = source.rows(batch, head, row, len(value))
+    flight = Flight([(warp, Access(warp.key, inst.location)) for warp in unit.active], value)
+    for warp, access in flight.accesses:
+        machine.accesses.read(cells[_own(skipped, len(value), unit, warp.number)], warp, access, full=False)
+    value[skipped : skipped + len(found)] = found[:, column : column + fragment.shape[1]]
+    unit.loads.groups.append([flight])
+    return flight
+
+
+def _load_wait(machine: Machine, unit: Unit, inst: Inst, load: Flight) -> list[np.ndarray]:
+    for flight in unit.loads.take(inst.attributes["pending"]):
+        flight.finish()
+        flight.done = True
+    if not load.done:
+        raise Fault("load in flight", inst.location, "gives a fragment that a load still writes")
+    return unit.made([load.value.copy()])
+
+
+def rounded(value: np.ndarray, type_: ir.Type) -> np.ndarray:
+    """Numbers as a fragment of this type has them; conditions and integers stay."""
+    return round_to(value, type_) if value.dtype.kind == "f" else value
+
+
+RULES: dict[str, Rule] = {
+    "memref.load": _load_number,
+    "memref.store": _store_number,
+    "warp.add_async": _store_async,
+    "warp.alloc": _alloc,
+    "warp.atomic_add": _store,
+    "warp.concat": lambda machine, unit, inst, first, second: Joined(first, second),
+    "warp.copy_async": _copy_async,
+    "warp.load": _load,
+    "warp.load_async": _load_async,
+    "warp.load_wait": _load_wait,
+    "warp.read": _read,
+    "warp.store": _store,
+    "warp.store_async": _store_async,
+    "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),
+    "warp.store_wait": _store_wait,
+    "warp.view": _view,
+    "warp.write": _write,
+}

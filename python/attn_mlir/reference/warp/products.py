@@ -1,0 +1,73 @@
+"""Rules of matrix products: asynchronous ones count as reading until they are waited for, and only then have a value."""
+
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.dialects.warp.kinds import settled
+from attn_mlir.reference.warp.clocks import Access, Warp
+from attn_mlir.reference.warp.faults import Fault
+from attn_mlir.reference.warp.machine import Machine, Rule
+from attn_mlir.reference.warp.memory import rounded
+from attn_mlir.reference.warp.program import Inst
+from attn_mlir.reference.warp.units import Flight, Joined, Steps, Unit, View
+
+
+def _registers(machine: Machine, unit: Unit, inst: Inst) -> np.ndarray:
+    return np.full(inst.types[0].shape, np.nan)
+
+
+def _operands(
+    machine: Machine, unit: Unit, inst: Inst, a: View | np.ndarray, b: View | Joined, accesses: list[tuple[Warp, Access]]
+) -> np.ndarray:
+    """a b; each warp reads its rows of a, and all of b."""
+    turned, turned_b = inst.attributes["transpose_a"], inst.attributes["transpose_b"]
+    for warp, access in accesses:
+        cells = list(b.cells())
+        if isinstance(a, View):
+            size = len(a.array) // len(unit.warps)
+            cells += a.cells() if turned else a.part(warp.number * size, size).cells()
+        machine.accesses.read(cells, warp, access)
+    left, right = a.array if isinstance(a, View) else a, b.array
+    return (left.T if turned else left) @ (right.T if turned_b else right)
+
+
+def _mma_async(machine: Machine, unit: Unit, inst: Inst, start: Any, a: View | np.ndarray, b: View | Joined, keep: bool) -> Steps:
+    yield
+    if id(start) in unit.written or id(a) in unit.written:
+        raise Fault("missing mma_begin", inst.location, "registers that other ops wrote need 'warp.mma_begin' before a product")
+    flight = Flight([(warp, Access(warp.key, inst.location)) for warp in unit.active])
+    value = _operands(machine, unit, inst, a, b, flight.accesses)
+    before = start.value if isinstance(start, Flight) else start
+    flight.value = rounded(value + before if keep else value, settled(inst.types[0]))
+    unit.products.open.append(flight)
+    return flight
+
+
+def _mma(machine: Machine, unit: Unit, inst: Inst, start: np.ndarray, a: View | np.ndarray, b: View | Joined) -> Steps:
+    yield
+    value = start + _operands(machine, unit, inst, a, b, machine.ordinary(unit, inst))
+    return unit.made([rounded(value, inst.types[0])])
+
+
+def _mma_wait(machine: Machine, unit: Unit, inst: Inst, product: Flight) -> list[np.ndarray]:
+    for flight in unit.products.take(inst.attributes["pending"]):
+        flight.finish()
+        flight.done = True
+    if not product.done:
+        raise Fault("product in flight", inst.location, "gives an accumulator that a product still writes: not committed, or left pending")
+    return [product.value]
+
+
+def _mma_begin(machine: Machine, unit: Unit, inst: Inst) -> None:
+    unit.written.clear()
+
+
+RULES: dict[str, Rule] = {
+    "warp.mma": _mma,
+    "warp.mma_async": _mma_async,
+    "warp.mma_begin": _mma_begin,
+    "warp.mma_commit": lambda machine, unit, inst: unit.products.commit(),
+    "warp.mma_wait": _mma_wait,
+    "warp.registers": _registers,
+}

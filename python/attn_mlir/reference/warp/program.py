@@ -1,0 +1,88 @@
+"""Kernels in the `warp` dialect, read once: values are numbers, attributes plain Python."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.dialects.warp.kinds import settled
+from attn_mlir.dialects.warp.layouts import fragment
+from attn_mlir.mlir import ir
+from attn_mlir.reference.scalar import SCALARS, round_to
+
+_COMPARE = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+_INTEGERS: dict[str, Callable[..., Any]] = {
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+    "arith.divui": operator.floordiv,
+    "arith.remui": operator.mod,
+    "arith.ceildivsi": lambda a, b: -(-a // b),
+    "arith.floordivsi": operator.floordiv,
+    "arith.minsi": np.minimum,
+    "arith.maxsi": np.maximum,
+    "arith.index_cast": lambda a: a,
+}
+"""Arithmetic on positions, much faster than that of `scalar.SCALARS`: numbers are small and not negative where a sign matters."""
+_BITS: dict[str, Callable[..., Any]] = {"arith.andi": operator.and_, "arith.ori": operator.or_, "arith.xori": operator.xor}
+
+
+class Inst:
+    """An op. `scalar` computes its result of its operands, None for ops that are no scalar code."""
+
+    def __init__(self, op: ir.Operation, numbers: dict[ir.Value, int]) -> None:
+        self.name, self.location = op.name, op.location
+        self.attributes = {name: plain(op.attributes[name]) for name in op.attributes}
+        self.operands, self.results = _numbers(op.operands, numbers), _numbers(op.results, numbers)
+        self.types = [result.type for result in op.results]
+        self.fragments = [fragment(settled(type_)) for type_ in self.types]
+        self.sources = [operand.type for operand in op.operands]
+        self.source_fragments = [fragment(settled(type_)) for type_ in self.sources]
+        self.scalar = _scalar(op)
+        self.blocks = [
+            (_numbers(block.arguments, numbers), [Inst(view.operation, numbers) for view in block.operations])
+            for region in op.regions
+            for block in region.blocks
+        ]
+
+    @property
+    def ends(self) -> bool:
+        """Whether it ends a block."""
+        return self.name in ("warp.yield", "scf.yield", "scf.condition")
+
+
+def plain(attribute: ir.Attribute) -> Any:
+    """A number, string, flag or list of these; None for other attributes."""
+    match attribute:
+        case ir.ArrayAttr():
+            return [plain(each) for each in attribute]
+        case ir.DenseI64ArrayAttr():
+            return list(attribute)
+        case ir.IntegerAttr() | ir.FloatAttr() | ir.StringAttr() | ir.BoolAttr():
+            return attribute.value
+    return None
+
+
+def _numbers(values: Sequence[ir.Value], numbers: dict[ir.Value, int]) -> list[int]:
+    return [numbers.setdefault(value, len(numbers)) for value in values]
+
+
+def _scalar(op: ir.Operation) -> Callable[..., Any] | None:
+    name = op.name
+    if not name.startswith(("arith.", "math.")):
+        return None
+    type_ = op.results[0].type
+    if name == "arith.constant":
+        value = plain(op.attributes["value"])
+        value = float(round_to(np.asarray(value), type_)) if isinstance(value, float) else int(value)
+        return lambda: value
+    if name in _INTEGERS and str(type_) in ("index", "i32"):
+        return _INTEGERS[name]
+    if name in _BITS and str(type_) in ("index", "i1"):
+        return _BITS[name]
+    if name == "arith.cmpi" and str(op.operands[0].type) in ("index", "i32"):
+        predicate = plain(op.attributes["predicate"])
+        return _COMPARE[predicate if predicate < 6 else predicate - 4]
+    rule = SCALARS.get(name)
+    return None if rule is None else lambda *args: rule(op, *map(np.asarray, args))

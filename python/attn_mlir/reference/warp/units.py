@@ -1,0 +1,139 @@
+"""The state of a running kernel: warpgroups, what they have in flight, and tiles in memory."""
+
+from collections.abc import Callable, Generator, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.mlir import ir
+from attn_mlir.reference.warp.clocks import Access, Barrier, Condition, Warp
+
+CHUNK = 8
+"""Rows of a tile in shared memory whose accesses are watched together."""
+Steps = Generator[Condition | None, None, Any]
+
+
+@dataclass
+class Queue:
+    """Asynchronous ops that are waited for in order: open ones, then groups."""
+
+    open: list[Any] = field(default_factory=list)
+    groups: list[list[Any]] = field(default_factory=list)
+
+    def commit(self) -> None:
+        """What is open is a group."""
+        self.groups, self.open = [*self.groups, self.open], []
+
+    def take(self, pending: int) -> list[Any]:
+        """What is in all but the newest groups, which leave the queue."""
+        count = max(0, len(self.groups) - pending)
+        taken, self.groups = self.groups[:count], self.groups[count:]
+        return [item for group in taken for item in group]
+
+
+@dataclass
+class Flight:
+    """A product, load or store in flight: the accesses of the warps that issued it, its value, and whether it has landed."""
+
+    accesses: list[tuple[Warp, Access]]
+    value: Any = None
+    done: bool = False
+    later: list[tuple[Warp, Access]] = field(default_factory=list)
+    """Of a store: what is over only when it is done altogether."""
+
+    def finish(self, all_: bool = True) -> None:
+        """The accesses are over, as their warps see it."""
+        for warp, access in [*self.accesses, *(self.later if all_ else [])]:
+            access.epoch = warp.epoch
+
+
+@dataclass
+class Buffer:
+    """A buffer in shared memory."""
+
+    number: int
+    array: np.ndarray
+
+
+@dataclass
+class Tensor:
+    """A tensor in global memory: argument `number` of the kernel."""
+
+    number: int
+    array: np.ndarray
+
+    def rows(self, batch: int, head: int, row: int, count: int) -> tuple[np.ndarray, int, list[Hashable]]:
+        """The rows that exist of `count` from `row` on, how far behind `row` they begin, and the names of their parts of memory."""
+        begin, end = max(row, 0), max(min(row + count, self.array.shape[2]), max(row, 0))
+        return self.array[batch, head, begin:end], begin - row, [("global", self.number, batch, head, n) for n in range(begin, end)]
+
+
+@dataclass
+class View:
+    """A tile in a stage of a buffer."""
+
+    buffer: int
+    stage: int
+    row: int
+    array: np.ndarray
+
+    def cells(self) -> Iterable[Hashable]:
+        """The names of its parts of memory."""
+        return [(self.buffer, self.stage, c) for c in range(self.row // CHUNK, -(-(self.row + len(self.array)) // CHUNK))]
+
+    def part(self, begin: int, count: int) -> "View":
+        """So many rows of it."""
+        return View(self.buffer, self.stage, self.row + begin, self.array[begin : begin + count])
+
+
+@dataclass
+class Joined:
+    """Two tiles side by side."""
+
+    first: "View | Joined"
+    second: "View | Joined"
+
+    @property
+    def array(self) -> np.ndarray:
+        """Their columns."""
+        return np.concatenate([self.first.array, self.second.array], axis=1)
+
+    def cells(self) -> Iterable[Hashable]:
+        """The names of both parts of memory."""
+        return [*self.first.cells(), *self.second.cells()]
+
+
+@dataclass
+class Block:
+    """What the warpgroups of a thread block share."""
+
+    number: int
+    named: dict[int, Barrier] = field(default_factory=dict)
+
+
+@dataclass
+class Unit:
+    """A warpgroup of a role. `active` warps run the op at hand; `written`: fragments that ops made since `warp.mma_begin`."""
+
+    name: str
+    block: Block
+    warps: list[Warp]
+    values: dict[int, Any]
+    location: ir.Location
+    active: list[Warp] = field(default_factory=list)
+    steps: Steps | None = None
+    condition: Condition | None = None
+    why: Callable[[], str] = str
+    products: Queue = field(default_factory=Queue)
+    stores: Queue = field(default_factory=Queue)
+    loads: Queue = field(default_factory=Queue)
+    written: dict[int, np.ndarray] = field(default_factory=dict)
+    waited: dict[int, int] = field(default_factory=dict)
+    map_rank: int = 0
+
+    def made(self, arrays: Iterable[np.ndarray]) -> list[np.ndarray]:
+        """Fragments that an op other than a product has written."""
+        found = list(arrays)
+        self.written.update({id(array): array for array in found})
+        return found
