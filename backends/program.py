@@ -19,6 +19,7 @@ from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
 from attn_mlir.registry import registry
 
 DTYPES = {
@@ -232,6 +233,13 @@ def function_named(module: ir.Module, name: str) -> ir.Operation:
         if view.operation.name == "func.func" and ir.StringAttr(view.operation.attributes["sym_name"]).value == name:
             return view.operation
     raise CompileError(f"the module holds no function @{name}")
+
+
+def products_of(function: ir.Operation) -> tuple[tuple[int, int], ...]:
+    """Which captures the `attn.product` pieces of a function multiply: the places of tensors of queries and of keys behind q, k and v."""
+    arguments = list(function.regions[0].blocks[0].arguments)[3:]
+    found = [[arguments.index(operand) for operand in product.operands] for product in find_all(function, "attn.product")]
+    return tuple((query, key) for query, key in found)
 
 
 def stages_of(source: str, *steps: str | Callable[[ir.Module], None]) -> dict[str, str]:

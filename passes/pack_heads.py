@@ -14,8 +14,8 @@ _OF_A_QUERY = frozenset({"attn.query", "attn.score", "attn.mask", "attn.row", "a
 class PackHeads(Pass):
     """Lets q come as [B, Hkv, Hq / Hkv, D] instead of [B, Hq, 1, D], so that a group of heads fills the rows of a tile.
 
-    In the pieces, head h becomes h * group + q_idx and position q_idx becomes 0. The program is then right only for a
-    single query position; o and the row outputs have q's new shape.
+    So do the query tensors of `attn.product` pieces. In the pieces, head h becomes h * group + q_idx and position q_idx becomes 0.
+    The program is then right only for a single query position; o and the row outputs have q's new shape.
     """
 
     name = "attn-pack-heads"
@@ -25,11 +25,9 @@ class PackHeads(Pass):
             if attention.parent is None or attention.parent.name != "func.func":
                 attention.location.emit_error(f"{self.name}: '{attention.name}' must stand directly in a func.func")
                 return False
-            for further in [*pieces(attention, "attn.product"), *pieces(attention, "attn.term")]:
-                further.location.emit_error(f"{self.name}: heads are packed for q, k and v alone, not with '{further.name}'")
-                return False
             q = attention.operands[0]
-            sizes = [op for op in walk(attention.parent) if op.name == "tensor.dim" and op.operands[0] == q]
+            queries = [q, *[product.operands[0] for product in pieces(attention, "attn.product")]]
+            sizes = [op for op in walk(attention.parent) if op.name == "tensor.dim" and op.operands[0] in queries]
             with attention.location, ir.InsertionPoint.at_block_begin(attention.block):
                 one, two = _index(1), _index(2)
                 key_heads, group = tensor.DimOp(q, one).result, tensor.DimOp(q, two).result

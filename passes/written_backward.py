@@ -8,7 +8,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.differentiation import DifferentiationError
 from attn_mlir.passes.differentiation.arguments import is_plain, positions
 from attn_mlir.passes.differentiation.written import OnlinePrimal, WrittenDerivatives
-from attn_mlir.passes.regions import find_all, piece, walk
+from attn_mlir.passes.regions import find_all, piece, pieces, walk
 
 _ROW_PIECES = ("attn.init", "attn.step", "attn.finalize")
 
@@ -42,6 +42,10 @@ class WrittenBackward(Pass):
             online.location.emit_error(f"{self.name}: @{name}_weight and @{name}_dscore are not in the module")
             return False
         primal = OnlinePrimal(function, online)
+        products = pieces(online, "attn.product")
+        if products:
+            products[0].location.emit_error(f"{self.name}: what is written is the gradient of one score, not of several products")
+            return False
         if not is_plain(primal) or len(find_all(function, "attn.online")) > 1:
             online.location.emit_error(f"{self.name}: takes a function that returns just one attention of its first three arguments")
             return False

@@ -11,12 +11,12 @@ from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
-from attn_mlir.backends.cpu.launch import launch
+from attn_mlir.backends.cpu.launch import launch, readable
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED, threads_of
 from attn_mlir.backends.cpu.program import SUFFIX, bytecode
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
-from attn_mlir.backends.program import DTYPES, function_named, reported, stages_of
+from attn_mlir.backends.program import DTYPES, function_named, products_of, reported, stages_of
 from attn_mlir.backends.tuning.space import number
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, CompileError
@@ -44,6 +44,8 @@ class Signature:
     element: str
     threads: int = 0
     """On how many threads at most it runs; 0: on all."""
+    products: tuple[tuple[int, int], ...] = ()
+    """The captures that further products multiply: tensors of queries and of keys."""
 
 
 class CpuKernel:
@@ -76,6 +78,7 @@ class CpuKernel:
             o = empty_heads((batch, heads, q_len, columns), q.dtype, layout, "cpu")
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = [empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
+        queries = [captures[i] for i, _ in self._signature.products]
         results, worker, signature = [o, *rows], self._worker, self._signature
         if not batch * heads * q_len:
             return results
@@ -85,9 +88,12 @@ class CpuKernel:
         if decoder is not None and q_len == 1:
             group = heads // k.shape[1]
             q, targets = _group_heads(q, group), [_group_heads(target, group) for target in targets]
+            queries = [_group_heads(query, group) for query in queries]
             worker, signature = decoder
         elif q_len <= pipeline.FEW_ROWS[0]:
             worker, signature = self._of_few_rows(False, pipeline.ONE_ROW if q_len == 1 else pipeline.FEW_ROWS)
+        if queries:
+            captures = _with_products(captures, queries, signature.products)
         launch(worker, (q, k, v), captures, signature.scalars, targets, signature.block_q, self._copies, signature.threads)
         return results
 
@@ -112,6 +118,14 @@ class CpuKernel:
 def _group_heads(tensor: torch.Tensor, group: int) -> torch.Tensor:
     """A view of [B, Hq, 1, ...] as [B, Hkv, group, ...]."""
     return tensor[:, :, 0].unflatten(1, (-1, group))
+
+
+def _with_products(captures: Sequence[Any], queries: Sequence[torch.Tensor], products: Sequence[tuple[int, int]]) -> list[Any]:
+    """The captures with these query tensors; those of products are read by tiles, as q and k are."""
+    changed = list(captures)
+    for query, (i, j) in zip(queries, products, strict=True):
+        changed[i], changed[j] = readable(query, True), readable(changed[j], True)
+    return changed
 
 
 def compile_module(source: str) -> CpuKernel:
@@ -159,6 +173,7 @@ def _lower(source: str, first: str, blocks: Sequence[int]) -> tuple[ir.Module, S
         q, _, v, *arguments = type_.inputs
         scalars = tuple("tensor" if isinstance(argument, ir.RankedTensorType) else str(argument) for argument in arguments)
         row_outputs = len(type_.results) - 1
+        products = products_of(function)
         Pipeline.parse(first, registry()).run(module)
         if blocks:
             _set_blocks(module, blocks, first.startswith("attn-pack-heads"))
@@ -166,7 +181,7 @@ def _lower(source: str, first: str, blocks: Sequence[int]) -> tuple[ir.Module, S
         sizes = ir.DictAttr(function_named(module, "attention").attributes["tile.kernel"])
         threads = threads_of(function_named(module, "attention"))
         block_q, dims = ir.IntegerAttr(sizes["block_q"]).value, (q.shape[3], v.shape[3])
-        signature = Signature(block_q, row_outputs, scalars, dims, str(q.element_type), threads)
+        signature = Signature(block_q, row_outputs, scalars, dims, str(q.element_type), threads, products)
         Pipeline.parse(pipeline.LLVM, registry()).run(module)
         return module, signature
 

@@ -14,8 +14,8 @@ CHAPTERS = {
     "masks": ("Masks", ["streaming_llm", "prefix_lm", "documents", "draft_tree", "block_diffusion", "neighborhood"]),
     "scores": ("Scores", ["alibi", "t5_bias", "gemma2", "ssmax", "forgetting"]),
     "elements": ("Queries, keys and values", ["cosine", "qk_norm", "rope", "laser", "mla"]),
-    "rows": ("Rows", ["gpt_oss", "softpick", "sigmoid", "relu_power", "sparsemax", "top_k"]),
-    "blocks": ("Chosen blocks and several calls", ["moba", "nsa", "cascade", "differential"]),
+    "rows": ("Rows", ["gpt_oss", "softpick", "sigmoid", "relu_power", "sparsemax", "top_k", "differential"]),
+    "blocks": ("Chosen blocks and several calls", ["moba", "nsa", "cascade"]),
     "linear": ("Without softmax", ["retention", "gla", "mamba2"]),
 }
 NAMES = [name for _, names in CHAPTERS.values() for name in names]

@@ -1,6 +1,6 @@
 """Differential attention: the difference of two softmaxes cancels what both attend to.
 
-Ye et al., Differential Transformer, arXiv 2410.05258. The output is linear in the weights, so two calls do it.
+Ye et al., Differential Transformer, arXiv 2410.05258. A row of two scores: `extra_qk` has the second queries and keys, v is read once.
 
     o_i = (softmax_j(s1_ij) - lambda_h softmax_j(s2_ij)) v_j    over the keys  j <= i
 """
@@ -12,7 +12,10 @@ from attn_mlir import attention
 
 
 def run(q, k, v, q2, k2, lam):
-    return attention(q, k, v, mask_mod="t") - lam[:, None, None] * attention(q2, k2, v, mask_mod="t")
+    def difference(s, s2, b, h, q_idx):
+        return s.softmax(-1) - lam[h] * s2.softmax(-1)
+
+    return attention(q, k, v, row=difference, mask_mod="t", extra_qk=[(q2, k2)])
 
 
 def reference(q, k, v, q2, k2, lam):

@@ -3,21 +3,27 @@
 from attn_mlir.mlir import ir
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.host import Primal
-from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.regions import find_all, pieces
 
 
 def is_plain(primal: Primal) -> bool:
-    """Whether the function is just one attention of its first three arguments, as the frontend makes it."""
+    """Whether the function is just one attention of its first three arguments, as the frontend makes it.
+
+    Its products may be of further arguments, each of which is in one place.
+    """
     attention, entry = primal.attention, primal.entry
     operations = [view.operation for view in entry.operations]
     returned = list(operations[-1].operands) == list(attention.results)
-    several = any(view.operation.name in ("attn.product", "attn.term") for view in attention.regions[0].blocks[0].operations)
-    return list(attention.operands) == list(entry.arguments)[:3] and returned and not several
+    if list(attention.operands) != list(entry.arguments)[:3] or not returned or pieces(attention, "attn.term"):
+        return False
+    others = [operand for product in pieces(attention, "attn.product") for operand in product.operands]
+    captured = list(entry.arguments)[3:]
+    return len(set(others)) == len(others) and all(operand in captured for operand in others)
 
 
 def read_of_input(primal: Primal) -> ir.Operation | None:
-    """A read of an element of q, k or v in a piece, which would need a gradient besides that of the tensor as a whole."""
-    inputs = list(primal.entry.arguments)[:3]
+    """A read of an element of q, k, v or a product's tensor, which would need a gradient besides that of the tensor as a whole."""
+    inputs = [primal.entry.arguments[position] for position in primal.roles]
     pieces = [view.operation for view in primal.attention.regions[0].blocks[0].operations if view.operation.name != "attn.mask"]
     reads = [op for piece in pieces for op in find_all(piece, "tensor.extract")]
     return next((op for op in reads if op.operands[0] in inputs), None)

@@ -7,9 +7,10 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.cost import bytes_of, traffic, work
 from attn_mlir.passes.derivation.expr import Node, leaves, text
 from attn_mlir.passes.differentiation.algebra import Algebra
-from attn_mlir.passes.differentiation.arguments import floating_arguments
+from attn_mlir.passes.differentiation.arguments import floating_arguments, is_plain
 from attn_mlir.passes.differentiation.check import Certificate
 from attn_mlir.passes.differentiation.errors import DifferentiationError
+from attn_mlir.passes.differentiation.forward import DOT
 from attn_mlir.passes.differentiation.functions import Derivatives
 from attn_mlir.passes.differentiation.host import Primal
 from attn_mlir.passes.differentiation.model import Program, largest
@@ -31,9 +32,11 @@ _WHY = {
 def describe(attention: ir.Operation) -> Iterator[str]:
     """The lines about backward, tangent and second backward of an `attn.attention` by all its floating tensors."""
     function = attention.parent
-    if function is None or function.name != "func.func" or pieces(attention, "attn.product") or pieces(attention, "attn.term"):
+    if function is None or function.name != "func.func":
         return
     primal = Primal(function, attention)
+    if (pieces(attention, "attn.product") or pieces(attention, "attn.term")) and not is_plain(primal):
+        return
     with attention.location:
         derivatives = Derivatives(primal, floating_arguments(primal))
         try:
@@ -55,7 +58,8 @@ class _Formulas:
         p, g = self.program, self.program.graph
         self._algebra = Algebra(g, p.is_pair)
         self._names = {p.red(i): r.name for i, r in enumerate(p.reductions)}
-        self._names |= {g.leaf("s", k): "s" if k == 0 else "s_dot" if k == 1 else f"s{k}" for k in range(len(p.scores))}
+        second = "s_dot" if p.given == 1 else "s2"
+        self._names |= {g.leaf("s", k): "s" if k == 0 else second if k == 1 else f"s{k + (p.given > 1)}" for k in range(len(p.scores))}
         self._names |= {g.leaf("x", k): f"<{query}, {key}>" for k, (query, key) in enumerate(p.products)}
         self._names |= {g.leaf("param", i, t): param.name for i, param in enumerate(p.params) for t in ("f", "i1")}
 
@@ -132,16 +136,19 @@ def _backward(derivatives: Derivatives) -> Iterator[str]:
 
 
 def _dims(derivatives: Derivatives) -> dict[str, int]:
-    q, _, v = (ir.RankedTensorType(o.type).shape[3] for o in derivatives.primal.attention.operands)
-    return {"q": q, "k": q, "v": v, "do": v, "o": v, "dot_q": q, "dot_k": q, "dot_v": v}
+    primal = derivatives.primal
+    dims = {role: ir.RankedTensorType(primal.entry.arguments[i].type).shape[3] for i, role in primal.roles.items()}
+    return dims | {DOT + role: dim for role, dim in dims.items()} | {"do": dims["v"], "o": dims["v"]}
 
 
 def _cost(derivatives: Derivatives, program: Program, swept: bool) -> str:
     dims = _dims(derivatives)
     sums = [dims[source] for s in program.sums for _, source in s.terms]
-    q, k, v = (operand.type for operand in derivatives.primal.attention.operands)
+    primal = derivatives.primal
+    types = {role: bytes_of(primal.entry.arguments[i].type) for i, role in primal.roles.items()}
     # q, o, do and dq; k, v, dk and dv.
-    moved = traffic(2 * bytes_of(q) + 2 * bytes_of(v), 2 * bytes_of(k) + 2 * bytes_of(v), len(derivatives.saved) + len(program.rows))
+    queries, keys = (sum(size for role, size in types.items() if role[0] == side) for side in "qk")
+    moved = traffic(2 * queries + 2 * types["v"], 2 * keys + 2 * types["v"], len(derivatives.saved) + len(program.rows))
     return f"cost: {work([dims[name] for name, _ in program.products], sums, 2 if swept else 1)}; {moved}; no S x S tensor"
 
 

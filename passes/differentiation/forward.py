@@ -21,8 +21,8 @@ DOT = "dot_"
 class Forward:
     """Builds `result`: the program of the attention and of its tangent, for the inputs that have tangents.
 
-    `tensors` names those of q, k and v that have a tangent (called "dot_q" and so on), `reads` the parameters that read a
-    captured tensor which has one, `dropped` the reductions whose tangent does not matter.
+    `tensors` names those of q, k, v and of further products that have a tangent (called "dot_q" and so on), `reads` the parameters
+    that read a captured tensor which has one, `dropped` the reductions whose tangent does not matter.
     """
 
     primal: Program
@@ -39,7 +39,7 @@ class Forward:
 
     def run(self) -> Program:
         p = self.primal
-        self.result = t = Program(p.graph, list(p.products), list(p.scores), [], p.params, p.tolerance, p.near)
+        self.result = t = Program(p.graph, list(p.products), list(p.scores), [], p.params, p.tolerance, p.near, p.given)
         self.algebra = Algebra(p.graph, t.is_pair, p.tolerance)
         self._of: dict[Node, Node] = {leaf: t.adjoint_read(leaf, DOT) for leaf in sorted(self.reads)}
         self._products()

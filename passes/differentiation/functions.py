@@ -23,8 +23,6 @@ from attn_mlir.passes.differentiation.rounded_weights import SIGNIFICANT, Rounde
 from attn_mlir.passes.differentiation.sweep import write_attention, write_sweep
 from attn_mlir.passes.regions import block_of, clone_op, piece
 
-_SIDES = {"q": "query", "k": "key", "v": "key", "do": "query"}
-
 
 @dataclass(eq=False)
 class Derivatives:
@@ -70,7 +68,7 @@ class Derivatives:
         if not self.remainder or remainder_factor(ir.RankedTensorType(o).element_type) is None:
             return []
         program, names = self.reverse.result, {self._names()[i] for i in self.wrt}
-        if names - {"q", "k", "v"} or self.mods.of:
+        if names - self._tensors() or self.mods.of:
             weights = [w for s in program.sums for w, _ in s.terms] + [s.weight for s in program.scatters]
         else:
             weights = [w for s in program.sums if s.name in names for w, _ in s.terms]
@@ -104,6 +102,10 @@ class Derivatives:
 
     def _names(self) -> list[str]:
         return self.primal.input_names
+
+    def _tensors(self) -> set[str]:
+        """The inputs that are multiplied and summed; others are captured."""
+        return set(self.primal.roles.values())
 
     def _passed(self) -> list[tuple[str, ir.Type]]:
         """What the backward functions take after the inputs: results of the forward pass, then adjoints of o and the rows."""
@@ -153,12 +155,13 @@ class Derivatives:
 
     def _gradients(self, host: Host, program: Program, originals: dict[str, ir.Value], second: bool = False) -> list[ir.Value]:
         names, modded = self._names(), set(self.mods.of)
-        roles = {names[i] for i in self.wrt} & {"q", "k", "v"}
-        captured = {names[i] for i in self.wrt} - {"q", "k", "v"}
+        tensors = self._tensors()
+        roles = {names[i] for i in self.wrt} & tensors
+        captured = {names[i] for i in self.wrt} - tensors
         # A mod that reads a captured tensor needs the adjoint of what it makes.
         wanted = roles | {role for role in modded if any(self._reads(n) in captured for n in self._mod_reads(role))}
         wanted |= {"do"} if second else set()
-        sums = [s for s in program.sums if s.name in wanted and s.side == _SIDES[s.name]]
+        sums = [s for s in program.sums if s.name in wanted and s.side == _side(s.name)]
         scatters = [s for s in program.scatters if self._reads(s.param) in captured]
         rows = {r.name: r.value for r in program.rows}
         row_names = [f"d_{r.name}" for r in self.program.rows] if second else []
@@ -181,8 +184,8 @@ class Derivatives:
         return results
 
     def _result(self, host: Host, name: str, found: dict[str, ir.Value], parts: dict[str, list[ir.Value]]) -> ir.Value:
-        if name in ("q", "k", "v"):
-            return found[name] if name in found else host.zeros(host.mapping[self.primal.attention.operands["qkv".index(name)]])
+        if name in self._tensors():
+            return found[name] if name in found else host.zeros(host.mapping[self.primal.entry.arguments[self._names().index(name)]])
         values = parts.get(name)
         tensor = host.tensors[f"captured:{name}"]
         if not values:
@@ -214,10 +217,11 @@ class Derivatives:
         reads = frozenset(
             leaf
             for leaf in (self.program.graph.leaf("param", i) for i in range(len(self.program.params)))
-            if self._reads(leaf) in chosen - {"q", "k", "v"}
+            if self._reads(leaf) in chosen - self._tensors()
         )
-        moved = {role for role in "qkv" if role in chosen or (role in self.mods.of and any(n in reads for n in self._mod_reads(role)))}
-        everything = Forward(self.program, frozenset("qkv"), frozenset(readable(self.program)), frozenset(self.reverse.dropped))
+        tensors = frozenset(self._tensors())
+        moved = {role for role in tensors if role in chosen or (role in self.mods.of and any(n in reads for n in self._mod_reads(role)))}
+        everything = Forward(self.program, tensors, frozenset(readable(self.program)), frozenset(self.reverse.dropped))
         self.certificates["tangent"] = self.checker.check_forward(everything.run())
         forward = Forward(self.program, frozenset(moved), reads, frozenset(self.reverse.dropped))
         forward.run()
@@ -265,10 +269,9 @@ class Derivatives:
 
         def body() -> list[ir.Value]:
             first = self.reverse.result
-            kept = Program(
-                first.graph, list(first.products), list(first.scores), list(first.reductions), first.params, first.tolerance, first.near
-            )
-            kept.sums = [s for s in first.sums if s.name in chosen and s.side == _SIDES[s.name]]
+            lists = list(first.products), list(first.scores), list(first.reductions)
+            kept = Program(first.graph, *lists, first.params, first.tolerance, first.near, first.given)
+            kept.sums = [s for s in first.sums if s.name in chosen and s.side == _side(s.name)]
             kept.scatters = [Scatter(s.param, self._guard_second(first, s)) for s in first.scatters if self._reads(s.param) in chosen]
             seeds = Seeds({s.name: f"dd_{s.name}" for s in kept.sums}, {}, "dd_")
             second = reversed_program(kept, seeds).result
@@ -282,6 +285,11 @@ class Derivatives:
         if count is None or program.is_pair(scatter.weight):
             return scatter.weight
         return program.where_keys(count, scatter.weight)
+
+
+def _side(name: str) -> str:
+    """Whether a tensor has rows for queries or for keys."""
+    return "query" if name == "do" or name.startswith("q") else "key"
 
 
 def _is_count(reduction: Reduction, program: Program) -> bool:

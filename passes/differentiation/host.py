@@ -10,7 +10,7 @@ from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import Program
 from attn_mlir.passes.order import deepest_first
-from attn_mlir.passes.regions import block_of, clone_op, piece, scores_in
+from attn_mlir.passes.regions import block_of, clone_op, piece, pieces, scores_in
 from attn_mlir.passes.tiling.scalars import cast_float
 
 PAIR_NAMES = ("b", "h", "q_idx", "kv_idx")
@@ -51,10 +51,19 @@ class Primal:
         return block_of(piece(self.attention, "attn.row") or self.attention).arguments[0].type
 
     @property
+    def roles(self) -> dict[int, str]:
+        """What the attention multiplies and sums, as programs call it, by position: q, k, v, and q2, k2... of further products."""
+        found, arguments = {0: "q", 1: "k", 2: "v"}, list(self.entry.arguments)
+        for number, product in enumerate(pieces(self.attention, "attn.product"), 2):
+            found.update({arguments.index(x): f"{role}{number}" for role, x in zip("qk", product.operands, strict=True)})
+        return found
+
+    @property
     def input_names(self) -> list[str]:
-        """The arguments' names in programs: "q", "k", "v", and those of the captures, whatever these three are called otherwise."""
-        captured = enumerate(self.names[3:], 3)
-        return ["q", "k", "v", *(f"{name}_{i}" if name in ("q", "k", "v") else name for i, name in captured)]
+        """The arguments' names in programs: those of `roles`, and those of the captures, whatever the former are called otherwise."""
+        roles = self.roles
+        taken = set(roles.values())
+        return [roles.get(i) or (f"{name}_{i}" if name in taken else name) for i, name in enumerate(self.names)]
 
 
 @dataclass(eq=False)
@@ -88,7 +97,8 @@ class Host:
         values = list(block.arguments)
         self.mapping.update(zip(arguments, values, strict=False))
         # Captured tensors may be called anything, also "do".
-        keys = [name if name in ("q", "k", "v") else f"captured:{name}" for name in self.primal.input_names]
+        roles = self.primal.roles
+        keys = [name if i in roles else f"captured:{name}" for i, name in enumerate(self.primal.input_names)]
         self.tensors.update(zip(keys, values, strict=False))
         self.tensors.update(zip([name for name, _ in further], values[len(arguments) :], strict=True))
         with here, ir.InsertionPoint(block):

@@ -93,6 +93,8 @@ class Program:
     params: list[Param]
     tolerance: float = 1e-13
     near: float = 0.0
+    given: int = 1
+    """How many of the products, the first ones, the attention itself makes scores of."""
     sums: list[Sum] = field(default_factory=list)
     rows: list[RowValue] = field(default_factory=list)
     scatters: list[Scatter] = field(default_factory=list)

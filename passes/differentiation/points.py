@@ -47,7 +47,7 @@ class Point:
 
 @dataclass(eq=False)
 class Draw:
-    """Draws points of one program; `scores` are those of the first product, by default small ones of many kinds."""
+    """Draws points of one program; `scores` are those of its own products, by default small ones of many kinds."""
 
     program: Program
     rng: np.random.Generator
@@ -66,12 +66,12 @@ class Draw:
         return (self.rows, DIM) if side == "query" else (self.rows, KEYS, DIM)
 
     def base(self) -> Point:
-        """A point whose first product has the prepared scores."""
+        """A point whose first product has the prepared scores; others that scores are made of have the same ones, in another order."""
         point = self.point()
-        # With this query the first product is the first column of the keys.
-        query, key = self.program.products[0]
-        point.tensors[query] = np.tile([1.0, 0.0, 0.0], (self.rows, 1))
-        point.tensors[key][..., 0] = self._scores
+        for number, (query, key) in enumerate(self.program.products[: self.program.given]):
+            # With this query the product is the first column of the keys.
+            point.tensors[query] = np.tile([1.0, 0.0, 0.0], (self.rows, 1))
+            point.tensors[key][..., 0] = self.rng.permuted(self._scores, axis=1) if number else self._scores
         return point
 
     def point(self) -> Point:
@@ -95,9 +95,9 @@ class Draw:
 
     def again(self, point: Point, rows: Array, scores: Range, params: Range) -> None:
         """Other scores and parameters for some rows of a point, evenly from their ranges."""
-        _, key = self.program.products[0]
         count = int(rows.sum())
-        point.tensors[key][rows, :, 0] = self.rng.uniform(*scores, size=(count, KEYS))
+        for _, key in self.program.products[: self.program.given]:
+            point.tensors[key][rows, :, 0] = self.rng.uniform(*scores, size=(count, KEYS))
         for leaf, drawn in point.params.items():
             if leaf.type != BOOL:
                 drawn[rows] = self.rng.uniform(*params, size=(count, drawn.shape[1]))

@@ -11,24 +11,26 @@ from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Program, Read, Reduction, RowValue, Sum, location_error
 from attn_mlir.passes.differentiation.partials import partials
 from attn_mlir.passes.order import deepest_first
-from attn_mlir.passes.regions import block_of, piece, scores_in
+from attn_mlir.passes.regions import block_of, piece, pieces, scores_in
 
 _LOGARITHMS = ("math.log", "math.log2")
 _CASTS = ("arith.extf", "arith.truncf")
 
 
 def read_attention(attention: ir.Operation) -> Program:
-    """The program of an attention without further products and terms; tensors are called q, k and v."""
+    """The program of an attention without further terms; tensors are called q, k and v, those of further products q2, k2, q3..."""
     graph = Graph()
     score, row = piece(attention, "attn.score"), piece(attention, "attn.row")
     double = row is not None and isinstance(block_of(row).arguments[0].type, ir.F64Type)
-    program = Program(graph, [("q", "k")], [], [], [], 1e-13 if double else 3e-7, 2.0**-14 if is_half(attention) else 0.0)
-    x = graph.leaf("x", 0)
+    products = [("q", "k"), *((f"q{number}", f"k{number}") for number, _ in enumerate(pieces(attention, "attn.product"), 2))]
+    near = 2.0**-14 if is_half(attention) else 0.0
+    program = Program(graph, products, [], [], [], 1e-13 if double else 3e-7, near, len(products))
+    x = [graph.leaf("x", k) for k in range(len(products))]
     if score is None:
-        program.scores.append(x)
+        program.scores += x
     else:
         block = block_of(score)
-        program.scores += PieceReader(program, block, {block.arguments[0]: x}, PAIR).results()
+        program.scores += PieceReader(program, block, dict(zip(block.arguments, x, strict=False)), PAIR).results()
     if row is None:
         raise location_error("'attn.attention' lacks its 'attn.row' piece", attention.results[0])
     block = block_of(row)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_mlir.passes.derivation.evaluate import Array
-from attn_mlir.passes.derivation.expr import BOOL, Node
+from attn_mlir.passes.derivation.expr import BOOL, Node, nodes
 from attn_mlir.passes.differentiation.algebra import Algebra, factors_of
 from attn_mlir.passes.differentiation.points import DIM, KEYS, Draw, Point
 from attn_mlir.passes.differentiation.reverse import Reverse
@@ -68,28 +68,32 @@ class RoundedWeights:
     def __post_init__(self) -> None:
         self.primal, self.adjoint, self.seeds = self.reverse.primal, self.reverse.result, self.reverse.seeds
         self.algebra = Algebra(self.primal.graph, self.primal.is_pair)
-        self.gradient = self.reverse.as_autograd(self.primal.graph.leaf("s", 0))
+        scores = [k for k, score in enumerate(self.primal.scores) if any(n.op == "x" for n in nodes(score))]
+        self.gradients = [self.reverse.as_autograd(self.primal.graph.leaf("s", k)) for k in scores]
 
     def lost(self) -> list[int]:
         """The reductions to be summed over the keys instead."""
         given = [i for i, r in enumerate(self.adjoint.reductions) if isinstance(r.given, tuple)]
-        if not self.adjoint.reductions_of(self.gradient) & set(given):
+        if not self.adjoint.reductions_of(*self.gradients) & set(given):
             return []
         # Where most rows of a kind are much further off than the dense formula.
-        return given if any(np.median(self.excess(*scores)) > 1.0 for scores in rows_of_scores(_SIZES)) else []
+        return given if any(np.median(x) > 1.0 for scores in rows_of_scores(_SIZES) for x in self.excess(*scores)) else []
 
-    def excess(self, scores: Array, seed: int) -> Array:
-        """How many times the error that it may have the gradient by the score has, in each row."""
+    def excess(self, scores: Array, seed: int) -> list[Array]:
+        """How many times the error that it may have the gradient by each score of a product has, in each row."""
         point = self._point(scores, np.random.default_rng(seed))
         known = {name: x for (_, name), x in Run(self.primal, point).sums().items() if name in self.seeds.known}
         ours = Run(self.adjoint, point, {}, {name: self._output(point, name) for name in known})
         once, twice = (Run(self.adjoint, point, {}, {n: f * x for n, x in known.items()}) for f in (1, 2))
         dense = RoundedRun(self.adjoint, point, bits=self.bits)
         with np.errstate(all="ignore"):
-            wanted, *others = (np.broadcast_to(x.values(self.gradient), scores.shape) for x in (once, ours, dense, twice))
-            error, of_dense, part = (np.abs(x - wanted).max(axis=1) for x in others)
-            allowed = _FACTOR * of_dense + _ROUNDINGS * 2.0**-self.bits * np.abs(wanted).max(axis=1) + _SINGLE * part
-            return np.where(np.isfinite(allowed) & (error > 0), error / allowed, 0.0)
+            return [self._excess([np.broadcast_to(x.values(g), scores.shape) for x in (once, ours, dense, twice)]) for g in self.gradients]
+
+    def _excess(self, values: Sequence[Array]) -> Array:
+        wanted, *others = values
+        error, of_dense, part = (np.abs(x - wanted).max(axis=1) for x in others)
+        allowed = _FACTOR * of_dense + _ROUNDINGS * 2.0**-self.bits * np.abs(wanted).max(axis=1) + _SINGLE * part
+        return np.where(np.isfinite(allowed) & (error > 0), error / allowed, 0.0)
 
     def _point(self, scores: Array, rng: np.random.Generator) -> Point:
         point = Draw(self.primal, rng, scores).base()

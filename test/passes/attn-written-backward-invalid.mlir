@@ -138,3 +138,33 @@ func.func @attention_dscore(%dp: f32, %p: f32, %b: index, %h: index, %q_idx: ind
     %q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>) -> f32 {
   return %dp : f32
 }
+
+// -----
+
+!t = tensor<?x?x?x8xf32>
+func.func @attention(%q: !t, %k: !t, %v: !t, %q2: !t, %k2: !t) -> !t {
+  %o = "attn.online"(%q, %k, %v) ({
+    // expected-error @below {{attn-written-backward: what is written is the gradient of one score, not of several products}}
+    "attn.product"(%q2, %k2) : (!t, !t) -> ()
+    "attn.init"() ({
+    ^bb0(%b: index, %h: index, %q_idx: index):
+      "attn.yield"() : () -> ()
+    }) : () -> ()
+    "attn.step"() ({
+    ^bb0(%s: f32, %s2: f32, %b: index, %h: index, %q_idx: index):
+      %one = arith.constant 1.0 : f32
+      "attn.yield"(%s, %one) : (f32, f32) -> ()
+    }) : () -> ()
+    "attn.finalize"() ({
+    ^bb0(%acc: f32, %b: index, %h: index, %q_idx: index):
+      "attn.yield"(%acc) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = [], accumulators = 1 : i64} : (!t, !t, !t) -> !t
+  return %o : !t
+}
+func.func @attention_weight(%s: f32, %b: index, %h: index, %q_idx: index, %kv_idx: index, %q: !t, %k: !t, %v: !t, %q2: !t, %k2: !t) -> f32 {
+  return %s : f32
+}
+func.func @attention_dscore(%dp: f32, %p: f32, %b: index, %h: index, %q_idx: index, %kv_idx: index, %doosum: f32, %q: !t, %k: !t, %v: !t, %q2: !t, %k2: !t) -> f32 {
+  return %dp : f32
+}

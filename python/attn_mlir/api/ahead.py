@@ -85,6 +85,8 @@ def compile_ahead(
         check_place(path, prefix)
         plain, located = _linear_request(attention, form, prefix, bool(backward), wrt)
     else:
+        if isinstance(attention, Attention) and attention._extra:
+            raise UnsupportedError("additional pairs of q and k (extra_qk) are not compiled ahead of time yet: use torch.export")
         given = _inputs(attention, inputs)
         if isinstance(attention, AttentionEngine):
             _check_engine(attention, given, inputs is not None)

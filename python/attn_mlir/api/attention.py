@@ -1,7 +1,7 @@
 """`attention(q, k, v, ...)` and the compiled object `Attention(...)`: attention of the user's own design."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 import torch
@@ -10,6 +10,7 @@ from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import NONE, Dropout, check_p, dropout_of
 from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import again, differentiable, execute, slow_of, stage_of, stages_of
+from attn_mlir.api.extra_qk import check_count, check_given, extra_pairs, flat, forms, with_dims
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import Layout, check_inputs, device_type, layout_of, scale_form
 from attn_mlir.api.mask_strings import parse
@@ -26,6 +27,7 @@ from attn_mlir.frontend.emit import Inputs
 from attn_mlir.runtime.orders import all_heads_first, in_order, input_order, output_order
 
 Function = Callable[..., Any]
+Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]] | None
 _CACHE = TraceCache()
 
 
@@ -35,6 +37,7 @@ class Attention(AttentionReport, EngineModule):
     The functions are traced when the object is made, so mistakes in them show at once; kernels are compiled at the
     first call for each dtype and head dimension. The arguments are those of `attention`, and:
 
+    extra_qk: how many additional pairs of q and k each call gives; the call's own extra_qk is the list of them.
     tune: the first call of each kind (with or without gradients, per power of two of the lengths) measures kernels and keeps the
     fastest, on devices whose backend has a tuner. tune_file: where that is kept; what the file holds is used, also without `tune`.
 
@@ -61,6 +64,7 @@ class Attention(AttentionReport, EngineModule):
         tune: bool = False,
         tune_file: str = "",
         dropout_p: float = 0.0,
+        extra_qk: int = 0,
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -74,7 +78,8 @@ class Attention(AttentionReport, EngineModule):
         self.deterministic = bool(deterministic)
         self._tuning = tuning_of(Wish(tune, tune_file, tune, tune_file))
         self.dropout_p = check_p(dropout_p)
-        self._last, self._device = Inputs("f32", 64, 64), device_type(device) or "cpu"
+        self._extra = check_count(extra_qk)
+        self._last, self._device = Inputs("f32", 64, 64, (64,) * self._extra), device_type(device) or "cpu"
         self._form: DropoutForm | None = None
         self._entry(self._last)
         self._end()
@@ -87,24 +92,26 @@ class Attention(AttentionReport, EngineModule):
         *,
         dropout_p: float | None = None,
         dropout_seed: Any = None,
+        extra_qk: Pairs = None,
         **unknown: Never,
     ) -> Any:
         """The output, shaped as q with v's head dimension; with it lse and row states where asked for.
 
-        dropout_p: that of this call, in place of the object's. dropout_seed: see `attention`.
+        dropout_p: that of this call, in place of the object's. dropout_seed, extra_qk: see `attention`.
         """
         if unknown:
             raise unexpected_in_call(Attention, self.forward, unknown)
         dropout_p = self.probability(dropout_p)
-        q, k, v = cast(q, k, v)
+        q, k, v, *extra = cast(q, k, v, *flat(extra_qk))
+        check_given(len(extra) // 2, self._extra)
         if torch.compiler.is_dynamo_compiling():
             from attn_mlir.api.compiled import attention_in_graph
 
             scale, layout, lse, states, device = self._options
             options = (scale, layout, lse, states, self.deterministic, device)
-            return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed)
+            return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed, extra)
         dropout = dropout_of(dropout_p, dropout_seed, q)
-        result, *latest = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout)
+        result, *latest = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout, extra)
         self.__dict__.update(_last=latest[0], _device=latest[1], _form=dropout.form)  # without what modules do where attributes are set
         return result
 
@@ -124,7 +131,8 @@ class Attention(AttentionReport, EngineModule):
 
     def _entry(self, inputs: Inputs) -> tuple[Entry, Scan]:
         scale, _, lse, states, _ = self._options
-        return _find(with_function(self._functions), inputs, scale_form(scale, inputs.head_dim)[0], lse, states, None, self._form)
+        own, others, _ = forms(scale, inputs.head_dim, inputs.extra_dims)
+        return _find(with_function(self._functions), inputs, own, lse, states, None, self._form, others)
 
 
 def attention(
@@ -145,6 +153,7 @@ def attention(
     return_states: bool = False,
     dropout_p: float = 0.0,
     dropout_seed: Any = None,
+    extra_qk: Pairs = None,
     **unknown: Never,
 ) -> Any:
     """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
@@ -170,21 +179,25 @@ def attention(
     dropout_p: the probability with which a weight becomes 0; the others are divided by 1 - dropout_p. lse and row states are those without
     dropout. dropout_seed: (seed, offset), integers or int64 tensors that are read when a kernel runs; None: drawn by torch's generator of
     the device. `dropout_mask` tells what is kept.
+    extra_qk: additional pairs [(q2, k2), ...], each with a product q2_i . k2_j that is one more score: row(s, s2) takes both, and a
+    score_mod(score, score2, b, h, q_idx, kv_idx) gives one score or a tuple of them; a score_mod of one score changes each. q2 is
+    [B, Hq, Sq, D2], k2 [B, Hkv, Skv, D2], of q's dtype and in q's layout; `scale` holds for each, None means 1/sqrt(D2).
+    query_mod and key_mod change q and k alone, and the default lse is that of the first score.
     """
     if unknown:
         raise unexpected(attention, unknown)
     if isinstance(mask_mod, str):
         mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-    q, k, v = cast(q, k, v)
+    q, k, v, *extra = cast(q, k, v, *flat(extra_qk))
     if torch.compiler.is_dynamo_compiling():
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
 
         name = None if device is None else str(device)
         options = (scale, layout, return_lse, return_states, bool(deterministic), name)
-        return attention_in_graph(q, k, v, functions, *options, dropout_p, dropout_seed)
+        return attention_in_graph(q, k, v, functions, *options, dropout_p, dropout_seed, extra)
     dropout = dropout_of(dropout_p, dropout_seed, q)
-    return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device, bool(deterministic), None, dropout)[0]
+    return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device, bool(deterministic), None, dropout, extra)[0]
 
 
 def _execute(
@@ -200,6 +213,7 @@ def _execute(
     deterministic: bool,
     tuning: Tuning | None = None,
     dropout: Dropout = NONE,
+    extra: Sequence[torch.Tensor] = (),
 ) -> tuple[Any, Inputs, str]:
     """The result, and the inputs and the device that it was computed for."""
     problem = check_inputs(q, k, v, layout)
@@ -208,9 +222,14 @@ def _execute(
         check_sizes(sizes_of(functions[4]), problem.sizes)
         functions = with_function(functions)
     target = problem.device_type if device is None else device_type(device) or ""
-    form, factor = scale_form(scale, problem.inputs.head_dim)
-    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form)
-    captures = entry.captures(scan, factor, dropout.values)
+    if extra:
+        pairs = extra_pairs(extra, q, problem, layout)
+        problem, given = with_dims(problem, pairs), {**dropout.values, **pairs.values}
+        form, others, factor = forms(scale, problem.inputs.head_dim, pairs.dims)
+    else:
+        (form, factor), others, given = scale_form(scale, problem.inputs.head_dim), (), dropout.values
+    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form, others)
+    captures = entry.captures(scan, factor, given)
     results = None
     if tuning is None:
         values = (q, k, v, *captures)
@@ -241,12 +260,14 @@ def _find(
     states: bool,
     device: Any,
     dropout: DropoutForm | None = None,
+    extra_scales: tuple[str | float, ...] = (),
 ) -> tuple[Entry, Scan]:
     def trace() -> program.Traced:
         query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
         if row is None:
             raise ArgumentError("row must be a function from a row of scores to its weights, got None")
-        form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, lse, states, dropout)
+        form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, extra_scales, lse, states, dropout)
         return program.trace(form, inputs, device)
 
-    return _CACHE.find(functions, (inputs.element, inputs.head_dim, inputs.value_dim, scale, lse, states, dropout), trace)
+    dims = (inputs.element, inputs.head_dim, inputs.value_dim, *inputs.extra_dims)
+    return _CACHE.find(functions, (dims, scale, extra_scales, lse, states, dropout), trace)

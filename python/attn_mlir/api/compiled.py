@@ -26,6 +26,7 @@ from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend import randomness
 from attn_mlir.frontend.report import failure
+from attn_mlir.frontend.scores import numbered
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 
 _POSITION = ("b", "h", "q_idx")
@@ -45,14 +46,15 @@ def attention_in_graph(
     device: str | None = None,
     dropout_p: float = 0.0,
     dropout_seed: Any = None,
+    extra: Sequence[torch.Tensor] = (),
 ) -> Any:
-    """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row."""
+    """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row, `extra` is q2, k2, q3..."""
     emulation = emulation_in_graph(device, q)
     if in_transform():
         from attn_mlir.api.attention import _execute
 
         options = (scale, layout, return_lse, return_states, device, deterministic)
-        return outside(lambda: _execute(q, k, v, functions, *options, None, dropout_of(dropout_p, dropout_seed, q))[0])
+        return outside(lambda: _execute(q, k, v, functions, *options, None, dropout_of(dropout_p, dropout_seed, q), extra)[0])
     layout = layout_of(layout)
     seed = seed_in_graph(dropout_p, dropout_seed, q)
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -62,7 +64,9 @@ def attention_in_graph(
     if row is None:
         raise ArgumentError("row must be a function from a row of scores to its weights, got None")
 
-    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, tuple[str, ...]]:
+    products = len(extra) // 2 + 1
+
+    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extra: torch.Tensor) -> tuple[Any, tuple[str, ...]]:
         def index(name: str) -> torch.Tensor:
             return symbol(name, torch.int64, q.device)
 
@@ -74,15 +78,23 @@ def attention_in_graph(
                 names.append(name)
         if score_mod is not None:
             indices = [index(f"score.{i}") for i in (*_POSITION, "kv_idx")]
-            pieces.append(as_tensor(score_mod(element("score.score", score, [q, k, v]), *indices), score))
-            names.append("score")
+            scores = [element(f"score.{name}", score, [q, k, v, *extra]) for name in numbered("score", products)]
+            if products == 1 or arity(score_mod, (5, products + 4)) == 5:
+                made = tuple([score_mod(each, *indices) for each in scores])
+            else:
+                made = score_mod(*scores, *indices)
+                made = made if isinstance(made, tuple) else (made,)
+            pieces += [as_tensor(each, score) for each in made]
+            names += ["score"] * len(made)
         if mask_mod is not None:
             pieces.append(as_tensor(mask_mod(*[index(f"mask.{i}") for i in (*_POSITION, "kv_idx")]), torch.bool))
             names.append("mask")
         keys = k.shape[2] or 1
-        given = [element("row.s", score, [q, k, v], keys), *[index(f"row.{i}") for i in _POSITION]]
+        count = names.count("score") or products
+        given = [element(f"row.{name}", score, [q, k, v, *extra], keys) for name in numbered("s", count)]
+        given += [index(f"row.{i}") for i in _POSITION]
         given.append(symbol("row.kv_idx", torch.int64, q.device, keys))
-        weight = row(*given[: arity(row, (1, 4, 5))])
+        weight = row(*given[: arity(row, (count, count + 3, count + 4))])
         states: dict[str, Any] = {}
         if isinstance(weight, tuple):
             weight, states = weight
@@ -93,12 +105,13 @@ def attention_in_graph(
         if return_lse and "lse" not in outputs:
             outputs.append("lse")
         lines = ["\n".join(words) for words in (names, states, outputs)]
-        results = traced(q, k, v, pieces, *lines, scale, layout, return_lse, return_states, deterministic, emulation, seed, dropout_p)
+        options = (scale, layout, return_lse, return_states, deterministic, emulation, seed, dropout_p)
+        results = traced(q, k, v, list(extra), pieces, *lines, *options)
         return tuple(results), tuple(outputs)
 
     order = input_order(layout)
-    q, k, v = heads_first(q, order), heads_first(k, order), heads_first(v, order)
-    results, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v)
+    q, k, v, *extra = [heads_first(x, order) for x in (q, k, v, *extra)]
+    results, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v, *extra)
     o = in_order(results[0], output_order(layout))
     if not (return_lse or return_states):
         return o

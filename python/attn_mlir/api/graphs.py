@@ -4,6 +4,7 @@ dynamo traced the functions into a graph on tensors of one element (see `api.com
 once, traced into a program as the functions themselves would be, and its inputs become the program's captures.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -15,12 +16,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.dropout import dropout_values
 from attn_mlir.api.execute import forward_in_graph
+from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.graph_checks import check_graph, function_of
 from attn_mlir.api.hoist import attribute, hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import program, scope, sizes
 from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.scope import Captured
+from attn_mlir.frontend.scores import numbered
 from attn_mlir.frontend.values import wrap
 from attn_mlir.runtime import compute, ops, programs
 from attn_mlir.runtime.orders import output_order
@@ -43,6 +46,7 @@ __all__ = [
 ]
 
 _SIZES = ("kv_len", "q_len", "num_heads")
+_INDICES = ("b", "h", "q_idx", "kv_idx")
 _KEY = "attn_mlir"
 _LATEST = threading.local()
 
@@ -85,12 +89,13 @@ def _device(given: torch.device | None) -> torch.device:
 
 @torch.library.custom_op("attn_mlir::traced", mutates_args=())
 def traced(
-    q: Tensor, k: Tensor, v: Tensor, pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
+    q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
     layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weight.
 
-    Several names come in lines. `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed and offset, or empty.
+    Several names come in lines; there is one for each score that a score_mod makes. `extra` are q2, k2, q3...
+    `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed and offset, or empty.
     It is never run: `run_graph` puts the program in its place.
     """
     raise NotImplementedError("what stands for attention in a graph of torch.compile computes nothing itself")
@@ -98,7 +103,7 @@ def traced(
 
 @traced.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
+    q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
     layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -136,8 +141,9 @@ def runner(graph: torch.fx.GraphModule, targets: Sequence[Any], compute: Callabl
 def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any]) -> list[Tensor]:
     """`call` are the arguments of `traced` in the graph."""
     q, k, v = (inputs[node] for node in call[:3])
-    layout, tensors = call[8], {node: value for node, value in inputs.items() if isinstance(value, Tensor)}
-    key = (_KEY, q.dtype, q.shape[3], v.shape[3], *numbers_of(inputs), *((value.dtype, value.dim()) for value in tensors.values()))
+    layout, tensors = call[9], {node: value for node, value in inputs.items() if isinstance(value, Tensor)}
+    dims = (q.shape[3], v.shape[3], *(inputs[node].shape[3] for node in call[3]))
+    key = (_KEY, q.dtype, dims, *numbers_of(inputs), *((value.dtype, value.dim()) for value in tensors.values()))
     if graph.meta.get(_KEY, (None,))[0] != key:
         with _disable_current_modes():  # constants in the functions are real, not part of the graph that is being made
             graph.meta[_KEY] = (key, *_trace(call, inputs, (q, k, v)))
@@ -163,20 +169,27 @@ def call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]:
 
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
     """The name of the program, and where its captures come from: inputs of the graph, or numbers."""
-    _, _, _, pieces, names, states, _, scale, _, lse, return_states, deterministic, device, seed, p = call
+    _, _, _, extra, pieces, names, states, _, scale, _, lse, return_states, deterministic, device, seed, p = call
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions: dict[str, Any] = {}
-    for position, name in enumerate(names.splitlines()):
-        wanted = pieces[position:] if name == "row" else pieces[position : position + 1]
-        functions[name] = GraphPiece(wanted, states.splitlines() if name == "row" else (), stand_ins).function(name)
+    lines = names.splitlines()
+    for position, name in enumerate(lines):
+        wanted = pieces[position:] if name == "row" else [piece for piece, other in zip(pieces, lines, strict=False) if other == name]
+        products = len(extra) // 2 + 1
+        count = lines.count("score") or products if name == "row" else products
+        functions[name] = GraphPiece(wanted, states.splitlines() if name == "row" else (), stand_ins).function(name, count)
     problem = problem_of(*qkv, "bhsd")
-    form, factor = scale_in_graph(scale, problem.inputs.head_dim, inputs, stand_ins)
+    pairs = extra_pairs([inputs[node] for node in extra], qkv[0], problem, "bhsd")
+    problem = with_dims(problem, pairs)
+    found = [scale_in_graph(scale, dim, inputs, stand_ins) for dim in (problem.inputs.head_dim, *pairs.dims)]
+    forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
     dropout: DropoutForm | None = ("tensor", "tensor") if seed else None
-    whole = program.Program(functions["row"], score, mask, query, key, value, form, lse, return_states, dropout)
+    whole = program.Program(functions["row"], score, mask, query, key, value, forms[0], tuple(forms[1:]), lse, return_states, dropout)
     made = program.trace(whole, problem.inputs, qkv[0].device)
     guard(made, inputs, stand_ins)
-    captures = captures_of(made, stand_ins, factor, _dropout(seed, p, inputs, stand_ins))
+    products = {("product", name): stand_ins[node] for name, node in zip(pairs.values, extra, strict=True)}
+    captures = captures_of(made, stand_ins, factor, _dropout(seed, p, inputs, stand_ins), products)
     return name_on(programs.register(made, deterministic), device), captures
 
 
@@ -218,11 +231,15 @@ def guard(made: program.Traced, inputs: dict[torch.fx.Node, Any], stand_ins: dic
 
 
 def captures_of(
-    made: program.Traced, stand_ins: dict[torch.fx.Node, Any], scale: Any, dropout: Mapping[str, Any] = MappingProxyType({})
+    made: program.Traced,
+    stand_ins: dict[torch.fx.Node, Any],
+    scale: Any,
+    dropout: Mapping[str, Any] = MappingProxyType({}),
+    products: Mapping[Any, Any] = MappingProxyType({}),
 ) -> list[Any]:
     """Where the captures of a program come from: inputs of the graph, as their nodes, or numbers."""
     by_stand_in = {id(value): node for node, value in stand_ins.items()}
-    given = {("scale",): scale, **{("dropout", name): value for name, value in dropout.items()}}
+    given = {("scale",): scale, **{("dropout", name): value for name, value in dropout.items()}, **products}
     values = [given.get(captured.source, captured.constant) for captured in made.captures]
     return [by_stand_in.get(id(value), value) for value in values]
 
@@ -253,16 +270,16 @@ class GraphPiece:
         """Tells `Scan` not to look inside."""
         return id(self)
 
-    def function(self, name: str) -> Callable[..., Any]:
-        """The function, with the parameters that it has in its piece."""
+    def function(self, name: str, scores: int = 1) -> Callable[..., Any]:
+        """The function, with the parameters that it has in its piece, `scores` first where it takes some."""
         run = self.run
         match name:
             case "score":
-                return lambda score, b, h, q_idx, kv_idx: run(score=score, b=b, h=h, q_idx=q_idx, kv_idx=kv_idx)
+                return _Positional(self, (*numbered("score", scores), *_INDICES))
             case "mask":
                 return lambda b, h, q_idx, kv_idx: run(b=b, h=h, q_idx=q_idx, kv_idx=kv_idx)
             case "row":
-                return lambda s, b, h, q_idx, kv_idx: run(s=s, b=b, h=h, q_idx=q_idx, kv_idx=kv_idx)
+                return _Positional(self, (*numbered("s", scores), *_INDICES))
             case "query":
                 return lambda x, b, h, q_idx, d: run(x=x, b=b, h=h, q_idx=q_idx, d=d)
         return lambda x, b, h, kv_idx, d: run(x=x, b=b, h=h, kv_idx=kv_idx, d=d)
@@ -271,7 +288,9 @@ class GraphPiece:
         """Computes the nodes on traced values."""
         values: dict[torch.fx.Node, Any] = dict(self._stand_ins)
         results = [self._value(node, values, arguments) for node in self._wanted]
-        return (results[0], dict(zip(self._states, results[1:], strict=True))) if self._states else results[0]
+        if self._states:
+            return results[0], dict(zip(self._states, results[1:], strict=True))
+        return results[0] if len(results) == 1 else tuple(results)
 
     def _value(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any], arguments: dict[str, Any]) -> Any:
         if node in values:
@@ -295,6 +314,21 @@ class GraphPiece:
             made = target(*args, **kwargs)
         values[node] = made
         return made
+
+
+class _Positional:
+    """A piece as a function of parameters with these names."""
+
+    def __init__(self, piece: GraphPiece, names: Sequence[str]) -> None:
+        self._piece, self._names = piece, tuple(names)
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
+
+    def scan_key(self) -> int:
+        """Tells `Scan` not to look inside."""
+        return id(self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._piece.run(**dict(zip(self._names, arguments, strict=True)))
 
 
 def _is_symbol(node: torch.fx.Node) -> bool:

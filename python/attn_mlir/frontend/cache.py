@@ -42,8 +42,8 @@ class Entry:
             return None
         return found if all(decision.holds(found.value) for decision in self.traced.decisions) else None
 
-    def captures(self, scan: "Scan | Found", scale: float, dropout: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
-        """The current values of the program's further arguments; `dropout` has those of `frontend.dropout.NAMES`."""
+    def captures(self, scan: "Scan | Found", scale: float, given: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
+        """The current values of the program's further arguments; `given` has those of dropout and products, by their names."""
         if self.traced.tape is not None and not isinstance(scan, Found):
             scan = self.traced.tape.first(scan.leaves)
         values = []
@@ -56,8 +56,8 @@ class Entry:
                     )
                 case "scale":
                     values.append(scale)
-                case "dropout":
-                    values.append(dropout[captured.source[1]])
+                case "dropout" | "product":
+                    values.append(given[captured.source[1]])
                 case "computed":
                     values.append(shared(scan.value(captured.source)))  # type: ignore[union-attr]
                 case _:

@@ -10,6 +10,7 @@ from attn_mlir.frontend import ops, sizes
 from attn_mlir.frontend.emit import Piece
 from attn_mlir.frontend.node import Node
 from attn_mlir.frontend.scope import Captured, Scope, Trace
+from attn_mlir.frontend.scores import floats_of, numbered
 
 __all__ = ["NAMES", "DropoutForm", "score_piece", "with_dropout"]
 
@@ -19,14 +20,14 @@ NAMES = ("dropout_seed", "dropout_offset", "dropout_drop", "dropout_scale")
 DropoutForm = tuple[str, str]
 """How seed and offset come: as "int" or as "tensor", of int64 and without dimensions."""
 
-_SCORE = (("score", "float"), ("b", "int"), ("h", "int"), ("q_idx", "int"), ("kv_idx", "int"))
+_POSITION = ("b", "h", "q_idx", "kv_idx")
 
 
-def with_dropout(state: Trace, pieces: Sequence[Piece], form: DropoutForm | None) -> list[Piece]:
+def with_dropout(state: Trace, pieces: Sequence[Piece], form: DropoutForm | None, products: int = 1) -> list[Piece]:
     """The pieces with dropout of the weights that the row or the step yields; the same pieces where `form` is None."""
     if form is None:
         return list(pieces)
-    score = score_piece(state, pieces)
+    score = score_piece(state, pieces, products)
     made = [_dropped(state, piece) if piece.name in ("row", "step") else piece for piece in pieces if piece.name != "score"]
     online = any(piece.name == "step" for piece in pieces)
     before = sum(piece.name in ("query", "key", "value") for piece in made)
@@ -34,14 +35,14 @@ def with_dropout(state: Trace, pieces: Sequence[Piece], form: DropoutForm | None
     return made
 
 
-def score_piece(state: Trace, pieces: Sequence[Piece]) -> Piece:
-    """The score's piece; where scores are not changed, one that yields them."""
+def score_piece(state: Trace, pieces: Sequence[Piece], products: int = 1) -> Piece:
+    """The score's piece; where scores are not changed, one that yields the products."""
     for piece in pieces:
         if piece.name == "score":
             return piece
     state.scope = Scope("score", "the score")
-    arguments = [state.argument(name, kind, nonnegative=name != "score") for name, kind in _SCORE]  # type: ignore[arg-type]
-    return Piece("score", tuple(arguments), (arguments[0],))
+    scores = [state.argument(name, "float") for name in numbered("score", products)]
+    return Piece("score", (*scores, *[state.argument(name, "int", nonnegative=True) for name in _POSITION]), tuple(scores))
 
 
 def _kept(state: Trace, form: DropoutForm, arguments: Sequence[Node], scaled: bool) -> Node:
@@ -51,7 +52,7 @@ def _kept(state: Trace, form: DropoutForm, arguments: Sequence[Node], scaled: bo
         seed, offset = (_given(state, name, kind) for name, kind in zip(NAMES[:2], form, strict=True))
         drop = state.capture(Captured(("dropout", NAMES[2]), NAMES[2], "int"))
         heads = sizes.num_heads()._node
-        is_kept = ops.make("attn.kept", "bool", seed, offset, drop, heads, *arguments[1:])
+        is_kept = ops.make("attn.kept", "bool", seed, offset, drop, heads, *arguments[-len(_POSITION) :])
         made = ops.select(is_kept, _scale(state) if scaled else ops.constant(1.0), ops.constant(0.0))
     state.labels[is_kept], state.labels[made] = "is_kept", "kept"
     return made
@@ -70,7 +71,7 @@ def _given(state: Trace, name: str, kind: str) -> Node:
 
 
 def _dropped(state: Trace, piece: Piece) -> Piece:
-    """The piece that makes the weights, which takes what is kept as its second score.
+    """The piece that makes the weights, which takes what is kept as its last score.
 
     A row is scaled besides, so that the derivation can do it at the end; a step yields row states, the weight and the scale of the output.
     """
@@ -82,6 +83,6 @@ def _dropped(state: Trace, piece: Piece) -> Piece:
         if piece.name == "row":
             weight = ops.mul(weight, _scale(state))
     state.labels[weight] = "dropped"
-    first, *rest = piece.arguments
-    results = [*piece.results[:at], weight, *piece.results[at + 1 :]]
-    return dataclasses.replace(piece, arguments=(first, factor, *rest), results=tuple(results))
+    count = floats_of(piece.arguments)
+    arguments = (*piece.arguments[:count], factor, *piece.arguments[count:])
+    return dataclasses.replace(piece, arguments=arguments, results=(*piece.results[:at], weight, *piece.results[at + 1 :]))

@@ -14,6 +14,8 @@ from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.mlir import LOCK, arith, ir
 
+_PRODUCT = "product"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
@@ -28,11 +30,12 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inputs:
-    """The element type ("f32", "f16", "bf16" or "f64") and head dimensions of q, k and v."""
+    """The element type ("f32", "f16", "bf16" or "f64") and head dimensions of q, k and v, and of further pairs of q and k."""
 
     element: str
     head_dim: int
     value_dim: int
+    extra_dims: tuple[int, ...] = ()
 
     @property
     def largest(self) -> float:
@@ -56,6 +59,18 @@ def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], 
     return [captures[source] for source in used if source in captures]
 
 
+def product_captures(inputs: Inputs) -> list[Captured]:
+    """The tensors of further products, q2, k2, q3..., as arguments of the function."""
+    names = [(f"{role}{number}", dim) for number, dim in enumerate(inputs.extra_dims, 2) for role in "qk"]
+    return [Captured((_PRODUCT, name), name, "tensor", inputs.element, 4, columns=dim) for name, dim in names]
+
+
+def _pairs(captures: Sequence[Captured]) -> list[tuple[Source, Source]]:
+    """The sources of the tensors of queries and of keys of each further product."""
+    sources = [captured.source for captured in captures if captured.source[0] == _PRODUCT]
+    return list(zip(sources[::2], sources[1::2], strict=True))
+
+
 def emit(
     inputs: Inputs,
     pieces: Sequence[Piece],
@@ -67,6 +82,8 @@ def emit(
     functions: Sequence[Piece] = (),
 ) -> tuple[str, str]:
     """The text of the module, without and with locations. `labels` names nodes that no variable of the user names.
+
+    Captures of `product_captures` are multiplied by products, one for each pair of them.
 
     Each of `functions` becomes a function of scalars beside @attention, called @attention_<name>; after the piece's arguments
     come those of @attention.
@@ -137,6 +154,8 @@ class Emitter:
             self._sizes(pieces)
             op, body = make(arguments)
             with ir.InsertionPoint(body):
+                for query, key in _pairs(captures):
+                    build.product(self.outer[query], self.outer[key])
                 for piece in pieces:
                     self._piece(piece)
             ir.Operation.create("func.return", operands=list(op.results))
@@ -148,7 +167,10 @@ class Emitter:
 
     def _argument_type(self, captured: Captured) -> ir.Type:
         if captured.kind == "tensor":
-            return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * captured.rank, _element_type(captured))
+            sizes = [ir.ShapedType.get_dynamic_size()] * captured.rank
+            if captured.columns is not None:
+                sizes[-1] = captured.columns
+            return ir.RankedTensorType.get(sizes, _element_type(captured))
         return self.types["float" if captured.kind == "float" else "int"]
 
     def _sizes(self, pieces: Sequence[Piece]) -> None:

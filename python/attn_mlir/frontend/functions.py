@@ -82,7 +82,7 @@ def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]
         named = [dataclasses.replace(parameter, name=name) for parameter, name in zip(choice, names, strict=False)]
         return (*named, *choice[len(named) :])
     wanted = " or ".join(f"({', '.join(parameter.name for parameter in choice)})" for choice in choices)
-    advice = helps.for_arity(role, _name(function), _required(signature)) if "custom_fwd_inputs" not in wanted else ""
+    advice = helps.for_arity(role, _name(function), _required(signature), len(choices[0])) if "custom_fwd_inputs" not in wanted else ""
     advice = advice or f"write def {_name(function)}{wanted.split(' or ')[-1]}: ..."
     if all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in signature.parameters.values()):
         advice += f"; or pass {_name(function)}() if that is what makes the function"
@@ -90,9 +90,10 @@ def choose_arity(role: str, function: Any, choices: Sequence[Sequence[Parameter]
     raise report.failure(subject(role, function), f"takes ({taken}), but is called with {wanted}", advice, definition(function))
 
 
-def refuse_score_mod(function: Any, parameters: Sequence[Parameter]) -> None:
-    """Raises TraceError for a score_mod that is given as the row; both may take five parameters, and only the first tells."""
-    if len(parameters) == 5 and parameters[0].name.startswith("s") and parameters[0].name not in ("s", "scores"):
+def refuse_score_mod(function: Any, parameters: Sequence[Parameter], scores: int = 1) -> None:
+    """Raises TraceError for a score_mod that is given as the row; both may take `scores` and four parameters, and only the first tells."""
+    name = parameters[0].name if len(parameters) == scores + 4 else "s"
+    if name.startswith("s") and name not in ("s", "scores") and not name[1:].isdigit():
         problem = f"takes ({', '.join(parameter.name for parameter in parameters)}), as a score_mod does"
         advice = f"this looks like a score_mod: pass score_mod={_name(function)}; the first parameter of a row is called s or scores"
         raise report.failure(subject("row", function), problem, advice, definition(function))

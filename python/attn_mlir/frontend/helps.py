@@ -51,8 +51,15 @@ def _line(at: Position) -> str:
     return linecache.getline(found.file, found.line)
 
 
-def for_arity(role: str, name: str, required: Sequence[str]) -> str:
-    """The help for a function that takes other parameters than its role has; empty where nothing better is known."""
+def for_arity(role: str, name: str, required: Sequence[str], shortest: int) -> str:
+    """The help for a function that takes other parameters than its role has; empty where nothing better is known.
+
+    `shortest` is the least number of parameters that the role has: of a row, its scores.
+    """
+    if role == "row" and len(required) < shortest:
+        return f"the row takes {shortest} scores: make a weight of them in row, or one score of them in score_mod"
+    if role == "row" and shortest == 1 and len(required) in (2, 3):
+        return "a row of several scores needs additional pairs of q and k: extra_qk=[(q2, k2)]"
     if role == "mask_mod" and len(required) == 5:
         return f"this looks like a score_mod: pass score_mod={name}; a mask_mod has no score"
     if role == "score_mod" and len(required) == 4:

@@ -17,7 +17,7 @@ from attn_mlir.frontend.scope import Trace
 __all__ = ["with_key_scores"]
 
 
-def with_key_scores(state: Trace, pieces: Sequence[Piece], key: Node | None, subject: str) -> list[Piece]:
+def with_key_scores(state: Trace, pieces: Sequence[Piece], key: Node | None, subject: str, products: int = 1) -> list[Piece]:
     """The pieces, where `key` is the row's kv_idx, with further scores for what the row computes of it; None: the same pieces."""
     row = next((piece for piece in pieces if piece.name == "row"), None)
     if key is None or row is None:
@@ -28,7 +28,7 @@ def with_key_scores(state: Trace, pieces: Sequence[Piece], key: Node | None, sub
     for node in cut:
         if node.kind == "int":
             raise _mixed(node, subject)
-    score = score_piece(state, pieces)
+    score = score_piece(state, pieces, products)
     made = [piece for piece in pieces if piece.name not in ("score", "row")]
     before = sum(piece.name in ("query", "key", "value") for piece in made)
     made.insert(before, _yielding(state, score, row, cut, key))
@@ -56,8 +56,9 @@ def _mixed(node: Node, subject: str) -> TraceError:
 
 def _yielding(state: Trace, score: Piece, row: Piece, cut: Sequence[Node], key: Node) -> Piece:
     """The score's piece with the values that were cut off: conditions are 1 and -1, so that random numbers confirm both."""
-    indices = dict(zip([argument for argument in row.arguments if argument.kind == "int"], score.arguments[1:4], strict=True))
-    moved = _substituted(state, cut, {**indices, key: score.arguments[4]}, score.arguments[0].scope)
+    *positions, of_key = [argument for argument in score.arguments if argument.kind == "int"]
+    indices = dict(zip([argument for argument in row.arguments if argument.kind == "int"], positions, strict=True))
+    moved = _substituted(state, cut, {**indices, key: of_key}, score.arguments[0].scope)
     state.scope = score.arguments[0].scope  # type: ignore[assignment]
     with state:
         signs = ops.constant(1.0), ops.constant(-1.0)

@@ -17,9 +17,10 @@ from attn_mlir.frontend.emit import Emitter, Inputs, Piece, location_of, reachab
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
 from attn_mlir.frontend.named_tensors import LINEAR_DIMS, NamedTrace
 from attn_mlir.frontend.node import Node
-from attn_mlir.frontend.program import SCALE, Traced, rebinder, unique
+from attn_mlir.frontend.program import Traced, rebinder, unique
 from attn_mlir.frontend.rebind import Rebinder
 from attn_mlir.frontend.scope import Captured, Scope
+from attn_mlir.frontend.scores import SCALE
 from attn_mlir.frontend.tensors import CapturedTensor
 from attn_mlir.frontend.values import Value, wrap
 from attn_mlir.mlir import LOCK, ir

@@ -13,14 +13,15 @@ from attn_mlir.frontend.bounds import Extent, extents
 from attn_mlir.frontend.captures import Scan, as_tensor
 from attn_mlir.frontend.decisions import Decision
 from attn_mlir.frontend.dropout import DropoutForm, with_dropout
-from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
+from attn_mlir.frontend.emit import Inputs, Piece, emit, product_captures, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, refuse_score_mod, trace_call
 from attn_mlir.frontend.key_scores import with_key_scores
 from attn_mlir.frontend.node import Node, Source
 from attn_mlir.frontend.rebind import Rebinder
 from attn_mlir.frontend.reductions import logsumexp
 from attn_mlir.frontend.report import failure
-from attn_mlir.frontend.scope import Captured, Scope, Trace
+from attn_mlir.frontend.scope import Captured, Trace
+from attn_mlir.frontend.scores import numbered, score_pieces, scores_of
 from attn_mlir.frontend.tape import Tape
 from attn_mlir.frontend.values import Value, wrap
 
@@ -28,10 +29,7 @@ __all__ = ["Program", "Traced", "trace"]
 
 _POSITION = tuple(Parameter(name, "int", nonnegative=True) for name in ("b", "h", "q_idx"))
 _KEY = Parameter("kv_idx", "int", nonnegative=True)
-_SCORE = (Parameter("score", "float"), *_POSITION, _KEY)
-_ROW = (Parameter("s", "float", varying=True), *_POSITION)
 _ROW_KEY = Parameter("kv_idx", "int", varying=True, nonnegative=True)
-SCALE: Source = ("scale",)
 
 
 def _mod(position: str) -> tuple[tuple[Parameter, ...], ...]:
@@ -51,6 +49,8 @@ class Program:
     value_mod: Callable[..., Any] | None = None
     scale: str | float = "runtime"
     """A number to compile in, or "runtime" for an argument."""
+    extra_scales: tuple[str | float, ...] = ()
+    """Those of the products of further pairs of q and k, of which there are as many."""
     lse: bool = False
     states: bool = False
     dropout: DropoutForm | None = None
@@ -114,12 +114,13 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     ):
         if function is not None:
             pieces.append(_input_piece(state, name, role, function, rebind, position))
-    pieces += _score_piece(state, program, rebind)
+    scales = (program.scale, *program.extra_scales)
+    pieces += score_pieces(state, program.score_mod, scales, rebind)
     pieces += mask_piece(state, program.mask_mod, rebind)
-    row, key, outputs = _row_piece(state, program, rebind)
-    pieces = with_dropout(state, [*pieces, row], program.dropout)
-    pieces = with_key_scores(state, pieces, key, functions.subject("row", program.row))
-    captures = unique(used_captures(pieces, state.captures, state.specialised))
+    row, key, outputs = _row_piece(state, program, rebind, scores_of(pieces, len(scales)))
+    pieces = with_dropout(state, [*pieces, row], program.dropout, len(scales))
+    pieces = with_key_scores(state, pieces, key, functions.subject("row", program.row), len(scales))
+    captures = unique([*product_captures(inputs), *used_captures(pieces, state.captures, state.specialised)])
     text, located = emit(inputs, pieces, outputs, captures, state.specialised, state.labels)
     return Traced(
         text,
@@ -176,38 +177,6 @@ def _piece(name: str, arguments: Sequence[Node], results: Sequence[Node], full: 
     return Piece(name, (*arguments, *missing), tuple(results), functions.position_of(function))
 
 
-def _score_piece(state: Trace, program: Program, rebind: Rebinder) -> list[Piece]:
-    scaled = program.scale != 1.0
-    if program.score_mod is None:
-        if not scaled:
-            return []
-        arguments, result = trace_call(state, "score", "scale", lambda score, *_: _scale(state, program, score), _SCORE)
-        return [Piece("score", arguments, (functions.as_float(state, result, None, "scale", "a score"),))]
-    function = program.score_mod
-    parameters = choose_arity("score_mod", function, [_SCORE])
-    rebound = rebind(function)
-    arguments = [state.argument(p.name, p.kind, nonnegative=p.nonnegative) for p in parameters]
-    state.scope = Scope("score", functions.subject("score_mod", function))
-    arguments = [dataclasses.replace(argument, scope=state.scope) for argument in arguments]
-    values = [wrap(argument) for argument in arguments]
-    with state:
-        if scaled:
-            values[0] = _scale(state, program, values[0], parameters[0].name)
-        result = functions.run(rebound, values)
-    node = functions.as_float(state, result, function, "score_mod", "the changed score")
-    return [Piece("score", tuple(arguments), (node,), functions.position_of(function))]
-
-
-def _scale(state: Trace, program: Program, score: Value, name: str = "score") -> Value:
-    if program.scale == "runtime":
-        factor: Any = wrap(state.capture(Captured(SCALE, "scale", "float")))
-    else:
-        factor = program.scale
-    scaled = score * factor
-    state.labels[scaled._node] = name
-    return scaled
-
-
 def mask_piece(state: Trace, function: Callable[..., Any] | None, rebind: Rebinder) -> list[Piece]:
     """The mask's piece; none where nothing is masked."""
     if function is None:
@@ -220,11 +189,13 @@ def mask_piece(state: Trace, function: Callable[..., Any] | None, rebind: Rebind
     return [Piece("mask", arguments, (node,), functions.position_of(function))]
 
 
-def _row_piece(state: Trace, program: Program, rebind: Rebinder) -> tuple[Piece, Node | None, list[str]]:
-    """The row, its kv_idx where it takes one, and the names of its outputs."""
+def _row_piece(state: Trace, program: Program, rebind: Rebinder, count: int) -> tuple[Piece, Node | None, list[str]]:
+    """The row of `count` scores, its kv_idx where it takes one, and the names of its outputs."""
     function = program.row
-    parameters = choose_arity("row", function, [_ROW[:1], _ROW, (*_ROW, _ROW_KEY)])
-    refuse_score_mod(function, parameters)
+    scores = tuple(Parameter(name, "float", varying=True) for name in numbered("s", count))
+    full = (*scores, *_POSITION)
+    parameters = choose_arity("row", function, [scores, full, (*full, _ROW_KEY)])
+    refuse_score_mod(function, parameters, count)
     arguments, result = trace_call(state, "row", "row", rebind(function), parameters)
     weight, states = _row_result(function, result)
     nodes = [functions.as_float(state, weight, function, "row", "the weight of each key")]
@@ -244,8 +215,8 @@ def _row_piece(state: Trace, program: Program, rebind: Rebinder) -> tuple[Piece,
         with state:
             outputs["lse"] = logsumexp(wrap(arguments[0]))._node
         state.labels[outputs["lse"]] = "lse"
-    key = arguments[4] if len(arguments) == 5 else None
-    return _piece("row", arguments[:4], [*nodes, *outputs.values()], _ROW, function, state), key, list(outputs)
+    key = arguments[len(full)] if len(arguments) > len(full) else None
+    return _piece("row", arguments[: len(full)], [*nodes, *outputs.values()], full, function, state), key, list(outputs)
 
 
 def _row_result(function: Any, result: Any) -> tuple[Any, Mapping[str, Any]]:

@@ -37,6 +37,8 @@ class Captured:
     rank: int = 0
     constant: Any = None
     """The value itself, where it cannot be looked up again by its source."""
+    columns: int | None = None
+    """Tensors that products multiply: their head dimension, which is part of the type."""
 
 
 class Trace:

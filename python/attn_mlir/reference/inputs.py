@@ -54,9 +54,13 @@ class InputMaker:
         linear = find_all(func, *LINEAR)
         if linear:
             return self._linear(rng, linear[0], list(func.regions[0].blocks[0].arguments))
-        s = self.sizes
-        leading = [(s.batch, s.heads, s.q_len), (s.batch, s.kv_heads, s.kv_len), (s.batch, s.kv_heads, s.kv_len)]
-        return [self._draw(rng, type_, leading[i] if i < 3 else None) for i, type_ in enumerate(types)]
+        s, arguments = self.sizes, list(func.regions[0].blocks[0].arguments)
+        of_queries, of_keys = (s.batch, s.heads, s.q_len), (s.batch, s.kv_heads, s.kv_len)
+        leading = {0: of_queries, 1: of_keys, 2: of_keys}
+        for op in find_all(func, "attn.product", "attn.term"):
+            rows = [of_queries, of_keys] if op.name == "attn.product" else [of_keys]
+            leading |= {arguments.index(x): size for x, size in zip(op.operands, rows, strict=True) if x in arguments}
+        return [self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
 
     def _linear(self, rng: np.random.Generator, op: ir.Operation, arguments: list[ir.Value]) -> list[Array]:
         """Arguments of a linear attention: q_len positions, `heads` heads of o, `kv_heads` of what may have fewer; tame decays."""

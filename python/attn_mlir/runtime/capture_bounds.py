@@ -182,7 +182,7 @@ def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ())
     for attention in find_all(module.operation, *_OWNERS):
         arguments = list(attention.block.arguments)
         found = [_argument_name(a, i) for i, a in enumerate(arguments)]
-        for piece in [op.operation for op in block_of(attention).operations]:
+        for piece in [op.operation for op in block_of(attention).operations if len(op.operation.regions)]:
             reads += _reads(pool, piece, arguments)
     for function in find_all(module.operation, "func.func"):
         if not find_all(function, *_OWNERS):  # a function of scalars: its last arguments are the attention's

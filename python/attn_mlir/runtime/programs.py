@@ -49,6 +49,8 @@ class Program:
     """Captures that are divided by."""
     extents: tuple[tuple[int, Extent], ...] = ()
     """Sizes that captured tensors need."""
+    products: tuple[tuple[int, str, int], ...] = ()
+    """Captures that products multiply: their positions, whether they are of "q" or of "k", and their head dimensions."""
     written: tuple[str, str] = ("", "")
     """The module, without and with locations, with the backward pass that its user wrote; empty where it is derived."""
     deterministic: bool = False
@@ -137,7 +139,7 @@ class Program:
 
     def follows_layout(self, place: int) -> bool:
         """Whether the gradient of argument number `place` has the memory order of the layout, as those of q, k and v; others are dense."""
-        return place < len(_INPUTS)
+        return place < len(_INPUTS) or any(3 + position == self.tensor_positions()[place] for position, _, _ in self.products)
 
     def takes_derivative(self, position: int) -> bool:
         """Whether the results can have a derivative by this argument; none by what is captured only for its size, or read only by masks."""
@@ -182,6 +184,11 @@ class Program:
         for name, value in zip(self.names, captures, strict=True):
             if isinstance(value, torch.Tensor) and value.device != device:
                 raise ArgumentError(f"the captured tensor `{name}` is on {value.device} but q is on {device}: move it there")
+        for position, role, columns in self.products:
+            heads, length = (sizes["Hq"], sizes["Sq"]) if role == "q" else (sizes["Hkv"], sizes["Skv"])
+            wanted, shape = (sizes["B"], heads, length, columns), captures[position].shape
+            if tuple(shape) != wanted:
+                raise ArgumentError(f"`{self.names[position]}` has shape {list(shape)}, and must have {list(wanted)} beside this {role}")
         for position in self.nonzero:
             if captures[position] == 0:
                 raise ArgumentError(f"the captured number `{self.names[position]}` is 0, and a function divides by it")
@@ -236,6 +243,7 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         "outputs": list(traced.outputs),
         "nonzero": sorted(positions[source] for source in traced.nonzero if source in positions),
         "extents": [(positions[e.source], e.dim, e.index, e.size) for e in extents],
+        "products": [(i, c.source[1][0], c.columns) for i, c in enumerate(traced.captures) if c.columns is not None],
         "deterministic": deterministic,
         "device": "",
     }
@@ -274,14 +282,16 @@ def find(name: str) -> Program:
 def _read(form: dict[str, Any], name: str, located: str, located_written: str) -> Program:
     names, kinds, outputs, nonzero = (tuple(form[key]) for key in ("names", "kinds", "outputs", "nonzero"))
     extents = tuple((p, Extent(("leaf", p), d, i, s)) for p, d, i, s in form["extents"])
+    products = tuple((p, role, columns) for p, role, columns in form.get("products", ()))
     written = (form["written"], located_written)
     kind: type[Program] = Program
     options: dict[str, Any] = {}
     if "linear" in form:
         kind, options = importlib.import_module(_LINEAR).LinearProgram, {"inputs": tuple(form["linear"]), "segment": form["segment"]}
     return kind(
-        form["text"], located, names, kinds, outputs, nonzero, extents, written, form["deterministic"], name, form["device"], **options
-    )
+        form["text"], located, names, kinds, outputs, nonzero, extents, products, written, form["deterministic"], name, form["device"],
+        **options,
+    )  # fmt: skip
 
 
 class _Reads:

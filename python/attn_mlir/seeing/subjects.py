@@ -22,7 +22,8 @@ def of_attention(
 ) -> Subject:
     """An `Attention`; `shown` are arguments of `visualize`."""
     last = attention._last
-    inputs = Inputs(_element(dtype) or last.element, _dim(head_dim) or last.head_dim, _dim(head_dim) or last.value_dim)
+    element, dim = _element(dtype) or last.element, _dim(head_dim)
+    inputs = Inputs(element, dim or last.head_dim, dim or last.value_dim, tuple(dim or own for own in last.extra_dims))
     entry, target = attention._entry(inputs)[0], str(device or attention._device)
     if attention._tuning is not None and inputs == last:
         entry = attention._tuning.latest(entry, target)
