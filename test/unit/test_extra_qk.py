@@ -146,7 +146,7 @@ def test_layouts_and_strides() -> None:
 
 
 def test_compiled() -> None:
-    call: Any = torch.compile(lambda *x: ours(*x, mask_mod=masks.causal()), backend="aot_eager", fullgraph=True, dynamic=True)
+    call: Any = torch.compile(lambda *x: ours(*list(x), mask_mod=masks.causal()), backend="aot_eager", fullgraph=True, dynamic=True)
     for sq, skv in ((SQ, SKV), (53, 71)):
         given = leaves(sq, skv)
         compare(with_gradients(call(*given), given), with_gradients(dense(other := doubled(given), causal(sq, skv)), other), 2e-5)
