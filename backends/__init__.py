@@ -25,8 +25,8 @@ class Backend:
     fields of an `Arch` to the facts of a target), `see` (from the text of a module with locations, a derivative's name, its arguments
     and whether kernels are compiled for what that tells, to what a report shows, a `seen.Seen`), `ahead` (from an `ahead.Request` to a
     library, see `driver.build_library`), `operators` (see `driver.build_operators`) and `doctor` (a function that gives
-    `attn_mlir.findings.Finding`s about the machine) are references of the same form; `targets` are the names under which it makes code ahead
-    of time.
+    `attn_mlir.findings.Finding`s about the machine) are references of the same form; `targets` are the names under which it makes
+    code ahead of time.
 
     `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile` and
     `derive` of a backend that has any also take `device`, one of `device_types`.
