@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.gpu.structure import constant, maker, widened
+from attn_mlir.backends.gpu.structure import constant, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.mlir import ir
 
@@ -70,7 +70,7 @@ def print_rows(core: Core, op: ir.Operation, columns: int) -> str:
         core.scalars.bind(op.block.arguments[0], f"({_ROW} + lane % 16)")
         core.scalars.bind(op.block.arguments[1], "0")
         core.writer.line(f"const unsigned {query} = {core.scalars.emit(q_idx)}, {key} = {core.scalars.emit(kv_idx)} + lane / 16 * 32;")
-        core.writer.line(f"const unsigned {row} = {_row(core, b, heads, h)};")
+        core.writer.line(f"const unsigned {row} = {head_row(core, b, heads, h)};")
         places = f"{row}, {query}, {query}, {key} + 64 * c, {key} + 64 * c + 16"
         _print_words(core, op, name, words, key, lambda: places)
     return name
@@ -79,7 +79,7 @@ def print_rows(core: Core, op: ir.Operation, columns: int) -> str:
 def _print_words(core: Core, op: ir.Operation, name: str, words: int, key: str, places: Callable[[], str]) -> None:
     """The words of a lane, by one test of where keys begin: calls in one block run beside each other."""
     seed, offset, drop = list(op.operands)[:3]
-    values = ", ".join((*_words(core, seed), _words(core, offset)[0], f"(unsigned)({core.scalars.emit(drop)})"))
+    values = ", ".join((*seed_words(core, seed), seed_words(core, offset)[0], f"(unsigned)({core.scalars.emit(drop)})"))
     for head, helper in ((f"if ({key} % 16 == 0)", "philox_two"), ("else", "philox_within")):
         with core.scope(head), core.unrolled("c", words):
             core.writer.line(f"{name}[c] = {core.scalars.helper(helper)}({values}, {places()});")
@@ -109,13 +109,47 @@ def _read(core: Core, value: ir.Value) -> str:
     return core.load(op, [str(constant(index)) for index in list(op.operands)[1:]])
 
 
-def _words(core: Core, value: ir.Value) -> tuple[str, str]:
+def seed_words(core: Core, value: ir.Value) -> tuple[str, str]:
     """The two halves of a seed."""
     name = core.seeds.get(_read(core, value))
     if name is not None:
         return f"{name}[0]", f"{name}[1]"
     text = core.scalars.emit(value)
     return f"(unsigned)({text})", f"(unsigned)((unsigned long long)({text}) >> 32)"
+
+
+def undropped(value: ir.Value) -> ir.Value:
+    """What a scalar is but for dropout: the value that `attn.kept` chooses rather than 0, or itself."""
+    choice = maker(value)
+    chosen = maker(choice.operands[0]) if choice is not None and choice.name == "arith.select" else None
+    if choice is None or chosen is None or chosen.name != "attn.kept" or constant(choice.operands[2]) != 0.0:
+        return value
+    return choice.operands[1]
+
+
+def dropped_when_packed(op: ir.Operation) -> bool:
+    """Whether an `attn.kept` does nothing but make operands of products 0, so that it can be done when they are packed."""
+    made = zip(yielded(op.block), op.parent.results, strict=True) if op.parent is not None else []
+    found = [value for value, result in made if packed_alone(op, value, result) is not None]
+    return len(found) == len(set(found)) == len(list(op.results[0].uses)) == 1
+
+
+def besides_dropout(block: ir.Block) -> list[ir.Operation]:
+    """The ops of a map that it would have without dropout."""
+    found: set[ir.Operation] = set()
+    todo = [undropped(value) for value in yielded(block)]
+    while todo:
+        op = maker(todo.pop())
+        if op is not None and op not in found and op.block == block:
+            found.add(op)
+            todo += [undropped(operand) for operand in op.operands]
+    return [op for op in operations(block) if op in found]
+
+
+def dropout_alone(block: ir.Block) -> set[ir.Value]:
+    """What a map computes for dropout alone."""
+    others = besides_dropout(block)
+    return {result for op in operations(block) if op not in others for result in op.results}
 
 
 def packed_alone(op: ir.Operation, value: ir.Value, result: ir.Value) -> ir.Value | None:
@@ -162,7 +196,7 @@ def print_columns(core: Core, op: ir.Operation, queries: int) -> str:
     assert base is not None
     core.writer.line(f"unsigned {name}[{words}];")
     with core.scope(""):
-        core.writer.line(f"const unsigned {row} = {_row(core, b, heads, h)}, {key} = {core.scalars.emit(base)} + {_ROW};")
+        core.writer.line(f"const unsigned {row} = {head_row(core, b, heads, h)}, {key} = {core.scalars.emit(base)} + {_ROW};")
 
         def places() -> str:
             pair = []
@@ -184,5 +218,6 @@ def print_column_bits(core: Core, op: ir.Operation, name: str) -> None:
     core.scalars.bind(op.results[0], f"(({bits} >> (16 * h + 4 - 4 * e) & 1u) != 0)")
 
 
-def _row(core: Core, b: ir.Value, heads: ir.Value, h: ir.Value) -> str:
+def head_row(core: Core, b: ir.Value, heads: ir.Value, h: ir.Value) -> str:
+    """The number of a head among those of all batch entries."""
     return f"(long long){core.scalars.emit(b)} * {core.scalars.emit(heads)} + {core.scalars.emit(h)}"

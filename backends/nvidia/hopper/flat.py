@@ -81,7 +81,7 @@ class Flat:
         """
         core, writer, programs = self.core, self.core.writer, self.programs
         writer.all(self.memory.turns())
-        self._cut()
+        self.cut()
         if programs.order == "tiles":
             writer.line("int program = 0;", "constexpr int programs = 1;")
         else:
@@ -104,6 +104,8 @@ class Flat:
                 writer.line(f"send(found_kv, found_count | {LAST});", "follow();")
             else:
                 writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
+        if self.overlap.bits is not None:
+            self.overlap.bits.finish(self.overlap.keys.turn)
 
     def _ahead(self) -> None:
         """A function that tells the consumers of the next program, or that there is none, and loads its queries."""
@@ -142,7 +144,10 @@ class Flat:
                 at = f"shared + kBlock + turn % {keys.stages} * 8"
                 writer.line(f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);")
                 self.memory.copy_stage(keys, place)
-            writer.line("__syncwarp();", f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
+            writer.line("__syncwarp();")
+            if self.overlap.bits is not None:
+                self.overlap.bits.tell(keys.turn, "kv")
+            writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             with writer.block("if (lane == 0)"):
                 self.memory.copy_stage(values, place)
             writer.line("__syncwarp();", "++turn;")
@@ -188,7 +193,7 @@ class Flat:
         parts = (self.core, self.memory, self.overlap, self.ops, self.addresses, self.rows, self.schedule)
         FlatConsumer(*parts, consumer, stores).print()
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
         """Where the rows of programs begin and end: with `align` the first block is the one that may be short."""
         core, rows = self.core, self.rows
         if not self.schedule.align or rows is None:

@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.structure import maker, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper import references
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatState, core_columns
 from attn_mlir.backends.nvidia.hopper.intervals import Rows
-from attn_mlir.backends.nvidia.hopper.overlap import Step
+from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.products import Products
 from attn_mlir.backends.nvidia.hopper.references import Needed, weights_of
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
@@ -22,6 +22,7 @@ class FlatConsumer(FlatState):
         """Prints it."""
         core, writer, overlap, consumer = self.core, self.core.writer, self.overlap, self.consumer
         consumer.maps.partial |= partial_sums(self.chain)
+        consumer.maps.ahead = overlap.bits is not None
         self.carried = self._declare()
         self._staging()
         through = all(through_tma(op.operands[1].type) for op in self.ops if op.name == "tile.store" and core_columns(op))
@@ -49,6 +50,7 @@ class FlatConsumer(FlatState):
             self.memory.free(overlap.keys)
             self._maps(overlap.general)
             consumer.products.pack(self.weights, self.packed)
+            overlap.drop(self.packed)
         writer.line("++turn;", "bool first = true;")
         if overlap.take_turns:
             writer.line(f"if (warpgroup == {overlap.warpgroups - 1}) attn::named_arrive(1, 256);")
@@ -90,6 +92,7 @@ class FlatConsumer(FlatState):
             self._stash()
             self._initial()
         self._weights()
+        overlap.drop(self.packed)
         overlap.behind = "1"
         if self.kept is not None:
             self.memory.free(overlap.keys, f"attn::opaque({overlap.keys.turn})")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.structure import body, constant, operations
-from attn_mlir.backends.nvidia.hopper.overlap import Step
+from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.mlir import ir
 
 

@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia.hopper.bounds import Comparison, comparisons, fal
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.divisors import divisors
 from attn_mlir.backends.nvidia.hopper.dropout import (
+    dropout_alone,
     kept_in,
     keys_along_columns,
     only_for_dropout,
@@ -42,6 +43,8 @@ class Maps:
         """Tiles with -inf in the columns that do not exist, and the number of those that do."""
         self.ready: dict[ir.Operation, str] = {}
         """The bits of dropout that were made before their map."""
+        self.ahead = False
+        """Whether other warps make them, and what is packed is dropped afterwards."""
 
     def print(
         self, op: ir.Operation, wanted: Collection[ir.Value] | None = None, fixed: Mapping[ir.Value, float | ir.Value] | None = None
@@ -166,15 +169,16 @@ class _Elements:
         self.tested = self.kept
         if self.kept is None:
             return ""
-        ready = self.maps.ready.get(self.kept)
-        bits = print_rows(self.core, self.kept, self.columns) if ready is None else ready
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
             weight = packed_alone(self.kept, value, result)
-            if weight is not None and self.values.count(value) == 1 and result not in self.maps.targets:
+            if weight is not None and self.values.count(value) == 1 and (self.maps.ahead or result not in self.maps.targets):
                 self.late[result] = weight
         if self.late and len(self.late) == len(list(self.kept.results[0].uses)):
             self.tested = None
-        return bits
+        if self.maps.ahead:
+            return ""
+        ready = self.maps.ready.get(self.kept)
+        return print_rows(self.core, self.kept, self.columns) if ready is None else ready
 
     def _drop_when_packed(self, kept_bits: str) -> None:
         for result in self.late:
@@ -185,6 +189,9 @@ class _Elements:
     def _needed(self, arguments: frozenset[int]) -> list[ir.Value]:
         """`frontier`, without what only comparisons with bounds need."""
         found = [value for value in frontier(self.block, self.depends, arguments) if not only_compared(value, self.comparisons)]
+        if self.maps.ahead and self.kept is not None:
+            unneeded = dropout_alone(self.block)
+            return [value for value in found if value not in unneeded]
         return [value for value in found if not arguments or self.kept is None or not only_for_dropout(value)]
 
     def _ended(self) -> tuple[ir.Value, Comparison | None] | None:
@@ -353,7 +360,8 @@ class _Elements:
             self.places.bind()
         kinds = ["stored"] * self.stored + self.kinds
         alone = self.ended is not None and self.ended[1] is None
-        if alone or any(self._guarded(value, kind) for value, kind in zip(self.values, kinds, strict=True)):
+        values = [self.late.get(result, value) for value, result in zip(self.values, self.results, strict=True)]
+        if alone or any(self._guarded(value, kind) for value, kind in zip(values, kinds, strict=True)):
             writer.line(f"const bool inside = column + 8 * c + e < {limit};")
         for value in self._needed(_J):
             core.scalars.emit(value)
@@ -370,7 +378,8 @@ class _Elements:
             core.scalars.bind(comparison.op.results[0], f"(8 * c + e {comparison.operator} {name}[h])")
         for value, result, target in zip(self.values, self.results, targets, strict=False):
             if target is not None:
-                text = self._number(self.late.get(result, value))
+                value = self.late.get(result, value)
+                text = self._number(value)
                 text = f"inside ? {text} : -INFINITY" if ended is not None and value == ended else text
                 kept = f"inside ? {text} : 0.0f" if self._guarded(value, "stored") and target.element != "f32" else text
                 writer.line(f"{target.name}[4 * c + 2 * h + e] = {kept};")

@@ -5,14 +5,14 @@ It is for loops of the shape: scores = queries keys^T, maps, accumulator = accum
 the last to the first, those that may be partial before the whole ones; the first of all is peeled, and handled as a partial one.
 """
 
-from dataclasses import dataclass
-
 from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import body, maker, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import kept_in, keys_along_columns, print_rows, print_seeds
+from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -22,85 +22,6 @@ _TURNS = 1
 """The first of the named barriers by which warpgroups take turns."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """The work of one loop of the chain on a block of keys: the two loads, the two products and what is between them.
-
-    `block` holds them: the loop's body, or, where blocks are classified, the branch for blocks without absent pairs; then `some` and
-    `every` tell whether any and whether all pairs of a block are present.
-    """
-
-    loop: ir.Operation
-    block: ir.Block
-    keys: ir.Operation
-    scores: ir.Operation
-    values: ir.Operation
-    sums: ir.Operation
-    rest: tuple[ir.Operation, ...]
-    some: ir.Value | None = None
-    every: ir.Value | None = None
-
-    @property
-    def whole(self) -> bool:
-        """Whether its blocks have all of their keys."""
-        return not ir.RankedTensorType(self.keys.results[0].type).is_dynamic_dim(0)
-
-    @property
-    def position(self) -> ir.Value:
-        """Where the block begins."""
-        return next(iter(body(self.loop).arguments))
-
-
-def read_step(loop: ir.Operation) -> Step | None:
-    """The parts of a loop of that shape, or None."""
-    branches = [op for op in operations(body(loop)) if op.name == "scf.if"]
-    if not branches:
-        return _read_block(loop, body(loop), None, None)
-    present = branches[0]
-    unchanged = len(present.regions) == 2 and yielded(present.regions[1].blocks[0]) == list(body(loop).arguments)[1:]
-    inner = operations(body(present))
-    if len(branches) != 1 or not unchanged or inner[0].name != "scf.if" or len(inner) != 2:
-        return None
-    handed_on = yielded(body(present)) == list(inner[0].results) and yielded(body(loop)) == list(present.results)
-    return _read_block(loop, body(inner[0]), present.operands[0], inner[0].operands[0]) if handed_on else None
-
-
-def _read_block(loop: ir.Operation, block: ir.Block, some: ir.Value | None, every: ir.Value | None) -> Step | None:
-    ops = operations(block)[:-1]
-    loads = {op.results[0]: op for op in ops if op.name == "tile.load"}
-    dots = [op for op in ops if op.name == "tile.dot"]
-    sums = [op for op in ops if op.name in ("tile.dot_add", "tile.dot_rescale")]
-    known = ("tile.load", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map")
-    if not (len(dots) == len(sums) == 1 and len(loads) == 2):
-        return None
-    if any(op.name.startswith(("tile.", "scf.", "attn.")) and op.name not in known for op in ops):
-        return None
-    keys, values = loads.get(dots[0].operands[1]), loads.get(list(sums[0].operands)[-1])
-    weights = maker(list(sums[0].operands)[-2])
-    if keys is None or values is None or keys == values or weights is None or weights.name != "tile.map":
-        return None
-    accumulator = sums[0].operands[0]
-    if accumulator not in list(body(loop).arguments) or sums[0].results[0] not in yielded(block) or maker(dots[0].operands[0]) in ops:
-        return None
-    rest = tuple(op for op in ops if op not in (keys, values, dots[0], sums[0]))
-    return Step(loop, block, keys, dots[0], values, sums[0], rest, some, every)
-
-
-def read_chain(loops: list[ir.Operation]) -> list[Step] | None:
-    """The steps of a chain of loops of that shape over the same tensors, or None."""
-    steps = [read_step(loop) for loop in loops]
-    found = [step for step in steps if step is not None]
-    if len(found) != len(steps) or all(step.whole for step in found):
-        return None
-    first = found[0]
-    same = all(
-        (step.keys.operands[0], step.values.operands[0]) == (first.keys.operands[0], first.values.operands[0])
-        and list(step.loop.operands)[2] == list(first.loop.operands)[2]
-        for step in found
-    )
-    return found if same else None
-
-
 class Overlap:
     """Prints a chain of loops with that schedule, for both roles."""
 
@@ -108,6 +29,7 @@ class Overlap:
         self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
     ) -> None:
         self.core, self.memory, self.steps = core, memory, steps
+        self.bits: AheadBits | None = None
         self.behind = "1"
         """How many turns ago that was."""
         self.warpgroups, self.take_turns, self.vote, self.pin = warpgroups, take_turns, vote, pin
@@ -161,6 +83,8 @@ class Overlap:
             for load, ring in ((self.general.keys, self.keys), (self.general.values, self.values)):
                 _, batch, head, _, _ = load.operands
                 self.memory.fill(ring, ["kv", core.value(head), core.value(batch)])
+                if self.bits is not None and ring is self.keys:
+                    self.bits.tell(self.keys.turn, "kv")
             self.count()
 
     # ---- the consumers
@@ -171,6 +95,7 @@ class Overlap:
         last = self.steps[-1].loop
         partial = partial_sums([step.loop for step in self.steps])
         consumer.maps.partial |= partial
+        consumer.maps.ahead = self.bits is not None
         starts = list(self.steps[0].loop.operands)[3:]
         carried = [
             consumer.carry(argument, value) for argument, value in zip(list(body(self.general.loop).arguments)[1:], starts, strict=True)
@@ -190,6 +115,7 @@ class Overlap:
             self.memory.free(self.keys)
             self.softmax(consumer, self.general)
             consumer.products.pack(self.weights(self.general), packed)
+            self.drop(packed)
             core.tiles[self.general.sums.results[0]] = accumulator
             consumer.assign(carried, yielded(self.general.block))
             self.count()
@@ -215,6 +141,7 @@ class Overlap:
             self.softmax(consumer, step, accumulator)
             self.count()
             products.pack(self.weights(step), packed)
+            self.drop(packed, f"({self.keys.turn} - 1)")
             if step.sums.name == "tile.dot_rescale":
                 factor = core.tiles[step.sums.operands[1]]
                 if isinstance(factor, Row):
@@ -224,11 +151,16 @@ class Overlap:
             consumer.maps.ready.clear()
 
     def dropout(self, consumer: Consumer, step: Step) -> None:
-        """Makes the bits of the block while its scores are in flight."""
-        for op in step.rest:
+        """Makes the bits of the block while its scores are in flight, unless other warps make them."""
+        for op in step.rest if self.bits is None else ():
             kept = kept_in(body(op)) if op.name == "tile.map" else None
             if kept is not None and keys_along_columns(kept):
                 consumer.maps.ready[kept] = print_rows(self.core, kept, self.keys.rows)
+
+    def drop(self, packed: str, turn: str = "") -> None:
+        """Makes the packed weights of this turn 0 that are dropped, where other warps have made the bits."""
+        if self.bits is not None:
+            self.bits.drop(packed, turn or self.keys.turn)
 
     def start(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment) -> Fragment:
         """Starts both products, in this warpgroup's turn."""

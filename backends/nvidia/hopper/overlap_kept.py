@@ -5,7 +5,8 @@ from attn_mlir.backends.nvidia.hopper import references
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Memory
-from attn_mlir.backends.nvidia.hopper.overlap import Overlap, Step
+from attn_mlir.backends.nvidia.hopper.overlap import Overlap
+from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.references import Needed
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
@@ -49,6 +50,7 @@ class KeptOverlap(Overlap):
                 core.tiles.update(new)
                 core.tiles[step.sums.results[0]] = accumulator
                 consumer.assign(carried, yielded(step.block))
+            self.drop(packed)
             consumer.maps.ready.clear()
             self.memory.free(self.keys)
             self.count()

@@ -8,9 +8,11 @@ from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, chains, operations
+from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
+from attn_mlir.backends.nvidia.hopper.dropout_ahead import possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of, skips
-from attn_mlir.backends.nvidia.hopper.overlap import read_chain
+from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.references import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
@@ -54,7 +56,9 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         "group": 8 if not uneven else 32 if 64 < columns <= 128 else 16,
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip
-    flow, able = _flow(kernel), _abilities(kernel)
+    flow, able = _flow(kernel), _abilities(kernel, choices.get("dropout", "ahead") == "ahead")
+    if find_all(kernel, "attn.kept"):
+        fields["dropout"] = able["dropout"]
     if narrow and warpgroups == 3 and _lean(kernel):
         # Measured on an H200: what warpgroups do about blocks of keys of their own costs more than it saves.
         fields.update(able | {"partial": "block", "skip": 0})
@@ -64,8 +68,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         flow = "each"  # measured on an H200
     fields.update({name: value for name, value in choices.items() if name in fields or name == "longer"})
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target)
-    for name, usual in _USUAL.items():
-        if fields[name] not in (usual, able[name]):
+    for name, usual in (*_USUAL.items(), ("dropout", "own")):
+        if fields.get(name, usual) not in (usual, able[name]):
             possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
             raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {fields[name]!r}")
     # Measured on an H200: narrow heads want three or four stages, and no flat loop where nothing is masked but where maxima may stay.
@@ -93,6 +97,8 @@ def _fitting(
         if any(choice is not None and choice != value for choice, value in zip(wanted, layout, strict=True)):
             continue
         planned: Fields = {**fields, **dict(zip(("flow", "stages", "staging"), layout, strict=True))}
+        if layout[0] == "plain" and "dropout" in planned:
+            planned["dropout"] = "own"
         if layout[0] != "flat":
             # The loop inside each program can keep maxima, too. Three warpgroups do so only in the flat loop, unless asked to.
             able = {"optimistic"} if layout[0] == "each" and ("optimistic" in choices or fields["sums"] == "own") else set()
@@ -127,17 +133,22 @@ def _have_room(kernel: ir.Operation, keys: int, fields: Fields) -> bool:
         if step.sums.name != "tile.dot_rescale" or keys // 2 + keys // 4 + values // 2 + queries // 4 > available - _OTHERS:
             return False
         maps = [op for op in step.rest if op.name == "tile.map"]
-        if any(_needs_more(op.regions[0].blocks[0]) for op in maps):
+        ahead = fields.get("dropout") == "ahead"
+        if any(_needs_more(op.regions[0].blocks[0], ahead) for op in maps):
             return False
-        if fields["optimistic"] and step.whole and any(len(op.operands) > 1 and len(operations(body(op))) > _SHORT for op in maps):
+        if fields["optimistic"] and step.whole and any(len(op.operands) > 1 and len(_ops(body(op), ahead)) > _SHORT for op in maps):
             return False
     return True
 
 
-def _needs_more(block: ir.Block) -> bool:
+def _ops(block: ir.Block, ahead: bool) -> list[ir.Operation]:
+    """What a map computes, but for dropout if its bits are made ahead."""
+    return [*besides_dropout(block), operations(block)[-1]] if ahead else operations(block)
+
+
+def _needs_more(block: ir.Block, ahead: bool) -> bool:
     depends = dependence(block)
-    for view in block.operations:
-        op = view.operation
+    for op in _ops(block, ahead):
         arguments = [operand for operand in op.operands if isinstance(operand.owner, ir.Block) and operand not in depends]
         scalars = any(value.owner.owner.operation.name == "func.func" and not isinstance(value.type, ir.ShapedType) for value in arguments)
         of_columns = any(isinstance(result.type, ir.FloatType) and depends[result] == {1} for result in op.results)
@@ -174,16 +185,19 @@ def _flow(kernel: ir.Operation) -> str:
     return "each" if any(step is not None and all(part.some is None for part in step) for step in steps) else "plain"
 
 
-def _abilities(kernel: ir.Operation) -> Fields:
-    """What the flat loop can save of this kernel's work."""
+def _abilities(kernel: ir.Operation, ahead: bool) -> Fields:
+    """What the flat loop can save of this kernel's work, and whether bits of dropout can be made `ahead`."""
     found = chains(body(kernel))
     steps = read_chain(found[0]) if len(found) == 1 else None
+    dropout = "ahead" if ahead and possible(steps) else "own"
     if steps is None or not fits(kernel, found[0]):
-        return _USUAL
-    kept = any(step.whole and keeps_reference(step) is not None for step in steps)
+        return _USUAL | {"dropout": dropout}
+    plain = dropout == "ahead" or not find_all(kernel, "attn.kept")
+    kept = plain and any(step.whole and keeps_reference(step) is not None for step in steps)
     rows = rows_of(kernel)
     able = any(step.whole for step in steps) and skips(rows, steps)
     return {
+        "dropout": dropout,
         "optimistic": int(kept),
         "sums": "own" if sum_by_product(steps) is None else "product",
         "align": "end" if later_rows_see_more(rows, steps) else "start",

@@ -6,10 +6,12 @@ from attn_mlir.backends.gpu.structure import body, chains, holds, operations
 from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, AheadBits, possible
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.memory import Memory
-from attn_mlir.backends.nvidia.hopper.overlap import Overlap, read_chain
+from attn_mlir.backends.nvidia.hopper.overlap import Overlap
+from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
 from attn_mlir.backends.nvidia.hopper.programs import Programs
 from attn_mlir.backends.nvidia.hopper.source import function_source
@@ -36,6 +38,7 @@ class RowsKernel:
         self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
         self.flat: Flat | None = None
+        self.bits: AheadBits | None = None
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
@@ -49,10 +52,13 @@ class RowsKernel:
             writer.line("const int lane = threadIdx.x % 32;")
             with core.scope(f"if (attn::warp_index() == {4 * self.warpgroups})"):
                 self._producer()
+            if self.bits is not None:
+                with core.scope("else"):
+                    self.bits.workers(4 * self.warpgroups + 1, self.flat.cut if self.flat is not None else None)
         with core.scope("else"):
             writer.line(f"attn::more_registers<{self.schedule['consumer_registers']}>();")
             self._consumers()
-        source = function_source(core, self.memory.layout, threads)
+        source = function_source(core, self.memory.layout, threads, *([HEADER] if self.bits is not None else []))
         return KernelCode(
             name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
             entry=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
@@ -79,6 +85,8 @@ class RowsKernel:
         self._rings(self.kernel)
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_turns()
+        if self.schedule.get("dropout") == "ahead":
+            self._bits_ahead()
         if self.schedule["flow"] == "flat":
             (overlap,) = self.overlaps.values()
             self.flat = Flat(self.core, self.memory, overlap, self.programs, self.kernel, FlatSchedule.read(self.schedule))
@@ -87,6 +95,15 @@ class RowsKernel:
         self.programs.allocate(self.memory.layout)
         if self.schedule["staging"] == "query":
             self._stage_in_queries()
+
+    def _bits_ahead(self) -> None:
+        """Lets idle warps make the bits of dropout. Raises UnsupportedError where they cannot."""
+        overlaps = list(self.overlaps.values())
+        if len(overlaps) != 1 or len(chains(body(self.kernel))) != 1 or not possible(overlaps[0].steps) or self.schedule["skip"]:
+            raise UnsupportedError("hopper: bits of dropout cannot be made ahead for this loop (dropout = 'ahead')")
+        (overlap,) = overlaps
+        size = (ROWS * self.warpgroups, overlap.keys.rows)
+        self.bits = overlap.bits = AheadBits(self.core, self.memory.layout, overlap.general, size, self.stages, 4 * self.warpgroups)
 
     def _stage_in_queries(self) -> None:
         """Lets outputs leave through the memory of the queries. Raises UnsupportedError where it is too small."""
@@ -114,6 +131,8 @@ class RowsKernel:
         with self.programs.each(producer=True):
             self.memory.load_residents(self.programs.turn)
             self._loads(body(self.kernel))
+        if self.bits is not None:
+            self.bits.finish("turn")
 
     def _loads(self, block: ir.Block) -> None:
         """Replays the control flow of a block, loads only."""

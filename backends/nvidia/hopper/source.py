@@ -15,8 +15,8 @@ def header(*more: str) -> str:
     return text.replace("#pragma once\n", "")
 
 
-def function_source(core: Core, layout: Layout, threads: int) -> str:
-    """A whole CUDA file: the header, the instructions and helpers used, and the function around the roles' text."""
+def function_source(core: Core, layout: Layout, threads: int, *helpers: str) -> str:
+    """A whole CUDA file: the header and those of these names, the instructions and helpers used, and the function around the roles' text."""
     name = core.kernel.attributes["sym_name"].value
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}, 1) {name}(',
@@ -33,7 +33,7 @@ def function_source(core: Core, layout: Layout, threads: int) -> str:
         "  }",
         "  __syncthreads();",
     ]
-    return "\n".join([header(), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
+    return "\n".join([header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *core.writer.lines, "}", ""])
 
 
 def kernel_code(core: Core, memory: Layout, threads: int, residents: int, *helpers: str) -> KernelCode:

@@ -1,0 +1,134 @@
+namespace attn {
+
+// Bits of dropout that idle warps of the producer make for the consumers, a block of keys ahead: of each row and 64 keys four words, one for each
+// lane that shares the row. The keys 16 g + 8 u + 2 n + e of these 64 have bit 7 - g of byte e + 2 u of word n, which is 1 where the pair is kept.
+//
+// Philox's counter is (group of 16 keys, query, batch entry and head, offset). Of ten rounds with two products each the first one and a half
+// depend on the query or on the keys alone: five products that are made once for 32 rows, or once for 16 keys. 15 are left for each call.
+
+// Calls beside each other in a warp that makes bits: more hide latencies, and take registers.
+constexpr int kDropoutCalls = 2;
+constexpr uint32_t kPhilox0 = 0xD2511F53, kPhilox1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
+
+struct Dropout {
+  uint32_t key0, key1, offset, drop, row; // the last one is that of the batch entry and the head
+};
+
+ATTN_DEVICE uint32_t high(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
+ATTN_DEVICE uint32_t low(uint64_t value) { return static_cast<uint32_t>(value); }
+ATTN_DEVICE uint64_t wide(uint32_t a, uint32_t b) { return static_cast<uint64_t>(a) * b; }
+
+// What rounds 0 to 2 make of a group of keys.
+ATTN_DEVICE uint4 philox_keys(const Dropout &of, uint32_t group) {
+  const uint64_t a0 = wide(group, kPhilox0), b1 = wide(high(a0) ^ of.offset ^ of.key1, kPhilox1);
+  const uint64_t a2 = wide(high(b1) ^ low(wide(of.row, kPhilox1)) ^ (of.key0 + kWeyl0), kPhilox0);
+  return make_uint4(low(a0) ^ (of.key1 + kWeyl1), low(b1) ^ (of.key0 + 2 * kWeyl0), high(a2) ^ (of.key1 + 2 * kWeyl1), low(a2));
+}
+// What rounds 0 and 1 make of a query.
+ATTN_DEVICE uint64_t philox_query(const Dropout &of, uint32_t query) {
+  return wide(high(wide(of.row, kPhilox1)) ^ query ^ of.key0, kPhilox0);
+}
+// The other rounds of `Calls` groups beside each other, the last one first; their bits move into `bits` from above.
+template <int Calls> ATTN_DEVICE void philox_bits(const Dropout &of, uint64_t query, const uint4 (&keys)[Calls], uint32_t (&bits)[4]) {
+  uint32_t c0[Calls], c1[Calls], c2[Calls], c3[Calls];
+#pragma unroll
+  for (int i = 0; i < Calls; ++i) {
+    const uint64_t b = wide(high(query) ^ keys[i].x, kPhilox1);
+    c0[i] = high(b) ^ keys[i].y, c1[i] = low(b), c2[i] = low(query) ^ keys[i].z, c3[i] = keys[i].w;
+  }
+#pragma unroll
+  for (int round = 3; round < 10; ++round)
+#pragma unroll
+    for (int i = 0; i < Calls; ++i) {
+      const uint64_t a = wide(c0[i], kPhilox0), b = wide(c2[i], kPhilox1);
+      c0[i] = high(b) ^ c1[i] ^ (of.key0 + round * kWeyl0), c1[i] = low(b);
+      c2[i] = high(a) ^ c3[i] ^ (of.key1 + round * kWeyl1), c3[i] = low(a);
+    }
+  // What carries into the highest bit of a byte whose lower bits are at least the limit.
+  const uint32_t down = (128 - (of.drop >> 25)) * 0x01010101u, up = down - 0x01010101u;
+#pragma unroll
+  for (int i = Calls - 1; i >= 0; --i) {
+    const uint32_t carry = ((c0[i] ^ c1[i] ^ c2[i] ^ c3[i]) & 0x1ffffffu) < (of.drop & 0x1ffffffu) ? up : down;
+    const uint32_t four[4] = {c0[i], c1[i], c2[i], c3[i]};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) bits[n] = (((four[n] & 0x7f7f7f7fu) + carry) & 0x80808080u) | (bits[n] >> 1 & 0x7f7f7f7fu);
+  }
+}
+// The same of 16 keys of which the first is within a group. It is rare, and must not take registers from the rest.
+ATTN_DEVICE void philox_bits_within(const Dropout &of, uint64_t query, uint32_t first, uint32_t (&bits)[4]) {
+  uint32_t both[4] = {0, 0, 0, 0}; // their bits 7 and 6 of each byte
+#pragma unroll 1
+  for (int group = 1; group >= 0; --group) {
+    const uint4 keys[1] = {philox_keys(of, first / 16 + group)};
+    philox_bits(of, query, keys, both);
+  }
+#pragma unroll 1
+  for (uint32_t n = 0; n < 4; ++n) {
+    uint32_t made = bits[0] >> 1 & 0x7f7f7f7fu;
+#pragma unroll 1
+    for (uint32_t byte = 0; byte < 4; ++byte) {
+      const uint32_t at = first % 16 + 2 * n + byte % 2 + byte / 2 * 8;
+      const uint32_t from = at & 4 ? (at & 2 ? both[3] : both[2]) : (at & 2 ? both[1] : both[0]);
+      made |= (from >> (at % 2 * 8 + at / 8 % 2 * 16 + 7 - at / 16) & 1) << (8 * byte + 7);
+    }
+    bits[0] = bits[1], bits[1] = bits[2], bits[2] = bits[3], bits[3] = made;
+  }
+}
+
+// The bits of `Rows` rows and `Keys` keys from `first` on, made by `Warps` warps of which this is number `worker`. `query_of(row)` is the
+// position of a row. `table`: 16 bytes for each group of 16 keys, the warp's own.
+template <int Rows, int Keys, int Warps, typename QueryOf>
+ATTN_DEVICE void dropout_block(const Dropout &of, int worker, uint32_t first, uint32_t to, uint32_t table, const QueryOf &query_of) {
+  constexpr int kParts = (Keys + 63) / 64, kTasks = Rows / 32 * kParts;
+  const int lane = threadIdx.x % 32;
+  const bool aligned = first % 16 == 0;
+  warp_sync();
+  if (aligned && lane < 4 * kParts) {
+    const uint4 keys = philox_keys(of, first / 16 + lane);
+    store_shared_int4(table + 16 * lane, keys.x, keys.y, keys.z, keys.w);
+  }
+  warp_sync();
+#pragma unroll 1
+  for (int task = worker; task < kTasks; task += Warps) {
+    const int part = task % kParts, row = task / kParts * 32 + lane;
+    const uint64_t query = philox_query(of, query_of(row));
+    uint32_t bits[4] = {0, 0, 0, 0};
+    if (aligned) {
+#pragma unroll 1
+      for (int g = 4 - kDropoutCalls; g >= 0; g -= kDropoutCalls) {
+        uint4 keys[kDropoutCalls];
+#pragma unroll
+        for (int i = 0; i < kDropoutCalls; ++i) {
+          const int4 four = load_shared_int4(table + 64 * part + 16 * (g + i));
+          keys[i] = make_uint4(four.x, four.y, four.z, four.w);
+        }
+        philox_bits(of, query, keys, bits);
+      }
+    } else {
+#pragma unroll 1
+      for (int g = 3; g >= 0; --g) philox_bits_within(of, query, first + 64 * part + 16 * g, bits);
+    }
+    store_shared_int4(to + (part * Rows + row) * 16, bits[0], bits[1], bits[2], bits[3]);
+  }
+}
+
+// Makes the packed weights of this thread's two rows 0 that are dropped. `free` is the barrier that gives the bits back.
+template <int Rows, int N> ATTN_DEVICE void drop(uint32_t (&packed)[N], uint32_t bits, uint32_t free) {
+  constexpr int kParts = (N + 15) / 16;
+  const int thread = thread_again();
+  const uint32_t from = bits + thread / 32 * 256 + thread % 32 * 4;
+  uint32_t words[2 * kParts];
+#pragma unroll
+  for (int i = 0; i < 2 * kParts; ++i) words[i] = load_shared_int(from + (i / 2 * Rows + i % 2 * 8) * 16);
+  warp_sync();
+  warp_arrive(free, elect_one());
+#pragma unroll
+  for (int c = 0; c < N; ++c) {
+    uint32_t mask; // of two numbers of 16 bits, by the highest bits of the lower or upper two bytes
+    const uint32_t word = words[c / 16 * 2 + c % 2] << c % 16 / 4;
+    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(mask) : "r"(word), "r"(c % 4 / 2 ? 0xbbaa : 0x9988));
+    packed[c] &= mask;
+  }
+}
+
+} // namespace attn
