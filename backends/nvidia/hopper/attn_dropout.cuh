@@ -6,8 +6,6 @@ namespace attn {
 // Philox's counter is (group of 16 keys, query, batch entry and head, offset). Of ten rounds with two products each the first one and a half
 // depend on the query or on the keys alone: five products that are made once for 32 rows, or once for 16 keys. 15 are left for each call.
 
-// Calls beside each other in a warp that makes bits: more hide latencies, and take registers.
-constexpr int kDropoutCalls = 2;
 constexpr uint32_t kPhilox0 = 0xD2511F53, kPhilox1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 
 struct Dropout {
@@ -77,7 +75,7 @@ ATTN_DEVICE void philox_bits_within(const Dropout &of, uint64_t query, uint32_t 
 
 // The bits of `Rows` rows and `Keys` keys from `first` on, made by `Warps` warps of which this is number `worker`. `query_of(row)` is the
 // position of a row. `table`: 16 bytes for each group of 16 keys, the warp's own.
-template <int Rows, int Keys, int Warps, typename QueryOf>
+template <int Rows, int Keys, int Warps, int Calls, typename QueryOf>
 ATTN_DEVICE void dropout_block(const Dropout &of, int worker, uint32_t first, uint32_t to, uint32_t table, const QueryOf &query_of) {
   constexpr int kParts = (Keys + 63) / 64, kTasks = Rows / 32 * kParts;
   const int lane = threadIdx.x % 32;
@@ -95,10 +93,10 @@ ATTN_DEVICE void dropout_block(const Dropout &of, int worker, uint32_t first, ui
     uint32_t bits[4] = {0, 0, 0, 0};
     if (aligned) {
 #pragma unroll 1
-      for (int g = 4 - kDropoutCalls; g >= 0; g -= kDropoutCalls) {
-        uint4 keys[kDropoutCalls];
+      for (int g = 4 - Calls; g >= 0; g -= Calls) {
+        uint4 keys[Calls];
 #pragma unroll
-        for (int i = 0; i < kDropoutCalls; ++i) {
+        for (int i = 0; i < Calls; ++i) {
           const int4 four = load_shared_int4(table + 64 * part + 16 * (g + i));
           keys[i] = make_uint4(four.x, four.y, four.z, four.w);
         }

@@ -14,8 +14,8 @@ from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.mlir import ir
 
 HEADER = "attn_dropout.cuh"
-_WORKERS = 3
-"""Warps of the producer beside the one that loads."""
+MAKERS = 3
+"""Warps of the producer beside the one that loads; with 4, that one takes a share, too."""
 _PART = 64
 """Keys of a row whose bits are stored together."""
 
@@ -38,18 +38,18 @@ def possible(steps: list[Step] | None) -> bool:
 class AheadBits:
     """Prints what each role does about them."""
 
-    def __init__(self, core: Core, layout: Layout, step: Step, size: tuple[int, int], stages: int, warps: int) -> None:
-        """`size`: rows of the kernel's block and keys of a step; `warps` of consumers."""
-        self.core, self.step, self.stages = core, step, stages
+    def __init__(self, core: Core, layout: Layout, step: Step, size: tuple[int, int], stages: int, warps: int, makers: int) -> None:
+        """`size`: rows of the kernel's block and keys of a step; `warps` of consumers; `makers`: warps that share the work."""
+        self.core, self.step, self.stages, self.makers = core, step, stages, makers
         self.rows, self.keys = size
         self.kept = kept_ops(step)[0]
         parts = -(-self.keys // _PART)
         self.bytes, self.table = parts * self.rows * 16, parts * 4 * 16
         layout.barrier("kToldFull", stages, 1)
-        layout.barrier("kBitsFull", stages, of_warps(_WORKERS))
+        layout.barrier("kBitsFull", stages, of_warps(self.makers))
         layout.barrier("kBitsFree", stages, of_warps(warps))
         layout.slot("kTold", 16 * stages)
-        layout.slot("kTable", _WORKERS * self.table)
+        layout.slot("kTable", self.makers * self.table)
         layout.slot("kBits", stages * self.bytes)
 
     def _at(self, name: str, size: int, turn: str) -> str:
@@ -60,16 +60,24 @@ class AheadBits:
 
     # ---- the warp that loads
 
-    def tell(self, turn: str, kv: str) -> None:
-        """Says where the block of keys of this turn is: at `kv`, for the program `block`, `head`, `batch`."""
-        self._tell(turn, f"{kv}, block, head, batch")
+    def make(self, turn: str) -> None:
+        """Says where the block of keys of this turn is: at `kv`, for the program `block`, `head`, `batch`; and makes its share, if it has one."""
+        self._tell(turn, "kv, block, head, batch")
+        if self.makers == MAKERS:
+            return
+        with self.core.scope(""):
+            print_seeds(self.core, [self.kept], again=True)
+            self._block(str(MAKERS), turn, 1)
+            self.core.seeds = {}
 
-    def finish(self, turn: str) -> None:
+    def end(self, turn: str) -> None:
         """Says that there are no more."""
         self._tell(turn, "0, -1, 0, 0")
 
     def _tell(self, turn: str, message: str) -> None:
         writer = self.core.writer
+        if self.stages & (self.stages - 1):  # its rests are computed again, so that they need no registers in between
+            turn = f"(uint32_t)attn::opaque({turn})"
         writer.line(f"attn::barrier_wait({self._at('kBitsFree', 8, turn)}, ({self._parity(turn)}) ^ 1);")
         with writer.block("if (lane == 0)"):
             writer.line(f"attn::store_shared_int4({self._at('kTold', 16, turn)}, {message});")
@@ -89,11 +97,11 @@ class AheadBits:
             writer.line(f"const int4 message = attn::load_shared_int4({self._at('kTold', 16, 'turn')});")
             writer.line("const int kv = attn::uniform(message.x), block = attn::uniform(message.y);")
             writer.line("const int head = attn::uniform(message.z), batch = attn::uniform(message.w);", "if (block < 0) break;")
-            self._block(first_warp)
-            writer.line("__syncwarp();", f"attn::warp_arrive({self._at('kBitsFull', 8, 'turn')}, lane == 0);")
+            self._block(f"attn::warp_index() - {first_warp}", "turn", 2)
         core.seeds = {}
 
-    def _block(self, first_warp: int) -> None:
+    def _block(self, worker: str, turn: str, calls: int) -> None:
+        """One share of the bits of a turn."""
         core, writer, op = self.core, self.core.writer, self.kept
         seed, offset, drop, heads, b, h, query, key = op.operands
         core.scalars.bind(self.step.position, "kv")
@@ -105,10 +113,10 @@ class AheadBits:
             core.scalars.bind(op.block.arguments[0], "row")
             writer.line(f"return (unsigned)({core.scalars.emit(query)});")
         writer.lines[-1] += ";"
-        worker = f"attn::warp_index() - {first_warp}"
         table = f"shared + kTable + ({worker}) * {self.table}"
-        size = f"{self.rows}, {self.keys}, {_WORKERS}"
-        writer.line(f"attn::dropout_block<{size}>(of, {worker}, {first}, {self._at('kBits', self.bytes, 'turn')}, {table}, query_of);")
+        size = f"{self.rows}, {self.keys}, {self.makers}, {calls}"
+        writer.line(f"attn::dropout_block<{size}>(of, {worker}, {first}, {self._at('kBits', self.bytes, turn)}, {table}, query_of);")
+        writer.line("__syncwarp();", f"attn::warp_arrive({self._at('kBitsFull', 8, turn)}, lane == 0);")
 
     # ---- the consumers
 

@@ -105,7 +105,7 @@ class Flat:
             else:
                 writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
         if self.overlap.bits is not None:
-            self.overlap.bits.finish(self.overlap.keys.turn)
+            self.overlap.bits.end(self.overlap.keys.turn)
 
     def _ahead(self) -> None:
         """A function that tells the consumers of the next program, or that there is none, and loads its queries."""
@@ -146,7 +146,7 @@ class Flat:
                 self.memory.copy_stage(keys, place)
             writer.line("__syncwarp();")
             if self.overlap.bits is not None:
-                self.overlap.bits.tell(keys.turn, "kv")
+                self.overlap.bits.make(keys.turn)
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             with writer.block("if (lane == 0)"):
                 self.memory.copy_stage(values, place)

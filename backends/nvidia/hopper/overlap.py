@@ -84,7 +84,7 @@ class Overlap:
                 _, batch, head, _, _ = load.operands
                 self.memory.fill(ring, ["kv", core.value(head), core.value(batch)])
                 if self.bits is not None and ring is self.keys:
-                    self.bits.tell(self.keys.turn, "kv")
+                    self.bits.make(self.keys.turn)
             self.count()
 
     # ---- the consumers

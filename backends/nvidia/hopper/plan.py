@@ -9,7 +9,7 @@ from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, chains, operations
 from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
-from attn_mlir.backends.nvidia.hopper.dropout_ahead import possible
+from attn_mlir.backends.nvidia.hopper.dropout_ahead import MAKERS, possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of, skips
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
@@ -58,7 +58,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     }  # fmt: skip
     flow, able = _flow(kernel), _abilities(kernel, choices.get("dropout", "ahead") == "ahead")
     if find_all(kernel, "attn.kept"):
-        fields["dropout"] = able["dropout"]
+        fields |= {"dropout": able["dropout"], "makers": MAKERS}
     if narrow and warpgroups == 3 and _lean(kernel):
         # Measured on an H200: what warpgroups do about blocks of keys of their own costs more than it saves.
         fields.update(able | {"partial": "block", "skip": 0})

@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.structure import body, chains, holds, operations
 from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, AheadBits, possible
+from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, MAKERS, AheadBits, possible
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.memory import Memory
@@ -102,8 +102,10 @@ class RowsKernel:
         if len(overlaps) != 1 or len(chains(body(self.kernel))) != 1 or not possible(overlaps[0].steps) or self.schedule["skip"]:
             raise UnsupportedError("hopper: bits of dropout cannot be made ahead for this loop (dropout = 'ahead')")
         (overlap,) = overlaps
+        if self.schedule["makers"] not in (MAKERS, MAKERS + 1):
+            raise UnsupportedError(f"hopper: {MAKERS} or {MAKERS + 1} warps make bits of dropout, not {self.schedule['makers']} (makers)")
         size = (ROWS * self.warpgroups, overlap.keys.rows)
-        self.bits = overlap.bits = AheadBits(self.core, self.memory.layout, overlap.general, size, self.stages, 4 * self.warpgroups)
+        self.bits = overlap.bits = AheadBits(self.core, self.memory.layout, overlap.general, size, self.stages, 4 * self.warpgroups, int(self.schedule["makers"]))
 
     def _stage_in_queries(self) -> None:
         """Lets outputs leave through the memory of the queries. Raises UnsupportedError where it is too small."""
@@ -132,7 +134,7 @@ class RowsKernel:
             self.memory.load_residents(self.programs.turn)
             self._loads(body(self.kernel))
         if self.bits is not None:
-            self.bits.finish("turn")
+            self.bits.end("turn")
 
     def _loads(self, block: ir.Block) -> None:
         """Replays the control flow of a block, loads only."""
