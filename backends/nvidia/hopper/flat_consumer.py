@@ -7,9 +7,9 @@ from attn_mlir.backends.gpu.structure import maker, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper import references
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatState, core_columns
 from attn_mlir.backends.nvidia.hopper.intervals import Rows
-from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.products import Products
 from attn_mlir.backends.nvidia.hopper.references import Needed, weights_of
+from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES

@@ -11,8 +11,8 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.intervals import Rows, skips
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.references import Needed, carried_by, weights_of
+from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES, STEP

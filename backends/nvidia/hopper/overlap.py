@@ -15,7 +15,6 @@ from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 _TURNS = 1

@@ -6,8 +6,8 @@ from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.references import Needed
+from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.errors import UnsupportedError

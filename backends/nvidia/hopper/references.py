@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.keep_max import FREE
 from attn_mlir.backends.gpu.structure import body, constant, is_row, maker, operations, widened, yielded
-from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout, kept_in, undropped
+from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout, undropped
 from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.mlir import ir
 

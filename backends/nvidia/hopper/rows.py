@@ -11,10 +11,10 @@ from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
 from attn_mlir.backends.nvidia.hopper.programs import Programs
 from attn_mlir.backends.nvidia.hopper.source import function_source
+from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
 from attn_mlir.errors import UnsupportedError
@@ -105,7 +105,9 @@ class RowsKernel:
         if self.schedule["makers"] not in (MAKERS, MAKERS + 1):
             raise UnsupportedError(f"hopper: {MAKERS} or {MAKERS + 1} warps make bits of dropout, not {self.schedule['makers']} (makers)")
         size = (ROWS * self.warpgroups, overlap.keys.rows)
-        self.bits = overlap.bits = AheadBits(self.core, self.memory.layout, overlap.general, size, self.stages, 4 * self.warpgroups, int(self.schedule["makers"]))
+        self.bits = overlap.bits = AheadBits(
+            self.core, self.memory.layout, overlap.general, size, self.stages, 4 * self.warpgroups, int(self.schedule["makers"])
+        )
 
     def _stage_in_queries(self) -> None:
         """Lets outputs leave through the memory of the queries. Raises UnsupportedError where it is too small."""
