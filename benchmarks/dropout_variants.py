@@ -1,0 +1,302 @@
+"""Kernels of dropout on Hopper beside each other, compiled ahead: checks the bits, results and gradients of each, then times them in turn.
+
+python benchmarks/dropout_variants.py build FOLDER    compiles here, without a GPU (ATTN_MLIR_CUDA_COMPILER=nvcc)
+python benchmarks/dropout_variants.py run FOLDER      on the GPU: needs torch and the driver, neither a compiler nor MLIR's bindings
+
+Each variant is checked in a process of its own, so that one that fails or hangs does not end the others. One table at the end of each part,
+written as it grows; FOLDER holds a .zip of machine code and a .json for each program.
+"""
+
+import argparse
+import importlib.abc
+import importlib.machinery
+import json
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "own": {"dropout": "own"},
+    "ahead": {"dropout": "ahead"},
+    "ahead4": {"dropout": "ahead", "makers": 4},
+}
+"""Choices of schedules: without dropout, bits by the consumers' lanes, by three warps of the producer, by all four of them."""
+FUNCTIONS = {"inference": VARIANTS, "forward": VARIANTS, "backward": {name: VARIANTS[name] for name in ("plain", "own", "ahead")}}
+DIMS, MASKS, P, SEED = (64, 128), ("full", "causal"), 0.1, (123456789012345, 77)
+BATCH, HEADS, LENGTH = 4, 16, 4096
+CHECK_SECONDS, TIME_SECONDS = 20, 60
+
+
+def names(function: str, dtype: str = "bf16") -> Iterator[tuple[str, str, int, str]]:
+    """Name, variant, head dimension and mask of every program of a function."""
+    for variant in FUNCTIONS[function]:
+        for dim in DIMS:
+            for mask in MASKS:
+                yield f"{function}-{variant}-{dim}-{mask}-{dtype}", variant, dim, mask
+
+
+# ---- without a GPU
+
+
+def build(folder: Path) -> None:
+    """Compiles every program."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for function in FUNCTIONS:
+        for dtype in ("bf16", "f16"):
+            for name, variant, dim, mask in names(function, dtype):
+                if dtype == "bf16" or variant.startswith("ahead"):
+                    print(name, _build(folder / name, function, variant, (dim, mask, dtype)), flush=True)
+
+
+def _build(to: Path, function: str, variant: str, form: tuple[int, str, str]) -> str:
+    import attn_mlir
+    from attn_mlir.backends.nvidia import driver, pipeline
+    from attn_mlir.backends.nvidia.compile import compile_all
+    from attn_mlir.backends.nvidia.units import pack
+    from attn_mlir.backends.program import OUTLINE, prepare_derivative
+    from attn_mlir.frontend.emit import Inputs
+
+    dim, mask, dtype = form
+    call = attn_mlir.Attention(mask_mod=attn_mlir.masks.causal() if mask == "causal" else None)
+    call.__dict__.update(_last=Inputs(dtype, dim, dim), _form=None if variant == "plain" else ("tensor", "tensor"))
+    kind = {"forward": "fwd", "backward": "bwd"}.get(function)
+    derivative = ("attention", OUTLINE)
+    if kind is not None:
+        derivative = prepare_derivative(kind, ("q", "k", "v"), pipeline.outline("sm_90a"))
+    choices = {"arch": "sm_90a", **FUNCTIONS[function][variant]}
+    host, units = driver._lower(call.ir(), *derivative, choices)  # pyright: ignore[reportPrivateUsage]
+    binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
+    data, fields = pack(host, units, binaries)
+    to.with_suffix(".zip").write_bytes(data)
+    to.with_suffix(".json").write_text(json.dumps(fields))
+    return ", ".join(f"{n}: {b.registers} registers, {b.spills} bytes of spills" for n, b in binaries.items())
+
+
+# ---- on the GPU
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Stands for the parts of the package that make programs: what runs them imports these, and uses them not."""
+
+    NAMES = ("attn_mlir.mlir", "attn_mlir.dialects", "attn_mlir.passes", "attn_mlir.registry", "attn_mlir.frontend", "attn_mlir.seeing")
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        absent = any(fullname == name or fullname.startswith(f"{name}.") for name in self.NAMES)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if absent else None
+
+    def create_module(self, spec: Any) -> Any:
+        module = MagicMock(name=spec.name)
+        module.__path__, module.__spec__, module.__name__ = [], spec, spec.name
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        """There is nothing to do."""
+
+
+def _prepare() -> None:
+    """Makes `attn_mlir.backends.nvidia` importable without MLIR's bindings."""
+    if "attn_mlir" in sys.modules:
+        return
+    sys.path.insert(0, str(ROOT / "python"))
+    package = types.ModuleType("attn_mlir")
+    package.__path__ = [str(ROOT / "python" / "attn_mlir")]
+    sys.modules["attn_mlir"] = package
+    for name in ("attn_mlir.backends.nvidia", "attn_mlir.backends.nvidia.hopper", "attn_mlir.backends.nvidia.pipeline"):
+        made = types.ModuleType(name)
+        made.__path__ = [str(ROOT / "python" / name.replace(".", "/"))]
+        sys.modules[name] = made
+    sys.modules["attn_mlir.backends.nvidia.pipeline"].__dict__["KERNEL"] = ""
+    sys.meta_path.insert(0, _Absent())
+
+
+def program(folder: Path, name: str) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
+    """A compiled program, as a function of its inputs."""
+    _prepare()
+    from attn_mlir.backends.nvidia.program import NvidiaProgram
+    from attn_mlir.backends.nvidia.units import unpack
+
+    path = folder / name
+    found = unpack(path.with_suffix(".zip").read_bytes(), json.loads(path.with_suffix(".json").read_text()))
+    return NvidiaProgram("", "", {}, *found).run
+
+
+def dropout_values(variant: str, p: float) -> list[Any]:
+    """What programs with dropout take behind q, k and v."""
+    if variant == "plain":
+        return []
+    seed, offset = (torch.tensor(value, dtype=torch.int64, device="cuda") for value in SEED)
+    return [seed, offset, min(round(p * 2**32), 2**32 - 1), 1 / (1 - p)]
+
+
+def kept(batch: int, heads: int, length: int, p: float, variant: str) -> torch.Tensor:
+    """What the definition of dropout keeps."""
+    _prepare()
+    from attn_mlir import philox
+
+    if variant == "plain":
+        return torch.ones(batch, heads, length, length, dtype=torch.bool, device="cuda")
+    b, h, q, k = (torch.arange(n, device="cuda").view([-1 if i == j else 1 for j in range(4)]) for i, n in enumerate((batch, heads, length, length)))
+    one = lambda value: torch.tensor(value, dtype=torch.int64, device="cuda")  # noqa: E731
+    return philox.kept(one(SEED[0]), one(SEED[1]), one(philox.threshold(p)), heads, b, h, q, k)
+
+
+def seen(length: int, mask: str) -> torch.Tensor:
+    """The pairs that a mask lets through."""
+    ones = torch.ones(length, length, dtype=torch.bool, device="cuda")
+    return ones.tril() if mask == "causal" else ones
+
+
+def dense(inputs: Sequence[torch.Tensor], keep: torch.Tensor, mask: str, p: float) -> torch.Tensor:
+    """The formula, in float64."""
+    q, k, v = inputs
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen(q.shape[2], mask), -torch.inf)
+    return (scores.softmax(-1) * keep / (1 - p)) @ v
+
+
+def check_bits(run: Callable[..., Any], variant: str, length: int, form: tuple[int, str, torch.dtype]) -> int:
+    """How many bits differ from the definition: weights are equal, and values have a 1 for one key of each column at a time."""
+    dim, mask, dtype = form
+    p = 0.3
+    q = torch.zeros(2, 2, length, dim, dtype=dtype, device="cuda")
+    wanted, wrong = kept(2, 2, length, p, variant) & seen(length, mask), 0
+    for first in range(0, length, dim):
+        v, end = torch.zeros_like(q), min(length, first + dim)
+        v[:, :, first:end, : end - first] = 1024 * torch.eye(end - first, dtype=dtype, device="cuda")
+        o = run([q, q, v, *dropout_values(variant, p)])[0]
+        wrong += int(((o[..., : end - first] > 0) != wanted[..., first:end]).sum())
+    return wrong
+
+
+def check(folder: Path, variant: str) -> None:
+    """Prints what is wrong with a variant; nothing else that begins with "wrong"."""
+    torch.manual_seed(0)
+    worst = 0.0
+    for dtype, kind in (("bf16", torch.bfloat16), ("f16", torch.float16)):
+        for dim in DIMS:
+            for mask in MASKS:
+                if not (folder / f"inference-{variant}-{dim}-{mask}-{dtype}.zip").exists():
+                    continue
+                runs = {name: program(folder, f"{name}-{variant}-{dim}-{mask}-{dtype}") for name in FUNCTIONS if variant in FUNCTIONS[name]}
+                for length in (300, 1000):
+                    for name in ("inference", "forward") if variant != "plain" else ():
+                        wrong = check_bits(runs[name], variant, length, (dim, mask, kind))
+                        if wrong:
+                            print(f"wrong {name} {dim} {mask} {dtype} {length}: {wrong} bits", flush=True)
+                    for factor in (1, 12):  # large scores make warps do a step again
+                        errors = compare(runs, variant, length, (dim, mask, kind), factor)
+                        worst = max(worst, *errors.values()) if factor == 1 else worst
+                        bad = {name: error for name, error in errors.items() if not error < (3e-2 if dtype == "bf16" else 8e-3)}
+                        if bad:
+                            print(f"wrong {dim} {mask} {dtype} {length} x{factor}: {bad}", flush=True)
+    print(f"checked {variant}: largest relative error {worst:.1e}", flush=True)
+
+
+def compare(runs: dict[str, Any], variant: str, length: int, form: tuple[int, str, torch.dtype], factor: float) -> dict[str, float]:
+    """Relative errors of results and gradients."""
+    dim, mask, dtype = form
+    p = 0.0 if variant == "plain" else 0.3
+    q, k, v, do = (torch.randn(1, 2, length, dim, device="cuda").to(dtype) for _ in range(4))
+    q = q * factor
+    extra = dropout_values(variant, p)
+    doubles = [x.double().requires_grad_() for x in (q, k, v)]
+    wanted = dense(doubles, kept(1, 2, length, p, variant), mask, p)
+    found = {"o": (runs["inference"]([q, k, v, *extra])[0], wanted)}
+    if "forward" in runs:
+        o, *rows = runs["forward"]([q, k, v, *extra])
+        found["o of forward"] = (o, wanted)
+        if "backward" in runs:
+            grads = torch.autograd.grad(wanted, doubles, do.double())
+            made = runs["backward"]([q, k, v, *extra, o, *rows, do])
+            found |= dict(zip(("dq", "dk", "dv"), zip(made, grads, strict=True), strict=True))
+    return {name: float((a.double() - b).norm() / b.norm()) for name, (a, b) in found.items()}
+
+
+def timed(run: Callable[[], Any], launches: int) -> float:
+    """Milliseconds a call."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(launches):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / launches
+
+
+def measure(folder: Path, variants: Sequence[str], rounds: int) -> None:
+    """Times the variants of each function in turn; prints a row for each."""
+    for function in ("inference", "backward", "forward"):
+        for dim in DIMS:
+            for mask in MASKS:
+                q, k, v, do = (torch.randn(BATCH, HEADS, LENGTH, dim, device="cuda").bfloat16() for _ in range(4))
+                calls: dict[str, Callable[[], Any]] = {}
+                for variant in (name for name in variants if name in FUNCTIONS[function]):
+                    inputs = [q, k, v, *dropout_values(variant, P)]
+                    if function == "backward":
+                        o, *rows = program(folder, f"forward-{variant}-{dim}-{mask}-bf16")(inputs)
+                        inputs += [o, *rows, do]
+                    run = program(folder, f"{function}-{variant}-{dim}-{mask}-bf16")
+                    calls[variant] = lambda run=run, inputs=inputs: run(inputs)
+                best: dict[str, float] = {}
+                for number in range(rounds + 1):
+                    for name in list(calls)[:: 1 if number % 2 else -1]:
+                        taken = timed(calls[name], 5)
+                        best[name] = min(best.get(name, taken), taken) if number else taken
+                plain = best["plain"]
+                row = "  ".join(f"{name} {taken:.3f} ms ({plain / taken:.2f})" for name, taken in best.items())
+                print(f"{function:9} D {dim:3} {mask:6}  {row}", flush=True)
+
+
+def run_all(folder: Path, rounds: int) -> None:
+    """Checks all variants at the same time, each in its own process, then times those that are right."""
+    here, start = [sys.executable, str(Path(__file__).resolve())], time.time()
+    checks = {
+        name: subprocess.Popen([*here, "check", str(folder), "--variant", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for name in VARIANTS
+    }
+    right = []
+    for name, process in checks.items():
+        try:
+            text, _ = process.communicate(timeout=max(1.0, start + CHECK_SECONDS - time.time()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            text = f"{process.communicate()[0]}\nwrong: it took longer than {CHECK_SECONDS} s"
+        if process.returncode == 0 and "wrong" not in text:
+            right.append(name)
+        print(f"{name}: {'right' if name in right else 'WRONG'}\n{text.strip()[-1500:]}", flush=True)
+    print(f"-- {torch.cuda.get_device_name()}, bf16, B {BATCH}, {HEADS} heads, S {LENGTH}; {time.time() - start:.0f} s so far", flush=True)
+    try:
+        subprocess.run([*here, "time", str(folder), "--variants", ",".join(right), "--rounds", str(rounds)], timeout=TIME_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"timing took longer than {TIME_SECONDS} s", flush=True)
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["build", "run", "check", "time"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--variant", default="ahead", choices=list(VARIANTS))
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--rounds", type=int, default=12)
+    options = parser.parse_args()
+    if options.what == "build":
+        build(options.folder)
+    elif options.what == "run":
+        run_all(options.folder, options.rounds)
+    elif options.what == "check":
+        check(options.folder, options.variant)
+    else:
+        measure(options.folder, options.variants.split(","), options.rounds)
+
+
+if __name__ == "__main__":
+    main()
