@@ -30,7 +30,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ahead4": {"dropout": "ahead", "makers": 4},
 }
 """Choices of schedules: without dropout, bits by the consumers' lanes, by three warps of the producer, by all four of them."""
-FUNCTIONS = {"inference": VARIANTS, "forward": VARIANTS, "backward": {name: VARIANTS[name] for name in ("plain", "own", "ahead")}}
+PAIRS = {**VARIANTS, "ahead4": {"dropout": "ahead", "adders": 1}}
+"""Those of the backward pass: the last has warps of their own for sums over keys, and one warp for bits beside values of rows."""
+FUNCTIONS = {"inference": VARIANTS, "forward": VARIANTS, "backward": PAIRS}
 DIMS, MASKS, P, SEED = (64, 128), ("full", "causal"), 0.1, (123456789012345, 77)
 BATCH, HEADS, LENGTH = 4, 16, 4096
 CHECK_SECONDS, TIME_SECONDS = 20, 60
@@ -144,7 +146,8 @@ def kept(batch: int, heads: int, length: int, p: float, variant: str) -> torch.T
 
     if variant == "plain":
         return torch.ones(batch, heads, length, length, dtype=torch.bool, device="cuda")
-    b, h, q, k = (torch.arange(n, device="cuda").view([-1 if i == j else 1 for j in range(4)]) for i, n in enumerate((batch, heads, length, length)))
+    sizes = enumerate((batch, heads, length, length))
+    b, h, q, k = (torch.arange(n, device="cuda").view([-1 if i == j else 1 for j in range(4)]) for i, n in sizes)
     one = lambda value: torch.tensor(value, dtype=torch.int64, device="cuda")  # noqa: E731
     return philox.kept(one(SEED[0]), one(SEED[1]), one(philox.threshold(p)), heads, b, h, q, k)
 
@@ -258,10 +261,8 @@ def measure(folder: Path, variants: Sequence[str], rounds: int) -> None:
 def run_all(folder: Path, rounds: int) -> None:
     """Checks all variants at the same time, each in its own process, then times those that are right."""
     here, start = [sys.executable, str(Path(__file__).resolve())], time.time()
-    checks = {
-        name: subprocess.Popen([*here, "check", str(folder), "--variant", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for name in VARIANTS
-    }
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    checks = {name: subprocess.Popen([*here, "check", str(folder), "--variant", name], **pipes) for name in VARIANTS}
     right = []
     for name, process in checks.items():
         try:
@@ -274,7 +275,8 @@ def run_all(folder: Path, rounds: int) -> None:
         print(f"{name}: {'right' if name in right else 'WRONG'}\n{text.strip()[-1500:]}", flush=True)
     print(f"-- {torch.cuda.get_device_name()}, bf16, B {BATCH}, {HEADS} heads, S {LENGTH}; {time.time() - start:.0f} s so far", flush=True)
     try:
-        subprocess.run([*here, "time", str(folder), "--variants", ",".join(right), "--rounds", str(rounds)], timeout=TIME_SECONDS, check=False)
+        command = [*here, "time", str(folder), "--variants", ",".join(right), "--rounds", str(rounds)]
+        subprocess.run(command, timeout=TIME_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         print(f"timing took longer than {TIME_SECONDS} s", flush=True)
 

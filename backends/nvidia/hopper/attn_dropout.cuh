@@ -74,12 +74,12 @@ ATTN_DEVICE void philox_bits_within(const Dropout &of, uint64_t query, uint32_t 
 }
 
 // The bits of `Rows` rows and `Keys` keys from `first` on, made by `Warps` warps of which this is number `worker`. `query_of(row)` is the
-// position of a row. `table`: 16 bytes for each group of 16 keys, the warp's own.
-template <int Rows, int Keys, int Warps, int Calls, typename QueryOf>
+// position of a row. `Aligned`: the first key is known to be a multiple of 16. `table`: 16 bytes for each group of 16 keys, the warp's own.
+template <int Rows, int Keys, int Warps, int Calls, bool Aligned, typename QueryOf>
 ATTN_DEVICE void dropout_block(const Dropout &of, int worker, uint32_t first, uint32_t to, uint32_t table, const QueryOf &query_of) {
   constexpr int kParts = (Keys + 63) / 64, kTasks = Rows / 32 * kParts;
   const int lane = threadIdx.x % 32;
-  const bool aligned = first % 16 == 0;
+  const bool aligned = Aligned || first % 16 == 0;
   warp_sync();
   if (aligned && lane < 4 * kParts) {
     const uint4 keys = philox_keys(of, first / 16 + lane);

@@ -34,10 +34,10 @@ def keys_along_rows(op: ir.Operation) -> bool:
     """Whether an `attn.kept` is that of a tile whose rows are keys; those past the last key stand for it, but nobody asks for them."""
     depends = dependence(op.block)
     of = [depends.get(value, frozenset()) for value in op.operands]
-    return not any(of[:6]) and of[6] == frozenset({1}) and _first_key(op) is not None
+    return not any(of[:6]) and of[6] == frozenset({1}) and first_key(op) is not None
 
 
-def _first_key(op: ir.Operation) -> ir.Value | None:
+def first_key(op: ir.Operation) -> ir.Value | None:
     """The key of row 0, where row i is key + i, or key + min(i, ...)."""
     depends = dependence(op.block)
     sum_, row = maker(op.operands[7]), op.block.arguments[0]
@@ -196,7 +196,7 @@ def print_columns(core: Core, op: ir.Operation, queries: int) -> str:
     words = -(-queries // 64)
     name, row, key = (core.names.fresh(hint) for hint in ("kept_bits", "of_head", "first_key"))
     *_, heads, b, h, q_idx, _ = op.operands
-    base = _first_key(op)
+    base = first_key(op)
     assert base is not None
     core.writer.line(f"unsigned {name}[{words}];")
     with core.scope(""):

@@ -61,7 +61,7 @@ class AheadBits:
     # ---- the warp that loads
 
     def make(self, turn: str) -> None:
-        """Says where the block of keys of this turn is: at `kv`, for the program `block`, `head`, `batch`; and makes its share, if it has one."""
+        """Says where the block of keys of this turn is: at `kv`, for this program (`block`, `head`, `batch`). Makes its share, if any."""
         self._tell(turn, "kv, block, head, batch")
         if self.makers == MAKERS:
             return
@@ -114,7 +114,7 @@ class AheadBits:
             writer.line(f"return (unsigned)({core.scalars.emit(query)});")
         writer.lines[-1] += ";"
         table = f"shared + kTable + ({worker}) * {self.table}"
-        size = f"{self.rows}, {self.keys}, {self.makers}, {calls}"
+        size = f"{self.rows}, {self.keys}, {self.makers}, {calls}, false"
         writer.line(f"attn::dropout_block<{size}>(of, {worker}, {first}, {self._at('kBits', self.bytes, turn)}, {table}, query_of);")
         writer.line("__syncwarp();", f"attn::warp_arrive({self._at('kBitsFull', 8, turn)}, lane == 0);")
 

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_adder import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import REGISTERS, Layout, plan_layout
-from attn_mlir.backends.nvidia.hopper.pairs_producer import ColumnWriter, Loader, load_keys
+from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, Layout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_programs import PairPrograms
 from attn_mlir.backends.nvidia.hopper.pairs_results import Results
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
@@ -24,6 +26,7 @@ from attn_mlir.backends.nvidia.hopper.source import header
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
@@ -56,8 +59,11 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     # Measured. Under a mask programs differ in length: warps of their own add, and many heads run together, the longest programs first.
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
     # have begun long before.
+    if find_all(kernel, "attn.kept"):
+        fields["dropout"] = "own" if layout.bits is None else "ahead"
     masked, ordered = is_masked(layout.kernel), bool(choices.get("deterministic"))
-    fields["adders"] = int(choices.get("adders", ordered or (layout.warpgroups > 1 and masked)))
+    apart = layout.warpgroups > 1 and masked and layout.bits is None  # these warps make bits of dropout
+    fields["adders"] = int(choices.get("adders", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
     fields["group"] = int(choices.get("group", 512 if masked != ordered else 1))
     if choices.get("deterministic"):
@@ -79,8 +85,15 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     check_steps(found)
     core = _core(found)
     slots = max((len(staged_values(core, step)) for step in found.steps), default=0)
-    stages = fields.get("stages")
-    return plan_layout(found, target, slots, None if stages is None else int(stages))
+    stages = None if "stages" not in fields else int(fields["stages"])
+    layout = plan_layout(found, target, (slots, False), stages)
+    if slots and fields.get("dropout", "ahead") == "ahead" and pairs_dropout.possible(found):
+        ahead = plan_layout(found, target, (slots, True), stages)
+        if (ahead.stages, ahead.exchanges, len(ahead.adds)) == (layout.stages, layout.exchanges, len(layout.adds)):
+            return ahead
+    if fields.get("dropout") == "ahead":
+        raise UnsupportedError("hopper: bits of dropout cannot be made ahead for this kernel of pairs (dropout = 'ahead')")
+    return layout
 
 
 def _core(kernel: PairsKernel) -> Core:
@@ -99,7 +112,9 @@ class _Printer:
         self.layout, self.kernel = layout, layout.kernel
         self.core = _core(self.kernel)
         order = str(fields.get("order", "tiles"))
-        roles = 4 * layout.warpgroups + (layout.column_slots > 0) + (layout.warpgroups if layout.adders else 0)
+        self.making = layout.bits is not None and not layout.adders
+        others = pairs_dropout.IDLE if self.making else layout.warpgroups if layout.adders else 0
+        roles = 4 * layout.warpgroups + (layout.column_slots > 0) + others
         self.programs = PairPrograms(self.core, self.kernel.over, order, int(fields.get("group", 1)), self.ordered, roles)
         self.name = ir.StringAttr(self.kernel.function.attributes["sym_name"]).value
 
@@ -118,7 +133,16 @@ class _Printer:
             *(f"    {text}," for text in core.arguments.declarations()),
         ]
         head[-1] = head[-1][:-1] + ") {"
-        text = [header(), core.instructions(), core.scalars.helper_source(), *head, *self._prologue(), *body, "}", ""]
+        text = [
+            header(*([HEADER] if layout.bits is not None else [])),
+            core.instructions(),
+            core.scalars.helper_source(),
+            *head,
+            *self._prologue(),
+            *body,
+            "}",
+            "",
+        ]
         parameters, grid = core.arguments.parameters(), self.programs.grid
         return KernelCode(self.name, self.name, "\n".join(text), parameters, layout.threads, layout.bytes, grid)
 
@@ -145,7 +169,8 @@ class _Printer:
             f"  attn::barrier_init(shared + {layout.keys_free}, {of_warps(warps)});",
         ]
         for pipe in range(layout.pipes):
-            arrivals = 32 if layout.column_slots and pipe == layout.pipes - 1 else 1
+            writers = 32 * (1 + pairs_dropout.IDLE * self.making)
+            arrivals = writers if layout.column_slots and pipe == layout.pipes - 1 else 1
             full, free = layout.full(pipe) - layout.barriers, layout.free(pipe) - layout.barriers
             for stage in range(layout.stages):
                 lines.append(f"  attn::barrier_init(barriers + {full + 8 * stage}, {arrivals});")
@@ -168,6 +193,8 @@ class _Printer:
     def _producer(self) -> None:
         core, layout, kernel = self.core, self.layout, self.kernel
         more, fewer = REGISTERS[layout.warpgroups]
+        if layout.bits is not None and layout.warpgroups == 2:
+            more, fewer = MAKING
         with core.scope(f"if (warpgroup == {layout.warpgroups})"):
             if fewer:
                 core.writer.line(f"attn::fewer_registers<{fewer}>();")
@@ -177,6 +204,9 @@ class _Printer:
             if layout.column_slots:
                 with core.scope("else if (warp == 1)"), self._programs():
                     ColumnWriter(core, kernel, layout).print()
+            if self.making:
+                with core.scope("else"), self._programs():
+                    BitsWriter(core, kernel, layout).print()
             if layout.adders:
                 with core.scope(f"else if (warp >= 2 && warp < {2 + layout.warpgroups})"):
                     core.writer.line("const int part = warp - 2; // sums of this warpgroup")

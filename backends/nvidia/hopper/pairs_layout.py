@@ -12,6 +12,8 @@ from attn_mlir.passes.regions import maker
 
 REGISTERS = {1: (0, 0), 2: (240, 24), 3: (160, 32)}
 """Registers of the threads of consumers and of the producer, by the number of consumer warpgroups; 0: as at launch."""
+MAKING = (232, 40)
+"""The same for two warpgroups, where the producer makes bits of dropout."""
 _SPARE = {1: 250, 2: 236, 3: 156}
 ADDED_COLUMNS = 32
 """Columns of f32 in a panel of shared memory from which TMA adds to global memory: 128 bytes."""
@@ -47,7 +49,9 @@ class Layout:
     the number of heads of a group and two numbers of programs.
     """
 
-    def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, column_slots: int, staged_adds: bool, limit: int) -> None:
+    def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, slots: tuple[int, bool], staged_adds: bool, limit: int) -> None:
+        """`slots`: values of each query row, and whether bits of dropout travel with them."""
+        column_slots, bits = slots
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
         self.warpgroups = kernel.keys // ROWS
         self.adders = False
@@ -70,6 +74,11 @@ class Layout:
                 part = split.blocks * split.columns * ROWS * 4
                 self.adds[target] = self._take("added", ROWS, split.columns, part, self.warpgroups)
         self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, stages)
+        parts = -(-kernel.keys // ROWS)
+        self.bits = self._take("bits", kernel.queries, kernel.keys, parts * kernel.queries * 16, stages) if bits else None
+        """Bits of dropout (`pairs_dropout`): 16 bytes for a query and 64 keys."""
+        self.table_bytes, self.bit_tables = parts * 4 * 16, self._size
+        self._size += 2 * self.table_bytes if bits else 0
         self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
         self.results = self._results(kernel, limit)
         self.barriers = self._size
@@ -162,7 +171,7 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
     return sums + max(products, weights + added) + _ADDRESSES
 
 
-def plan_layout(kernel: PairsKernel, target: NvidiaTarget, column_slots: int, stages: int | None = None) -> Layout:
+def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, bool], stages: int | None = None) -> Layout:
     """The layout with as many stages as fit. Raises UnsupportedError when nothing fits."""
     if kernel.keys % ROWS or kernel.keys // ROWS not in REGISTERS:
         raise UnsupportedError(f"hopper: blocks of pairs have 64, 128 or 192 keys, not {kernel.keys}")
@@ -175,7 +184,7 @@ def plan_layout(kernel: PairsKernel, target: NvidiaTarget, column_slots: int, st
         raise _too_many(kernel, needed, _SPARE[warpgroups])
     for count, exchanges, staged_adds in ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False)):
         if stages is None or stages == count:
-            layout = Layout(kernel, count, exchanges, column_slots, staged_adds, target.shared_bytes)
+            layout = Layout(kernel, count, exchanges, slots, staged_adds, target.shared_bytes)
             if layout.bytes <= target.shared_bytes:
                 return layout
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")

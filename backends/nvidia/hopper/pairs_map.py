@@ -8,7 +8,16 @@ from attn_mlir.backends.gpu.structure import body as body_of
 from attn_mlir.backends.gpu.structure import element_name, hint, maker, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.divisors import divisors
-from attn_mlir.backends.nvidia.hopper.dropout import kept_in, keys_along_rows, only_for_dropout, print_column_bits, print_columns
+from attn_mlir.backends.nvidia.hopper.dropout import (
+    dropout_alone,
+    kept_in,
+    keys_along_rows,
+    only_for_dropout,
+    print_column_bits,
+    print_columns,
+)
+from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_two_bits
+from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.mlir import ir
 
@@ -92,9 +101,11 @@ def _reached(operations: list[ir.Operation], starts: Callable[[ir.Operation], bo
 class PairMap:
     """One map over [keys, queries]."""
 
-    def __init__(self, core: Core, op: ir.Operation, slots: dict[ir.Value, int], packed: dict[ir.Value, Packed]) -> None:
-        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`."""
-        self.core, self.op, self.slots, self.packed = core, op, slots, packed
+    def __init__(
+        self, core: Core, op: ir.Operation, slots: dict[ir.Value, int], packed: dict[ir.Value, Packed], bits: Layout | None = None
+    ) -> None:
+        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `bits`: where those of dropout are."""
+        self.core, self.op, self.slots, self.packed, self.bits = core, op, slots, packed, bits
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
         self.kinds = op.opview.kinds()
         self.stored = len(self.results) - len(self.kinds)
@@ -117,10 +128,13 @@ class PairMap:
         targets, sums = self._targets(queries)
         fragment = core.tiles.get(products[0]) if products else None
         early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, Fragment) else None
+        ahead = self.bits if self.kept is not None else None
+        unneeded = dropout_alone(self.block) if ahead is not None else ()
         for value in frontier(self.block, self.depends, frozenset()):
-            core.scalars.emit(value)
+            if value not in unneeded:
+                core.scalars.emit(value)
         self._row_values()
-        kept_bits = print_columns(core, self.kept, queries) if self.kept is not None else ""
+        kept_bits = "" if self.kept is None else print_columns(core, self.kept, queries) if ahead is None else print_bits(core, ahead)
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
         core.writer.line("const int at_column = attn::opaque(column);")
         if products:
@@ -143,7 +157,7 @@ class PairMap:
             loads = self._column_loads(needed)
             parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed}
             if self.kept is not None:
-                print_column_bits(core, self.kept, kept_bits)
+                (print_column_bits if ahead is None else print_two_bits)(core, self.kept, kept_bits)
             if parts:
                 core.writer.line(f"float {', '.join(f'{part}[4]' for part in parts.values())};")
             with core.unrolled("e", 2):

@@ -38,7 +38,8 @@ class Consumers(Sweep):
 
     def before_heads(self, block: ir.Block) -> None:
         key_count(self.core, self.kernel)
-        print_seeds(self.core, find_all(block.owner.operation, "attn.kept"))
+        if self.layout.bits is None:
+            print_seeds(self.core, find_all(block.owner.operation, "attn.kept"))
         for op in ops_of(block, "tile.fill"):
             self.core.tiles[op.results[0]] = self.core.row("state", self.core.value(op.operands[0]))
 
@@ -149,7 +150,7 @@ class Consumers(Sweep):
         early = bool(maps) and len(dots) > 1 and early_value(body_of(maps[0]), products[0]) is not None
         for number, op in enumerate(maps):
             own = {value: slots[value] for value in column_values(op, core.scalars.type_of)}
-            map_ = PairMap(core, op, own, self.packed)
+            map_ = PairMap(core, op, own, self.packed, layout if layout.bits is not None else None)
             if number:
                 map_.print(self.kernel.queries, limit, [], _nothing, _nothing)
             elif early:

@@ -16,7 +16,7 @@ def header(*more: str) -> str:
 
 
 def function_source(core: Core, layout: Layout, threads: int, *helpers: str) -> str:
-    """A whole CUDA file: the header and those of these names, the instructions and helpers used, and the function around the roles' text."""
+    """A whole CUDA file: the header and those of these names, the instructions that are used, and the function around the roles' text."""
     name = core.kernel.attributes["sym_name"].value
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}, 1) {name}(',
