@@ -32,7 +32,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Choices of schedules: without dropout, bits by the consumers' lanes, by three warps of the producer, by all four of them."""
 PAIRS = {**VARIANTS, "ahead4": {"dropout": "ahead", "adders": 1}}
 """Those of the backward pass: the last has warps of their own for sums over keys, and one warp for bits beside values of rows."""
-FUNCTIONS = {"inference": VARIANTS, "forward": VARIANTS, "backward": PAIRS}
+FORWARD = {name: VARIANTS[name] for name in ("plain", "ahead")}
+"""The forward pass of training, which saves row values: the backward pass of every variant with dropout takes those of "ahead"."""
+FUNCTIONS = {"inference": VARIANTS, "backward": PAIRS, "forward": FORWARD}
 DIMS, MASKS, P, SEED = (64, 128), ("full", "causal"), 0.1, (123456789012345, 77)
 BATCH, HEADS, LENGTH = 4, 16, 4096
 CHECK_SECONDS, TIME_SECONDS = 20, 60
@@ -49,13 +51,13 @@ def names(function: str, dtype: str = "bf16") -> Iterator[tuple[str, str, int, s
 # ---- without a GPU
 
 
-def build(folder: Path) -> None:
-    """Compiles every program."""
+def build(folder: Path, only: str) -> None:
+    """Compiles every program whose name begins with `only`."""
     folder.mkdir(parents=True, exist_ok=True)
     for function in FUNCTIONS:
         for dtype in ("bf16", "f16"):
             for name, variant, dim, mask in names(function, dtype):
-                if dtype == "bf16" or variant.startswith("ahead"):
+                if name.startswith(only) and (dtype == "bf16" or variant == "ahead"):
                     print(name, _build(folder / name, function, variant, (dim, mask, dtype)), flush=True)
 
 
@@ -131,6 +133,11 @@ def program(folder: Path, name: str) -> Callable[[Sequence[Any]], list[torch.Ten
     return NvidiaProgram("", "", {}, *found).run
 
 
+def saved_by(function: str, variant: str) -> str:
+    """The variant of a function that stands for this one."""
+    return variant if variant in FUNCTIONS[function] else "ahead"
+
+
 def dropout_values(variant: str, p: float) -> list[Any]:
     """What programs with dropout take behind q, k and v."""
     if variant == "plain":
@@ -188,7 +195,7 @@ def check(folder: Path, variant: str) -> None:
             for mask in MASKS:
                 if not (folder / f"inference-{variant}-{dim}-{mask}-{dtype}.zip").exists():
                     continue
-                runs = {name: program(folder, f"{name}-{variant}-{dim}-{mask}-{dtype}") for name in FUNCTIONS if variant in FUNCTIONS[name]}
+                runs = {name: program(folder, f"{name}-{saved_by(name, variant)}-{dim}-{mask}-{dtype}") for name in FUNCTIONS}
                 for length in (300, 1000):
                     for name in ("inference", "forward") if variant != "plain" else ():
                         wrong = check_bits(runs[name], variant, length, (dim, mask, kind))
@@ -212,14 +219,11 @@ def compare(runs: dict[str, Any], variant: str, length: int, form: tuple[int, st
     extra = dropout_values(variant, p)
     doubles = [x.double().requires_grad_() for x in (q, k, v)]
     wanted = dense(doubles, kept(1, 2, length, p, variant), mask, p)
-    found = {"o": (runs["inference"]([q, k, v, *extra])[0], wanted)}
-    if "forward" in runs:
-        o, *rows = runs["forward"]([q, k, v, *extra])
-        found["o of forward"] = (o, wanted)
-        if "backward" in runs:
-            grads = torch.autograd.grad(wanted, doubles, do.double())
-            made = runs["backward"]([q, k, v, *extra, o, *rows, do])
-            found |= dict(zip(("dq", "dk", "dv"), zip(made, grads, strict=True), strict=True))
+    o, *rows = runs["forward"]([q, k, v, *extra])
+    grads = torch.autograd.grad(wanted, doubles, do.double())
+    made = runs["backward"]([q, k, v, *extra, o, *rows, do])
+    found = {"o": (runs["inference"]([q, k, v, *extra])[0], wanted), "o of forward": (o, wanted)}
+    found |= dict(zip(("dq", "dk", "dv"), zip(made, grads, strict=True), strict=True))
     return {name: float((a.double() - b).norm() / b.norm()) for name, (a, b) in found.items()}
 
 
@@ -244,7 +248,7 @@ def measure(folder: Path, variants: Sequence[str], rounds: int) -> None:
                 for variant in (name for name in variants if name in FUNCTIONS[function]):
                     inputs = [q, k, v, *dropout_values(variant, P)]
                     if function == "backward":
-                        o, *rows = program(folder, f"forward-{variant}-{dim}-{mask}-bf16")(inputs)
+                        o, *rows = program(folder, f"forward-{saved_by('forward', variant)}-{dim}-{mask}-bf16")(inputs)
                         inputs += [o, *rows, do]
                     run = program(folder, f"{function}-{variant}-{dim}-{mask}-bf16")
                     calls[variant] = lambda run=run, inputs=inputs: run(inputs)
@@ -286,12 +290,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["build", "run", "check", "time"])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="")
     parser.add_argument("--variant", default="ahead", choices=list(VARIANTS))
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
     if options.what == "build":
-        build(options.folder)
+        build(options.folder, options.only)
     elif options.what == "run":
         run_all(options.folder, options.rounds)
     elif options.what == "check":

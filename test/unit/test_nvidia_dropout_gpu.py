@@ -7,24 +7,29 @@ import torch
 
 import attn_mlir
 from attn_mlir import attention, dropout_mask, masks
-from attn_mlir.backends.nvidia import driver
+from attn_mlir.backends.nvidia import driver, pipeline
+from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.frontend.emit import Inputs
 from gpu_cases import GPU
 from machine_code import compiled
 from test_dropout import SEED, P, bits, check, dense, qkv
 
 
+@pytest.mark.parametrize("choice", ["own", "ahead"])
 @pytest.mark.parametrize("function", ["fwd", "bwd"])
-def test_lanes_share_calls_on_hopper(function: str) -> None:
+def test_lanes_share_calls_on_hopper(function: str, choice: str) -> None:
     """Not one call of Philox for each pair, and no pressure on registers that the forward pass would feel."""
     call = attn_mlir.Attention()
-    call._last, call._form = Inputs("f16", 64, 64), ("tensor", "tensor")
-    made = driver.compile_derivative(call.ir(), function, ("q", "k", "v"))
-    (code,) = [unit.code for unit in made.units.values() if "wgmma" in unit.code.source]
-    assert "philox_two(" in code.source and "philox_kept(" not in code.source
+    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=("tensor", "tensor"))
+    name, prepare = prepare_derivative(function, ("q", "k", "v"), pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), name, prepare, {"arch": "sm_90a", "dropout": choice})
+    (code,) = [unit.code for unit in units.values() if "wgmma" in unit.code.source]
+    body = code.source[code.source.index("__global__") :]
+    calls = ("dropout_block<", "philox_two(", "philox_kept(")
+    assert [text in body for text in calls] == ([True, False, False] if choice == "ahead" else [False, True, False])
     assert compiled(code).spills <= (0 if function == "fwd" else 256)
-    if function == "fwd":  # beside the products, and not of each weight but of packed ones
-        places = [code.source.rindex(text) for text in ("philox_two(seed", "wgmma_wait<1>", "philox_mask(")]
+    if function == "fwd" and choice == "own":  # beside the products, and not of each weight but of packed ones
+        places = [body.rindex(text) for text in ("philox_two(seed", "wgmma_wait<1>", "philox_mask(")]
         assert places == sorted(places)
 
 

@@ -1,0 +1,197 @@
+"""Bits of dropout that idle warps of Hopper kernels make: computed on the CPU from the printed text, and what plans and kernels say of them."""
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attn_mlir
+from amd_tools import needs_host_clang
+from attn_mlir.backends.amd.clang import find_host_clang
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import driver
+from attn_mlir.backends.nvidia.hopper.source import header
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.frontend.emit import Inputs
+from attn_mlir.philox import kept, threshold
+
+KINDS = ("tensor", "int")
+_ARCH = {"arch": "sm_90a"}
+_PRELUDE = """
+#include <cstdint>
+#include <cstring>
+#define ATTN_DEVICE static inline
+struct uint4 { uint32_t x, y, z, w; };
+struct int4 { int x, y, z, w; };
+static uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+static struct { int x; } threadIdx;
+static unsigned char memory[1 << 17];
+namespace attn {
+static void warp_sync() {}
+static void warp_arrive(uint32_t, bool) {}
+static bool elect_one() { return false; }
+static int thread_again() { return threadIdx.x; }
+static unsigned opaque(unsigned x) { return x; }
+static void store_shared_int4(uint32_t to, int x, int y, int z, int w) { const int four[4] = {x, y, z, w}; memcpy(memory + to, four, 16); }
+static int4 load_shared_int4(uint32_t from) { int4 four; memcpy(&four, memory + from, 16); return four; }
+static int load_shared_int(uint32_t from) { int value; memcpy(&value, memory + from, 4); return value; }
+} // namespace attn
+"""
+_MASK = (
+    """{ mask = 0; for (int half = 0; half < 2; ++half) if (word >> (8 * half + c % 4 / 2 * 16 + 7) & 1) mask |= 0xffffu << 16 * half; }"""
+)
+_ROWS, _KEYS = 192, 80
+
+
+def _library(tmp_path: Path, text: str) -> ctypes.CDLL:
+    """The bits' header and more text, as code of this machine; prmt.b32, which repeats highest bits of bytes, in C++."""
+    own = header("attn_dropout.cuh").removeprefix(header())
+    own, count = re.subn(r'asm\("prmt.*\n', lambda _: f"{_MASK}\n", own)
+    assert count == 1
+    source, library = tmp_path / "bits.cpp", tmp_path / "bits.so"
+    source.write_text(_PRELUDE + own + text)
+    subprocess.run([find_host_clang(), "-std=c++17", "-O1", "-shared", "-fPIC", "-w", str(source), "-o", str(library)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def _made(rows: int, keys: int, calls: int, aligned: str) -> str:
+    """Text in which three warps make bits at address 4096; twice, since lanes of a warp run one after the other here."""
+    block = f"attn::dropout_block<{rows}, {keys}, 3, {calls}, {aligned}>(of, worker, first, 4096, 256 * worker, query)"
+    return f"""
+  const attn::Dropout of = {{key0, key1, offset, drop, row}};
+  const auto query = [&](int r) {{ return static_cast<uint32_t>(begin + r); }};
+  for (int again = 0; again < 2; ++again)
+    for (int worker = 0; worker < 3; ++worker)
+      for (threadIdx.x = 0; threadIdx.x < 32; ++threadIdx.x) {block};
+"""
+
+
+_ARGUMENTS = "uint32_t key0, uint32_t key1, uint32_t offset, uint32_t drop, uint32_t row, uint32_t first, int begin, unsigned char *out"
+
+
+def _cases() -> list[tuple[int, int, float, int, int]]:
+    """Seed, offset, probability, first key and first row."""
+    starts = ((0, 0), (1008, 130), (2**20, 77), (5, 3), (1001, 4000), (127, 1))
+    return [((-1) ** n * (2**61 + 12345 * n), 2**31 + n, p, *starts[n]) for n, p in enumerate((0.1, 0.004, 0.998, 0.5, 1 / 3, 0.9))]
+
+
+def _check(run: Any, shape: tuple[int, int], cases: list[tuple[int, int, float, int, int]]) -> None:
+    for seed, offset, p, first, begin in cases:
+        got, drop = np.full(shape, 7, np.uint8), threshold(p)
+        words = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, offset, drop, 1 * 4 + 3, first)
+        run(*map(ctypes.c_uint32, words), begin, got.ctypes.data_as(ctypes.c_void_p))
+        q, k = np.arange(shape[0])[:, None] + begin, np.arange(shape[1]) + first
+        wanted = kept(np.int64(seed), np.int64(offset), np.int64(drop), 4, 1, 3, q, k)
+        assert np.array_equal(got, wanted), (seed, p, first)
+
+
+@needs_host_clang
+@pytest.mark.parametrize("calls", [1, 2, 4])
+def test_the_forward_pass_drops_what_the_definition_drops(calls: int, tmp_path: Path) -> None:
+    """Of all pairs of a tile, wherever its keys begin."""
+    library = _library(tmp_path, f"""
+extern "C" void run({_ARGUMENTS}) {{
+{_made(_ROWS, _KEYS, calls, "false")}
+  for (threadIdx.x = 0; threadIdx.x < {2 * _ROWS}; ++threadIdx.x) {{
+    uint32_t packed[{_KEYS // 4}];
+    for (uint32_t &two : packed) two = 0xffffffff;
+    attn::drop<{_ROWS}>(packed, 4096, 0);
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    for (int c = 0; c < {_KEYS // 4}; ++c)
+      for (int e = 0; e < 2; ++e) {{
+        const uint32_t number = packed[c] >> 16 * e & 0xffff;
+        out[(row + c % 2 * 8) * {_KEYS} + column + c / 2 * 8 + e] = number == 0xffff ? 1 : number == 0 ? 0 : 2;
+      }}
+  }}
+}}
+""")  # fmt: skip
+    _check(library.run, (_ROWS, _KEYS), _cases())
+
+
+@needs_host_clang
+def test_the_backward_pass_reads_what_the_definition_keeps(tmp_path: Path) -> None:
+    """By the very lines of the kernel."""
+    source = _kernel("bwd", {}).source
+    own, at, word, bit = (
+        re.search(pattern, source)
+        for pattern in (
+            r"const unsigned kept_at_of = .*;",
+            r"const uint32_t kept_at = shared \+ \d+ \+ \d+ \* stage \+ (.*);",
+            r"const unsigned kept_here\[2\] = .*;",
+            r"\(\(kept_here\[e\] .*? != 0\)",
+        )
+    )
+    assert own and at and word and bit
+    library = _library(tmp_path, f"""
+extern "C" void run({_ARGUMENTS}) {{
+{_made(128, 128, 2, "true")}
+  for (threadIdx.x = 0; threadIdx.x < 256; ++threadIdx.x) {{
+    const int lane = threadIdx.x % 32, tile_row = threadIdx.x / 32 % 4 * 16 + lane / 4, key = threadIdx.x / 128 * 64 + tile_row;
+    {own[0]}
+    const uint32_t kept_at = 4096 + {at[1]};
+    for (int c = 0; c < 16; ++c) {{
+      {word[0]}
+      for (int e = 0; e < 2; ++e)
+        for (int h = 0; h < 2; ++h) out[(8 * c + lane % 4 * 2 + e) * 128 + key + 8 * h] = {bit[0]};
+    }}
+  }}
+}}
+""")  # fmt: skip
+    _check(library.run, (128, 128), [case for case in _cases() if case[3] % 64 == 0])
+
+
+def _kernel(function: str, choices: dict[str, int | str], dim: int = 64, mask: Any = None, kind: str = "tensor") -> KernelCode:
+    """The kernel with matrix products of a function; `choices` of its schedule."""
+    call = attn_mlir.Attention(mask_mod=mask)
+    call.__dict__.update(_last=Inputs("bf16", dim, dim), _form=(kind, kind))
+    name, prepare = ("attention", driver.OUTLINE)
+    if function != "inference":
+        name, prepare = driver.prepare_derivative(function, ("q", "k", "v"), driver.pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), name, prepare, {**_ARCH, **choices})
+    (code,) = [unit.code for unit in units.values() if "wgmma" in unit.code.source]
+    return code
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mask", [None, attn_mlir.masks.causal(), attn_mlir.masks.sliding_window(100, 3)], ids=["full", "causal", "window"])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_idle_warps_make_them(dim: int, mask: Any, kind: str) -> None:
+    """In both forms of the forward pass and in the backward pass; weights are looked at before they are dropped."""
+    for function in ("inference", "fwd", "bwd"):
+        source = _kernel(function, {}, dim, mask, kind).source
+        body = source[source.index("__global__") :]
+        assert "attn::dropout_block<" in body and "philox_" not in body
+        if function == "inference":
+            step = body[body.index("any_reaches") :]
+            assert "attn::drop<" in step and step.count("attn::wgmma_begin") == 1
+
+
+def test_makers_and_bits_of_the_lanes_own() -> None:
+    three, four, own = (_kernel("inference", choices).source for choices in ({}, {"makers": 4}, {"dropout": "own"}))
+    assert three.count("attn::dropout_block<192, 128, 3, 2, false>") == 1
+    assert four.count("attn::dropout_block<192, 128, 4, ") == 2
+    assert "dropout_block" not in own and "philox_two(" in own and "any_reaches<" not in own[own.index("__global__") :]
+    adders = _kernel("bwd", {"adders": 1}, mask=attn_mlir.masks.causal()).source
+    assert "attn::dropout_block<128, 128, 1, 2, true>" in adders and "named_sync(3 + part, 160)" in adders
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"makers": 2}, "3 or 4 warps make bits of dropout, not 2"),
+        ({"dropout": "elsewhere"}, "dropout can be 'own' or 'ahead', not 'elsewhere'"),
+    ],
+)
+def test_what_a_schedule_cannot_be(choices: dict[str, int | str], message: str) -> None:
+    with pytest.raises((UnsupportedError, attn_mlir.AttnError), match=message):
+        _kernel("inference", {"emitter": "hopper", **choices})
+
+
+def test_what_drops_more_than_packed_weights_makes_its_own() -> None:
+    """The tangent multiplies what is kept with two weights of each pair; its loop has more than two products."""
+    source = _kernel("jvp", {}).source
+    assert "attn::dropout_block<" not in source and "philox_two(" in source
