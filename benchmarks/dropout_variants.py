@@ -37,7 +37,7 @@ FORWARD = {name: VARIANTS[name] for name in ("plain", "ahead")}
 FUNCTIONS = {"inference": VARIANTS, "backward": PAIRS, "forward": FORWARD}
 DIMS, MASKS, P, SEED = (64, 128), ("full", "causal"), 0.1, (123456789012345, 77)
 BATCH, HEADS, LENGTH = 4, 16, 4096
-CHECK_SECONDS, TIME_SECONDS = 20, 60
+CHECK_SECONDS, TIME_SECONDS = 35, 45
 
 
 def names(function: str, dtype: str = "bf16") -> Iterator[tuple[str, str, int, str]]:
@@ -204,7 +204,10 @@ def check(folder: Path, variant: str) -> None:
                     for factor in (1, 12):  # large scores make warps do a step again
                         errors = compare(runs, variant, length, (dim, mask, kind), factor)
                         worst = max(worst, *errors.values()) if factor == 1 else worst
-                        bad = {name: error for name, error in errors.items() if not error < (3e-2 if dtype == "bf16" else 8e-3)}
+                        limit = 2e-2 if dtype == "bf16" else 4e-3
+                        # Gradients of large scores are small differences.
+                        limits = {name: limit if factor == 1 or name[0] == "o" else 8 * limit for name in errors}
+                        bad = {name: error for name, error in errors.items() if not error < limits[name]}
                         if bad:
                             print(f"wrong {dim} {mask} {dtype} {length} x{factor}: {bad}", flush=True)
     print(f"checked {variant}: largest relative error {worst:.1e}", flush=True)
@@ -263,23 +266,23 @@ def measure(folder: Path, variants: Sequence[str], rounds: int) -> None:
 
 
 def run_all(folder: Path, rounds: int) -> None:
-    """Checks all variants at the same time, each in its own process, then times those that are right."""
+    """Checks all variants at the same time, each in its own process, then times those that ended; a wrong one is named."""
     here, start = [sys.executable, str(Path(__file__).resolve())], time.time()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     checks = {name: subprocess.Popen([*here, "check", str(folder), "--variant", name], **pipes) for name in VARIANTS}
-    right = []
+    ended = []
     for name, process in checks.items():
         try:
             text, _ = process.communicate(timeout=max(1.0, start + CHECK_SECONDS - time.time()))
         except subprocess.TimeoutExpired:
             process.kill()
             text = f"{process.communicate()[0]}\nwrong: it took longer than {CHECK_SECONDS} s"
-        if process.returncode == 0 and "wrong" not in text:
-            right.append(name)
-        print(f"{name}: {'right' if name in right else 'WRONG'}\n{text.strip()[-1500:]}", flush=True)
+        if process.returncode == 0:
+            ended.append(name)
+        print(f"{name}: {'right' if name in ended and 'wrong' not in text else 'WRONG'}\n{text.strip()[-1500:]}", flush=True)
     print(f"-- {torch.cuda.get_device_name()}, bf16, B {BATCH}, {HEADS} heads, S {LENGTH}; {time.time() - start:.0f} s so far", flush=True)
     try:
-        command = [*here, "time", str(folder), "--variants", ",".join(right), "--rounds", str(rounds)]
+        command = [*here, "time", str(folder), "--variants", ",".join(ended), "--rounds", str(rounds)]
         subprocess.run(command, timeout=TIME_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         print(f"timing took longer than {TIME_SECONDS} s", flush=True)

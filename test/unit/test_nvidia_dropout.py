@@ -1,4 +1,4 @@
-"""Bits of dropout that idle warps of Hopper kernels make: computed on the CPU from the printed text, and what plans and kernels say of them."""
+"""Bits of dropout that idle warps of Hopper kernels make: computed on the CPU from the printed text; plans and kernels of them."""
 
 import ctypes
 import re
@@ -41,9 +41,7 @@ static int4 load_shared_int4(uint32_t from) { int4 four; memcpy(&four, memory + 
 static int load_shared_int(uint32_t from) { int value; memcpy(&value, memory + from, 4); return value; }
 } // namespace attn
 """
-_MASK = (
-    """{ mask = 0; for (int half = 0; half < 2; ++half) if (word >> (8 * half + c % 4 / 2 * 16 + 7) & 1) mask |= 0xffffu << 16 * half; }"""
-)
+_MASK = "{ mask = 0; for (int half = 0; half < 2; ++half) if (word >> (8 * half + c % 4 / 2 * 16 + 7) & 1) mask |= 0xffffu << 16 * half; }"
 _ROWS, _KEYS = 192, 80
 
 
