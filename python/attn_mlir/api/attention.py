@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
-from attn_mlir.api.autocast import cast
+from attn_mlir.api.autocast import cast, may_cast
 from attn_mlir.api.dropout import NONE, Dropout, check_p, dropout_of
 from attn_mlir.api.engine_module import EngineModule
-from attn_mlir.api.execute import again, differentiable, execute, slow_of, stage_of, stages_of
+from attn_mlir.api.execute import direct, execute, slow_of, stage_of, stages_of
 from attn_mlir.api.extra_qk import check_count, check_given, extra_pairs, flat, forms, with_dims
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.inputs import Layout, check_inputs, device_type, layout_of, scale_form
@@ -101,10 +102,14 @@ class Attention(AttentionReport, EngineModule):
         """
         if unknown:
             raise unexpected_in_call(Attention, self.forward, unknown)
-        dropout_p = self.probability(dropout_p)
-        q, k, v, *extra = cast(q, k, v, *flat(extra_qk))
-        check_given(len(extra) // 2, self._extra)
-        if torch.compiler.is_dynamo_compiling():
+        if dropout_p is None:
+            dropout_p = self.dropout_p if self.training else 0.0
+        extra: Sequence[torch.Tensor] = ()
+        if extra_qk is not None or may_cast():
+            q, k, v, *extra = cast(q, k, v, *flat(extra_qk))
+        if len(extra) != 2 * self._extra:
+            check_given(len(extra) // 2, self._extra)
+        if is_dynamo_compiling():
             from attn_mlir.api.compiled import attention_in_graph
 
             scale, layout, lse, states, device = self._options
@@ -112,7 +117,8 @@ class Attention(AttentionReport, EngineModule):
             return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed, extra)
         dropout = dropout_of(dropout_p, dropout_seed, q)
         result, *latest = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout, extra)
-        self.__dict__.update(_last=latest[0], _device=latest[1], _form=dropout.form)  # without what modules do where attributes are set
+        own = self.__dict__  # without what modules do where attributes are set
+        own["_last"], own["_device"], own["_form"] = *latest, dropout.form
         return result
 
     def stages(self) -> dict[str, str]:
@@ -189,8 +195,10 @@ def attention(
     if isinstance(mask_mod, str):
         mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-    q, k, v, *extra = cast(q, k, v, *flat(extra_qk))
-    if torch.compiler.is_dynamo_compiling():
+    extra: Sequence[torch.Tensor] = ()
+    if extra_qk is not None or may_cast():
+        q, k, v, *extra = cast(q, k, v, *flat(extra_qk))
+    if is_dynamo_compiling():
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
 
         name = None if device is None else str(device)
@@ -233,9 +241,7 @@ def _execute(
     results = None
     if tuning is None:
         values = (q, k, v, *captures)
-        results = again(entry, problem, values, layout, target, deterministic)
-        if results is None:
-            results = differentiable(entry, problem, values, layout, target, deterministic)
+        results = direct(entry, problem, values, layout, target, deterministic)
     if results is not None:
         o = results[0]
     else:

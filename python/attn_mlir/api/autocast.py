@@ -3,10 +3,16 @@
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 _is_any_enabled = torch._C._is_any_autocast_enabled
 # Asked here: up to torch 2.11 Dynamo cannot trace the question.
 _DEVICES = frozenset(name for name in ("cpu", "cuda") if torch.amp.is_autocast_available(name))
+
+
+def may_cast() -> bool:
+    """Whether `cast` has something to look at. Inside of torch.compile that is not asked."""
+    return is_dynamo_compiling() or _is_any_enabled()
 
 
 def cast(*tensors: Any, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
@@ -14,7 +20,7 @@ def cast(*tensors: Any, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
 
     float64 stays, as it does in torch, and so does what is no tensor of floats.
     """
-    if not torch.compiler.is_dynamo_compiling() and not _is_any_enabled():
+    if not may_cast():
         return tensors
     return tuple([_cast(x, dtype) for x in tensors])
 

@@ -5,6 +5,7 @@ from typing import Any, Never
 
 import torch
 from torch._C._functorch import maybe_current_level
+from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.autocast import cast
@@ -189,11 +190,11 @@ class AttentionEngine(AttentionReport, EngineModule):
             raise unexpected_in_call(AttentionEngine, self.attend, unknown)
         dropout_p = self.probability(dropout_p)
         q, k, v = cast(q, k, v, dtype=self._shapes.dtype)
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return self._in_graph(q, k, v, custom, block_mask, return_rowscales, dropout_p, dropout_seed)
         problem = check_inputs(q, k, v, self._given)
         dropout = dropout_of(dropout_p, dropout_seed, q)
-        self._dropout = dropout.form
+        self.__dict__["_dropout"] = dropout.form  # without what modules do where attributes are set
         self._shapes.check(problem, q.dtype)
         table = self._check_mask(block_mask, problem)
         named = check_custom(self._custom.input_tensors, custom, problem)

@@ -122,45 +122,33 @@ def some_tensors(captures: list[Any], q: torch.Tensor) -> list[Any]:
     return captures or [q]
 
 
-def again(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool) -> list[Any] | None:
-    """What `execute` gives, where nothing but running a kernel is left to do on tensors that it has seen; else None.
+def direct(entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool) -> list[Any] | None:
+    """What `execute` gives for plain tensors outside of transforms, in fewer steps; None where these do not do.
 
     Here q, k and v, the first of `values`, and o have the orders of `layout`.
     """
-    program = entry.programs[deterministic]
-    kernel = None if program is None else program.kernels.get(device)
-    repeat = getattr(kernel, "again", None)
-    if (
-        repeat is None
-        or layout not in REPEATED
-        or device != problem.device_type
-        or maybe_current_level() is not None
-        or may_carry_tangents()
-    ):
+    if may_carry_tangents() or maybe_current_level() is not None or not eager().applies(values):
         return None
     if torch.is_grad_enabled() and any([value.requires_grad for value in values if isinstance(value, torch.Tensor)]):
+        return _differentiable(entry, problem, values, layout, device, deterministic)
+    program = entry.programs[deterministic]
+    kernel = None if program is None else program.kernels.get(device)
+    if kernel is None or device != problem.device_type:
         return None
-    if not eager().applies(values):
-        return None
+    repeat = getattr(kernel, "again", None)
     if len(values) > 3:
         program.check(values[3:], problem.sizes, problem.device)  # type: ignore[union-attr]
-    return repeat(values, layout)
+    if repeat is not None:
+        return repeat(values, layout) if layout in REPEATED else None
+    return None if layout != "bhsd" or problem.is_empty else kernel.run(*values[:3], values[3:])
 
 
-def differentiable(
+def _differentiable(
     entry: Entry, problem: Problem, values: Sequence[Any], layout: str, device: str, deterministic: bool
 ) -> list[Any] | None:
-    """What `execute` gives for plain tensors of which some need a gradient, outside of transforms; else None.
-
-    Here q, k and v, the first of `values`, and o have the orders of `layout`.
-    """
-    if may_carry_tangents() or maybe_current_level() is not None:
-        return None
-    needing = needing_gradient(values)
-    if not needing or not eager().applies(values):
-        return None
+    """The same where some tensors need a gradient."""
     program = _program_for(entry, problem, device, deterministic)
-    wrt = _names(program, needing)
+    wrt = _names(program, needing_gradient(values))
     if not wrt:
         return None
     numbers = _split(program, values[3:], device)

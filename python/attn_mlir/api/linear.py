@@ -85,7 +85,8 @@ class LinearAttention(LinearReport, EngineModule):
         if torch.compiler.is_dynamo_compiling():
             return _in_graph((q, k, v, decay, initial_state, cu_seqlens), self._mods, scale, final, layout, device, segment)
         call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
-        self.__dict__.update(_last=_form(call, scale, final, segment), _device=device or call.problem.device_type)
+        own = self.__dict__  # without what modules do where attributes are set
+        own["_last"], own["_device"] = _form(call, scale, final, segment), device or call.problem.device_type
         return _execute(call, self._mods, scale, final, layout, device, segment, self._tuning)
 
     def stages(self) -> dict[str, str]:

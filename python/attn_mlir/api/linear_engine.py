@@ -102,11 +102,13 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         if not call.decay_form.startswith("step"):
             raise ArgumentError("decay must be a tensor [B, H, T], or [B, H, T, D] where every channel of k has its own")
         self._shapes.check(call.problem, call.q.dtype)
-        sizes = {**call.problem.sizes, "Hq": call.problem.sizes["H"]}
-        problem = dataclasses.replace(call.problem, sizes=sizes)
+        problem = call.problem
+        if custom:
+            problem = dataclasses.replace(problem, sizes={**problem.sizes, "Hq": problem.sizes["H"]})
         named = check_custom(self._custom.input_tensors, custom, problem, "q, k, v and decay", "custom_io")
         target = target_of("LinearAttentionEngine", self._device, call.problem)
-        self._decay = call.decay_form
+        if self._decay != call.decay_form:  # modules take their time to set attributes
+            self._decay = call.decay_form
         dtypes = tuple([tensor.dtype for tensor in custom])
         if torch.compiler.is_dynamo_compiling():
             from attn_mlir.api.compiled import in_transform, outside
@@ -114,7 +116,8 @@ class LinearAttentionEngine(LinearReport, EngineModule):
             if in_transform():
                 return outside(self, q, k, v, decay, *custom)
             return self._in_graph(call, named, dtypes)
-        self._dtypes = dtypes
+        if self._dtypes != dtypes:
+            self._dtypes = dtypes
         refuse_jit_trace()
         entry, scan = self._find(dtypes, call.problem.device, call.decay_form)
         return run(entry, call, captures_with(named, entry, scan), "bhsd", target, self._tuning)

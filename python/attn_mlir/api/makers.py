@@ -8,9 +8,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from attn_mlir.frontend.origin import MADE
+
 P = ParamSpec("P")
 T = TypeVar("T")
-_MADE = "_attn_mlir_made"
 
 
 def maker(function: Callable[P, T]) -> Callable[P, T]:
@@ -19,8 +20,8 @@ def maker(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
         made = function(*args, **kwargs)
-        if not torch.compiler.is_dynamo_compiling() and _MADE not in vars(made):
-            setattr(made, _MADE, (make, args, kwargs))
+        if not torch.compiler.is_dynamo_compiling() and MADE not in vars(made):
+            setattr(made, MADE, (make, args, kwargs))
         return made
 
     return make
@@ -42,13 +43,13 @@ class Made:
         return _again, self._call()
 
     def _call(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        make, args, kwargs = getattr(self.function, _MADE)
+        make, args, kwargs = getattr(self.function, MADE)
         return make, tuple([packed(x) for x in args]), {name: packed(x) for name, x in kwargs.items()}
 
 
 def packed(value: Any) -> Any:
     """The value as it can be pickled."""
-    return Made(value) if hasattr(value, _MADE) else value
+    return Made(value) if hasattr(value, MADE) else value
 
 
 def unpacked(value: Any) -> Any:
@@ -66,9 +67,9 @@ def tensors_of(function: Any) -> dict[str, torch.Tensor]:
 
 
 def _tensors(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    if not hasattr(function, _MADE):
+    if not hasattr(function, MADE):
         return
-    make, args, kwargs = getattr(function, _MADE)
+    make, args, kwargs = getattr(function, MADE)
     for name, value in inspect.signature(make).bind(*args, **kwargs).arguments.items():
         for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, torch.Tensor):
@@ -81,9 +82,9 @@ def with_tensors(function: Any, change: Callable[[torch.Tensor], torch.Tensor]) 
     """The same function, made with `change` of its tensors."""
     if isinstance(function, torch.Tensor):
         return change(function)
-    if not hasattr(function, _MADE):
+    if not hasattr(function, MADE):
         return function
-    make, args, kwargs = getattr(function, _MADE)
+    make, args, kwargs = getattr(function, MADE)
     return make(*[with_tensors(x, change) for x in args], **{name: with_tensors(x, change) for name, x in kwargs.items()})
 
 

@@ -60,7 +60,6 @@ class Objects(Findings):
                 self._operators(type(x), False)
 
     def _instance(self, x: Any) -> None:
-        self.watch = None
         if self._again(x, False):
             return
         kind: type = type(x)

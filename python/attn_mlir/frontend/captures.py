@@ -31,7 +31,7 @@ import torch
 from attn_mlir.frontend.captured_objects import Objects
 from attn_mlir.frontend.code_names import is_builtin, names_of
 from attn_mlir.frontend.findings import is_number
-from attn_mlir.frontend.origin import is_opaque, is_stateful
+from attn_mlir.frontend.origin import MADE, is_opaque, is_stateful
 from attn_mlir.frontend.watch import MISSING
 
 _BY_VALUE = (bool, str, bytes, type(None), complex, range, slice, EllipsisType, enum.Enum, torch.dtype, torch.device, np.bool_, np.dtype)
@@ -52,12 +52,14 @@ class Scan(Objects):
         for function in functions:
             self._value(function, "captured", True)
         if self._objects:
-            self.watch = None
             self._scan_objects()
+            if self.watch is not None and not self.watch.add_objects([x for x, _ in self._objects], self._attributes):
+                self.watch = None
 
     def let_go(self) -> "Scan":
-        """Itself, done with scanning: it keeps the leaves and the watch, but not the functions."""
+        """Itself, done with scanning: it keeps the leaves and the watch, but neither functions nor objects."""
         self._keep.clear()
+        self._objects.clear()
         return self
 
     def _value(self, x: Any, name: str, rebindable: bool) -> None:
@@ -139,7 +141,7 @@ class Scan(Objects):
             self.key.append(_modes())
         if self._detailed:
             self.stateful = self.stateful or used.stateful or is_stateful(function)
-        if function.__dict__:
+        if function.__dict__ and (len(function.__dict__) > 1 or MADE not in function.__dict__):
             self._objects.append((function, set()))
         self._attributes |= used.attributes
         scope = function.__globals__

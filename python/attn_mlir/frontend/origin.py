@@ -9,6 +9,8 @@ from typing import Any
 
 from attn_mlir.frontend.code_names import LIBRARIES, STATEFUL
 
+MADE = "_attn_mlir_made"
+"""The attribute of a ready-made function that tells how it was made, see `api.makers`; no function reads it."""
 # What these give does not follow from the names in a function that calls them.
 _HIDING = frozenset(
     id(x)
