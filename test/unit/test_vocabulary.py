@@ -77,7 +77,7 @@ def test_second_derivatives() -> None:
 
 EDGES: list[Any] = [
     torch.atan, torch.asin, torch.acos, torch.asinh, torch.acosh, torch.atanh, torch.erfc, torch.erfinv, torch.lgamma, torch.digamma,
-    torch.special.i0e, torch.logit, torch.sinc, F.softsign, F.mish, F.selu, F.celu, F.elu, F.hardsigmoid, F.softshrink,
+    torch.special.i0e, torch.logit, torch.sinc, F.softsign, F.mish, F.silu, F.selu, F.celu, F.elu, F.hardsigmoid, F.softshrink,
     torch.nan_to_num, lambda x: torch.atan2(x, x * 0 - 1), lambda x: torch.hypot(x, 1 - x),
 ]  # fmt: skip
 
@@ -94,6 +94,18 @@ def test_edges() -> None:
     made = scores_through(mod, x.expand(1, len(EDGES), -1)[..., None])[0, :, :, 0]
     for function, values in zip(EDGES, made, strict=True):
         torch.testing.assert_close(values, function(x), equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_activations_of_very_small_numbers(dtype: torch.dtype) -> None:
+    """The factor of x that tends to 0 is 0, however large x is."""
+    x = torch.tensor([-1e38, -1e10, -1e3, -104.5, -103.0, math.nan], dtype=dtype)[None, None, :, None]
+    for function in (F.silu, F.hardswish, F.mish):
+        at = x.clone().requires_grad_()
+        made = scores_through(lambda s, b, h, i, j, function=function: function(s), at)
+        (gradient,) = torch.autograd.grad(made[:, :, :-1].sum(), at)
+        assert made[..., :-1, 0].abs().max() < 1e-35 and made[..., -1, 0].isnan().all()
+        assert gradient[..., :-1, 0].abs().max() < 1e-35
 
 
 def keep(x: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,8 @@ from attn_mlir.frontend.values import Value, lift, value, wrap
 from attn_mlir.frontend.vocabulary import abs_, erf, exp, expm1, hardtanh, log1p, minus_abs, relu, sigmoid, tanh, where
 
 _SQRT_HALF = math.sqrt(0.5)
+_NO_SIGMOID = -104.0
+"""Below it x sigmoid(x) is 0 in float32, and less than 1e-43 in float64."""
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
@@ -44,7 +46,9 @@ def _at_most_zero(x: Any) -> Value:
 
 
 def silu(x: Any, inplace: bool = False) -> Value:
-    return value(x) * sigmoid(x)
+    """x sigmoid(x). `sigmoid` stays above 0, which times a large number would count."""
+    x = value(x)
+    return x * where(x < _NO_SIGMOID, 0.0, sigmoid(x))
 
 
 def mish(x: Any, inplace: bool = False) -> Value:
