@@ -47,12 +47,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(monkeypatch)
 
 
-def text_of(calls: Calls, function: Any) -> str:
-    """The trace that a call finds; a later call finds one that is as new."""
-    calls(function)
-    return calls.cache._latest[("form", id(function))][1].traced.text
-
-
 def test_methods_and_modules_are_scanned_once(calls: Calls) -> None:
     for number, function in enumerate((Bias().score, Learned(), masks.causal()), 1):
         for _ in range(3):
@@ -64,26 +58,26 @@ def test_methods_and_modules_are_scanned_once(calls: Calls) -> None:
 def test_changed_attributes_are_seen(calls: Calls) -> None:
     bias = Bias()
     score = bias.score
-    before = text_of(calls, score)
+    before = calls.text(score)
     bias.slopes = torch.zeros(3)
     assert calls(score)[0] is bias.slopes and calls.scans == 2
     bias.gain = 7.0
-    assert text_of(calls, score) != before and calls.scans == 3
+    assert calls.text(score) != before and calls.scans == 3
     bias.scale = 3.0  # hides that of the class  # type: ignore[misc]
-    assert text_of(calls, score) != before and calls.scans == 4
+    assert calls.text(score) != before and calls.scans == 4
     del bias.scale
     bias.gain = 1.5
-    assert text_of(calls, score) == before
+    assert calls.text(score) == before
 
 
 def test_changed_classes_are_seen(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     score = Bias().score
-    before = text_of(calls, score)
+    before = calls.text(score)
     monkeypatch.setattr(Base, "scale", 9.0)
-    after = text_of(calls, score)
+    after = calls.text(score)
     assert after != before
     monkeypatch.setattr(Bias, "gain", property(lambda self: 5.0), raising=False)
-    assert text_of(calls, score) not in (before, after)
+    assert calls.text(score) not in (before, after)
 
 
 def test_another_class_is_seen(calls: Calls) -> None:
@@ -92,9 +86,9 @@ def test_another_class_is_seen(calls: Calls) -> None:
 
     bias = Bias()
     score = bias.score
-    before = text_of(calls, score)
+    before = calls.text(score)
     bias.__class__ = Other
-    assert text_of(calls, score) != before
+    assert calls.text(score) != before
 
 
 def test_changed_parameters_and_buffers_of_modules_are_seen(calls: Calls) -> None:
@@ -108,14 +102,29 @@ def test_changed_parameters_and_buffers_of_modules_are_seen(calls: Calls) -> Non
     assert all(value.dtype == torch.float64 for value in calls(learned)) and calls.scans == 4
 
 
+def test_what_torch_calls_with_a_module_is_seen(calls: Calls) -> None:
+    learned = Learned()
+    texts = [calls.text(learned)]
+    hook = learned.register_forward_hook(lambda module, given, output: output * 3.0)
+    texts.append(calls.text(learned))
+    hook.remove()
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(lambda module, given: (given[0] * 5.0, *given[1:]))
+    texts.append(calls.text(learned))
+    hook.remove()
+    assert calls.text(learned) == texts[0]
+    learned.forward = lambda s, b, h, i, j: s * 9.0  # type: ignore[method-assign]
+    texts.append(calls.text(learned))
+    assert len(set(texts)) == 4
+
+
 def test_changed_variables_of_modules_are_seen(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     helper = types.ModuleType("attention_helper")
     helper.gain = 2.0  # type: ignore[attr-defined]
     score = lambda s, b, h, i, j: s * helper.gain  # noqa: E731
-    before = text_of(calls, score)
-    assert text_of(calls, score) == before and calls.scans == 1
+    before = calls.text(score)
+    assert calls.text(score) == before and calls.scans == 1
     helper.gain = 3.0  # type: ignore[attr-defined]
-    assert text_of(calls, score) != before and calls.scans == 2
+    assert calls.text(score) != before and calls.scans == 2
 
 
 def test_attributes_with_places_of_their_own_are_scanned_each_time(calls: Calls) -> None:

@@ -20,6 +20,7 @@ class Calls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cache = cache.TraceCache()
         self.scans = 0
+        self.entry: Any = None
 
         def scan(functions: Any) -> Scan:
             self.scans += 1
@@ -31,5 +32,11 @@ class Calls:
         """The values of the captures: tensors, then numbers."""
         program = Program(lambda s: s, score_mod, None, scale=1.0)
         entry, scan = self.cache.find((score_mod,), "form", lambda: trace(program, Inputs("f32", 8, 8)))
+        self.entry = entry
         values = entry.captures(scan, 1.0)
         return sorted(values, key=lambda value: not isinstance(value, torch.Tensor))
+
+    def text(self, score_mod: Function) -> str:
+        """The trace that a call finds."""
+        self(score_mod)
+        return self.entry.traced.text

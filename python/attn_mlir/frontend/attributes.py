@@ -6,7 +6,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
+_EVERY = (_global_forward_pre_hooks, _global_forward_hooks)
 _MISSING = object()
 _WITHOUT_CLASS = (FunctionType, ModuleType, torch.Tensor)
 """Whose classes are Python's and torch's own: nothing of them is looked at."""
@@ -45,6 +47,12 @@ def attributes(x: Any, names: Iterable[str]) -> list[tuple[str, Any]]:
             if content is not _MISSING:
                 found.append((name, content))
     return found
+
+
+def hooks_of(module: torch.nn.Module) -> list[Any]:
+    """The functions that run with a module's `forward`, its own and those of all modules."""
+    own = vars(module)
+    return [hook for hooks in (*_EVERY, own["_forward_pre_hooks"], own["_forward_hooks"]) for hook in hooks.values()]
 
 
 def _from_class(x: Any, name: str, base: type) -> Any:

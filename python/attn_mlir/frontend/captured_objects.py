@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.frontend.attributes import attributes, looks_up_itself
+from attn_mlir.frontend.attributes import attributes, hooks_of, looks_up_itself
 from attn_mlir.frontend.code_names import LIBRARIES
 from attn_mlir.frontend.findings import Findings
 from attn_mlir.frontend.origin import has_operators, hides, is_installed, is_stateful, library, operators
@@ -74,9 +74,19 @@ class Objects(Findings):
             self._value(wrapped, "captured", False)
         if callable(x):
             self._value(getattr(kind, "forward" if isinstance(x, torch.nn.Module) else "__call__", None), "captured", False)
+        if isinstance(x, torch.nn.Module):
+            self._called(x)
         if not hasattr(x, "__dict__") and not any("__slots__" in base.__dict__ for base in kind.__mro__[:-1]):
             self.reusable = False
         self._members(x, kind)
+
+    def _called(self, module: torch.nn.Module) -> None:
+        """What torch calls with a module besides the `forward` of its class."""
+        own = vars(module).get("forward")
+        for function in (*([] if own is None else [own]), *hooks_of(module)):
+            self.watch = None
+            self.key.append("called")
+            self._value(function, "captured", False)
 
     def _members(self, x: Any, kind: type) -> None:
         self._operators(kind, False)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from attn_mlir.frontend.attributes import hooks_of
 from attn_mlir.frontend.origin import is_installed
 
 _MISSING = object()
@@ -85,6 +86,7 @@ class ObjectWatch:
         if isinstance(x, torch.nn.Module):
             for space in ("_parameters", "_buffers", "_modules"):
                 found += self._look(own[space])
+            found.append(bool(hooks_of(x)))
         return found
 
     def _class(self, kind: type) -> None:
