@@ -11,15 +11,21 @@ _FIRST, _AFTER_MACHINE, _LAST = ("attn_tensor.h", "attn_values.h"), ("attn_bound
 
 
 def host_source(
-    request: Request, header: str, folder: Path, own: tuple[str, str], tables: Sequence[str], limits: Sequence[str] = (), rank: int = 0
+    request: Request,
+    header: str,
+    machine: Sequence[Path],
+    programs: Sequence[Path],
+    tables: Sequence[str],
+    limits: Sequence[str] = (),
+    rank: int = 0,
 ) -> str:
-    """The C++ file. `own` are the names of a target's two files in `folder`, of its machine and of its programs.
+    """The C++ file. `machine` and `programs` are the files of a target: what it computes on, and how programs run there.
 
     `limits` come first, `tables` last. `rank`: of how many dimensions tensors are at least; files of one library must agree.
     """
     here = Path(__file__).parent
-    files = [here / name for name in _FIRST] + [folder / own[0]] + [here / name for name in _AFTER_MACHINE] + [folder / own[1]]
-    files += [here / name for name in _LAST]
+    after, last = ([here / name for name in names] for names in (_AFTER_MACHINE, _LAST))
+    files = [*[here / name for name in _FIRST], *machine, *after, *programs, *last]
     sources = [path.read_text(encoding="utf-8") for path in files]
     first = ["#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {max(rank, rank_of(request))}", *limits, header]
     return "\n".join([*first, *sources, *tables, entries(request)])

@@ -27,5 +27,6 @@ BACKEND = Backend(
     tune="tuning.program:TUNER",
     see="seeing:see",
     targets=("gfx90a",),
+    ahead="ahead.build:build",
     doctor="doctor:findings",
 )

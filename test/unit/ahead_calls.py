@@ -10,6 +10,8 @@ _CODES = {
     torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16), torch.bool: (6, 8),
     torch.uint8: (1, 8), torch.int8: (0, 8), torch.int32: (0, 32), torch.int64: (0, 64),
 }  # fmt: skip
+STREAM = 100
+"""One of device 0, of the libraries that stand in for drivers."""
 
 
 class DLTensor(ctypes.Structure):
@@ -78,3 +80,32 @@ def _argument(value: Any) -> Any:
     if isinstance(value, float):
         return ctypes.c_double(value)
     return ctypes.c_int64(value) if isinstance(value, int) else value
+
+
+class OnDevice(Loaded):
+    """A library for a GPU; tensors, also those on the CPU, are told to be on its device 0. Calls get a stream, and a workspace or none."""
+
+    device_type = 0
+
+    def call(self, function: str, arguments: list[Any], stream: int = STREAM, workspace: torch.Tensor | None = None) -> None:
+        space = [None, ctypes.c_size_t(0)] if workspace is None else self.pointer(workspace)
+        self._call(function, [*map(self.told, arguments), *space, ctypes.c_void_p(stream), ctypes.c_int32(0)])
+
+    @staticmethod
+    def pointer(memory: torch.Tensor) -> list[Any]:
+        """The address and size of memory."""
+        return [ctypes.c_void_p(memory.data_ptr()), ctypes.c_size_t(memory.numel())]
+
+    def sizes_of(self, *inputs: Any) -> Sizes:
+        sizes = Sizes()
+        self._call("sizes", [*map(self.told, inputs), ctypes.byref(sizes)])
+        return sizes
+
+    @classmethod
+    def told(cls, value: Any, device: int = 0) -> Any:
+        """A tensor as one on a device of this kind."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        made = dl(value)
+        made.device_type, made.device_id = cls.device_type, device
+        return made

@@ -12,16 +12,14 @@ from typing import Any
 import torch
 
 import attn_mlir
-from ahead_calls import Loaded, Sizes, dl
+from ahead_calls import OnDevice
 from attn_mlir.api.ahead import _inputs, _request
 from attn_mlir.backends.nvidia import driver, launch
 from nvidia_fakes import BINARY, FakeCuda, fake_gpu
 
 _FORMATS = {"int": "<i", "unsigned": "<I", "long long": "<q", "float": "<f", "double": "<d"}
-_ELEMENTWISE = {"attn_copy": (112, 112, 56), "attn_add": (112, 112, 112, 56), "attn_fold": (112, 112, 56, 8, 8), "attn_fill": (112, 56, 8)}
+_ELEMENTWISE = {"attn_copy": (112, 112, 64), "attn_add": (112, 112, 112, 64), "attn_fold": (112, 112, 64, 8, 8), "attn_fill": (112, 64, 8)}
 _FAKE: list[ctypes.CDLL] = []
-STREAM = 100
-"""One of device 0."""
 
 
 def load(path: Path) -> None:
@@ -46,31 +44,13 @@ def log() -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-class OnCuda(Loaded):
-    """A library; tensors, also those on the CPU, are told to be on CUDA device 0. Calls get a stream, and a workspace or none."""
+class OnCuda(OnDevice):
+    """A library on CUDA devices."""
 
-    def call(self, function: str, arguments: list[Any], stream: int = STREAM, workspace: torch.Tensor | None = None) -> None:
-        space = [None, ctypes.c_size_t(0)] if workspace is None else self.pointer(workspace)
-        self._call(function, [*map(on_cuda, arguments), *space, ctypes.c_void_p(stream), ctypes.c_int32(0)])
-
-    @staticmethod
-    def pointer(memory: torch.Tensor) -> list[Any]:
-        """The address and size of memory."""
-        return [ctypes.c_void_p(memory.data_ptr()), ctypes.c_size_t(memory.numel())]
-
-    def sizes_of(self, *inputs: Any) -> Sizes:
-        sizes = Sizes()
-        self._call("sizes", [*map(on_cuda, inputs), ctypes.byref(sizes)])
-        return sizes
+    device_type = 2
 
 
-def on_cuda(value: Any, device: int = 0) -> Any:
-    """A tensor as one on a CUDA device."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    made = dl(value)
-    made.device_type, made.device_id = 2, device
-    return made
+on_cuda = OnCuda.told
 
 
 class _Recorded(FakeCuda):

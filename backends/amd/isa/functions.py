@@ -97,6 +97,11 @@ def _bytes(high: Any, low: Any, selector: Any) -> Any:
     return result.astype(U32)
 
 
+def _leading(x: Any) -> Any:
+    """How many zeros stand before the first one; all bits where there is none."""
+    return np.array([32 - int(each).bit_length() if each else 0xFFFFFFFF for each in np.broadcast_to(x, 64)], U32)
+
+
 _LOW = U32(0xFFFFFF)
 INTEGERS: dict[str, Callable[..., Any]] = {
     "v_mov_b32": lambda a: a,
@@ -145,7 +150,8 @@ INTEGERS: dict[str, Callable[..., Any]] = {
     "v_bcnt_u32_b32": lambda a, b: np.array([int(x).bit_count() for x in np.broadcast_to(a, 64)], U32) + b,
     "v_bfrev_b32": lambda a: np.array([int(f"{int(x):032b}"[::-1], 2) for x in np.broadcast_to(a, 64)], U32),
     "v_ffbl_b32": lambda a: np.array([(int(x) & -int(x)).bit_length() - 1 & 0xFFFFFFFF for x in np.broadcast_to(a, 64)], U32),
-    "v_ffbh_u32": lambda a: np.array([32 - int(x).bit_length() if x else 0xFFFFFFFF for x in np.broadcast_to(a, 64)], U32),
+    "v_ffbh_u32": lambda a: _leading(a),
+    "v_ffbh_i32": lambda a: _leading(np.where(np.asarray(a).view(I32) < 0, ~a, a)),
 }
 """Of 32 bits to 32 bits."""
 

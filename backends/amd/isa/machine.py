@@ -55,10 +55,22 @@ class Machine:
         Raises InterpreterError for accesses out of bounds, races between waves, and instructions that it does not know.
         """
         packed = Packed(values_of(self.code, arguments, blocks))
-        segment = np.frombuffer(bytearray(packed.segment()) + b"\0" * 256, np.uint8).copy()
+        regions = [_region(value, n, n in outputs) for n, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
+        return self.run_segment(packed.segment(), regions, grid, seed, count_conflicts, only_blocks)
+
+    def run_segment(
+        self,
+        arguments: bytes,
+        regions: Sequence[Region],
+        grid: tuple[int, int, int],
+        seed: int = 0,
+        count_conflicts: bool = False,
+        only_blocks: Collection[tuple[int, int, int]] | None = None,
+    ) -> int:
+        """The same on an argument segment as a launch hands it to the GPU, with all memory that the kernel may reach."""
+        segment = np.frombuffer(bytearray(arguments) + b"\0" * 256, np.uint8).copy()
         tensors = GlobalMemory()
-        tensors.regions = [_region(value, n, n in outputs) for n, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
-        tensors.regions.append(Region(segment.ctypes.data, segment, False, "the arguments"))
+        tensors.regions = [*regions, Region(segment.ctypes.data, segment, False, "the arguments")]
         if self.descriptor.shared > _SHARED_LIMIT:
             raise InterpreterError(f"{self.descriptor.shared} bytes of shared memory, more than there are")
         generator = random.Random(seed)

@@ -26,7 +26,7 @@ _VARIANTS: dict[str, tuple[str, tuple[int, int] | tuple[()]]] = {
     "group": (f"attn-pack-heads,{pipeline.ONLINE}", pipeline.FEW_ROWS),
 }
 """The kernels that `driver.CpuKernel` has: what leads to online form, and sizes of blocks."""
-_SOURCES = ("attn_host.h", "attn_program.h")
+_MACHINE, _PROGRAMS = (Path(__file__).with_name(name) for name in ("attn_host.h", "attn_program.h"))
 
 
 @dataclass
@@ -79,8 +79,8 @@ def _source(parts: _Parts, request: Request, target: str, version: str, rank: in
             _add_linear(parts, request, "backward", "bwd")
         scalars = ["tensor" if argument.shape is not None else argument.element for argument in host.arguments[3:]]
         last = [library_table(request, scalars), linear_table(request, [argument.shape for argument in host.arguments])]
-    text, here = header(request, target, version), Path(__file__).parent
-    return host_source(request, text, here, _SOURCES, [*parts.tables, _machine(), *last], rank=rank)
+    text = header(request, target, version)
+    return host_source(request, text, [_MACHINE], [_PROGRAMS], [*parts.tables, _machine(), *last], rank=rank)
 
 
 def _add_attention(parts: _Parts, request: Request) -> None:

@@ -1,9 +1,5 @@
 // An NVIDIA GPU as the machine that a library computes on: the driver, which is looked for at the first call, so that the library loads where
 // there is none; contexts, with the kernels loaded into each; memory of a call. States in C++ what backends/nvidia/cuda.py states in Python.
-#include <dlfcn.h>
-#include <map>
-#include <mutex>
-
 namespace attn {
 
 // What is used of <cuda.h>.
@@ -98,16 +94,14 @@ inline void check(CUresult result, const char *what) {
 }
 
 constexpr const char *kMachine = "a CUDA device";
-// Where tensors lie whose sizes alone count: somewhere that every kernel can read and write.
-inline char *const kStandIn = reinterpret_cast<char *>(uintptr_t(1) << 20);
+// How far apart rows may be, in bytes; 0: as far as they like.
+constexpr int64_t kRowBytes = 0;
 
 // The compute capability that the library was made for.
 struct Machine {
   const char *arch;
   int major, minor;
 };
-
-struct Kernel;
 
 // A context with what this library keeps in it.
 struct Loaded {
@@ -125,11 +119,6 @@ struct Relaxed {
   Relaxed(const Relaxed &) = delete;
   ~Relaxed() { driver().cuThreadExchangeStreamCaptureMode(&mode); }
 };
-
-inline std::mutex &lock() {
-  static std::mutex one;
-  return one;
-}
 
 // The device and stream of the call that this thread is in.
 struct Active {
@@ -277,15 +266,6 @@ inline Tensor on_host(const Tensor &x, std::vector<char> &fetched) {
   check(driver().cuStreamSynchronize(active().stream), "waiting for the elements of a captured tensor");
   near.data = fetched.data() - low * width;
   return near;
-}
-
-// The stream of a call through tvm-ffi, which is there where somebody makes one.
-inline void *stream_of(const DLTensor *q) {
-  using Get = void *(*)(int32_t, int32_t);
-  void *symbol = dlsym(RTLD_DEFAULT, "TVMFFIEnvGetStream");
-  void *library = symbol ? nullptr : dlopen("libtvm_ffi.so", RTLD_LAZY | RTLD_NOLOAD);
-  if (library) symbol = dlsym(library, "TVMFFIEnvGetStream");
-  return q && symbol ? reinterpret_cast<Get>(symbol)(q->device.device_type, q->device.device_id) : nullptr;
 }
 
 }  // namespace attn

@@ -1,7 +1,5 @@
-// What a library does on the GPU besides its kernels: copies, sums of two tensors, sums of slots, one value everywhere.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+// What a library does on the GPU besides its kernels: copies, sums of two tensors, sums of slots, one value everywhere. The same text for CUDA
+// and HIP, with what attn_device_cuda.h or attn_device_hip.h define: Half, BFloat, ATTN_GLOBAL, ATTN_INLINE, and the number of a thread.
 enum { F16 = 1, BF16 = 2, F32 = 3, F64 = 4 };
 constexpr int kRank = 12;
 
@@ -13,28 +11,28 @@ struct Strided {
   int bytes;
 };
 struct Shape {
-  long long count;
+  long long count, threads;
   int sizes[kRank];
 };
 
-__device__ double load(const char *p, int element) {
+ATTN_INLINE double load(const char *p, int element) {
   switch (element) {
-    case F16: return __half2float(*reinterpret_cast<const __half *>(p));
-    case BF16: return __bfloat162float(*reinterpret_cast<const __nv_bfloat16 *>(p));
+    case F16: return float(*reinterpret_cast<const Half *>(p));
+    case BF16: return float(*reinterpret_cast<const BFloat *>(p));
     case F32: return *reinterpret_cast<const float *>(p);
     default: return *reinterpret_cast<const double *>(p);
   }
 }
 // As torch converts: to 16 bits by way of 32.
-__device__ void store(char *p, int element, double value) {
+ATTN_INLINE void store(char *p, int element, double value) {
   switch (element) {
-    case F16: *reinterpret_cast<__half *>(p) = __float2half_rn(float(value)); break;
-    case BF16: *reinterpret_cast<__nv_bfloat16 *>(p) = __float2bfloat16_rn(float(value)); break;
+    case F16: *reinterpret_cast<Half *>(p) = Half(float(value)); break;
+    case BF16: *reinterpret_cast<BFloat *>(p) = BFloat(float(value)); break;
     case F32: *reinterpret_cast<float *>(p) = float(value); break;
     default: *reinterpret_cast<double *>(p) = value;
   }
 }
-__device__ char *at(const Strided &x, const Shape &shape, long long i) {
+ATTN_INLINE char *at(const Strided &x, const Shape &shape, long long i) {
   long long offset = 0;
   for (int d = kRank - 1; d >= 0; --d) {
     if (shape.sizes[d] == 1) continue;
@@ -44,10 +42,10 @@ __device__ char *at(const Strided &x, const Shape &shape, long long i) {
   return x.data + offset * x.bytes;
 }
 
-#define EACH(i, count) for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll)
+#define EACH(i, shape) for (long long i = attn_thread(); i < (shape).count; i += (shape).threads)
 
-extern "C" __global__ void attn_copy(Strided from, Strided to, Shape shape) {
-  EACH(i, shape.count) {
+ATTN_GLOBAL attn_copy(Strided from, Strided to, Shape shape) {
+  EACH(i, shape) {
     const char *a = at(from, shape, i);
     char *b = at(to, shape, i);
     if (from.element != to.element) {
@@ -63,19 +61,19 @@ extern "C" __global__ void attn_copy(Strided from, Strided to, Shape shape) {
   }
 }
 
-extern "C" __global__ void attn_add(Strided x, Strided y, Strided to, Shape shape) {
-  EACH(i, shape.count) store(at(to, shape, i), to.element, load(at(x, shape, i), x.element) + load(at(y, shape, i), y.element));
+ATTN_GLOBAL attn_add(Strided x, Strided y, Strided to, Shape shape) {
+  EACH(i, shape) store(at(to, shape, i), to.element, load(at(x, shape, i), x.element) + load(at(y, shape, i), y.element));
 }
 
 // to[i] is the sum of from[n][i], slots of `step` elements, in their order.
-extern "C" __global__ void attn_fold(Strided from, Strided to, Shape shape, long long slots, long long step) {
-  EACH(i, shape.count) {
+ATTN_GLOBAL attn_fold(Strided from, Strided to, Shape shape, long long slots, long long step) {
+  EACH(i, shape) {
     double sum = 0;
     for (long long n = 0; n < slots; ++n) sum += load(at(from, shape, i) + n * step * from.bytes, from.element);
     store(at(to, shape, i), to.element, sum);
   }
 }
 
-extern "C" __global__ void attn_fill(Strided to, Shape shape, double value) {
-  EACH(i, shape.count) store(at(to, shape, i), to.element, value);
+ATTN_GLOBAL attn_fill(Strided to, Shape shape, double value) {
+  EACH(i, shape) store(at(to, shape, i), to.element, value);
 }

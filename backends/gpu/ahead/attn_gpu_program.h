@@ -1,139 +1,8 @@
-// Programs on an NVIDIA GPU: parameters and grids of kernels, tensors for the copy engine, and the memory of what they make. States in C++ what
-// backends/nvidia/{launch,program,chains}.py and backends/gpu/{packing,outputs}.py state in Python.
+// Programs on a GPU: parameters and grids of kernels, and the memory of what they make. States in C++ what
+// backends/nvidia/{launch,program,chains}.py, backends/amd/{launch,program}.py and backends/gpu/{packing,outputs}.py state in Python.
 namespace attn {
 
-enum ParameterKind : uint8_t { MAP, POINTER, SIZE, STRIDE, SCALAR, COUNTER, BLOCKS };
-enum Number : uint8_t { INT, UNSIGNED, LONG, FLOAT, DOUBLE };
-
-// See backends/gpu/kernel.py.
-struct Parameter {
-  ParameterKind kind;
-  int argument, dim;
-  Number type;
-  int columns, rows, swizzle;  // of a box
-  int align;
-};
-
-struct Output {
-  Kind kind;
-  bool slots;        // programs add to slots of their own, which are added up in order
-  bool disjoint[3];  // by chunk, head and batch
-};
-
-struct Kernel {
-  const char *entry;
-  const char *code;
-  int threads, shared_bytes, cluster;
-  bool persistent;
-  int64_t block_q;
-  bool pairs;
-  int over;
-  int parameter_count;
-  const Parameter *parameters;
-  const Output *outputs;
-  int turn_over;  // -1: no turns
-  int64_t turn_rows, turn_parts;
-};
-
-extern "C" __attribute__((visibility("hidden"))) const char attn_device_code[];
-inline const Kernel kCopy{"attn_copy", attn_device_code, 256, 0, 1, false, 1, false, 0, 0, nullptr, nullptr, -1, 0, 0};
-inline const Kernel kAdd{"attn_add", attn_device_code, 256, 0, 1, false, 1, false, 0, 0, nullptr, nullptr, -1, 0, 0};
-inline const Kernel kFold{"attn_fold", attn_device_code, 256, 0, 1, false, 1, false, 0, 0, nullptr, nullptr, -1, 0, 0};
-inline const Kernel kFill{"attn_fill", attn_device_code, 256, 0, 1, false, 1, false, 0, 0, nullptr, nullptr, -1, 0, 0};
-
-// The kernel in the context of the call, loaded at its first launch there.
-inline CUfunction load(const Kernel &kernel) {
-  Loaded &loaded = *active().loaded;
-  std::lock_guard<std::mutex> guard(lock());
-  CUfunction &function = loaded.functions[&kernel];
-  if (function) return function;
-  if (kernel.shared_bytes > loaded.shared_bytes)
-    throw Failure{fail(ATTN_MLIR_ERROR_PROCESSOR, "the kernel %s needs %d bytes of shared memory, a block of threads may have %d on a %s",
-                       kernel.entry, kernel.shared_bytes, loaded.shared_bytes, loaded.name)};
-  Relaxed relaxed;
-  CUmodule module = nullptr;
-  CUfunction found = nullptr;
-  check(driver().cuModuleLoadData(&module, kernel.code), "loading a kernel");
-  check(driver().cuModuleGetFunction(&found, module, kernel.entry), "looking for a kernel");
-  if (kernel.shared_bytes) check(driver().cuFuncSetAttribute(found, kDynamicShared, kernel.shared_bytes), "giving a kernel shared memory");
-  return function = found;
-}
-
-inline void start(const Kernel &kernel, const int64_t grid[3], void **parameters) {
-  CUlaunchConfig config{};
-  CUlaunchAttribute cluster{};
-  for (int d = 0; d < 3; ++d) config.grid[d] = unsigned(grid[d]), config.block[d] = d ? 1 : unsigned(kernel.threads);
-  config.shared_bytes = unsigned(kernel.shared_bytes), config.stream = active().stream;
-  if (kernel.cluster > 1) {
-    cluster.id = kCluster;
-    cluster.value.cluster[0] = unsigned(kernel.cluster), cluster.value.cluster[1] = cluster.value.cluster[2] = 1;
-    config.attributes = &cluster, config.count = 1;
-  }
-  char what[128];
-  std::snprintf(what, sizeof what, "launching %s", kernel.entry);
-  check(driver().cuLaunchKernelEx(&config, load(kernel), parameters, nullptr), what);
-}
-
-// A tensor, and sizes, as the kernels of attn_device.cu take them.
-constexpr int kDeviceRank = 12;
-struct Strided {
-  char *data;
-  long long strides[kDeviceRank];
-  int element, bytes;
-  explicit Strided(const Tensor &x) : data(x.data), strides{}, element(x.element), bytes(int(facts(x.element).bytes)) {
-    for (int d = 0; d < x.rank; ++d) strides[kDeviceRank - x.rank + d] = x.strides[d];
-  }
-};
-struct Shape {
-  long long count;
-  int sizes[kDeviceRank];
-  explicit Shape(const Tensor &x) : count(x.count()) {
-    if (x.rank > kDeviceRank) throw Failure{fail(ATTN_MLIR_ERROR_SHAPE, "tensors of %d dimensions cannot be copied here", x.rank)};
-    for (int d = 0; d < kDeviceRank; ++d) sizes[d] = d < kDeviceRank - x.rank ? 1 : int(x.shape[d - kDeviceRank + x.rank]);
-  }
-};
-inline void start_elementwise(const Kernel &kernel, int64_t count, void **parameters) {
-  if (count == 0) return;
-  int64_t blocks = ceil_div(count, kernel.threads);
-  const int64_t grid[] = {blocks < 1 << 20 ? blocks : 1 << 20, 1, 1};
-  start(kernel, grid, parameters);
-}
-
-inline void clear(Context &c, char *data, int64_t bytes) {
-  if (!c.measuring && bytes > 0) check(driver().cuMemsetD8Async(CUdeviceptr(uintptr_t(data)), 0, size_t(bytes), active().stream), "clearing memory");
-}
-inline void fill(Context &c, const Tensor &to, double value) {
-  if (c.measuring) return;
-  if (value == 0.0 && to.dense()) return clear(c, to.data, to.bytes());
-  Strided target(to);
-  Shape shape(to);
-  void *parameters[] = {&target, &shape, &value};
-  start_elementwise(kFill, shape.count, parameters);
-}
-inline void copy(Context &c, const Tensor &from, const Tensor &to) {
-  if (c.measuring) return;
-  Strided source(from), target(to);
-  Shape shape(to);
-  void *parameters[] = {&source, &target, &shape};
-  start_elementwise(kCopy, shape.count, parameters);
-}
-inline void add(Context &c, const Tensor &x, const Tensor &y, const Tensor &to) {
-  if (c.measuring) return;
-  Strided first(x), second(y), target(to);
-  Shape shape(to);
-  void *parameters[] = {&first, &second, &target, &shape};
-  start_elementwise(kAdd, shape.count, parameters);
-}
-inline void fold(Context &c, const Tensor &slot, int64_t slots, const Tensor &to) {
-  if (c.measuring) return;
-  Strided source(slot), target(to);
-  Shape shape(to);
-  long long count = slots, step = slot.count();
-  void *parameters[] = {&source, &target, &shape, &count, &step};
-  start_elementwise(kFold, shape.count, parameters);
-}
-
-// Of how many elements the address and the strides of an argument must be multiples; 1: of none.
+// Of how many elements the address and the strides of an argument must be multiples; 0: of none, and any strides do.
 inline int64_t alignment(const Kernel &kernel, int argument, Element element) {
   for (int i = 0; i < kernel.parameter_count; ++i) {
     const Parameter &p = kernel.parameters[i];
@@ -141,15 +10,20 @@ inline int64_t alignment(const Kernel &kernel, int argument, Element element) {
     if (p.kind == MAP) return 16 / facts(element).bytes;
     if (p.kind == POINTER && p.align) return p.align;
   }
-  return 1;
+  return 0;
+}
+// Whether the rows of [B, H, S, D] are as near to each other as kernels count, and lie apart.
+inline bool has_near_rows(const Tensor &x) {
+  if (!kRowBytes || x.rank != 4 || x.shape[2] <= 1) return true;
+  return x.strides[2] >= x.shape[3] && x.strides[2] * facts(x.element).bytes < kRowBytes;
 }
 inline bool is_aligned(const Tensor &x, int64_t elements) {
-  if (elements == 1) return true;
+  if (!elements) return true;
   int last = x.rank - 1;
   if ((x.strides[last] != 1 && x.shape[last] != 1) || uintptr_t(x.data) % uintptr_t(elements * facts(x.element).bytes)) return false;
   for (int d = 0; d < last; ++d)
     if (x.shape[d] != 1 && x.strides[d] % elements) return false;
-  return true;
+  return has_near_rows(x);
 }
 // Whether a kernel is told, or knows, all strides of an argument.
 inline bool knows_strides(const Kernel &kernel, int argument, const Tensor &x) {
@@ -168,33 +42,12 @@ inline bool knows_strides(const Kernel &kernel, int argument, const Tensor &x) {
 inline Tensor aligned_tensor(Context &c, const Tensor &like, int64_t elements) {
   Tensor made = like;
   int last = like.rank - 1;
-  if (elements == 1 || like.shape[last] % elements == 0) return new_tensor(c, like);
+  if (elements <= 1 || like.shape[last] % elements == 0) return new_tensor(c, like);
   int64_t columns = made.shape[last];
   made.shape[last] = ceil_div(columns, elements) * elements;
   made = new_tensor(c, made);
   made.shape[last] = columns;
   return made;
-}
-
-inline CUtensorMap map_of(const Tensor &given, const Parameter &p) {
-  Tensor x = given;
-  if (x.rank == 5) {  // sums of all chunks in one place
-    x.rank = 4;
-    std::memmove(x.shape, x.shape + 1, sizeof(int64_t) * 4), std::memmove(x.strides, x.strides + 1, sizeof(int64_t) * 4);
-  }
-  static const int types[] = {0, 6, 9, 7, 8};  // by attn::Element
-  int64_t width = facts(x.element).bytes;
-  uint64_t sizes[4], steps[3];
-  const uint32_t box[] = {uint32_t(p.columns), uint32_t(p.rows), 1, 1}, ones[] = {1, 1, 1, 1};
-  for (int d = 0; d < 4; ++d) {
-    sizes[d] = uint64_t(x.shape[3 - d]);
-    if (d) steps[d - 1] = x.shape[3 - d] == 1 ? 16 : uint64_t(x.strides[3 - d] * width);
-  }
-  CUtensorMap map;
-  int swizzle = p.swizzle == 128 ? 3 : p.swizzle == 64 ? 2 : p.swizzle == 32 ? 1 : 0;
-  CUresult result = driver().cuTensorMapEncodeTiled(&map, types[x.element], 4, x.data, sizes, steps, box, ones, 0, swizzle, 3, 0);
-  check(result, "describing a tensor to the copy engine");
-  return map;
 }
 
 inline uint64_t packed(Number type, int64_t integer, double real) {
@@ -217,33 +70,45 @@ inline uint64_t scalar(const Value &value, Number type) {
   return packed(type, type == FLOAT || type == DOUBLE ? 0 : value.word, real);
 }
 
+// How many sequences, or segments of them, the programs of a kernel over chunks have.
+inline int64_t sequences_of(const Kernel &kernel, const std::vector<Value> &arguments) {
+  if (kernel.sequences >= 0) return arguments[size_t(kernel.sequences)].tensor.shape[0] - 1;
+  const int64_t *over = arguments[size_t(kernel.over)].tensor.shape;
+  return over[0] * (kernel.segment ? ceil_div(over[2], kernel.segment) : 1);
+}
+
 // Launches a kernel on its arguments: operands, outputs, for pairs the keys of a chunk, then turns.
 inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &arguments) {
   bool counts = false;
   for (int i = 0; i < kernel.parameter_count; ++i) counts = counts || kernel.parameters[i].kind == COUNTER;
   char *counter = counts ? c.arena.take(4) : nullptr;
   const int64_t *over = arguments[size_t(kernel.over)].tensor.shape;
-  int64_t blocks = ceil_div(over[2], kernel.block_q), cluster = kernel.cluster, grid[] = {1, 1, 1};
+  int64_t batch = kernel.grid == CHUNKS ? sequences_of(kernel, arguments) : over[0], heads = over[1];
+  int64_t blocks = kernel.grid == CHUNKS ? kernel.blocks : ceil_div(over[2], kernel.block_q);
+  int64_t cluster = kernel.cluster, grid[] = {1, 1, 1};
   if (kernel.persistent) {
     constexpr int64_t kPrograms = (int64_t(1) << 31) - (1 << 16);
-    if (__int128(blocks) * over[1] * over[0] > kPrograms)
+    if (__int128(blocks) * heads * batch > kPrograms)
       throw Failure{fail(ATTN_MLIR_ERROR_SHAPE, "a batch of %lld with %lld heads of %lld rows does not fit into one launch: call it for parts",
-                         (long long)over[0], (long long)over[1], (long long)over[2])};
-  } else if (over[1] > 65535 || over[0] > 65535) {
+                         (long long)batch, (long long)heads, (long long)over[2])};
+  } else if (heads > 65535 || batch > 65535) {
     throw Failure{fail(ATTN_MLIR_ERROR_SHAPE, "a batch of %lld with %lld heads does not fit into one launch: call it for parts",
-                       (long long)over[0], (long long)over[1])};
+                       (long long)batch, (long long)heads)};
   }
   if (c.measuring) return;
+#ifdef ATTN_COPY_ENGINE
   if (kernel.persistent) {
-    int64_t most = active().loaded->multiprocessors / cluster, wanted = ceil_div(blocks * over[1] * over[0], cluster);
+    int64_t most = active().loaded->multiprocessors / cluster, wanted = ceil_div(blocks * heads * batch, cluster);
     most = most < wanted ? most : wanted;
     grid[0] = (most > 1 ? most : 1) * cluster;
-  } else {
-    grid[0] = ceil_div(blocks, cluster) * cluster, grid[1] = over[1], grid[2] = over[0];
   }
+#endif
+  if (!kernel.persistent) grid[0] = ceil_div(blocks, cluster) * cluster, grid[1] = heads, grid[2] = batch;
   clear(c, counter, counts ? 4 : 0);
   size_t count = size_t(kernel.parameter_count);
+#ifdef ATTN_COPY_ENGINE
   std::vector<CUtensorMap> maps(count);
+#endif
   std::vector<uint64_t> words(count);
   std::vector<void *> pointers(count);
   for (size_t i = 0; i < count; ++i) {
@@ -251,7 +116,11 @@ inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &a
     pointers[i] = &words[i];
     const Value *value = p.argument >= 0 ? &arguments[size_t(p.argument)] : nullptr;
     switch (p.kind) {
-      case MAP: maps[i] = map_of(value->tensor, p), pointers[i] = &maps[i]; break;
+      case MAP:
+#ifdef ATTN_COPY_ENGINE
+        maps[i] = map_of(value->tensor, p), pointers[i] = &maps[i];
+#endif
+        break;
       case POINTER: words[i] = uint64_t(uintptr_t(value->tensor.data)); break;
       case SIZE: words[i] = packed(p.type, value->tensor.shape[p.dim], 0); break;
       case STRIDE: words[i] = packed(p.type, value->tensor.strides[p.dim], 0); break;
@@ -285,7 +154,7 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
   std::vector<Value> arguments;
   for (int i = 0; i < step.operand_count; ++i) {
     Value value = values[step.operands[i]];
-    int64_t elements = value.is_tensor ? alignment(kernel, i, value.tensor.element) : 1;
+    int64_t elements = value.is_tensor ? alignment(kernel, i, value.tensor.element) : 0;
     if (value.is_tensor && !is_aligned(value.tensor, elements)) {
       Tensor near = aligned_tensor(c, value.tensor, elements);
       copy(c, value.tensor, near);
@@ -302,7 +171,7 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     int number = step.operand_count + i;
     Tensor &tensor = written[size_t(i)] = made[i];
     int64_t elements = alignment(kernel, number, tensor.element), last = tensor.rank ? tensor.shape[tensor.rank - 1] : 1;
-    bool whole = elements == 1 || last % elements == 0;
+    bool whole = elements <= 1 || last % elements == 0;
     if (output.kind != STORE && !whole)
       throw Failure{fail(ATTN_MLIR_ERROR_SHAPE, "%s adds to a tensor of %lld columns, it takes multiples of %lld", kernel.entry,
                          (long long)last, (long long)elements)};
@@ -315,7 +184,8 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     if (output.kind != STORE) {
       int lead = output.kind == SCATTER ? 3 : 1;
       int64_t slots[] = {1, 1, 1};
-      if (output.slots)
+      if (kernel.grid == CHUNKS) slots[0] = kernel.blocks;
+      else if (output.slots)
         for (int d = 0; d < 3; ++d) slots[d] = output.disjoint[d == 0 ? 0 : d == 1 ? 2 : 1] ? 1 : programs[d];
       Tensor first = tensor;
       int64_t count = slots[0] * slots[1] * slots[2];
@@ -323,15 +193,15 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
         first.set_dense_strides();
         first.data = c.arena.take(count * first.bytes());
         slot[size_t(i)] = first, slot_counts[size_t(i)] = count;
-        clear(c, first.data, count * first.bytes());
-      } else {
-        fill(c, tensor, 0.0);
       }
-      seen.tensor = seen_by(first, programs, slots, lead, count > 1);
+      // Every block of columns writes all of its slot.
+      if (kernel.grid != CHUNKS && count > 1) clear(c, first.data, count * first.bytes());
+      else if (kernel.grid != CHUNKS) fill(c, tensor, 0.0);
+      seen.tensor = seen_by(first, kernel.grid == CHUNKS ? slots : programs, slots, lead, count > 1 || kernel.grid == CHUNKS);
     }
     arguments.push_back(seen);
   }
-  if (kernel.pairs) {
+  if (kernel.grid == PAIRS) {
     arguments.emplace_back();
     arguments.back().word = kernel.block_q, arguments.back().tensor.element = INDEX;
   }
@@ -368,6 +238,10 @@ inline void run_program(Context &c, const Program &given, std::vector<Value> &va
   int next = program.argument_count;
   for (int s = 0; s < program.step_count; ++s) {
     const Step &step = program.steps[s];
+    if (int same = same_operand(step, values.data()); same >= 0) {
+      values[size_t(next++)] = values[size_t(same)];
+      continue;
+    }
     std::vector<Tensor> made(size_t(step.result_count));
     for (int i = 0; i < step.result_count; ++i) {
       Tensor &tensor = made[size_t(i)] = shape_of(step.results[i], values.data(), step.operands);

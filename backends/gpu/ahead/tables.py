@@ -1,4 +1,4 @@
-"""Programs as tables in C++, which `attn_cuda_program.h` runs: kernels with their parameters, steps, shapes of results."""
+"""Programs as tables in C++, which `attn_gpu_program.h` runs: kernels with their parameters, steps, shapes of results."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,7 +13,7 @@ _KINDS = {
     "blocks": "BLOCKS",
 }  # fmt: skip
 _NUMBERS = {"int": "INT", "unsigned": "UNSIGNED", "long long": "LONG", "float": "FLOAT", "double": "DOUBLE"}
-_GRIDS = ("rows", "elements", "pairs")
+_GRIDS = {"rows": "ROWS", "elements": "ROWS", "pairs": "PAIRS", "chunks": "CHUNKS"}
 
 
 def program_table(name: str, host: Host, units: Mapping[str, Unit], codes: Mapping[str, str], longer: tuple[str, int] | None) -> str:
@@ -50,14 +50,15 @@ def _kernel_table(name: str, unit: Unit, code: str) -> str:
     turns = [schedule.get(field, default) for field, default in (("turn_over", -1), ("turn_rows", 0), ("turn_parts", 0))]
     turns = turns if "turn_rows" in schedule else [-1, 0, 0]
     launch = f"{made.threads}, {made.shared_bytes}, {made.cluster}, {_bool(made.grid == 'persistent')}"
-    grid = f"{kernel.block_q}, {_bool(kernel.grid == 'pairs')}, {kernel.over}"
+    grid = f"{kernel.block_q}, attn::{_GRIDS[kernel.grid]}, {kernel.over}"
     arrays = f"{len(made.parameters)}, {name}_parameters, {name}_outputs"
+    last = ", ".join(map(str, (*turns, kernel.blocks, kernel.sequences, kernel.segment)))
     return "\n".join(
         [
             f'extern "C" __attribute__((visibility("hidden"))) const char {code}[];',
             f"static const attn::Parameter {name}_parameters[] = {{{', '.join(map(_parameter, made.parameters)) or '{}'}}};",
             f"static const attn::Output {name}_outputs[] = {{{', '.join(outputs) or '{}'}}};",
-            f'static const attn::Kernel {name} = {{"{made.entry}", {code}, {launch}, {grid}, {arrays}, {", ".join(map(str, turns))}}};',
+            f'static const attn::Kernel {name} = {{"{made.entry}", {code}, {launch}, {grid}, {arrays}, {last}}};',
         ]
     )
 
