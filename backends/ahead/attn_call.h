@@ -12,6 +12,7 @@ struct Argument {
   int rank;
   int64_t shape[kMaxRank];  // -1: any
   bool nonzero;             // a number that is divided by
+  int like;                 // 0 or 1: it has batch, heads, positions and the order of q or of k; -1: it has not
 };
 
 // Dimension `dim` of a captured tensor is indexed with `index`, which runs up to a size of the problem.
@@ -155,6 +156,11 @@ inline int32_t read(const DLTensor *given, const char *name, Element element, in
   return 0;
 }
 
+// The order of an argument's dimensions, or of its gradient's; null: that in which they are given.
+inline const int *order_of(const Library &lib, int position) {
+  return position < 3 || lib.arguments[position].like >= 0 ? lib.input_order : nullptr;
+}
+
 inline size_t made_results(const Library &lib) { return size_t(lib.row_count + 1); }
 
 // Checks that a result has the shape that it must have.
@@ -201,12 +207,12 @@ inline int32_t read_inputs(const Library &lib, const Given *given, std::vector<V
       continue;
     }
     value.is_tensor = true;
-    ATTN_CHECK(read(given[i].tensor, argument.name, argument.element, argument.rank, i < 3 ? lib.input_order : nullptr, value.tensor,
-                    with_data));
+    const int *order = order_of(lib, i);
+    ATTN_CHECK(read(given[i].tensor, argument.name, argument.element, argument.rank, order, value.tensor, with_data));
     for (int d = 0; d < argument.rank; ++d)
       if (argument.shape[d] >= 0 && argument.shape[d] != value.tensor.shape[d])
         return fail(ATTN_MLIR_ERROR_SHAPE, "%s must have size %lld in dimension %d, it has %lld", argument.name,
-                    (long long)argument.shape[d], i < 3 ? lib.input_order[d] : d, (long long)value.tensor.shape[d]);
+                    (long long)argument.shape[d], order ? order[d] : d, (long long)value.tensor.shape[d]);
   }
   const int64_t *q = values[0].tensor.shape, *k = values[1].tensor.shape, *v = values[2].tensor.shape;
   const int64_t found[] = {q[0], q[1], k[1], q[2], k[2], q[3], v[3]};
@@ -219,6 +225,13 @@ inline int32_t read_inputs(const Library &lib, const Given *given, std::vector<V
   if (k[1] ? q[1] % k[1] : q[1])
     return fail(ATTN_MLIR_ERROR_SHAPE, "q has %lld heads, which is no multiple of the %lld heads of k and v", (long long)q[1],
                 (long long)k[1]);
+  for (int i = 3; i < lib.argument_count; ++i)
+    for (int d = 0; lib.arguments[i].like >= 0 && d < 3; ++d) {
+      int64_t wanted = values[size_t(lib.arguments[i].like)].tensor.shape[d], size = values[size_t(i)].tensor.shape[d];
+      if (size != wanted)
+        return fail(ATTN_MLIR_ERROR_SHAPE, "%s must have size %lld in dimension %d, as %c has, it has %lld", lib.arguments[i].name,
+                    (long long)wanted, lib.input_order[d], "qk"[lib.arguments[i].like], (long long)size);
+    }
   for (int i = 0; i < lib.extent_count; ++i) {
     const Extent &extent = lib.extents[i];
     int64_t size = values[size_t(extent.argument)].tensor.shape[extent.dim];
@@ -395,7 +408,7 @@ inline int32_t backward(const Library &lib, const Given *given, const DLTensor *
   for (int i = 0; i < lib.gradient_count; ++i) {
     int position = lib.gradients[i];
     const Argument &argument = lib.arguments[position];
-    const int *order = position < 3 ? lib.input_order : nullptr;
+    const int *order = order_of(lib, position);
     const char *name = names[size_t(i)].c_str();
     ATTN_CHECK(read(gradients[i], name, argument.element, argument.rank, order, targets[size_t(i)]));
     ATTN_CHECK(check_shape(name, targets[size_t(i)], values[size_t(position)].tensor, order));

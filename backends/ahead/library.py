@@ -23,7 +23,8 @@ def library_table(request: Request, scalars: Sequence[str]) -> str:
     arguments = [_argument(name, request.element, 4, columns) for name, columns in _inputs(request)]
     for name, capture, kind in zip(request.names[3:], request.captures, scalars, strict=True):
         of = capture.element if capture.kind == "tensor" else kind
-        arguments.append(_argument(name, of, capture.rank, -1, _KINDS[capture.kind], capture.nonzero))
+        like = {"q": 0, "k": 1}.get(capture.like, -1)
+        arguments.append(_argument(name, of, capture.rank, capture.columns, _KINDS[capture.kind], capture.nonzero, like))
     extents = [
         f'{{{3 + i}, {dim}, "{index}", attn::{_SIZES.get(size, size.upper())}}}'
         for i, capture in enumerate(request.captures)
@@ -77,9 +78,9 @@ def _inputs(request: Request) -> tuple[tuple[str, int], ...]:
     return ("q", request.head_dim), ("k", request.head_dim), ("v", request.value_dim)
 
 
-def _argument(name: str, of: str, rank: int, columns: int, kind: str = "TENSOR", nonzero: bool = False) -> str:
+def _argument(name: str, of: str, rank: int, columns: int, kind: str = "TENSOR", nonzero: bool = False, like: int = -1) -> str:
     shape = ["-1"] * (rank - 1) + [str(columns)] if rank else ["0"]
-    return f'"{name}", attn::{kind}, {element(of)}, {rank}, {{{", ".join(shape)}}}, {str(nonzero).lower()}'
+    return f'"{name}", attn::{kind}, {element(of)}, {rank}, {{{", ".join(shape)}}}, {str(nonzero).lower()}, {like}'
 
 
 def _places(order: str) -> str:

@@ -44,7 +44,8 @@ class Capture:
 
     `kind` is "tensor", "float", "int", or of dropout "drop" and "keep", which C functions take as one probability. `element` and `rank` are
     those of a tensor; `size_of` has, by its dimensions, the size of the problem that it must have at least, and the index that asks for it.
-    `value` is that of a number now, for the header.
+    `value` is that of a number now, for the header. `like` is "q" or "k" for a tensor that a further product multiplies, which has `columns`
+    and otherwise the sizes and the order of these.
     """
 
     name: str
@@ -54,6 +55,8 @@ class Capture:
     nonzero: bool = False
     size_of: tuple[tuple[int, str, str], ...] = ()
     value: str = ""
+    like: str = ""
+    columns: int = -1
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,11 @@ class Request:
     """Whether gradients must have the same bits in every run."""
     labels: tuple[str, ...] = ()
     """The names that captures have in `text`, where it has locations; else they are called by their number."""
+
+    @property
+    def queries(self) -> tuple[int, ...]:
+        """The positions of tensors that have the sizes of q, besides q."""
+        return tuple(3 + i for i, capture in enumerate(self.captures) if capture.like == "q")
 
     @property
     def score(self) -> str:
@@ -188,12 +196,16 @@ def _captured(request: Request, first: int) -> list[Parameter]:
     made: list[Parameter] = []
     for name, capture in zip(request.names[3 + first :], request.captures[first:], strict=True):
         match capture.kind:
+            case "tensor" if capture.like:
+                heads, length = ("Hq", "Sq") if capture.like == "q" else ("Hkv", "Skv")
+                sizes = ", ".join(_order(request.layout[:4], heads, length, capture.columns))
+                made.append(Parameter(_TENSOR, name, f"{str(DTYPES[capture.element]).removeprefix('torch.')} [{sizes}]"))
             case "tensor":
-                sizes = ["any"] * capture.rank
+                least = ["any"] * capture.rank
                 for dim, _, size in capture.size_of:
-                    sizes[dim] = f">= {size}"
+                    least[dim] = f">= {size}"
                 dtype = "uint8" if capture.element == "u8" else str(DTYPES[capture.element]).removeprefix("torch.")
-                made.append(Parameter(_TENSOR, name, f"{dtype}, sizes [{', '.join(sizes)}], any strides"))
+                made.append(Parameter(_TENSOR, name, f"{dtype}, sizes [{', '.join(least)}], any strides"))
             case "float" | "int":
                 about = f"{'not 0; ' if capture.nonzero else ''}{capture.value} when the library was made"
                 made.append(Parameter("double " if capture.kind == "float" else "int64_t ", name, about))

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import attn_mlir
-from ahead_calls import STREAM
+from ahead_calls import STREAM, dl
 from ahead_hip_calls import OnHip, fake, filled, interpreted, log, memory
 
 slopes = torch.nn.Parameter(torch.tensor([0.5, 0.25]))
@@ -30,10 +31,9 @@ def relu_normalised(s: Any) -> Any:
 
 Spec, Attention = attn_mlir.InputSpec, attn_mlir.Attention
 INTERPRETED, CAUSAL = "hip-interpreted", attn_mlir.masks.causal()
+ALIBI = Attention(score_mod=biased, mask_mod=CAUSAL, return_lse=True, device=INTERPRETED)
 CASES: dict[str, tuple[Attention, Spec, tuple[int, ...], dict[str, Any]]] = {
-    "alibi": (
-        Attention(score_mod=biased, mask_mod=CAUSAL, return_lse=True, device=INTERPRETED), Spec(torch.float16, 32), (1, 2, 1, 21, 37), {},
-    ),
+    "alibi": (ALIBI, Spec(torch.float16, 32), (1, 2, 1, 21, 37), {}),
     "fixed": (
         Attention(score_mod=biased, mask_mod=CAUSAL, return_lse=True, device=INTERPRETED, deterministic=True),
         Spec(torch.bfloat16, 32), (1, 2, 1, 37, 70), {"deterministic": True},
@@ -95,6 +95,123 @@ def run(library: OnHip, name: str, qkv: list[torch.Tensor], captured: list[Any])
     interpreted(lambda: library.call("backward", arguments, workspace=work), read, written)
     found["backward"] = targets, gradients
     return found
+
+
+def _formula(q: Any, k: Any, v: Any, slope: Any) -> tuple[Any, Any]:
+    """`ALIBI` in float64."""
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    scores = q @ k.repeat_interleave(2, 1).transpose(2, 3) / q.shape[3] ** 0.5 * factor + slope[:, None, None] * (j - i + shift)
+    scores = scores.masked_fill(i < j, -torch.inf)
+    return scores.softmax(-1) @ v.repeat_interleave(2, 1), scores.logsumexp(-1)
+
+
+def strided(library: Path) -> tuple[dict[str, tuple[torch.Tensor, torch.Tensor]], int]:
+    """Results and gradients with what float64 says, of packed tensors and odd addresses, and how many copies that took."""
+    loaded = OnHip(library, "alibi")
+    packed = torch.randn(1, 21, 2, 72).half()
+    q = packed[..., 4:36].transpose(1, 2)
+    k = torch.randn(1 * 1 * 37 * 32 + 1).half()[1:].view(1, 1, 37, 32)
+    v = torch.randn(1, 37, 1, 32).half().transpose(1, 2)
+    d_o, d_lse = torch.randn(1, 2, 21, 32).half(), torch.randn(1, 2, 21)
+    inputs = [q, k, v, factor, slopes.detach(), shift]
+    need = loaded.sizes_of(*inputs)
+    whole = torch.full((1, 21, 2, 65), torch.nan).half()
+    o, lse = whole[..., :32].transpose(1, 2), filled(d_lse)
+    d_q, d_k, d_v = whole[..., 33:].transpose(1, 2), filled(k), filled(v)
+    saved, d_slopes = memory(need.saved), torch.full((2,), torch.nan)
+    # Results that kernels cannot write where they are take workspace that `sizes` does not know of.
+    work, back = (memory(size + 3 * (1 << 12)) for size in (need.training_workspace, need.backward_workspace))
+    given = {f"input {i}": x for i, x in enumerate(inputs)}
+    written = {"o": o, "lse": lse, "saved": saved, "workspace": work}
+    calls = interpreted(lambda: loaded.call("training_forward", [*inputs, o, lse, *loaded.pointer(saved)], workspace=work), given, written)
+    made = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "d_slopes": d_slopes}
+    arguments = [*inputs, o, lse, *loaded.pointer(saved), d_o, d_lse, *made.values()]
+    read = {**given, "saved": saved, "o": o.clone(), "lse": lse, "d_o": d_o, "d_lse": d_lse}
+    arguments[6] = read["o"]
+    calls += interpreted(lambda: loaded.call("backward", arguments, workspace=back), read, {**made, "workspace": back})
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v, slopes)]
+    right = _formula(*exact)
+    gradients = torch.autograd.grad(right, exact, [d_o.double(), d_lse.double()])
+    found = dict(zip(("o", "lse", *made), zip((o, lse, *made.values()), (*right, *gradients), strict=True), strict=True))
+    assert whole[..., 32].isnan().all()  # the gap
+    return {name: (a, b.detach()) for name, (a, b) in found.items()}, sum(each.get("name") == "attn_copy" for each in calls)
+
+
+def without_workspace(library: Path) -> tuple[list[dict[str, Any]], int]:
+    """Calls of a training step that is given no workspace, and the size of the workspace that `sizes` tells; nothing runs."""
+    loaded, (qkv, captured) = OnHip(library, "alibi"), tensors_of("alibi")
+    need, o = loaded.sizes_of(*qkv, *captured), torch.zeros(1, 2, 21, 32).half()
+    saved, grads = memory(need.saved), [torch.zeros_like(x) for x in (*qkv, slopes)]
+    lse = torch.zeros(1, 2, 21)
+    log()
+    loaded.call("backward", [*qkv, *captured, o, lse, *loaded.pointer(saved), torch.ones_like(o), lse.clone(), *grads])
+    return log(), need.backward_workspace
+
+
+def without_runtime(library: Path) -> tuple[int, str]:
+    loaded, (qkv, _) = OnHip(library, "odd"), tensors_of("odd")
+    sizes = loaded.sizes_of(*qkv)
+    with pytest.raises(RuntimeError) as error:
+        loaded.call("forward", [*qkv, torch.zeros(1, 2, 17, 36).half()])
+    return sizes.backward_workspace, str(error.value)
+
+
+def failures(library: Path) -> list[str]:
+    """What calls say that fail."""
+    told = []
+    loaded, ((q, k, v), _) = OnHip(library, "odd"), tensors_of("odd")
+    q = q[:, :, :, :].clone()[..., :20]
+    o = torch.zeros(1, 2, 17, 37).half()[..., 1:]  # at an odd address: it is copied
+
+    def refused(*arguments: Any, **options: Any) -> None:
+        try:
+            loaded.call("forward", list(arguments), **options)
+            told.append("")
+        except RuntimeError as error:
+            told.append(str(error))
+        log()
+        assert fake().fake_device() == 0
+
+    new = [OnHip.told(x, 2) for x in (q, k, v, o)]  # a device that no call used yet
+    fake().fake_fail(b"hipModuleLoadData", 209)
+    refused(*new, stream=102)
+    fake().fake_fail(b"hipInit", 100)
+    refused(q, k, v, o)
+    fake().fake_fail(b"hipModuleLoadData", 200)
+    refused(*new, stream=102)
+    fake().fake_fail(b"hipModuleLaunchKernel", 719)
+    refused(torch.zeros(1, 2, 17, 21).half()[..., 1:], k, v, o)
+    fake().fake_fail(b"hipMallocAsync", 2)
+    refused(q, k, v, o)
+    refused(q, OnHip.told(k, 1), v, o)
+    refused(q, k, v, o, stream=101)
+    refused(q, k, v, o, workspace=torch.zeros(16, dtype=torch.uint8))
+    refused(dl(q), k, v, o)
+    other = dl(q)
+    other.device_type = 2
+    refused(other, k, v, o)
+    return told
+
+
+def streams(library: Path) -> tuple[list[dict[str, Any]], list[str], int]:
+    """The calls on device 3; what a call with a wrong element says while a graph is captured, and otherwise; the thread's device then."""
+    loaded, ((q, k, v), (found, entries)) = OnHip(library, "lookup"), tensors_of("lookup")
+    found = found.clone()
+    o = torch.zeros(1, 2, 5, 32).half()
+    tensors = [OnHip.told(x, 3) for x in (q, k, v, found, entries, o)]
+    log()
+    loaded.call("forward", tensors, stream=103)
+    first = log()
+    found[5] = 9
+    outcome: list[str] = []
+    for capturing in (1, 0):
+        fake().fake_capture(capturing)
+        try:
+            loaded.call("forward", tensors, stream=103)
+            outcome.append("")
+        except RuntimeError as error:
+            outcome.append(str(error))
+    return first, outcome, fake().fake_device()
 
 
 def compared(library: Path, name: str) -> dict[str, tuple[list[Any], list[Any]]]:

@@ -244,6 +244,8 @@ inline void run_program(Context &c, const Program &given, std::vector<Value> &va
 struct Forward {
   const Kernel *usual, *few, *one, *group;
   int64_t few_rows;
+  int query_count;
+  const int *queries;  // arguments of q's sizes besides q
 };
 
 inline Tensor group_heads(const Tensor &x, int64_t group) {
@@ -262,6 +264,10 @@ inline void run_forward(Context &c, const Forward &forward, std::vector<Value> v
   if (rows == 1 && heads != keys) {
     kernel = forward.group;
     values[0].tensor = group_heads(values[0].tensor, heads / keys);
+    for (int i = 0; i < forward.query_count; ++i) {
+      Tensor &query = values[size_t(forward.queries[i])].tensor;
+      query = group_heads(query, heads / keys);
+    }
     for (Tensor &each : made) each = group_heads(each, heads / keys);
   } else if (rows <= forward.few_rows) {
     kernel = rows == 1 ? forward.one : forward.few;

@@ -71,7 +71,9 @@ def _source(parts: _Parts, request: Request, target: str, version: str, rank: in
     """The host's part of a library, whose kernels are added to `parts`; for `rank` see `host_source`."""
     if request.linear is None:
         _add_attention(parts, request)
-        parts.tables.append(f"static const attn::Forward forward = {{&usual, &few, &one, &group, {pipeline.FEW_ROWS[0]}}};")
+        parts.tables.append(f"static const int queries[] = {{{', '.join(map(str, request.queries)) or '0'}}};")
+        more = f"{pipeline.FEW_ROWS[0]}, {len(request.queries)}, queries"
+        parts.tables.append(f"static const attn::Forward forward = {{&usual, &few, &one, &group, {more}}};")
         last = [library_table(request, parts.scalars)]
     else:
         host = _add_linear(parts, request, "program", "")

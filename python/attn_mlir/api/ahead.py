@@ -15,8 +15,9 @@ from attn_mlir.api.attention import Attention, _find
 from attn_mlir.api.dropout import NONE, dropout_of
 from attn_mlir.api.engine import AttentionEngine
 from attn_mlir.api.execute import program_of
+from attn_mlir.api.extra_qk import extra_pairs, forms, pair_names, with_dims
 from attn_mlir.api.given_masks import with_function
-from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of, scale_form
+from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_engine import LinearAttentionEngine
 from attn_mlir.backends.ahead.request import Capture, Library, Linear, Request, check_place
@@ -31,11 +32,15 @@ __all__ = ["InputSpec", "compile_ahead"]
 
 @dataclasses.dataclass(frozen=True)
 class InputSpec:
-    """What `compile_ahead` must know of q, k and v: their dtype, the head dimension of q and k, and that of v (None: the same)."""
+    """What `compile_ahead` must know of q, k and v: their dtype, the head dimension of q and k, and that of v (None: the same).
+
+    extra_dims: the head dimension of each additional pair of q and k, where the attention has any (`extra_qk`); None: that of q.
+    """
 
     dtype: torch.dtype = torch.float32
     head_dim: int = 64
     value_dim: int | None = None
+    extra_dims: Sequence[int] | None = None
 
 
 def compile_ahead(
@@ -55,14 +60,14 @@ def compile_ahead(
     attention: an `Attention`, a `LinearAttention`, or an engine of either, whose custom inputs are additional arguments, and whose
     final_rowscales additional results.
     inputs: tensors (q, k, v) such as those of calls, of which dtype and head dimensions count, or an `InputSpec`; None for engines, which
-    know their own. For a `LinearAttention`: (q, k, v, decay, initial_state, cu_seqlens), of which the last ones may be missing, or a
+    know their own. Where the attention has `extra_qk`, tensors (q, k, v, q2, k2, ...). For a `LinearAttention`: (q, k, v, decay, initial_state, cu_seqlens), of which the last ones may be missing, or a
     `LinearSpec`. Batch, heads and lengths are free in the library.
-    target: "cpu", for processors with the instruction sets of this machine, or "sm_90a", for H100 and H200. out: where the library is
-    written; the header is `name`.h in the same folder. name: what the names of the functions begin with; None: that of the file without
+    target: "cpu", for processors with the instruction sets of this machine, "sm_90a", for H100 and H200, or "gfx90a", for MI210 and MI250.
+    out: where the library is written; the header is `name`.h in the same folder. name: what the names of the functions begin with; None: that of the file without
     "lib".
 
-    backward: whether there are functions for gradients, too. wrt: the names of the inputs that have one; None: q, k, v, decay and initial
-    state, and of the captured tensors those that require a gradient now; custom inputs of engines have one where they are named.
+    backward: whether there are functions for gradients, too. wrt: the names of the inputs that have one; None: q, k, v, q2, k2, ..., decay and
+    initial state, and of the captured tensors those that require a gradient now; custom inputs of engines have one where they are named.
     compiler: the command of the system's C++ compiler; None: $CXX, c++, g++ or clang++. deterministic: whether gradients have the same bits
     in every run on a GPU, too.
 
@@ -85,8 +90,6 @@ def compile_ahead(
         check_place(path, prefix)
         plain, located = _linear_request(attention, form, prefix, bool(backward), wrt)
     else:
-        if isinstance(attention, Attention) and attention._extra:
-            raise UnsupportedError("additional pairs of q and k (extra_qk) are not compiled ahead of time yet: use torch.export")
         given = _inputs(attention, inputs)
         if isinstance(attention, AttentionEngine):
             _check_engine(attention, given, inputs is not None)
@@ -129,11 +132,34 @@ def _inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
             if isinstance(size, bool) or not isinstance(size, int):
                 raise ArgumentError(f"{what} must be an integer, got {type(size).__name__}")
             check_head_dim(f"{what} is", size)
-        return Inputs(ELEMENTS[inputs.dtype], inputs.head_dim, value_dim)
-    if not isinstance(inputs, (tuple, list)) or len(inputs) != 3:
-        raise ArgumentError(f"inputs are three tensors, (q, k, v), or an attn_mlir.InputSpec(dtype, head_dim); got {type(inputs).__name__}")
-    q, k, v = inputs
-    return check_inputs(q, k, v, _layout(attention)).inputs
+        return Inputs(ELEMENTS[inputs.dtype], inputs.head_dim, value_dim, _extra_dims(attention, inputs))
+    count = 3 + 2 * _pairs(attention)
+    if not isinstance(inputs, (tuple, list)) or len(inputs) != count:
+        given = f"{len(inputs)} of them" if isinstance(inputs, (tuple, list)) else type(inputs).__name__
+        wanted = ", ".join(["q", "k", "v", *pair_names(_pairs(attention))])
+        raise ArgumentError(f"inputs are {count} tensors, ({wanted}), or an attn_mlir.InputSpec(dtype, head_dim); got {given}")
+    q, k, v, *extra = inputs
+    problem = check_inputs(q, k, v, _layout(attention))
+    return with_dims(problem, extra_pairs(extra, q, problem, problem.layout)).inputs
+
+
+def _pairs(attention: Attention | AttentionEngine) -> int:
+    """How many additional pairs of q and k calls give."""
+    return attention._extra if isinstance(attention, Attention) else 0
+
+
+def _extra_dims(attention: Attention | AttentionEngine, spec: InputSpec) -> tuple[int, ...]:
+    """The head dimensions of additional pairs. Raises ArgumentError."""
+    count = _pairs(attention)
+    if spec.extra_dims is None:
+        return (spec.head_dim,) * count
+    if not isinstance(spec.extra_dims, (tuple, list)) or len(spec.extra_dims) != count:
+        raise ArgumentError(f"extra_dims are {count} head dimensions, one for each additional pair of q and k; got {spec.extra_dims!r}")
+    for number, size in enumerate(spec.extra_dims, 2):
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise ArgumentError(f"extra_dims must be integers, got {type(size).__name__}")
+        check_head_dim(f"the head dimension of q{number} is", size)
+    return tuple(spec.extra_dims)
 
 
 def _layout(attention: Attention | AttentionEngine) -> Any:
@@ -158,10 +184,11 @@ def _request(
         entry, scan = attention._find(attention._dtypes, None, backward, dropout.form)
     else:
         scale, _, lse, states, _ = attention._options
-        form, factor = scale_form(scale, inputs.head_dim)
-        entry, scan = _find(with_function(attention._functions), inputs, form, lse, states, None, dropout.form)
+        form, others, factor = forms(scale, inputs.head_dim, inputs.extra_dims)
+        entry, scan = _find(with_function(attention._functions), inputs, form, lse, states, None, dropout.form, others)
     program = program_of(entry)
-    values = entry.captures(scan, factor, dropout.values)
+    tensors = dict.fromkeys(pair_names(len(inputs.extra_dims)))
+    values = entry.captures(scan, factor, {**dropout.values, **tensors})
     sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(_layout(attention)))
     return _both(entry, program, values, sizes, backward, wrt)
 
@@ -205,17 +232,23 @@ _KINDS = {"dropout_drop": "drop", "dropout_scale": "keep"}
 def _captures(found: Sequence[Captured], program: Program, values: Sequence[Any]) -> tuple[Capture, ...]:
     """What functions capture, as a library takes it; `values` are those of now."""
     made = []
+    products = products_of(program)
     for i, each in enumerate(found):
         if each.source[0] == "constant":
             raise UnsupportedError(
                 f"`{each.name}` is made by a function while it is traced, and no argument of C functions: make it outside of the function"
             )
         kind = _KINDS.get(each.name, each.kind) if each.source[0] == "dropout" else each.kind
+        like, columns = products.get(i, ("", -1))
         sizes = tuple((extent.dim, extent.index, extent.size) for position, extent in program.extents if position == i)
-        made.append(
-            Capture(each.name, kind, each.element, each.rank, i in program.nonzero, sizes, "" if each.kind == "tensor" else str(values[i]))
-        )
+        value = "" if each.kind == "tensor" else str(values[i])
+        made.append(Capture(each.name, kind, each.element, each.rank, i in program.nonzero, sizes, value, like, columns))
     return tuple(made)
+
+
+def products_of(program: Program) -> dict[int, tuple[str, int]]:
+    """The captures that further products multiply, by their numbers: whether they are of "q" or of "k", and their columns."""
+    return {position: (role, columns) for position, role, columns in program.products}
 
 
 def _positions(request: Request, program: Program, values: Sequence[Any], wrt: Sequence[str] | None) -> tuple[int, ...]:
@@ -224,7 +257,8 @@ def _positions(request: Request, program: Program, values: Sequence[Any], wrt: S
     can = [i for i in range(len(names)) if _is_float(request, i) and program.takes_derivative(i)]
     if wrt is None:
         always = 3 + (0 if request.linear is None else len(request.linear.inputs))
-        return tuple(i for i in can if i < always or getattr(values[i - 3], "requires_grad", False))
+        pairs = {3 + position for position, _, _ in program.products}
+        return tuple(i for i in can if i < always or i in pairs or getattr(values[i - 3], "requires_grad", False))
     if isinstance(wrt, str) or not wrt:
         raise ArgumentError(f"wrt is a list of names such as ['q', 'k', 'v'], got {wrt!r}; backward=False makes no gradients")
     # By the name in C, or by that in Python where this is another one.

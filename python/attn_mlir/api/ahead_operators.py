@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from attn_mlir import driver
+from attn_mlir.api.ahead import products_of
 from attn_mlir.backends.ahead.request import Capture, Linear, Request
 from attn_mlir.backends.program import function_named
 from attn_mlir.dialects import load_all
@@ -82,13 +83,14 @@ def _request(program: programs.Program, name: str) -> Request:
         q, v = tensors[0], tensors[2]
         assert q is not None and v is not None
         element, head_dim, value_dim = str(q.element_type), q.shape[3], v.shape[3]
-    captures = []
+    captures, products = [], products_of(program)
     for i, (kind, called) in enumerate(zip(program.kinds, program.names, strict=True)):
         if re.fullmatch(r"dropout_\w+", called) and kind != "tensor":
             raise UnsupportedError("attention with dropout is not compiled for processes without Python: export the model in eval mode")
         of, rank = described[3 + i] or ("", 0)
         sizes = tuple((extent.dim, extent.index, extent.size) for position, extent in program.extents if position == i)
-        captures.append(Capture(called, kind, of, rank, i in program.nonzero, sizes))
+        like, columns = products.get(i, ("", -1))
+        captures.append(Capture(called, kind, of, rank, i in program.nonzero, sizes, "", like, columns))
     linear = None
     if isinstance(program, LinearProgram):
         linear = Linear(tuple(program.inputs), 0 if "cu_seqlens" in program.inputs else program.segment or 0)

@@ -20,7 +20,7 @@ from attn_mlir.api.inputs import (
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.orders import heads_first, input_order
 
-__all__ = ["NONE", "ExtraPairs", "check_count", "extra_pairs", "flat", "forms"]
+__all__ = ["NONE", "ExtraPairs", "check_count", "extra_pairs", "flat", "forms", "pair_names"]
 
 MAX_PAIRS = 7
 _FORM = "extra_qk is a list of pairs of tensors, extra_qk=[(q2, k2)]"
@@ -51,9 +51,9 @@ def flat(pairs: Any) -> tuple[Any, ...]:
     return tuple([tensor for pair in pairs for tensor in pair])
 
 
-def names(tensors: Sequence[Any]) -> list[str]:
-    """How messages and programs call the tensors that `flat` gives."""
-    return [f"{'qk'[i % 2]}{i // 2 + 2}" for i in range(len(tensors))]
+def pair_names(pairs: int) -> list[str]:
+    """How messages and programs call the tensors that `flat` gives of so many pairs."""
+    return [f"{role}{number}" for number in range(2, pairs + 2) for role in "qk"]
 
 
 def check_count(count: Any) -> int:
@@ -79,7 +79,7 @@ def extra_pairs(tensors: Sequence[Any], q: torch.Tensor, problem: Problem, layou
         return NONE
     order = input_order(layout_of(layout))
     values, sizes = {}, problem.sizes
-    for i, (name, tensor) in enumerate(zip(names(tensors), tensors, strict=True)):
+    for i, (name, tensor) in enumerate(zip(pair_names(len(tensors) // 2), tensors, strict=True)):
         check_tensor(name, tensor, order)
         check_dtype(name, tensor, q)
         check_device(name, tensor, q)
