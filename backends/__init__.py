@@ -24,7 +24,8 @@ class Backend:
     its arguments to a `driver.Program`), `tune` (a `tuning.program.Tuner`), `slow` (see `driver.slow_kernels`), `describe` (from the
     fields of an `Arch` to the facts of a target), `see` (from the text of a module with locations, a derivative's name, its arguments
     and whether kernels are compiled for what that tells, to what a report shows, a `seen.Seen`), `ahead` (from an `ahead.Request` to a
-    library, see `driver.build_library`), `operators` (see `driver.build_operators`) and `doctor` (a function that gives
+    library, see `driver.build_library`), `ahead_with` (a function that says what its libraries are for and made with here; it raises
+    UnsupportedError where they cannot be made), `operators` (see `driver.build_operators`) and `doctor` (a function that gives
     `attn_mlir.findings.Finding`s about the machine) are references of the same form; `targets` are the names under which it makes
     code ahead of time.
 
@@ -47,6 +48,7 @@ class Backend:
     see: str | None = None
     targets: tuple[str, ...] = ()
     ahead: str | None = None
+    ahead_with: str | None = None
     operators: str | None = None
     doctor: str | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The system's C++ compiler, which compiles the host's part of a library and links it."""
+"""The system's C++ compiler, which compiles the host's part of a library and links it, and ar, which packs static ones."""
 
 import os
 import shlex
@@ -56,7 +56,8 @@ def link(
 ) -> None:
     """Compiles C++ files and links them with the kernels' code; only the `exported` symbols can be seen. Raises CompileError.
 
-    `objects` are object files, or with `data` what becomes constants: of x the array `x_code`, which ends at `x_code_end`.
+    `objects` are object files, or with `data` what becomes constants: of x the array `x_code`, which ends at `x_code_end`. An `out` that ends
+    with .a becomes a static library.
     """
     threads = ("-pthread",) if data else thread_flags(command)
     with tempfile.TemporaryDirectory(prefix="attn-mlir-") as folder:
@@ -71,19 +72,50 @@ def link(
         if data:
             files = [_constants(Path(folder), files)]
         made = out.with_name(f"{out.name}.{os.getpid()}.partial")
-        if sys.platform == "darwin":
-            (Path(folder) / "exported").write_text("".join(f"_{name}\n" for name in exported))
-            visible = [f"-Wl,-exported_symbols_list,{folder}/exported"]
+        options = [*_FLAGS, *flags, *threads]
+        if is_static(out):
+            _archive(command, options, [*map(str, hosts), *files], Path(folder), made)
         else:
-            shown = f"global: {' '.join(f'{name};' for name in exported)} " if exported else ""
-            (Path(folder) / "exported").write_text(f"{{ {shown}local: *; }};\n")
-            visible = [f"-Wl,--version-script={folder}/exported", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack", f"-Wl,-soname,{out.name}"]
-        parts = [*command, *_FLAGS, *flags, *threads, "-shared", *map(str, hosts), *files, "-o", str(made), "-lm", *visible]
-        ran = subprocess.run(parts, capture_output=True, text=True, check=False)
-        if ran.returncode:
-            made.unlink(missing_ok=True)
-            raise CompileError(f"the C++ compiler failed: {shlex.join(parts)}\n{ran.stderr.strip()}")
+            visible = _visible(Path(folder), exported, out.name)
+            _run([*command, *options, "-shared", *map(str, hosts), *files, "-o", str(made), "-lm", *visible], made)
         os.replace(made, out)  # in one step: a process that has the old library loaded keeps it
+
+
+def is_static(out: Path) -> bool:
+    """Whether the file is to be a static library."""
+    return out.suffix == ".a"
+
+
+def _visible(folder: Path, exported: Sequence[str], name: str) -> list[str]:
+    """Options of the linker for a shared library of this name with these symbols."""
+    if sys.platform == "darwin":
+        (folder / "exported").write_text("".join(f"_{name}\n" for name in exported))
+        return [f"-Wl,-exported_symbols_list,{folder}/exported"]
+    shown = f"global: {' '.join(f'{name};' for name in exported)} " if exported else ""
+    (folder / "exported").write_text(f"{{ {shown}local: *; }};\n")
+    return [f"-Wl,--version-script={folder}/exported", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack", f"-Wl,-soname,{name}"]
+
+
+def _archive(command: Sequence[str], options: Sequence[str], files: Sequence[str], folder: Path, made: Path) -> None:
+    """Compiles what is no object file yet, and packs all of it."""
+    tool = shutil.which("ar")
+    if tool is None:
+        raise UnsupportedError("a static library is packed by ar, and there is none: install binutils, or make a shared library (.so)")
+    members = []
+    for file in files:
+        member = file
+        if not file.endswith(".o"):
+            member = str(folder / f"{Path(file).stem}.member.o")
+            _run([*command, *options, "-c", file, "-o", member], made)
+        members.append(member)
+    _run([tool, "rcs", str(made), *members], made)
+
+
+def _run(command: Sequence[str], made: Path) -> None:
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        made.unlink(missing_ok=True)
+        raise CompileError(f"{Path(command[0]).name} failed: {shlex.join(command)}\n{ran.stderr.strip()}")
 
 
 def _constants(folder: Path, files: Sequence[str]) -> str:

@@ -27,7 +27,9 @@ def host_source(
     after, last = ([here / name for name in names] for names in (_AFTER_MACHINE, _LAST))
     files = [*[here / name for name in _FIRST], *machine, *after, *programs, *last]
     sources = [path.read_text(encoding="utf-8") for path in files]
-    first = ["#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {max(rank, rank_of(request))}", *limits, header]
+    # Static libraries of several attentions, for several targets, may be in one program.
+    names = [f"#define attn attn_{request.name}", f"#define attn_device_code {request.name}_device_code"]
+    first = [*names, "#define ATTN_MLIR_OWN_DLPACK", f"#define ATTN_MAX_RANK {max(rank, rank_of(request))}", *limits, header]
     return "\n".join([*first, *sources, *tables, entries(request)])
 
 

@@ -28,5 +28,6 @@ BACKEND = Backend(
     see="seeing:see",
     targets=("gfx90a",),
     ahead="ahead.build:build",
+    ahead_with="ahead.build:made_with",
     doctor="doctor:findings",
 )

@@ -27,6 +27,7 @@ BACKEND = Backend(
     see="seeing:see",
     targets=("cpu",),
     ahead="ahead.build:build",
+    ahead_with="ahead.build:made_with",
     operators="ahead.build:build_operators",
     doctor="doctor:findings",
 )

@@ -29,5 +29,6 @@ BACKEND = Backend(
     see="seeing:see",
     targets=("sm_90a",),
     ahead="ahead.build:build",
+    ahead_with="ahead.build:made_with",
     doctor="doctor:findings",
 )

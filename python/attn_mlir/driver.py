@@ -1,10 +1,11 @@
 """From a traced program to a kernel: finds the backend of a device and lets it compile."""
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from attn_mlir.backends import backend_for, load_backends
+from attn_mlir.backends import Backend, backend_for, load_backends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK
 
@@ -148,6 +149,24 @@ def tuner_for(device: str) -> Callable[..., tuple[str, str]] | None:
     return tune
 
 
+def library_targets() -> dict[str, Backend]:
+    """The targets of libraries that are made ahead of time, each with its backend."""
+    return {name: backend for backend in load_backends().values() if backend.ahead for name in sorted(backend.targets)}
+
+
+def library_tools() -> dict[str, str]:
+    """What libraries for each target are for and made with on this machine, or why they are not."""
+    found = {}
+    for name, backend in library_targets().items():
+        if backend.ahead_with is None:
+            continue
+        try:
+            found[name] = backend.load(backend.ahead_with)()
+        except UnsupportedError as error:
+            found[name] = f"not here: {error}"
+    return found
+
+
 def build_library(request: Any, target: str, out: Path, compiler: str | None, version: str) -> Any:
     """Makes a shared library with C functions ahead of time; returns a `backends.ahead.Library`.
 
@@ -155,12 +174,12 @@ def build_library(request: Any, target: str, out: Path, compiler: str | None, ve
     (None: found), `version` what the header says. Raises UnsupportedError for targets without it, and where a compiler is missing;
     CompileError when a pass or the compiler rejects the program.
     """
-    backend = next((b for b in load_backends().values() if target in b.targets), None)
+    usable = library_targets()
+    backend = usable.get(target)
     if backend is None or backend.ahead is None:
-        usable = sorted(name for b in load_backends().values() if b.ahead for name in b.targets)
-        known = f"the {backend.name} backend makes no libraries ahead of time yet" if backend else "no backend makes code for it"
-        hint = "; `attn-translate --to` writes its kernels alone" if backend else ""
-        raise UnsupportedError(f"target '{target}': {known}{hint}. Use a target of: {', '.join(usable)}.")
+        nearest = difflib.get_close_matches(target, usable, 1, 0.5)
+        hint = f"did you mean '{nearest[0]}'? " if nearest else ""
+        raise UnsupportedError(f"target '{target}': no backend makes libraries for it; {hint}there are: {', '.join(usable)}")
     with LOCK:
         return backend.load(backend.ahead)(request, target, out, compiler, version)
 

@@ -13,7 +13,8 @@ import torch
 
 import attn_mlir
 from ahead_calls import OnDevice
-from attn_mlir.api.ahead import _inputs, _request
+from attn_mlir.api.ahead import _inputs, _linear_request, _request
+from attn_mlir.api.ahead_linear import linear_form
 from attn_mlir.backends.nvidia import driver, launch
 from nvidia_fakes import BINARY, FakeCuda, fake_gpu
 
@@ -110,10 +111,15 @@ def _namer(tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def both(
-    library: Path, name: str, attention: attn_mlir.Attention, spec: attn_mlir.InputSpec, inputs: list[Any], deterministic: bool = False
+    library: Path, name: str, attention: Any, spec: Any, inputs: list[Any], deterministic: bool = False
 ) -> dict[str, tuple[list[Any], list[Any]]]:
     """The launches of each function by the library and by Python, on the same q, k, v and captures, which are in the library's order."""
-    request, _ = _request(attention, _inputs(attention, spec), name, True, None)
+    if isinstance(attention, attn_mlir.LinearAttention):
+        request, _ = _linear_request(attention, linear_form(attention, spec), name, True, None)
+    else:
+        request, _ = _request(attention, _inputs(attention, spec), name, True, None)
+    segment = request.linear.segment if request.linear else 0
+    segment = segment if segment < inputs[2].shape[2] else 0
     wrt = [request.argument(i) for i in request.wrt]
     made: dict[str, tuple[list[Any], list[Any]]] = {}
     with fake_gpu() as quiet:
@@ -127,6 +133,10 @@ def both(
             "training_forward": driver.compile_derivative(request.text, "fwd", wrt, deterministic),
             "backward": driver.compile_derivative(request.text, "bwd", wrt, deterministic),
         }
+        if request.linear:
+            del programs["training_forward"]
+            programs["forward"] = driver.compile_derivative(request.text, "", [], deterministic, segment)
+            programs["backward"] = driver.compile_derivative(request.text, "bwd", wrt, deterministic, segment)
         expected: dict[str, list[Any]] = {}
         results, grads = [], []  # type: ignore[var-annotated]
         given = list(inputs)
@@ -142,7 +152,7 @@ def both(
             program._calls.clear()
             if function == "backward":
                 grads = [torch.randn_like(result) for result in results[: 1 + rows]]
-                given = [*inputs, *results, *grads]
+                given = [*inputs, *(grads if request.linear else results), *grads]
             found = program.run(given)
             tensors = dict(zip(request.names, inputs, strict=True))
             if function == "backward":
@@ -195,7 +205,8 @@ def _by_library(library: OnCuda, function: str, request: Any, inputs: list[Any],
         made = [torch.zeros_like(inputs[position]) for position in request.wrt]
         tensors |= {"o": results[0], **{f"row{i}": results[1 + i] for i in range(rows)}}
         tensors |= {f"d_{'o' if i == 0 else i}": each for i, each in enumerate(grads)} | {f"grad{i}": each for i, each in enumerate(made)}
-        arguments, bytes_ = [*inputs, *results, *keep, *grads, *made], sizes.backward_workspace
+        kept = [] if request.linear else [*results, *keep]
+        arguments, bytes_ = [*inputs, *kept, *grads, *made], sizes.backward_workspace
     else:
         results = [torch.zeros_like(each) for each in found[: 1 + rows]]
         tensors |= {"o": results[0], **{f"row{i}": results[1 + i] for i in range(rows)}}

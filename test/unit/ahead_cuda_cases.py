@@ -20,34 +20,61 @@ def biased(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score * factor + slopes[h] * (kv_idx - q_idx + shift)
 
 
+def difference(s: Any, s2: Any) -> Any:
+    return s.softmax(-1) - 0.5 * s2.softmax(-1)
+
+
+def faded(g: Any, b: Any, h: Any, t: Any) -> Any:
+    return g * slopes[h]
+
+
 def looked_up(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score + table[places[kv_idx]]
 
 
 Spec = attn_mlir.InputSpec
 ALIBI = attn_mlir.Attention(score_mod=biased, mask_mod=attn_mlir.masks.causal(), return_lse=True)
-CASES: dict[str, tuple[attn_mlir.Attention, Spec, tuple[int, ...], dict[str, Any]]] = {
+LINEAR = attn_mlir.LinearAttention(decay_mod=faded, output_final_state=True, segment_size=512)
+PACKED = attn_mlir.LinearAttention(output_final_state=True)
+CASES: dict[str, tuple[Any, Any, tuple[int, ...], dict[str, Any]]] = {
     "alibi": (ALIBI, Spec(torch.bfloat16, 64), (2, 4, 2, 150, 210), {}),
     "fixed": (ALIBI, Spec(torch.bfloat16, 64), (2, 4, 2, 150, 210), {"deterministic": True}),
     "odd": (attn_mlir.Attention(mask_mod=attn_mlir.masks.causal()), Spec(torch.float16, 20, 36), (1, 4, 4, 77, 95), {}),
     "sigmoid": (attn_mlir.Attention(row=attn_mlir.rows.sigmoid), Spec(torch.float16, 128), (2, 4, 1, 1, 5000), {}),
+    "two": (attn_mlir.Attention(row=difference, extra_qk=1), Spec(torch.bfloat16, 64, extra_dims=(32,)), (2, 4, 2, 70, 130), {}),
+    "states": (LINEAR, attn_mlir.LinearSpec(torch.bfloat16, 64, 128, initial_state=True), (2, 2, 1, 300, 300), {}),
+    "long": (LINEAR, attn_mlir.LinearSpec(torch.bfloat16, 64, 128, initial_state=True), (1, 4, 2, 1100, 1100), {}),
+    "packed": (PACKED, attn_mlir.LinearSpec(torch.float16, 64, decay="head", cu_seqlens=torch.int32), (1, 4, 4, 200, 200), {}),
     "lookup": (attn_mlir.Attention(score_mod=looked_up), Spec(torch.float16, 64), (1, 2, 2, 19, 300), {}),
 }
-"""The attention, dtype and columns, B, Hq, Hkv, Sq, Skv, and what else `compile_ahead` gets."""
+"""The attention, dtype and columns, B, Hq, Hkv, Sq, Skv (of linear attentions B, Hq, Hk, T, T with 4 heads), and what else `compile_ahead` gets."""
+LIBRARIES = {name: "states" if name == "long" else name for name in CASES}
+"""Cases of the same attention have one library."""
 
 
 def inputs(name: str) -> list[Any]:
     """q, k, v and captures of a case."""
     attention, spec, (b, hq, hkv, sq, skv), _ = CASES[name]
+    if isinstance(spec, attn_mlir.LinearSpec):
+        return _linear_inputs(spec, b, hq, hkv, sq)
     columns = (spec.head_dim, spec.head_dim, spec.value_dim or spec.head_dim)
     tensors = [torch.randn(b, h, s, n).to(spec.dtype) for h, s, n in zip((hq, hkv, hkv), (sq, skv, skv), columns, strict=True)]
     further = {"alibi": [factor, slopes.detach(), shift], "lookup": [places, table]}
+    further["two"] = [torch.randn(b, h, s, 32).to(spec.dtype) for h, s in ((hq, sq), (hkv, skv))]
     return [*tensors, *further.get("alibi" if attention is ALIBI else name, [])]
+
+
+def _linear_inputs(spec: Any, b: int, hq: int, hk: int, length: int) -> list[Any]:
+    value = spec.value_dim or spec.key_dim
+    heads = [torch.randn(b, h, length, n).to(spec.dtype) for h, n in ((hq, spec.key_dim), (hk, spec.key_dim), (4, value))]
+    if spec.cu_seqlens:
+        return [*heads, -torch.rand(4), torch.tensor([0, 30, 30, length], dtype=torch.int32)]
+    return [*heads, -torch.rand(b, 4, length), torch.randn(b, 4, spec.key_dim, value), slopes.detach()]
 
 
 def compared(library: Path, name: str) -> dict[str, tuple[list[Any], list[Any]]]:
     attention, spec, _, more = CASES[name]
-    return both(library, name, attention, spec, inputs(name), **more)
+    return both(library, LIBRARIES[name], attention, spec, inputs(name), **more)
 
 
 def without_driver(library: Path) -> tuple[int, str]:

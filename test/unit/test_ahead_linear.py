@@ -193,6 +193,6 @@ def test_errors_of_compile_ahead(tmp_path: Path) -> None:
         attn_mlir.compile_ahead(Linear(), attn_mlir.InputSpec(), out=out)
     with pytest.raises(ArgumentError, match="decay is one of 'none', 'head'"):
         attn_mlir.compile_ahead(Linear(), Spec(decay="all"), out=out)
-    with pytest.raises(UnsupportedError, match="linear attentions are not compiled ahead of time for sm_90a yet"):
-        attn_mlir.compile_ahead(Linear(), Spec(BF16), "sm_90a", out)
+    with pytest.raises(UnsupportedError, match="kernels for NVIDIA GPUs take 16-bit and f32 inputs, but q, k and v are f64"):
+        attn_mlir.compile_ahead(Linear(), Spec(torch.float64), "sm_90a", out)
     assert not list(tmp_path.iterdir())

@@ -145,3 +145,8 @@ def _add_program(
         parts.tables.append(program_table(name, host, compiled, longer, single))
         parts.objects[name] = object_code(module, prefix)
     return host
+
+
+def made_with() -> str:
+    """See `Backend.ahead_with`."""
+    return f"processors with the instruction sets of this machine, by {find_compiler(None)[0]}"

@@ -21,7 +21,6 @@ from attn_mlir.backends.program import OUTLINE, prepare_derivative
 from attn_mlir.errors import CompileError, UnsupportedError
 
 _HERE = Path(__file__).parent
-_DEVICE = "attn_device"
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class _Parts:
     """The host's part and the kernels, as far as they are made."""
 
     chip: Chip
+    library: str
     choices: attributes.Fields
     tables: list[str] = field(default_factory=list)
     codes: dict[str, KernelCode] = field(default_factory=dict)
@@ -62,9 +62,9 @@ def build_for(chip: Chip, request: Request, out: Path, compiler: str | None, ver
     if sys.platform != "linux":
         raise UnsupportedError(f"libraries for {chip.maker} GPUs are made on Linux, this is {sys.platform}")
     command = find_compiler(compiler)
-    parts = _Parts(chip, {"arch": chip.arch, **({"deterministic": 1} if request.deterministic else {})})
+    parts = _Parts(chip, request.name, {"arch": chip.arch, **({"deterministic": 1} if request.deterministic else {})})
     host = _add_attention(parts, request) if request.linear is None else _add_linear(parts, request)
-    parts.codes[_DEVICE] = _device_code(chip)
+    parts.codes[f"{request.name}_device"] = _device_code(chip)
     binaries = chip.compile(list(parts.codes.values()))
     scalars = ["tensor" if argument.shape is not None else argument.element for argument in host.arguments[3:]]
     tables = [*parts.tables, f"static const attn::Machine machine = {chip.machine};", library_table(request, scalars)]
@@ -121,7 +121,7 @@ def _add_program(
         other = _add_program(parts, longer[0], text, function, prepare, keys)
         if (other.arguments, other.returns) != (host.arguments, host.returns):
             raise CompileError(f"the schedule for {keys} keys and more of @{function} changes what it takes and returns")
-    codes = {kernel: f"{name}_{kernel}" for kernel in units}
+    codes = {kernel: f"{parts.library}_{name}_{kernel}" for kernel in units}
     parts.codes.update({codes[kernel]: unit.code for kernel, unit in units.items()})
     parts.tables.append(program_table(name, host, units, {kernel: f"{code}_code" for kernel, code in codes.items()}, longer))
     return host
@@ -130,4 +130,4 @@ def _add_program(
 def _device_code(chip: Chip) -> KernelCode:
     """What every library does on the GPU besides its kernels."""
     source = chip.device.read_text(encoding="utf-8") + (_HERE / "attn_device.h").read_text(encoding="utf-8")
-    return KernelCode(_DEVICE, "attn_copy", source, (), 256, 0, language=chip.language, arch=chip.arch, flags=chip.flags)
+    return KernelCode("attn_device", "attn_copy", source, (), 256, 0, language=chip.language, arch=chip.arch, flags=chip.flags)

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from attn_mlir.backends.ahead.link import find_compiler
 from attn_mlir.backends.ahead.request import Library, Request
 from attn_mlir.backends.gpu.ahead.build import Chip, build_for
 from attn_mlir.backends.nvidia import driver, pipeline
-from attn_mlir.backends.nvidia.compile import compile_all
+from attn_mlir.backends.nvidia.compile import compile_all, compiler_for
 
 _HERE = Path(__file__).parent
 
@@ -27,3 +28,8 @@ def build(request: Request, target: str, out: Path, compiler: str | None, versio
         machine=f'{{"{target}", {major}, {minor}}}',
     )
     return build_for(chip, request, out, compiler, version)
+
+
+def made_with() -> str:
+    """See `Backend.ahead_with`."""
+    return f"NVIDIA H100 and H200, by {compiler_for().name} and {find_compiler(None)[0]}"
