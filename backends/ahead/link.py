@@ -56,8 +56,8 @@ def link(
 ) -> None:
     """Compiles C++ files and links them with the kernels' code; only the `exported` symbols can be seen. Raises CompileError.
 
-    `objects` are object files, or with `data` what becomes constants: of x the array `x_code`, which ends at `x_code_end`. An `out` that ends
-    with .a becomes a static library.
+    `objects` are object files, or with `data` what becomes constants: of x the array `x_code`, which ends at `x_code_end`. An `out` that
+    ends with .a becomes a static library.
     """
     threads = ("-pthread",) if data else thread_flags(command)
     with tempfile.TemporaryDirectory(prefix="attn-mlir-") as folder:

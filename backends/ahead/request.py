@@ -44,8 +44,8 @@ class Capture:
 
     `kind` is "tensor", "float", "int", or of dropout "drop" and "keep", which C functions take as one probability. `element` and `rank` are
     those of a tensor; `size_of` has, by its dimensions, the size of the problem that it must have at least, and the index that asks for it.
-    `value` is that of a number now, for the header. `like` is "q" or "k" for a tensor that a further product multiplies, which has `columns`
-    and otherwise the sizes and the order of these.
+    `value` is that of a number now, for the header. `like` is "q" or "k" for a tensor that a further product multiplies, which has
+    `columns` and otherwise the sizes and the order of these.
     """
 
     name: str

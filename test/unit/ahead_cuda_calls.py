@@ -203,7 +203,7 @@ def _by_library(library: OnCuda, function: str, request: Any, inputs: list[Any],
         count = len(inputs)
         results, grads = given[count : count + 1 + rows], given[-1 - rows :]
         made = [torch.zeros_like(inputs[position]) for position in request.wrt]
-        tensors |= {"o": results[0], **{f"row{i}": results[1 + i] for i in range(rows)}}
+        tensors |= {} if request.linear else {"o": results[0], **{f"row{i}": results[1 + i] for i in range(rows)}}
         tensors |= {f"d_{'o' if i == 0 else i}": each for i, each in enumerate(grads)} | {f"grad{i}": each for i, each in enumerate(made)}
         kept = [] if request.linear else [*results, *keep]
         arguments, bytes_ = [*inputs, *kept, *grads, *made], sizes.backward_workspace

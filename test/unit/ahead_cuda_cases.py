@@ -47,7 +47,7 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], dict[str, Any]]] = {
     "packed": (PACKED, attn_mlir.LinearSpec(torch.float16, 64, decay="head", cu_seqlens=torch.int32), (1, 4, 4, 200, 200), {}),
     "lookup": (attn_mlir.Attention(score_mod=looked_up), Spec(torch.float16, 64), (1, 2, 2, 19, 300), {}),
 }
-"""The attention, dtype and columns, B, Hq, Hkv, Sq, Skv (of linear attentions B, Hq, Hk, T, T with 4 heads), and what else `compile_ahead` gets."""
+"""The attention, dtype and columns, B, Hq, Hkv, Sq, Skv (of linear attentions B, Hq, Hk, T, T), and what else `compile_ahead` gets."""
 LIBRARIES = {name: "states" if name == "long" else name for name in CASES}
 """Cases of the same attention have one library."""
 

@@ -1,5 +1,6 @@
-"""Calls of libraries for AMD GPUs on a libamdhip64 whose launches are interpreted: the code object that the library hands to it, instruction by
-instruction, on the argument segment that its metadata describes.
+"""Calls of libraries for AMD GPUs on a libamdhip64 whose launches are interpreted.
+
+What runs, instruction by instruction, is the code object that the library hands to it, on the argument segment that its metadata describes.
 
 For a process of its own, in which `load` loads that libamdhip64 under the name of the real one.
 """
@@ -10,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ahead_calls import OnDevice
@@ -120,7 +120,3 @@ def memory(size: int) -> torch.Tensor:
     whole = torch.full((size + 256,), 255, dtype=torch.uint8)
     start = -whole.data_ptr() % 256
     return whole[start : start + size]
-
-
-def empty_bytes() -> Any:
-    return np.zeros(0, np.uint8)

@@ -24,6 +24,10 @@ def looked_up(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score + table[places[kv_idx]]
 
 
+def difference(s: Any, s2: Any) -> Any:
+    return s.softmax(-1) - 0.5 * s2.softmax(-1)
+
+
 def relu_normalised(s: Any) -> Any:
     w = s.max(0.0)
     return w / (w.sum() + 1e-6)
@@ -40,6 +44,7 @@ CASES: dict[str, tuple[Attention, Spec, tuple[int, ...], dict[str, Any]]] = {
     ),
     "odd": (Attention(row=relu_normalised, mask_mod=CAUSAL, device=INTERPRETED), Spec(torch.float16, 20, 36), (1, 2, 2, 17, 45), {}),
     "one": (Attention(row=attn_mlir.rows.sigmoid, layout="bshd", device=INTERPRETED), Spec(torch.bfloat16, 24), (2, 2, 1, 1, 127), {}),
+    "two": (Attention(row=difference, extra_qk=1, device=INTERPRETED), Spec(torch.float16, 32, extra_dims=(16,)), (1, 2, 1, 9, 33), {}),
     "lookup": (Attention(score_mod=looked_up, device=INTERPRETED), Spec(torch.float16, 32), (1, 2, 2, 5, 40), {}),
 }  # fmt: skip
 """The attention, dtype and columns, B, Hq, Hkv, Sq, Skv, and what else `compile_ahead` gets."""
@@ -50,6 +55,8 @@ def tensors_of(name: str) -> tuple[list[torch.Tensor], list[Any]]:
     attention, spec, (b, hq, hkv, sq, skv), _ = CASES[name]
     columns = (spec.head_dim, spec.head_dim, spec.value_dim or spec.head_dim)
     made = [torch.randn(b, h, s, n) for h, s, n in zip((hq, hkv, hkv), (sq, skv, skv), columns, strict=True)]
+    if name == "two":
+        made += [torch.randn(b, hq, sq, 16), torch.randn(b, hkv, skv, 16)]
     if attention._options[1] == "bshd":
         made = [x.transpose(1, 2).contiguous() for x in made]
     captured: list[Any] = [factor, slopes.detach(), shift] if name in ("alibi", "fixed") else [places, table] if name == "lookup" else []
@@ -60,13 +67,18 @@ def _outputs(found: Any) -> list[torch.Tensor]:
     return list(found) if isinstance(found, tuple) else [found]
 
 
+def _called(attention: Attention, tensors: list[torch.Tensor]) -> Any:
+    q, k, v, *extra = tensors
+    return attention(q, k, v, extra_qk=[tuple(extra)] if extra else None)
+
+
 def run(library: OnHip, name: str, qkv: list[torch.Tensor], captured: list[Any]) -> dict[str, tuple[list[Any], list[Any]]]:
     """What each function gives, and what Python gives, which interprets the same kernels; of launches, what Python's names are."""
     attention = CASES[name][0]
     leaves = [x.detach().requires_grad_() for x in qkv]
     with torch.no_grad():
-        inference = _outputs(attention(*qkv))
-    results = _outputs(attention(*leaves))
+        inference = _outputs(_called(attention, qkv))
+    results = _outputs(_called(attention, leaves))
     grads = [torch.randn_like(x) for x in results]
     wanted = [*leaves, *([slopes] if name in ("alibi", "fixed") else [])]
     gradients = list(torch.autograd.grad(results, wanted, grads))

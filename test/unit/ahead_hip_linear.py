@@ -60,7 +60,7 @@ def inputs(name: str) -> list[torch.Tensor]:
 
 def compared(path: Path, name: str) -> dict[str, tuple[list[Any], list[Any]]]:
     """What each function gives, and what Python gives, which interprets the same kernels."""
-    library, (attention, _, wrt) = OnHip(path, name), CASES[name]
+    library, (_, _, wrt) = OnHip(path, name), CASES[name]
     given = inputs(name)
     # Python's backward pass is the one of these gradients, too.
     asked = [0, len(given) - 1] if wrt else [i for i, x in enumerate(given) if x.is_floating_point()]

@@ -1,4 +1,4 @@
-"""The metadata of code objects for AMD GPUs: which arguments kernels take, and where in the argument segment, as the HIP runtime reads it."""
+"""The metadata of code objects for AMD GPUs: which arguments kernels take, and where in the argument segment these lie."""
 
 import struct
 from typing import Any

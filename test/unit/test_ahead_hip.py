@@ -1,4 +1,4 @@
-"""Libraries for AMD GPUs on a libamdhip64 whose launches are interpreted: results are those of Python and of float64; errors; the stream."""
+"""Libraries for AMD GPUs on a libamdhip64 whose launches are interpreted: the bits of Python, float64, errors, the stream."""
 
 import multiprocessing
 import os
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+import ahead_hip_linear
 import attn_mlir
 from ahead_hip_calls import load
-from ahead_hip_cases import ALIBI, CASES, Spec, compared, failures, strided, streams, without_runtime, without_workspace
+from ahead_hip_cases import ALIBI, CASES, Spec, compared, failures, streams, strided, without_runtime, without_workspace
 from amd_tools import needs_clang, needs_objdump
 from attn_mlir.errors import UnsupportedError
 
@@ -53,6 +54,16 @@ def test_results_have_the_bits_of_python(made: Callable[[str], Path], elsewhere:
     """Forward, training and backward: the embedded code objects run on the arguments that the library packs, in the memory that it has."""
     found = elsewhere(compared, made(name), name)
     assert set(found) == {"forward", "training_forward", "backward"}
+    for mine, wanted in found.values():
+        assert len(mine) == len(wanted) > 0
+        assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))
+
+
+@pytest.mark.parametrize("name", ahead_hip_linear.CASES)
+def test_linear_attentions_and_engines_have_the_bits_of_python(tmp_path: Path, elsewhere: Callable[..., Any], name: str) -> None:
+    attention, spec, wrt = ahead_hip_linear.CASES[name]
+    made = attn_mlir.compile_ahead(attention, spec, "gfx90a", tmp_path / f"lib{name}.so", wrt=wrt)
+    found = elsewhere(ahead_hip_linear.compared, made.library, name)
     for mine, wanted in found.values():
         assert len(mine) == len(wanted) > 0
         assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))

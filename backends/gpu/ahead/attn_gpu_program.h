@@ -221,6 +221,20 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
   }
 }
 
+// The return that a result of step `s` is, value `number`: itself, or as the sum over groups of one head each. -1: none.
+inline int return_of(const Program &program, const Value *values, int s, int number, const Tensor &tensor) {
+  for (int r = 0; r < program.return_count; ++r)
+    if (program.returns[r] == number) return r;
+  int made = program.argument_count;
+  for (int t = 0; t < program.step_count; made += program.steps[t++].result_count) {
+    const Step &step = program.steps[t];
+    if (t <= s || !step.kernel || step.results[0].role != HEADS || step.operands[step.results[0].operand] != number) continue;
+    int like = step.operands[step.results[0].like];
+    if (like < program.argument_count && values[like].tensor.shape[1] == tensor.shape[1]) return return_of(program, values, t, made, tensor);
+  }
+  return -1;
+}
+
 // Runs a program on values[0 ... arguments]; targets[i] is where return i is to be. Without rows or keys everything is zero.
 inline void run_program(Context &c, const Program &given, std::vector<Value> &values, const Tensor *targets) {
   const Program &program = chosen(given, values);
@@ -245,8 +259,8 @@ inline void run_program(Context &c, const Program &given, std::vector<Value> &va
     std::vector<Tensor> made(size_t(step.result_count));
     for (int i = 0; i < step.result_count; ++i) {
       Tensor &tensor = made[size_t(i)] = shape_of(step.results[i], values.data(), step.operands);
-      for (int r = 0; !tensor.data && r < program.return_count; ++r)
-        if (program.returns[r] == next + i && targets[r].data && targets[r].element == tensor.element) tensor = targets[r];
+      int r = return_of(program, values.data(), s, next + i, tensor);
+      if (r >= 0 && targets[r].data && targets[r].element == tensor.element) tensor = targets[r];
     }
     if (empty || !step.kernel) {
       for (Tensor &tensor : made) {

@@ -29,8 +29,8 @@ class Chip:
 
     `lower` makes a host function and its kernels of (text, function, pipeline, choices), `compile` machine code of sources; `outline` leads
     from a differentiated program to kernels, for `remainder` see `prepare_derivative`. `device` is the text before attn_device.h, with the
-    `language` and `flags` that it is compiled with. `files` are the C++ of the machine, and of how its kernels are launched; `machine` is the
-    initialiser of its `attn::Machine`.
+    `language` and `flags` that it is compiled with. `files` are the C++ of the machine, and of how its kernels are launched; `machine` is
+    the initialiser of its `attn::Machine`.
     """
 
     arch: str
@@ -89,7 +89,7 @@ def _add_attention(parts: _Parts, request: Request) -> Host:
 
 
 def _add_linear(parts: _Parts, request: Request) -> Host:
-    """Adds the programs of a linear attention, with those for segments of longer sequences. Returns the host function of the forward pass."""
+    """Adds the programs of a linear attention, with those for segments of longer sequences. Returns the forward pass's host function."""
     assert request.linear is not None
     segment, hosts = request.linear.segment, []
     for name, function in (("program", ""), ("backward", "bwd")) if request.wrt else (("program", ""),):

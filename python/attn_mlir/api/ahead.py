@@ -60,14 +60,14 @@ def compile_ahead(
     attention: an `Attention`, a `LinearAttention`, or an engine of either, whose custom inputs are additional arguments, and whose
     final_rowscales additional results.
     inputs: tensors (q, k, v) such as those of calls, of which dtype and head dimensions count, or an `InputSpec`; None for engines, which
-    know their own. Where the attention has `extra_qk`, tensors (q, k, v, q2, k2, ...). For a `LinearAttention`: (q, k, v, decay, initial_state, cu_seqlens), of which the last ones may be missing, or a
-    `LinearSpec`. Batch, heads and lengths are free in the library.
+    know their own. Where the attention has `extra_qk`, tensors (q, k, v, q2, k2, ...). For a `LinearAttention`: (q, k, v, decay,
+    initial_state, cu_seqlens), of which the last ones may be missing, or a `LinearSpec`. Batch, heads and lengths are free in the library.
     target: "cpu", for processors with the instruction sets of this machine, "sm_90a", for H100 and H200, or "gfx90a", for MI210 and MI250.
-    out: where the library is written; the header is `name`.h in the same folder. name: what the names of the functions begin with; None: that of the file without
-    "lib".
+    out: where the library is written, a static one where the name ends with .a; the header is `name`.h in the same folder. name: what the
+    names of the functions begin with; None: that of the file without "lib".
 
-    backward: whether there are functions for gradients, too. wrt: the names of the inputs that have one; None: q, k, v, q2, k2, ..., decay and
-    initial state, and of the captured tensors those that require a gradient now; custom inputs of engines have one where they are named.
+    backward: whether there are functions for gradients, too. wrt: the names of the inputs that have one; None: q, k, v, q2, k2, ..., decay
+    and initial state, and of captured tensors those that require a gradient now; custom inputs of engines have one where they are named.
     compiler: the command of the system's C++ compiler; None: $CXX, c++, g++ or clang++. deterministic: whether gradients have the same bits
     in every run on a GPU, too.
 

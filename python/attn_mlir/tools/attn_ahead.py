@@ -27,7 +27,6 @@ from attn_mlir.tools.arguments import Parser
 _FLOATS = ("f32", "f16", "bf16", "f64")
 
 
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     args = _parser().parse_args(argv)
@@ -126,6 +125,7 @@ def _found(place: str) -> Any:
             raise ArgumentError(f"there is no file {path}")
         module = importlib.util.module_from_spec(spec)
         sys.modules.setdefault(path.stem, module)
+        sys.path.insert(0, str(path.resolve().parent))  # as `python FILE.py` has it
         spec.loader.exec_module(module)
     else:
         try:
