@@ -150,6 +150,7 @@ def both(
             recorded.launches, recorded.maps = [], []
             launch._MAPS.clear()
             program._calls.clear()
+            program._last_use = [[] for _ in program.host.steps]  # memory keeps one name, as nothing is freed and taken again
             if function == "backward":
                 grads = [torch.randn_like(result) for result in results[: 1 + rows]]
                 given = [*inputs, *(grads if request.linear else results), *grads]

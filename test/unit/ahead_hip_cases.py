@@ -43,7 +43,7 @@ CASES: dict[str, tuple[Attention, Spec, tuple[int, ...], dict[str, Any]]] = {
         Spec(torch.bfloat16, 32), (1, 2, 1, 37, 70), {"deterministic": True},
     ),
     "odd": (Attention(row=relu_normalised, mask_mod=CAUSAL, device=INTERPRETED), Spec(torch.float16, 20, 36), (1, 2, 2, 17, 45), {}),
-    "one": (Attention(row=attn_mlir.rows.sigmoid, layout="bshd", device=INTERPRETED), Spec(torch.bfloat16, 24), (2, 2, 1, 1, 127), {}),
+    "one": (Attention(row=attn_mlir.rows.sigmoid, layout="bshd", device=INTERPRETED), Spec(torch.bfloat16, 24), (1, 2, 1, 1, 127), {}),
     "two": (Attention(row=difference, extra_qk=1, device=INTERPRETED), Spec(torch.float16, 32, extra_dims=(16,)), (1, 2, 1, 9, 33), {}),
     "lookup": (Attention(score_mod=looked_up, device=INTERPRETED), Spec(torch.float16, 32), (1, 2, 2, 5, 40), {}),
 }  # fmt: skip
