@@ -67,7 +67,7 @@ def compared(path: Path, name: str) -> dict[str, tuple[list[Any], list[Any]]]:
     leaves = [x.requires_grad_(i in asked) for i, x in enumerate(given)]
     results = _called(name, leaves)
     grads: list[Any] = [torch.randn_like(x) if x.requires_grad else None for x in results]
-    wanted = [leaves[i] for i in asked] + [rates] if name == "states" else []
+    wanted = [*[leaves[i] for i in asked], *([rates] if name == "states" else [])]
     gradients = list(torch.autograd.grad(results[: sum(x is not None for x in grads)], wanted, [x for x in grads if x is not None]))
     plain = [x.detach() for x in (*given, *([rates] if name == "states" else []))]
     need = library.sizes_of(*plain)
