@@ -1,6 +1,6 @@
 """The `warp` dialect: who does it, where and when."""
 
-from attn_mlir.dialects.warp.barriers import ArriveExpectOp, ArriveOp, FenceAsyncOp, MbarrierOp, NamedArriveOp, NamedSyncOp, WaitOp
+from attn_mlir.dialects.warp.barriers import ArriveExpectOp, ArriveOp, FenceAsyncOp, MbarrierOp, NamedArriveOp, NamedSyncOp, StageOp, WaitOp
 from attn_mlir.dialects.warp.copies import AddAsyncOp, CopyAsyncOp, LoadAsyncOp, LoadWaitOp, StoreAsyncOp, StoreCommitOp, StoreWaitOp
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import MapOp, ReduceOp, VoteOp
@@ -46,6 +46,7 @@ __all__ = [
     "RegistersOp",
     "RoleOp",
     "SharedAttr",
+    "StageOp",
     "StoreAsyncOp",
     "StoreCommitOp",
     "StoreOp",

@@ -47,6 +47,20 @@ class WaitOp(Warp.Operation, name="wait"):
     phase: ext.Operand[ir.IndexType]
 
 
+class StageOp(Warp.Operation, name="stage", traits=[ext.Pure]):
+    """The stage of a ring's use number `count`, 0 the first, and the phase in which that use fills it: count % stages and the parity of
+    count / stages. Who fills a stage waits for the other parity of the barrier that says that it is free.
+    """
+
+    count: ext.Operand[ir.IndexType]
+    stages: ir.IntegerAttr
+    stage: ext.Result[ir.IndexType[()]] = ext.infer_result()
+    phase: ext.Result[ir.IndexType[()]] = ext.infer_result()
+
+    def verify_invariants(self) -> bool:
+        return check(self, self.stages.value > 0, f"has stages, got {self.stages.value}")
+
+
 class NamedSyncOp(Warp.Operation, name="named_sync"):
     """Waits at the named barrier with this number until `threads` have come; 0 is not for kernels to use."""
 

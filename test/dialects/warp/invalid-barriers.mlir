@@ -23,3 +23,9 @@
 %i = ub.poison : index
 // expected-error @below {{'warp.named_sync' counts threads of whole warps, got 100}}
 "warp.named_sync"(%i) {threads = 100} : (index) -> ()
+
+// -----
+
+%i = ub.poison : index
+// expected-error @below {{'warp.stage' has stages, got 0}}
+%stage, %phase = "warp.stage"(%i) {stages = 0} : (index) -> (index, index)

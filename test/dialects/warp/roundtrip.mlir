@@ -28,6 +28,8 @@
       // CHECK: "warp.next_tile"(%[[TURN]]) : (memref<?xi32>) -> index
       %next = "warp.next_tile"(%turn) : (memref<?xi32>) -> index
     }) : () -> ()
+    // CHECK: %{{.*}}:2 = "warp.stage"(%{{.*}}) {stages = 2 : i64} : (index) -> (index, index)
+    %stage, %phase = "warp.stage"(%c0) {stages = 2} : (index) -> (index, index)
     %b = "warp.view"(%ring, %c0, %c0, %c0) : (memref<1x64x64xf16, #smem>, index, index, index) -> !tile
     %one = "warp.view"(%ones, %c0, %c0, %c0) : (memref<1x64x64xf16, #smem>, index, index, index) -> memref<64x8xf16, #smem>
     // CHECK: %[[WIDE:.*]] = "warp.concat"({{.*}}) : ({{.*}}) -> memref<64x72xf16, #warp.shared<128 : i64>>

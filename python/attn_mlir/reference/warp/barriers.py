@@ -13,6 +13,11 @@ def _mbarrier(machine: Machine, unit: Unit, inst: Inst) -> list[list[Barrier]]:
     return [[Barrier(arrivals, arrivals) for _ in range(stages)]]
 
 
+def _stage(machine: Machine, unit: Unit, inst: Inst, count: int) -> list[int]:
+    stages = inst.attributes["stages"]
+    return [count % stages, count // stages & 1]
+
+
 def stage_of(inst: Inst, stages: list[Barrier], stage: int) -> Barrier:
     """The barrier of a stage."""
     if not 0 <= stage < len(stages):
@@ -94,5 +99,6 @@ RULES: dict[str, Rule] = {
     "warp.named_sync": _named_sync,
     "warp.order_pass": _order_pass,
     "warp.order_wait": _order_wait,
+    "warp.stage": _stage,
     "warp.wait": _wait,
 }

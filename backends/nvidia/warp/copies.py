@@ -1,0 +1,57 @@
+"""Rules of asynchronous copies: TMA, a box of rows and of the columns of one panel at a time."""
+
+from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS
+from attn_mlir.backends.nvidia.warp.barriers import at
+from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, Shared, plain
+from attn_mlir.mlir import ir
+
+
+def _panels(tile: Shared, type_: ir.MemRefType) -> list[tuple[str, int]]:
+    """The address and the first column of each panel of a tile."""
+    return [
+        (f"{tile.address} + {n * tile.panel}" if n else tile.address, n * COLUMNS) for n in range(max(1, -(-type_.shape[1] // COLUMNS)))
+    ]
+
+
+def _map(printer: Printer, tensor: ir.Value, type_: ir.MemRefType) -> str:
+    """The address of the descriptor of boxes of a tile's rows."""
+    return printer.arguments.descriptor(tensor, min(COLUMNS, type_.shape[1]), type_.shape[0])
+
+
+def _column(column: str, more: int) -> str:
+    return str(int(column) + more) if column.isdigit() else f"{column} + {more}"
+
+
+def _copy(
+    printer: Printer, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, column: str, tile: Shared, barrier: str,
+    stage: str,
+) -> None:  # fmt: skip
+    type_ = op.operands[5].type
+    for address, more in _panels(tile, type_):
+        place = f"{_column(column, more)}, {row}, {head}, {batch}"
+        printer.line(f"attn::tma_load({address}, {_map(printer, source, type_)}, {at(barrier, stage)}, {place});")
+
+
+def _store(printer: Printer, op: ir.Operation, tile: Shared, target: ir.Value, batch: str, head: str, row: str, column: str) -> None:
+    type_ = op.operands[0].type
+    function = "tma_add" if op.name == "warp.add_async" else "tma_store"
+    for address, more in _panels(tile, type_):
+        place = f"{_column(column, more)}, {row}, {head}, {batch}"
+        printer.line(f"attn::{function}({_map(printer, target, type_)}, {address}, {place});")
+
+
+def _commit(printer: Printer, op: ir.Operation) -> None:
+    printer.line("attn::bulk_commit();")
+
+
+def _wait(printer: Printer, op: ir.Operation) -> None:
+    printer.line(f"attn::bulk_wait{'_read' if plain(op, 'read') else ''}<{plain(op, 'pending')}>();")
+
+
+RULES: dict[str, Rule] = {
+    "warp.add_async": _store,
+    "warp.copy_async": _copy,
+    "warp.store_async": _store,
+    "warp.store_commit": _commit,
+    "warp.store_wait": _wait,
+}

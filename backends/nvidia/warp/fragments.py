@@ -1,0 +1,117 @@
+"""Rules of computation on fragments: loops over a thread's registers, whose rows and columns follow from the layout."""
+
+from collections.abc import Sequence
+
+from attn_mlir.backends.gpu.structure import widened, yielded
+from attn_mlir.backends.nvidia.warp.elements import element
+from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, plain
+from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+_START = {"sum": "0.0f", "max": "-3.40282347e+38f", "min": "3.40282347e+38f"}
+
+
+def along(index: str, digits: Sequence[Digit], axis: str) -> str:
+    """How far an index of registers, lanes, warps moves along the "row" or "column"; "number": which of its thread's row values it has."""
+    terms, stride, rows = [], 1, 1
+    for digit in digits:
+        step = (rows if digit.row else 0) if axis == "number" else getattr(digit, axis)
+        if step:
+            value = f"{index} / {stride}" if stride > 1 else index
+            terms.append(f"{value} % {digit.size}" + (f" * {step}" if step > 1 else ""))
+        stride, rows = stride * digit.size, rows * (digit.size if digit.row else 1)
+    return " + ".join(terms) or "0"
+
+
+def place(tile: Fragment, register: str, axis: str) -> str:
+    """The row or column of the element in a register of this thread."""
+    digits = tile.layout.registers if tile.form == "tile" else tile.layout.row_digits
+    parts = [along(register, digits, axis), along("lane", tile.layout.lanes, axis), along("warp", tile.layout.warps, axis)]
+    return " + ".join(part for part in parts if part != "0") or "0"
+
+
+def combined(printer: Printer, kind: str, a: str, b: str) -> str:
+    """A reduction of two numbers; NaN stays NaN."""
+    return f"{a} + {b}" if kind == "sum" else f"{printer.helper(f'{kind}_nan')}({a}, {b})"
+
+
+def _map(printer: Printer, op: ir.Operation) -> None:
+    kinds, block = plain(op, "reductions"), op.regions[0].blocks[0]
+    made = [fragment(result.type) for result in op.results]
+    tile = _shape(op, made)
+    targets = [printer.declare(r, f.form if f is not None else "tile") for r, f in zip(op.results, made, strict=True)]
+    for target, kind, found in zip(targets, kinds, made, strict=True):
+        if kind and found is not None:
+            printer.line(f"for (int h = 0; h < {found.elements}; ++h) {target}[h] = {_START[kind]};")
+    digits = tile.layout.registers if tile.form == "tile" else tile.layout.row_digits
+    printer.row_index = along("r", digits, "number")
+    packed = [name for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed == 2]
+    printer.line(*(f"float {name}_low;" for name in packed), "#pragma unroll")
+    with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
+        for argument, axis in zip(block.arguments, ("row", "column"), strict=False):
+            printer.printed[argument] = ""
+            if any(use.owner.operation.name != "tensor.extract" for use in argument.uses):
+                text = place(tile, "r", axis)
+                printer.line(f"const int {printer.name(argument, axis)} = {text};")
+        for view in list(block.operations)[:-1]:
+            printer.op(view.operation)
+        for value, target, kind, result in zip(yielded(block), targets, kinds, op.results, strict=True):
+            _element(printer, value, target, kind, result)
+
+
+def _element(printer: Printer, value: ir.Value, target: str, kind: str, result: ir.Value) -> None:
+    found = element(result.type.element_type)
+    if kind:
+        at = f"{target}[{printer.row_index}]"
+        printer.line(f"{at} = {combined(printer, kind, at, printer.printed[value])};")
+    elif found.packed == 1:
+        printer.line(f"{target}[r] = {printer.printed[value]};")
+    else:
+        wide = widened(value)
+        text = printer.printed[wide]
+        text = f"{found.widen}({text})" if wide.type == result.type.element_type else text
+        printer.line(f"if (r % 2) {target}[r / 2] = {found.pack}({target}_low, {text});", f"else {target}_low = {text};")
+
+
+def _shape(op: ir.Operation, made: Sequence[Fragment | None]) -> Fragment:
+    """A fragment that the map goes over: one that it makes, or, where it only reduces, a tile of its shape."""
+    shape, first = tuple(op.attributes["shape"]), next(f for f in made if f is not None)
+    own = next((f for f, kind in zip(made, plain(op, "reductions"), strict=True) if f is not None and not kind), None)
+    return own if own is not None else Fragment(first.instruction, "tile", shape, "f32")
+
+
+def _extract(printer: Printer, op: ir.Operation, tile: str, *places: str) -> None:
+    """The element of a tile in register r; of row values and parts, the one of its row."""
+    found = fragment(op.operands[0].type)
+    if found is None:
+        raise UnsupportedError("warp: 'tensor.extract' reads fragments; captured tensors are memrefs")
+    of = element(found.element)
+    index = "r" if found.form == "tile" else printer.row_index
+    if of.packed == 1:
+        printer.printed[op.results[0]] = f"{tile}[{index}]"
+        return
+    both = printer.names.fresh("pair")
+    printer.line(f"const float2 {both} = {of.unpack}({tile}[({index}) / 2]);")
+    printer.define(op.results[0], f"{of.narrow}(({index}) % 2 ? {both}.y : {both}.x)", "x")
+
+
+def _reduce(printer: Printer, op: ir.Operation, parts: str) -> None:
+    """Exchanges between the lanes of a row."""
+    name, found, kind = printer.declare(op.results[0], "rows"), fragment(op.operands[0].type), plain(op, "kind")
+    if found is None:
+        raise UnsupportedError(f"warp: no parts of rows in {op.operands[0].type}")
+    with printer.writer.unrolled("h", found.elements):
+        printer.line(f"{name}[h] = {parts}[h];")
+        for distance in found.layout.exchanges():
+            other = f"__shfl_xor_sync(0xffffffffu, {name}[h], {distance})"
+            printer.line(f"{name}[h] = {combined(printer, kind, f'{name}[h]', other)};")
+
+
+def _vote(printer: Printer, op: ir.Operation, flags: str) -> None:
+    found = fragment(op.operands[0].type)
+    some = " | ".join(f"{flags}[{n}]" for n in range(found.elements if found is not None else 0))
+    printer.line(f"const bool {printer.name(op.results[0], 'some')} = __any_sync(0xffffffffu, {some});")
+
+
+RULES: dict[str, Rule] = {"tensor.extract": _extract, "warp.map": _map, "warp.reduce": _reduce, "warp.vote": _vote}

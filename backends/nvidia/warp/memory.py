@@ -1,0 +1,96 @@
+"""Rules of shared memory: buffers, tiles in their stages, numbers, and fragments that go there and come from there."""
+
+from typing import Any
+
+from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
+from attn_mlir.backends.nvidia.warp import scalars
+from attn_mlir.backends.nvidia.warp.elements import element
+from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, Shared, count_of
+from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+ALIGNMENT = 1024
+"""Of a swizzled tile: the swizzle of 128 bytes permutes within 8 rows."""
+_NUMBERS = 16
+
+
+def _alloc(printer: Printer, op: ir.Operation) -> None:
+    """A stage holds panels of 64 columns of 16 bits, one after the other; numbers lie as they are."""
+    type_ = op.results[0].type
+    swizzle, size = swizzle_of(type_), bytes_of(type_)
+    if swizzle not in (0, ROW_BYTES) or (swizzle and element(type_.element_type).bits != 16):
+        raise UnsupportedError(
+            f"warp: tiles for sm_90a are of 16-bit elements swizzled over {ROW_BYTES} bytes, got {type_} ({source_line(op.location)})"
+        )
+    name = printer.name(op.results[0], "tiles" if swizzle else "numbers")
+    printer.line(f"const uint32_t {name} = {printer.shared(size, ALIGNMENT if swizzle else _NUMBERS)};")
+    if swizzle:
+        printer.printed[op.results[0]] = Shared(name, type_.shape[1] * ROW_BYTES)
+
+
+def _view(printer: Printer, op: ir.Operation, buffer: Any, stage: str, row: str, column: str) -> None:
+    type_ = op.operands[0].type
+    if not isinstance(buffer, Shared) or not column.isdigit() or int(column) % COLUMNS:
+        raise UnsupportedError(f"warp: a tile begins at a static multiple of {COLUMNS} columns ({source_line(op.location)})")
+    terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {ROW_BYTES}", str(int(column) // COLUMNS * buffer.panel)]
+    text = " + ".join([buffer.address, *(term for term in terms if not term.startswith("0 ") and term != "0")])
+    if text != buffer.address:
+        printer.line(f"const uint32_t {printer.name(op.results[0], 'tile')} = {text};")
+        text = printer.printed[op.results[0]]
+    printer.printed[op.results[0]] = Shared(text, buffer.panel)
+
+
+def _number_at(op: ir.Operation, memory: str, places: tuple[str, ...], type_: ir.MemRefType) -> str:
+    if str(type_.element_type) != "i32":
+        raise UnsupportedError(f"warp: numbers in shared memory are i32, got {type_} ({source_line(op.location)})")
+    strides = [4 * type_.shape[1], 4]
+    return " + ".join([memory, *(f"{place} * {stride}" for place, stride in zip(places, strides, strict=True) if place != "0")])
+
+
+def _load(printer: Printer, op: ir.Operation, memory: Any, *places: str) -> None:
+    if not isinstance(memory, str):
+        scalars.read_global(printer, op, memory, *places)
+        return
+    printer.define(op.results[0], f"attn::load_shared_int({_number_at(op, memory, places, op.operands[0].type)})", "told")
+
+
+def _store(printer: Printer, op: ir.Operation, value: str, memory: Any, *places: str) -> None:
+    if not isinstance(memory, str):
+        raise UnsupportedError(f"warp: '{op.name}' writes numbers in shared memory ({source_line(op.location)})")
+    printer.line(f"attn::store_shared_int({_number_at(op, memory, places, op.operands[1].type)}, {value});")
+
+
+def _matrices(op: ir.Operation, tile: ir.Type, memory: Shared) -> str:
+    """The address that a lane gives for the 16 x 16 elements number c of its warp's rows, and how many of these there are."""
+    if element(tile.element_type).bits != 16:
+        raise UnsupportedError(f"warp: matrices move to and from shared memory in 16 bits, got {tile} ({source_line(op.location)})")
+    panel = f" + c / 4 * {memory.panel}" if tile.shape[1] > COLUMNS else ""
+    return f"{memory.address}{panel} + attn::swizzle_128((warp * 16 + lane % 16) * {ROW_BYTES} + lane / 16 * 16 + c % 4 * 32)"
+
+
+def _write(printer: Printer, op: ir.Operation, tile: str, memory: Shared) -> None:
+    """stmatrix, four 8 x 8 matrices at a time."""
+    at = _matrices(op, op.operands[0].type, memory)
+    with printer.writer.unrolled("c", count_of(op.operands[0].type) // 4):
+        printer.line(f"attn::store_matrices({at}, {', '.join(f'{tile}[4 * c + {n}]' for n in range(4))});")
+
+
+def _read(printer: Printer, op: ir.Operation, memory: Shared) -> None:
+    """ldmatrix, four 8 x 8 matrices at a time."""
+    at, name = _matrices(op, op.results[0].type, memory), printer.declare(op.results[0], "tile")
+    with printer.writer.unrolled("c", count_of(op.results[0].type) // 4):
+        quad = printer.names.fresh("matrices")
+        printer.line(f"uint32_t {quad}[4];", f"attn::load_matrices({at}, {quad});")
+        printer.line(f"for (int r = 0; r < 4; ++r) {name}[4 * c + r] = {quad}[r];")
+
+
+RULES: dict[str, Rule] = {
+    "memref.load": _load,
+    "memref.store": _store,
+    "warp.alloc": _alloc,
+    "warp.read": _read,
+    "warp.view": _view,
+    "warp.write": _write,
+}

@@ -1,0 +1,155 @@
+"""The state of a kernel under print: text, names of values, and the next free byte of shared memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attn_mlir.backends.gpu import scalar_ops
+from attn_mlir.backends.gpu.arguments import Arguments
+from attn_mlir.backends.gpu.origins import printing
+from attn_mlir.backends.gpu.scalar_integers import Context
+from attn_mlir.backends.gpu.scalars import Names
+from attn_mlir.backends.gpu.writer import Writer
+from attn_mlir.backends.nvidia.warp.elements import element
+from attn_mlir.backends.nvidia.warp.numbers import Numbers
+from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.warp.kinds import settled
+from attn_mlir.dialects.warp.layouts import fragment
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+Rule = Callable[..., None]
+"""(printer, op, the operands as they were printed...): prints the op, and names its results."""
+_OWN = "lane warp group shared memory r h c at low high".split()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A tile in shared memory: a C++ expression of its address, and the bytes from one panel of 64 columns to the next."""
+
+    address: str
+    panel: int
+
+
+class Printer:
+    """Prints ops by their rules.
+
+    `printed` holds what stands for a value: a C++ expression or the name of an array, a `Shared`, or, of an argument, the value itself.
+    """
+
+    def __init__(self, kernel: ir.Operation, rules: dict[str, Rule]) -> None:
+        self.kernel, self.rules = kernel, rules
+        self.writer = Writer()
+        self.arguments = Arguments(kernel)
+        self.names = Names([*_OWN, *self.arguments.names])
+        self.context = Context(Numbers())
+        self.printed: dict[ir.Value, Any] = {}
+        self.instructions: dict[str, str] = {}
+        self.used, self.elected = 0, False
+        self.row_index = ""
+        """Inside of a map: which of a thread's row values the element in register r belongs to."""
+        for value in self.arguments.values:
+            self.printed[value] = value if isinstance(value.type, ir.MemRefType) else self.arguments.scalar(value, self.type_of(value))
+
+    # ---- text
+
+    def line(self, *texts: str) -> None:
+        """Adds statements."""
+        self.writer.line(*texts)
+
+    def block(self, block: ir.Block, targets: Sequence[str] = ()) -> None:
+        """Prints the ops of a block; what it yields is assigned to `targets`."""
+        for view in block.operations:
+            op = view.operation
+            if op.name in ("scf.yield", "warp.yield"):
+                for target, value in zip(targets, op.operands, strict=True):
+                    self.assign(target, value)
+            else:
+                self.op(op)
+
+    def op(self, op: ir.Operation) -> None:
+        """Prints one op. Raises UnsupportedError for one without a rule."""
+        rule = self.rules.get(op.name) or self.rules.get(f"{op.name.partition('.')[0]}.*")
+        if rule is None:
+            raise UnsupportedError(f"warp: the printer for sm_90a has no rule for '{op.name}' ({source_line(op.location)})")
+        with printing(op):
+            rule(self, op, *(self.printed[value] for value in op.operands))
+
+    # ---- names
+
+    def name(self, value: ir.Value, hint: str) -> str:
+        """A new C++ name for a value."""
+        self.printed[value] = self.names.fresh(_own_name(value) or hint)
+        return self.printed[value]
+
+    def type_of(self, value: ir.Value) -> str:
+        """The C++ type of a scalar, or of an element of the array that a fragment is."""
+        tile = fragment(settled(value.type))
+        return element(tile.element).register if tile is not None else self.context.type_of(value)
+
+    def declare(self, value: ir.Value, hint: str) -> str:
+        """A variable, or an array of registers, for a value that is assigned later."""
+        self.printed[value] = self.variable(value, _own_name(value) or hint)
+        return self.printed[value]
+
+    def variable(self, like: ir.Value, hint: str) -> str:
+        """A variable, or an array of registers, for values like this one."""
+        name, tile = self.names.fresh(hint), fragment(settled(like.type))
+        size = f"[{count_of(like.type)}]" if tile is not None else ""
+        self.line(f"{self.type_of(like)} {name}{size};")
+        return name
+
+    def define(self, value: ir.Value, text: str, hint: str) -> None:
+        """A constant of this value."""
+        self.line(f"const {self.type_of(value)} {self.name(value, hint)} = {text};")
+
+    def assign(self, target: str, value: ir.Value) -> None:
+        """Gives a variable or array another value."""
+        self.copy(target, self.printed[value], value.type)
+
+    def copy(self, target: str, source: str, type_: ir.Type) -> None:
+        """Copies a number or the registers of a fragment."""
+        if source == target:
+            return
+        is_array = fragment(settled(type_)) is not None
+        text = f"for (int r = 0; r < {count_of(type_)}; ++r) {target}[r] = {source}[r];" if is_array else f"{target} = {source};"
+        self.line(*(["#pragma unroll"] if is_array else []), text)
+
+    def helper(self, name: str) -> str:
+        """The C++ name of a function of `scalar_ops.HELPERS`, whose definition is asked for."""
+        self.context.helpers.add(name)
+        return name
+
+    def helper_source(self) -> str:
+        """The definitions of the functions that were asked for."""
+        return scalar_ops.helper_source(self.context.helpers)
+
+    def shared(self, size: int, alignment: int) -> str:
+        """Shared memory of so many bytes: its address."""
+        begin = -(-self.used // alignment) * alignment
+        self.used = begin + size
+        return f"shared + {begin}" if begin else "shared"
+
+
+def count_of(type_: ir.Type) -> int:
+    """The size of the array that a fragment is in each thread."""
+    tile = fragment(settled(type_))
+    if tile is None:
+        raise UnsupportedError(f"warp: {type_} is no fragment")
+    return -(-tile.elements // element(tile.element).packed)
+
+
+def plain(op: ir.Operation, name: str) -> Any:
+    """A number, flag, string or list of these that is an attribute of an op."""
+    attribute = op.attributes[name]
+    return [each.value for each in attribute] if isinstance(attribute, ir.ArrayAttr) else attribute.value
+
+
+def _own_name(value: ir.Value) -> str | None:
+    """The name that a value has in the program, if any."""
+    if isinstance(value.owner, ir.Block):
+        location = ir.BlockArgument(value).location
+    else:
+        op = value.owner.operation
+        location = op.location if len(op.results) == 1 else None
+    return location.name_str if isinstance(location, ir.NameLoc) else None

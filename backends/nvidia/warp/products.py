@@ -1,0 +1,72 @@
+"""Rules of matrix products: wgmma, whose accumulator stays in its registers."""
+
+from typing import Any
+
+from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
+from attn_mlir.backends.nvidia.warp.elements import element
+from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, Shared, plain
+from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.regions import maker
+from attn_mlir.dialects.warp.kinds import settled
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+def _registers(printer: Printer, op: ir.Operation) -> None:
+    printer.declare(op.results[0], "product")
+
+
+def _mma_async(printer: Printer, op: ir.Operation, start: str, a: str | Shared, b: Shared, keep: str) -> None:
+    """The result is in the accumulator's registers; in a copy of them where something else, or a loop around, uses that again."""
+    tile, right = settled(op.results[0].type), op.operands[2].type
+    transposed = [plain(op, name) for name in ("transpose_a", "transpose_b")]
+    name = str(right.element_type)
+    if not element(name).multiplied or str(tile.element_type) != "f32":
+        raise UnsupportedError(f"warp: wgmma multiplies f16 or bf16 into f32, not {name} ({source_line(op.location)})")
+    to = start
+    if not _only_use(op):
+        to = printer.declare(op.results[0], "product")
+        printer.assign(to, op.operands[0])
+    printer.printed[op.results[0]] = to
+    form = "shared" if isinstance(a, Shared) else "registers"
+    columns, depth = tile.shape[1], right.shape[1] if transposed[1] else right.shape[0]
+    instruction = (columns, form, name, transposed[0], not transposed[1])
+    left = SharedOperand(f"attn::uniform({a.address})", a.panel, transposed[0]) if isinstance(a, Shared) else a
+    factor = SharedOperand(f"attn::uniform({b.address})", b.panel, not transposed[1])
+    clear = {"true": False, "false": True}.get(keep, f"!{keep}")
+    try:
+        printer.instructions.setdefault(wgmma_name(*instruction), wgmma(*instruction))
+        printer.line(*product(to, columns, depth, left, factor, name, clear))
+    except ValueError as error:
+        raise UnsupportedError(f"warp: {error} ({source_line(op.location)})") from None
+
+
+def _only_use(op: ir.Operation) -> bool:
+    """Whether nothing else sees the accumulator: it has one use, in the block where it is made, or no particular value."""
+    start = op.operands[0]
+    if len(list(start.uses)) > 1:
+        return False
+    made_in = start.owner if isinstance(start.owner, ir.Block) else start.owner.operation.block
+    return made_in == op.block or maker(start, "warp.registers") is not None
+
+
+def _mma_wait(printer: Printer, op: ir.Operation, product_: str) -> None:
+    """No use of the registers may move before the wait: `hold`."""
+    printer.line(f"attn::wgmma_wait<{plain(op, 'pending')}>();", f"attn::hold({product_});")
+    printer.printed[op.results[0]] = product_
+
+
+def _statement(text: str) -> Rule:
+    def rule(printer: Printer, op: ir.Operation, *operands: Any) -> None:
+        printer.line(text)
+
+    return rule
+
+
+RULES: dict[str, Rule] = {
+    "warp.mma_async": _mma_async,
+    "warp.mma_begin": _statement("attn::wgmma_begin();"),
+    "warp.mma_commit": _statement("attn::wgmma_commit();"),
+    "warp.mma_wait": _mma_wait,
+    "warp.registers": _registers,
+}

@@ -1,0 +1,63 @@
+"""Rules of ordinary accesses to global memory, element by element."""
+
+from attn_mlir.backends.nvidia.warp.elements import element
+from attn_mlir.backends.nvidia.warp.fragments import place
+from attn_mlir.backends.nvidia.warp.printer import Printer, Rule
+from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.warp.layouts import Fragment, fragment
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+
+def _fragment(type_: ir.Type) -> Fragment:
+    found = fragment(type_)
+    if found is None:
+        raise UnsupportedError(f"warp: {type_} is no fragment")
+    return found
+
+
+def _at(printer: Printer, tile: Fragment, memory: ir.Value, head: list[str]) -> str:
+    """Prints which row the element in register r is at, and, of row values, that one thread of the row counts; the element in memory."""
+    printer.line(f"const int at = {head[2]} + {place(tile, 'r', 'row')};")
+    column = [place(tile, "r", "column")] if tile.form == "tile" else []
+    return printer.arguments.element(memory, [*(f"({text})" for text in (head[0], head[1])), "at", *(f"({text})" for text in column)])
+
+
+def _inside(printer: Printer, tile: Fragment, memory: ir.Value) -> str:
+    """Whether an element exists, and this thread is the one that writes it."""
+    own = "" if tile.form == "tile" else f"lane % {tile.layout.parts} == 0 && "
+    return f"{own}at >= 0 && at < {printer.arguments.size(memory, 2)}"
+
+
+def _store(printer: Printer, op: ir.Operation, name: str, target: ir.Value, batch: str, head: str, row: str) -> None:
+    tile = _fragment(op.operands[0].type)
+    found, adds = element(tile.element), op.name == "warp.atomic_add"
+    if adds and tile.element != "f32":
+        raise UnsupportedError(f"warp: additions to global memory are in f32, got {tile.element} ({source_line(op.location)})")
+    with printer.writer.unrolled("r", tile.elements):
+        to = _at(printer, tile, target, [batch, head, row])
+        value = f"{name}[r]"
+        if found.packed == 2:
+            value = f"{found.narrow}(r % 2 ? {found.unpack}({name}[r / 2]).y : {found.unpack}({name}[r / 2]).x)"
+        text = f"attn::add_global(&{to}, {value});" if adds else f"{to} = {value};"
+        printer.line(f"if ({_inside(printer, tile, target)}) {text}")
+
+
+def _load(printer: Printer, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str) -> None:
+    tile = _fragment(op.results[0].type)
+    found, name = element(tile.element), printer.declare(op.results[0], "loaded")
+    printer.line(*([f"float {name}_low;"] if found.packed == 2 else []))
+    with printer.writer.unrolled("r", tile.elements):
+        text = _at(printer, tile, source, [batch, head, row])
+        value = f"at >= 0 && at < {printer.arguments.size(source, 2)} ? {f'{found.widen}({text})' if found.widen else text} : 0"
+        if found.packed == 1:
+            printer.line(f"{name}[r] = {value};")
+        else:
+            printer.line(f"if (r % 2) {name}[r / 2] = {found.pack}({name}_low, {value});", f"else {name}_low = {value};")
+
+
+RULES: dict[str, Rule] = {
+    "warp.atomic_add": _store,
+    "warp.load": _load,
+    "warp.store": _store,
+}

@@ -1,0 +1,54 @@
+"""The CUDA file of a scheduled kernel: prelude, instructions, helpers and the function around its roles; and how it is launched."""
+
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia.hopper.source import header
+from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, plain
+from attn_mlir.backends.nvidia.warp.structure import role
+from attn_mlir.mlir import ir
+
+_PRELUDE = """namespace attn {
+ATTN_DEVICE float2 unpack_f16(uint32_t pair) { return __half22float2(reinterpret_cast<const __half2 &>(pair)); }
+ATTN_DEVICE float2 unpack_bf16(uint32_t pair) { return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162 &>(pair)); }
+} // namespace attn
+"""
+WARPGROUP = 128
+"""Threads of a warpgroup."""
+
+
+def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
+    """Prints a `warp.kernel`. Raises UnsupportedError for an op without a rule, or one that does what sm_90a cannot."""
+    printer = Printer(kernel, rules)
+    printer.writer.indent = "  "
+    ops = [view.operation for view in kernel.regions[0].blocks[0].operations]
+    roles = [op for op in ops if op.name == "warp.role"]
+    for op in ops:
+        if op.name != "warp.role":
+            printer.op(op)
+    printer.line("attn::barrier_init_fence();", "__syncthreads();")
+    first = 0
+    for op in roles:
+        role(printer, op, first, plain(kernel, "registers"))
+        first += plain(op, "warpgroups")
+    return _code(printer, plain(kernel, "sym_name"), WARPGROUP * first)
+
+
+def _code(printer: Printer, name: str, threads: int) -> KernelCode:
+    declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
+    lines = [
+        f'extern "C" __global__ void __launch_bounds__({threads}, 1) {name}(',
+        f"{declared}) {{",
+        "  extern __shared__ __align__(1024) unsigned char memory[];",
+        "  const uint32_t shared = attn::shared_address(memory);",
+        "  const int group = attn::warpgroup_index(), warp = attn::warp_index() % 4, lane = threadIdx.x % 32;",
+        *printer.writer.lines,
+        "}",
+    ]
+    return KernelCode(
+        name=name,
+        entry=name,
+        source="\n".join([header(), _PRELUDE, *printer.instructions.values(), printer.helper_source(), *lines, ""]),
+        parameters=printer.arguments.parameters(),
+        threads=threads,
+        shared_bytes=printer.used,
+        grid="persistent",
+    )

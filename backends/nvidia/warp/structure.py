@@ -1,0 +1,90 @@
+"""Rules of the frame: roles, loops, conditions, who does something, and how tiles are handed out."""
+
+from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, plain
+from attn_mlir.mlir import ir
+
+
+def role(printer: Printer, op: ir.Operation, first: int, launch: int) -> None:
+    """A role, whose warpgroups come after the `first` ones of the thread block; `launch` registers are given to each thread at first."""
+    groups, warps, registers = (plain(op, name) for name in ("warpgroups", "warps", "registers"))
+    of_role = f"group == {first}" if groups == 1 else f"group >= {first} && group < {first + groups}"
+    with printer.writer.block(f"if ({of_role})"):
+        printer.line(f"// role {plain(op, 'sym_name')}")
+        if registers != launch:
+            printer.line(f"attn::{'fewer' if registers < launch else 'more'}_registers<{registers}>();")
+        index = op.regions[0].blocks[0].arguments[0]
+        printer.line(f"const int {printer.name(index, 'warpgroup_of_role')} = group{f' - {first}' if first else ''};")
+        if warps == 4:
+            printer.block(op.regions[0].blocks[0])
+            return
+        with printer.writer.block(f"if (warp < {warps})"):
+            printer.block(op.regions[0].blocks[0])
+
+
+def _elect(printer: Printer, op: ir.Operation) -> None:
+    with printer.writer.block("if (warp == 0 && attn::elect_one())"):
+        printer.elected = True
+        printer.block(op.regions[0].blocks[0])
+        printer.elected = False
+    printer.line("__syncwarp();")
+
+
+def _each_warp(printer: Printer, op: ir.Operation) -> None:
+    """A warp's rows are in the same registers: nothing moves."""
+    targets = [printer.declare(result, "of_warp") for result in op.results]
+    with printer.writer.block():
+        printer.block(op.regions[0].blocks[0], targets)
+
+
+def _for(printer: Printer, op: ir.Operation, begin: str, end: str, step: str, *starts: str) -> None:
+    block = op.regions[0].blocks[0]
+    index, *arguments = block.arguments
+    carried = [printer.declare(argument, "carried") for argument in arguments]
+    for target, value in zip(carried, list(op.operands)[3:], strict=True):
+        printer.assign(target, value)
+    crossed = _crossed(block)
+    later = {n: printer.variable(arguments[n], f"next_{carried[n]}") for n in crossed}
+    n = printer.name(index, "n")
+    with printer.writer.block(f"for ({printer.context.type_of(index)} {n} = {begin}; {n} < {end}; {n} += {step})"):
+        printer.block(block, [later.get(number, name) for number, name in enumerate(carried)])
+        for number, name in later.items():
+            printer.copy(carried[number], name, arguments[number].type)
+    printer.printed.update(zip(op.results, carried, strict=True))
+
+
+def _crossed(block: ir.Block) -> list[int]:
+    """Which carried values a loop's yield takes from the old value of another one: these wait until all are read."""
+    arguments = list(block.arguments)[1:]
+    values = list(list(block.operations)[-1].operation.operands)
+    return [n for n, value in enumerate(values) if value in arguments and value != arguments[n]]
+
+
+def _if(printer: Printer, op: ir.Operation, condition: str) -> None:
+    targets = [printer.declare(result, "chosen") for result in op.results]
+    for head, region in zip((f"if ({condition})", "else"), op.regions, strict=True):
+        if len(region.blocks) and (targets or len(list(region.blocks[0].operations)) > 1):
+            with printer.writer.block(head):
+                printer.block(region.blocks[0], targets)
+
+
+def _block_id(printer: Printer, op: ir.Operation) -> None:
+    printer.define(op.results[0], "blockIdx.x", "block")
+
+
+def _block_count(printer: Printer, op: ir.Operation) -> None:
+    printer.define(op.results[0], "gridDim.x", "blocks")
+
+
+def _next_tile(printer: Printer, op: ir.Operation, counter: ir.Value) -> None:
+    printer.define(op.results[0], f"atomicAdd({printer.arguments.pointer(counter)}, 1)", "tile")
+
+
+RULES: dict[str, Rule] = {
+    "scf.for": _for,
+    "scf.if": _if,
+    "warp.block_count": _block_count,
+    "warp.block_id": _block_id,
+    "warp.each_warp": _each_warp,
+    "warp.elect": _elect,
+    "warp.next_tile": _next_tile,
+}

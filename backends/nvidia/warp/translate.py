@@ -1,0 +1,47 @@
+"""What `attn-translate` makes of kernels of the `warp` dialect: CUDA, machine code, and what the compiler says of it."""
+
+from attn_mlir.backends.gpu import translations
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia.compile import Binary, compile_all
+from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.errors import CompileError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+
+
+def codes_of(module: ir.Module) -> list[KernelCode]:
+    """The kernels of a module, printed. Raises CompileError where it has none."""
+    with module.context:
+        kernels = find_all(module.operation, "warp.kernel")
+        if not kernels:
+            raise CompileError("no scheduled kernel in this module: it needs a 'warp.kernel'")
+        return [kernel_code(kernel, RULES) for kernel in kernels]
+
+
+def to_cuda(module: ir.Module) -> str:
+    """CUDA C++ of every kernel; each kernel is a file of its own."""
+    return translations.sources(codes_of(module), "cu")
+
+
+def to_cubin(module: ir.Module) -> bytes | dict[str, bytes]:
+    """Machine code of the module's kernel; of several, a cubin each, by the kernels' names."""
+    codes = codes_of(module)
+    made = {code.name: binary.code for code, binary in zip(codes, compile_all(codes), strict=True)}
+    return made if len(made) > 1 else made.popitem()[1]
+
+
+def to_report(module: ir.Module) -> str:
+    """What the compiler says of every kernel: registers, spills, shared memory."""
+    codes = codes_of(module)
+    return "\n".join(map(_report, codes, compile_all(codes)))
+
+
+def _report(code: KernelCode, binary: Binary) -> str:
+    lines = [
+        f"kernel {code.name} ({code.threads} threads, {code.arch}, printed from 'warp')",
+        f"  registers      {binary.registers} a thread; {binary.spills} bytes of spills, {binary.stack} bytes of stack",
+        f"  shared memory  {code.shared_bytes + binary.shared} bytes a thread block",
+        f"  code           {len(binary.code)} bytes",
+        *[f"  {warning}" for warning in binary.warnings],
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,83 @@
+"""What printed CUDA must have in common with the kernel that it was printed from; checked without a GPU."""
+
+import re
+
+from attn_mlir.backends.nvidia.warp import RULES, fragments, kernel_code
+from attn_mlir.backends.nvidia.warp.printer import Rule
+from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
+from attn_mlir.dialects.warp.layouts import Fragment
+from attn_mlir.mlir import ir
+
+_STATEMENTS = {
+    "warp.wait": r"attn::barrier_wait\(",
+    "warp.arrive": r"attn::barrier_arrive\(",
+    "warp.arrive_expect": r"attn::barrier_arrive_expect\(.*, (\d+)\);",
+    "warp.named_sync": r"attn::named_sync\(.*, (\d+)\);",
+    "warp.named_arrive": r"attn::named_arrive\(.*, (\d+)\);",
+    "warp.fence_async": r"attn::fence_proxy_async\(",
+    "warp.mma_begin": r"attn::wgmma_begin\(",
+    "warp.mma_commit": r"attn::wgmma_commit\(",
+    "warp.mma_wait": r"attn::wgmma_wait<(\d+)>",
+    "warp.store_commit": r"attn::bulk_commit\(",
+    "warp.store_wait": r"attn::bulk_wait(?:_read)?<(\d+)>",
+}
+_NUMBERS = {"warp.arrive_expect": "bytes", "warp.named_sync": "threads", "warp.named_arrive": "threads", "warp.mma_wait": "pending",
+            "warp.store_wait": "pending"}  # fmt: skip
+
+
+def check_text(kernel: ir.Operation, rules: dict[str, Rule] = RULES) -> None:
+    """Prints a kernel; AssertionError where the text does not say what the IR does. What nvcc finds is not looked for."""
+    source = kernel_code(kernel, rules).source
+    text = source[source.index('extern "C"') :]
+    assert _said(text) == _meant(kernel.regions[0].blocks[0])
+    _check_memory(kernel, text)
+    _check_places()
+
+
+def _meant(block: ir.Block) -> list[str]:
+    """What orders the accesses of a kernel, as IR has it."""
+    found = []
+    for op in (view.operation for view in block.operations):
+        if op.name in _STATEMENTS:
+            number = ir.IntegerAttr(op.attributes[_NUMBERS[op.name]]).value if op.name in _NUMBERS else ""
+            found.append(f"{op.name} {number}")
+        for inner in (b for region in op.regions for b in region.blocks):
+            found += _meant(inner)
+    return found
+
+
+def _said(text: str) -> list[str]:
+    """The same, as the text has it."""
+    found = []
+    for line in text.splitlines():
+        for name, pattern in _STATEMENTS.items():
+            match = re.search(pattern, line)
+            if match:
+                found.append(f"{name} {match[1] if match.groups() else ''}")
+    return found
+
+
+def _check_memory(kernel: ir.Operation, text: str) -> None:
+    """Buffers and barriers lie apart, swizzled ones at multiples of 1024 bytes."""
+    begins = [int(n or 0) for n in re.findall(r"const uint32_t \w+ = shared(?: \+ (\d+))?;", text)]
+    makers = [v.operation for v in kernel.regions[0].blocks[0].operations if v.operation.name in ("warp.alloc", "warp.mbarrier")]
+    end = 0
+    assert len(begins) == len(makers)
+    for begin, op in zip(begins, makers, strict=True):
+        type_ = op.results[0].type
+        barrier = op.name == "warp.mbarrier"
+        size = 8 * ir.IntegerAttr(type_.stages).value if barrier else bytes_of(type_)
+        assert begin >= end and begin % (8 if barrier else 1024 if swizzle_of(type_) else 4) == 0
+        end = begin + size
+
+
+def _check_places() -> None:
+    """The printed row and column of every register of every thread are those that PTX gives for the accumulator of m64nNk16."""
+    tile = Fragment("wgmma", "tile", (64, 72), "f32")
+    row, column = (fragments.place(tile, "r", axis).replace("/", "//") for axis in ("row", "column"))
+    for warp in range(4):
+        for lane in range(32):
+            names = {"warp": warp, "lane": lane}
+            for r in range(36):
+                at = (16 * warp + lane // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (lane % 4) + r % 2)
+                assert (eval(row, {}, {**names, "r": r}), eval(column, {}, {**names, "r": r})) == at
