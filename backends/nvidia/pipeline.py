@@ -8,6 +8,9 @@ KERNEL = (
 )
 """From stage 0 to scheduled kernels."""
 
+WARP = f"{KERNEL},warp-assign-layouts,canonicalize,cse,warp-specialize,warp-pipeline-loads,canonicalize,cse"
+"""From stage 0 to kernels of the `warp` dialect, where their passes apply."""
+
 
 def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""

@@ -2,20 +2,44 @@
 
 from attn_mlir.backends.gpu import translations
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.limits import check_programs
+from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
+from attn_mlir.backends.nvidia.forming.refusal import REFUSED
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
+from attn_mlir.registry import registry
+
+
+def kernels_of(module: ir.Module) -> list[ir.Operation]:
+    """The scheduled kernels of a module, which is lowered first unless it has some. Raises CompileError where a function becomes none."""
+    if not find_all(module.operation, "warp.kernel"):
+        check_programs(module, "NVIDIA")
+        Pipeline.parse(pipeline.WARP, registry()).run(module)
+    for function in [op for op in find_all(module.operation, "func.func") if REFUSED in op.attributes]:
+        reasons = [ir.StringAttr(item.attr).value for item in ir.DictAttr(function.attributes[REFUSED])]
+        name = ir.StringAttr(function.attributes["sym_name"]).value
+        raise CompileError(f"no scheduled kernel is made of @{name}: {'; '.join(reasons)}")
+    kernels = find_all(module.operation, "warp.kernel")
+    if not kernels:
+        raise CompileError("no kernel in this module: it needs a function at its top level with an attn op in it, or a 'warp.kernel'")
+    return kernels
 
 
 def codes_of(module: ir.Module) -> list[KernelCode]:
-    """The kernels of a module, printed. Raises CompileError where it has none."""
+    """The kernels of a module, printed."""
     with module.context:
-        kernels = find_all(module.operation, "warp.kernel")
-        if not kernels:
-            raise CompileError("no scheduled kernel in this module: it needs a 'warp.kernel'")
-        return [kernel_code(kernel, RULES) for kernel in kernels]
+        return [kernel_code(kernel, RULES) for kernel in kernels_of(module)]
+
+
+def to_warp(module: ir.Module) -> str:
+    """The scheduled kernels in the `warp` dialect."""
+    with module.context:
+        kernels_of(module)
+    return module.operation.get_asm(use_name_loc_as_prefix=True)
 
 
 def to_cuda(module: ir.Module) -> str:

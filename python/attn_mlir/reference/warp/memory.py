@@ -39,7 +39,7 @@ def _store_number(machine: Machine, unit: Unit, inst: Inst, value: Any, memory: 
 
 def _load_number(machine: Machine, unit: Unit, inst: Inst, memory: Buffer | Tensor, *places: Any) -> Steps:
     if isinstance(memory, Tensor):
-        return _load_global(inst, memory, *places)
+        return (yield from _load_global(inst, memory, *places))
     yield
     for warp, access in machine.ordinary(unit, inst):
         machine.accesses.read([_cell(inst, memory, places)], warp, access)

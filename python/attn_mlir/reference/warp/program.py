@@ -12,11 +12,21 @@ from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import SCALARS, round_to
 
 _COMPARE = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """Rounds towards zero."""
+    size = abs(a) // abs(b)
+    return size * (1 - 2 * ((a < 0) != (b < 0)))
+
+
 _INTEGERS: dict[str, Callable[..., Any]] = {
     "arith.addi": operator.add,
     "arith.subi": operator.sub,
     "arith.muli": operator.mul,
+    "arith.divsi": _quotient,
     "arith.divui": operator.floordiv,
+    "arith.remsi": lambda a, b: a - _quotient(a, b) * b,
     "arith.remui": operator.mod,
     "arith.ceildivsi": lambda a, b: -(-a // b),
     "arith.floordivsi": operator.floordiv,

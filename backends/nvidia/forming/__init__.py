@@ -1,0 +1,1 @@
+"""What the passes that form kernels of the `warp` dialect share."""

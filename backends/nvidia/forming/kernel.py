@@ -1,0 +1,376 @@
+"""A `warp.kernel` from a tiled function: one role whose warpgroups have 64 rows each, rings of one stage, products that are waited for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
+from attn_mlir.backends.nvidia.forming import maps, rings
+from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
+from attn_mlir.backends.nvidia.forming.maps import Where
+from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.backends.nvidia.forming.rings import Ring
+from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.dialects.numbers import i64
+from attn_mlir.dialects.warp import build
+from attn_mlir.mlir import arith, ir, memref, scf
+from attn_mlir.passes.regions import find_all, maker, walk
+from attn_mlir.passes.tiling.frame import argument_names
+
+ROWS = 64
+"""Of a warpgroup: those of its matrix instruction."""
+INSTRUCTION = "wgmma"
+_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
+
+
+@dataclass
+class Loaded:
+    """A tile in shared memory: its ring, stage, and, once something computes with it, its fragment."""
+
+    ring: Ring
+    memory: ir.Value
+    stage: ir.Value
+    fragment: ir.Value | None = None
+
+
+@dataclass
+class Former:
+    """Forms the kernel of a tiled function. `counts` holds how often each ring has been used; `known` what stands for a value."""
+
+    function: ir.Operation
+    target: NvidiaTarget
+    known: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    loaded: dict[ir.Value, Loaded] = field(default_factory=dict)
+    rings: dict[tuple[ir.Value, int], Ring] = field(default_factory=dict)
+    counts: list[ir.Value] = field(default_factory=list)
+    program: list[ir.Value] = field(default_factory=list)
+
+    def form(self) -> ir.Operation:
+        """The kernel, before the function. Raises Refused, with what was made so far erased."""
+        facts = ir.DictAttr(self.function.attributes["tile.kernel"])
+        grid = ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
+        if grid != "rows":
+            raise Refused(f"its programs are {grid}, not blocks of rows")
+        self.block, self.columns = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
+        self.warpgroups, left = divmod(self.block, ROWS)
+        if left or not 1 <= self.warpgroups <= 3:
+            raise Refused(f"a block has 64, 128 or 192 rows, 64 for each warpgroup, not {self.block}")
+        self.over = self.function.regions[0].blocks[0].arguments[ir.IntegerAttr(facts["over"]).value if "over" in facts else 0]
+        with self.function.location, ir.InsertionPoint(self.function):
+            kernel = self._frame()
+        try:
+            with self.function.location:
+                self._fill(kernel)
+        except Refused:
+            kernel.erase()
+            raise
+        return kernel
+
+    def _frame(self) -> ir.Operation:
+        name = ir.StringAttr(self.function.attributes["sym_name"]).value
+        self.registers = launch_registers(self.target.registers, self.warpgroups)
+        numbers = {
+            "registers": self.registers,
+            "lanes": 32,
+            "register_file": self.target.registers,
+            "shared_limit": self.target.shared_bytes,
+        }
+        attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
+        attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
+        if OF_TILES in self.function.attributes:
+            attributes[SCHEDULE] = self.function.attributes[OF_TILES]
+        return ir.Operation.create("warp.kernel", attributes=attributes, regions=1)
+
+    def _fill(self, kernel: ir.Operation) -> None:
+        entry = self.function.regions[0].blocks[0]
+        arguments = list(entry.arguments)
+        block = kernel.regions[0].blocks.append(*[a.type for a in arguments], arg_locs=[a.location for a in arguments])
+        self.known.update(zip(arguments, block.arguments, strict=True))
+        self.names = argument_names(entry)
+        self.outer = self._of_all(entry)
+        with ir.InsertionPoint(block):
+            for op in self.outer:
+                self._scalar(op)
+            self._make_rings()
+            over, one, two = self.known[self.over], build.index(1), build.index(2)
+            heads, rows = memref.DimOp(over, one).result, memref.DimOp(over, two).result
+            of_batch = arith.MulIOp(memref.DimOp(over, build.index(0)).result, heads).result
+            with build.named("blocks"):
+                blocks = arith.CeilDivSIOp(rows, build.index(self.block)).result
+            with build.named("tiles"):
+                tiles = arith.MulIOp(of_batch, blocks).result
+            role = ir.Operation.create("warp.role", attributes=self._role_attributes(), regions=1)
+        inside = role.regions[0].blocks.append(ir.IndexType.get(), arg_locs=[ir.Location.name("warpgroup")])
+        with ir.InsertionPoint(inside):
+            self._tiles(entry, inside.arguments[0], tiles, blocks, heads)
+
+    def _role_attributes(self) -> dict[str, ir.Attribute]:
+        numbers = {"warpgroups": self.warpgroups, "warps": rings.WARPS, "registers": self.registers}
+        return {"sym_name": ir.StringAttr.get("all"), **{key: i64(value) for key, value in numbers.items()}}
+
+    def _of_all(self, entry: ir.Block) -> list[ir.Operation]:
+        """Scalars that are the same for all tiles."""
+        found: list[ir.Operation] = []
+        made: set[ir.Value] = set(entry.arguments)
+        for op in (view.operation for view in entry.operations):
+            if op.name.startswith(("arith.", "math.", "memref.")) and all(v in made for v in op.operands):
+                found.append(op)
+                made |= set(op.results)
+        return found
+
+    def _make_rings(self) -> None:
+        warpgroups = self.warpgroups
+        for op in find_all(self.function, "tile.load"):
+            source, rows = op.operands[0], self._rows_of(op)
+            if (source, rows) in self.rings or not list(op.results[0].uses):
+                continue
+            type_ = ir.MemRefType(source.type)
+            if str(type_.element_type) not in ("f16", "bf16"):
+                raise Refused(f"matrix products take f16 or bf16, not {type_.element_type}")
+            if type_.shape[3] % 64 or type_.shape[3] > 256:
+                raise Refused(f"rows of 64, 128, 192 or 256 elements fit swizzled tiles, not of {type_.shape[3]}")
+            name = self.names[ir.BlockArgument(source).arg_number]
+            self.rings[source, rows] = rings.make(name, self.known[source], rows, len(self.rings), warpgroups)
+
+    def _rows_of(self, load: ir.Operation) -> int:
+        """The rows of a load's tile: as many as a block of keys has where their number is not static."""
+        rows = ir.RankedTensorType(load.results[0].type).shape[0]
+        return self.columns if rows < 0 else rows
+
+    def _tiles(self, entry: ir.Block, warpgroup: ir.Value, tiles: ir.Value, blocks: ir.Value, heads: ir.Value) -> None:
+        """The loop over the tiles of this thread block."""
+        zero = build.index(0)
+        with build.named("first_row"):
+            self.first = arith.MulIOp(warpgroup, build.index(ROWS)).result
+        self.leads = arith.CmpIOp(arith.CmpIPredicate.eq, warpgroup, zero).result
+        begin, step = build.op("block_id", results=[zero.type]).result, build.op("block_count", results=[zero.type]).result
+        names = ["tile", *(f"{ring.name}_count" for ring in self.rings.values())]
+        body = build.loop(begin, tiles, step, [zero] * len(self.rings), list(map(build.named, names))).regions[0].blocks[0]
+        tile, *self.counts = body.arguments
+        with ir.InsertionPoint(body):
+            rest = arith.DivSIOp(tile, blocks).result
+            numbers = (arith.RemSIOp, "block", tile, blocks), (arith.RemSIOp, "head", rest, heads), (arith.DivSIOp, "batch", rest, heads)
+            for op, name, of, by in numbers:
+                with build.named(name):
+                    self.program.append(op(of, by).result)
+            self._block(entry)
+            scf.YieldOp(self.counts)
+
+    # ---- ops
+
+    def _block(self, block: ir.Block) -> list[ir.Value]:
+        """Forms the ops of a block; the values that it hands on."""
+        ops = [view.operation for view in block.operations]
+        ends = self._ends(ops)
+        for op in ops:
+            if op in self.outer:
+                continue
+            if op.name in ("func.return", "scf.yield"):
+                return [self._value(v) for v in op.operands]
+            with op.location:
+                self._op(op)
+                for tile in ends.get(op, ()):
+                    rings.give_back(self.loaded[tile].ring, self.loaded[tile].stage)
+        return []
+
+    def _ends(self, ops: list[ir.Operation]) -> dict[ir.Operation, list[ir.Value]]:
+        """Which tiles that a block loads are done with behind which op. Raises Refused where a ring of one stage does not do."""
+        found: dict[ir.Operation, list[ir.Value]] = {}
+        for number, load in enumerate(ops):
+            if load.name != "tile.load" or not list(load.results[0].uses):
+                continue
+            users = [n for n, op in enumerate(ops) if n > number and load.results[0] in _used_in(op)]
+            if any(ops[n].name == "scf.yield" for n in users):
+                raise Refused("a loop hands a loaded tile on")
+            between = [inner for op in ops[number + 1 : users[-1] + 1] for inner in (op, *walk(op)) if inner.name == "tile.load"]
+            key = (load.operands[0], self._rows_of(load))
+            if any((inner.operands[0], self._rows_of(inner)) == key for inner in between):
+                raise Refused("a tile of a tensor is loaded while another one of it is in use")
+            found.setdefault(ops[users[-1]], []).append(load.results[0])
+        return found
+
+    def _op(self, op: ir.Operation) -> None:
+        match op.name:
+            case "tile.program_id":
+                self.known[op.results[0]] = self.program[ir.IntegerAttr(op.attributes["axis"]).value]
+            case "tile.load":
+                self._load(op)
+            case "tile.map":
+                self.known.update(zip(op.results, maps.form(op, self._where()), strict=True))
+            case "tile.fill":
+                self._start(op)
+            case "tile.dot" | "tile.dot_add" | "tile.dot_rescale":
+                self._product(op)
+            case "tile.store":
+                self._store(op)
+            case "scf.for":
+                self._for(op)
+            case "scf.if":
+                self._if(op)
+            case _ if op.name.startswith(("arith.", "math.", "memref.")):
+                self._scalar(op)
+            case _:
+                raise Refused(f"'{op.name}' has no form on fragments yet")
+
+    def _value(self, value: ir.Value) -> ir.Value:
+        if value not in self.known:
+            raise Refused(f"a tile in shared memory is used where a fragment is asked for: {value.type}")
+        return self.known[value]
+
+    def _tile(self, value: ir.Value) -> ir.Value:
+        """The fragment that a tile is; a loaded one is read from shared memory, once."""
+        if value not in self.loaded:
+            return self._value(value)
+        tile = self.loaded[value]
+        if any(use.owner.operation.name in _DOTS and use.operand_number == _last(use.owner.operation) for use in value.uses):
+            raise Refused("computes with a tile that is also the second factor of a product")
+        if tile.fragment is None:
+            type_ = self._where().type_of(value.type)
+            tile.fragment = build.op("read", [self._own_rows(tile.memory)], [type_]).result
+        return tile.fragment
+
+    def _where(self) -> Where:
+        return Where(self.block, ROWS, self.columns, INSTRUCTION, self.first, self._value, self._tile)
+
+    def _scalar(self, op: ir.Operation) -> None:
+        clone = op.clone()
+        for n, value in enumerate(op.operands):
+            clone.operands[n] = self._value(value)
+        self.known.update(zip(op.results, clone.results, strict=True))
+
+    def _load(self, op: ir.Operation) -> None:
+        if not list(op.results[0].uses):
+            return
+        ring = self.rings[op.operands[0], self._rows_of(op)]
+        place = [self._value(v) for v in list(op.operands)[1:4]]
+        memory, stage = rings.fill(ring, place, self.counts[ring.count], self.leads)
+        self.counts[ring.count] = arith.AddIOp(self.counts[ring.count], build.index(1)).result
+        self.loaded[op.results[0]] = Loaded(ring, memory, stage)
+
+    def _own_rows(self, memory: ir.Value) -> ir.Value:
+        """The warpgroup's rows of a tile of the block's rows."""
+        type_ = ir.MemRefType(memory.type)
+        if type_.shape[0] != self.block:
+            raise Refused(f"a tile of {type_.shape[0]} rows stands for the {self.block} of a block")
+        buffer, stage, _, column = memory.owner.operation.operands
+        own = ir.MemRefType.get([ROWS, type_.shape[1]], type_.element_type, memory_space=type_.memory_space)
+        return build.op("view", [buffer, stage, self.first, column], [own]).result
+
+    def _start(self, op: ir.Operation) -> None:
+        type_ = self._where().type_of(op.results[0].type)
+        value = self._value(op.operands[0])
+        self.known[op.results[0]] = build.map_(ir.RankedTensorType(type_).shape, [type_], [""], lambda *places: [value])[0]
+
+    def _product(self, op: ir.Operation) -> None:
+        """A product that is waited for; a sum is rescaled before."""
+        *before, a, b = op.operands
+        transpose_a = "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value
+        if transpose_a or b not in self.loaded:
+            raise Refused("the second factor of a product is a loaded tile, the first one has the rows of a block")
+        type_ = self._where().type_of(op.results[0].type)
+        left = self._own_rows(self.loaded[a].memory) if a in self.loaded and self.loaded[a].fragment is None else self._tile(a)
+        start = self._scaled(self._value(before[0]), before[1:], type_) if before else build.op("registers", results=[type_]).result
+        keep = arith.ConstantOp(ir.IntegerType.get_signless(1), int(bool(before))).result
+        build.op("mma_begin")
+        pending = build.mma_async(start, left, self.loaded[b].memory, keep, ir.BoolAttr(op.attributes["transpose_b"]).value)
+        build.op("mma_commit")
+        self.known[op.results[0]] = build.mma_wait(pending, type_, 0)
+
+    def _scaled(self, sums: ir.Value, factors: Sequence[ir.Value], type_: ir.Type) -> ir.Value:
+        if not factors:
+            return sums
+        factor = self._value(factors[0])
+
+        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            element = ir.RankedTensorType(type_).element_type
+            one = ir.Operation.create("tensor.extract", results=[element], operands=[sums, i, j]).result
+            other = ir.Operation.create("tensor.extract", results=[element], operands=[factor, i]).result
+            return [arith.MulFOp(one, other).result]
+
+        return build.map_(ir.RankedTensorType(type_).shape, [type_], [""], body)[0]
+
+    def _store(self, op: ir.Operation) -> None:
+        tile, target, batch, head, row, count = op.operands
+        if not self._is_rest(row, count):
+            raise Refused("a store writes fewer rows than exist of the block")
+        fragment = self._narrowed(self._tile(tile), ir.MemRefType(target.type).element_type)
+        first = arith.AddIOp(self._value(row), self.first).result
+        build.op("store", [fragment, self._value(target), self._value(batch), self._value(head), first])
+
+    def _is_rest(self, row: ir.Value, count: ir.Value) -> bool:
+        """Whether `count` rows from `row` on are min(row + block, rows that exist) - row."""
+        left = maker(count, "arith.subi")
+        end = maker(left.operands[0], "arith.minsi") if left is not None and left.operands[1] == row else None
+        sums = [maker(v, "arith.addi") for v in end.operands] if end is not None else []
+        sizes = [maker(v, "memref.dim") for v in end.operands] if end is not None else []
+        steps = [v for op in sums if op is not None and row in list(op.operands) for v in op.operands if v != row]
+        whole = [maker(v, "arith.constant") for v in steps]
+        return any(op is not None and ir.IntegerAttr(op.attributes["value"]).value == self.block for op in whole) and any(
+            size is not None and size.operands[0] == self.over for size in sizes
+        )
+
+    def _narrowed(self, fragment: ir.Value, element: ir.Type) -> ir.Value:
+        type_ = ir.RankedTensorType(fragment.type)
+        if type_.element_type == element:
+            return fragment
+        made = ir.RankedTensorType.get(type_.shape, element, type_.encoding)
+
+        def body(*places: ir.Value) -> list[ir.Value]:
+            value = ir.Operation.create("tensor.extract", results=[type_.element_type], operands=[fragment, *places]).result
+            return [arith.TruncFOp(element, value).result]
+
+        return build.map_(type_.shape, [made], [""], body)[0]
+
+    def _for(self, op: ir.Operation) -> None:
+        """A loop, which also carries how often the rings are used that are filled in it."""
+        block, used = op.regions[0].blocks[0], self._filled_in(op)
+        begin, end, step, *starts = (self._value(v) for v in op.operands)
+        rings_ = list(self.rings.values())
+        names = [*(a.location for a in block.arguments), *(build.named(f"{rings_[n].name}_count") for n in used)]
+        loop = build.loop(begin, end, step, [*starts, *(self.counts[n] for n in used)], names)
+        body = loop.regions[0].blocks[0]
+        index, *carried = body.arguments
+        self.known.update(zip(block.arguments, [index, *carried], strict=False))
+        self._inside(body, block, used, carried[len(starts) :])
+        self._known_after(op, list(loop.results), used)
+
+    def _if(self, op: ir.Operation) -> None:
+        """A condition, which also gives how often the rings are used that are filled in one of its branches."""
+        used = self._filled_in(op)
+        types = [self._where().type_of(r.type) if isinstance(r.type, ir.RankedTensorType) else r.type for r in op.results]
+        branch = scf.IfOp(self._value(op.operands[0]), [*types, *[ir.IndexType.get()] * len(used)], has_else=len(op.regions[1].blocks) > 0)
+        counts = [self.counts[n] for n in used]
+        for region, made in zip(op.regions, (branch.then_block, branch.else_block), strict=True):
+            if made is not None:
+                self._inside(made, region.blocks[0], used, counts)
+        self._known_after(op, list(branch.results_), used)
+
+    def _filled_in(self, op: ir.Operation) -> list[int]:
+        """Which rings an op's regions fill."""
+        loads = [load for load in find_all(op, "tile.load") if list(load.results[0].uses)]
+        return sorted({self.rings[load.operands[0], self._rows_of(load)].count for load in loads})
+
+    def _inside(self, made: ir.Block, block: ir.Block, used: list[int], counts: list[ir.Value]) -> None:
+        """Forms a block inside of another one, with what rings count there; what was loaded outside stays known."""
+        outer, read = list(self.counts), {value: tile.fragment for value, tile in self.loaded.items()}
+        for n, value in zip(used, counts, strict=True):
+            self.counts[n] = value
+        with ir.InsertionPoint(made):
+            scf.YieldOp([*self._block(block), *(self.counts[n] for n in used)])
+        self.counts = outer
+        for value, tile in self.loaded.items():
+            tile.fragment = read.get(value)
+
+    def _known_after(self, op: ir.Operation, results: list[ir.Value], used: list[int]) -> None:
+        self.known.update(zip(op.results, results, strict=False))
+        for n, value in zip(used, results[len(op.results) :], strict=True):
+            self.counts[n] = value
+
+
+def _last(op: ir.Operation) -> int:
+    """The number of the last operand."""
+    return len(list(op.operands)) - 1
+
+
+def _used_in(op: ir.Operation) -> set[ir.Value]:
+    """The values that an op and its regions use."""
+    return {v for inner in (op, *walk(op)) for v in inner.operands}

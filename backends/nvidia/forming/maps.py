@@ -1,0 +1,151 @@
+"""Maps on tiles as maps on fragments: parts of reductions, rows of a warpgroup, and columns that do not exist."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.dialects.warp import build
+from attn_mlir.dialects.warp.layouts import INSTRUCTIONS
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.regions import maker, walk
+
+LARGEST = 3.4028234663852886e38
+_IDENTITY = {"sum": 0.0, "max": -LARGEST, "min": LARGEST}
+_DOTS = {"tile.dot": 0, "tile.dot_add": 1, "tile.dot_rescale": 2}
+"""Ops that multiply, and which operand is a."""
+_SCALAR = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract")
+
+
+@dataclass(frozen=True)
+class Where:
+    """How tiles become fragments: rows of a block and of a warpgroup, columns of a tile whose number is not static, the instruction.
+
+    `first` is the warpgroup's first row in the block; `scalar` and `tile` give what stands for a value of the tiled kernel.
+    """
+
+    block: int
+    rows: int
+    columns: int
+    instruction: str
+    first: ir.Value
+    scalar: Callable[[ir.Value], ir.Value]
+    tile: Callable[[ir.Value], ir.Value]
+
+    def type_of(self, type_: ir.Type) -> ir.Type:
+        """The fragment that a tile of a block of rows becomes. Raises Refused for tiles of other things."""
+        tile = ir.RankedTensorType(type_)
+        if tile.shape[0] != self.block or tile.is_dynamic_dim(0):
+            raise Refused(f"computes a tile of other rows than the {self.block} of a block: {type_}")
+        shape = [self.rows, *(self.columns if n < 0 else n for n in tile.shape[1:])]
+        return build.fragment_type(self.instruction, "tile" if tile.rank == 2 else "rows", shape, tile.element_type)
+
+
+def form(op: ir.Operation, where: Where) -> list[ir.Value]:
+    """The results of a `tile.map` as fragments. Raises Refused."""
+    block, extents = op.regions[0].blocks[0], list(op.operands)
+    last = list(block.operations)[-1].operation
+    kinds = ["", *[""] * len(op.results)][: len(op.results) - len(op.opview.kinds())] + op.opview.kinds()
+    _check(block)
+    shape = [where.rows]
+    if len(extents) == 2:
+        shape.append(_columns(op, where))
+    make, multiple = INSTRUCTIONS[where.instruction]
+    parts = [where.rows, make(multiple).parts]
+    types = []
+    for result, kind in zip(op.results, kinds, strict=True):
+        element = ir.RankedTensorType(result.type).element_type
+        types.append(build.fragment_type(where.instruction, "parts", parts, element) if kind else where.type_of(result.type))
+    limit = where.scalar(extents[1]) if len(extents) == 2 and _is_open(op, extents[1], shape[1]) else None
+    guarded = [bool(kind) or _multiplied(result) for result, kind in zip(op.results, kinds, strict=True)]
+    tiles = {inner.operands[0]: where.tile(inner.operands[0]) for inner in walk(op) if inner.name == "tensor.extract"}
+
+    def body(*places: ir.Value) -> list[ir.Value]:
+        known = _places(block, places, limit, where)
+        for view in list(block.operations)[:-1]:
+            _clone(view.operation, known, places, tiles, where)
+        values = [known.get(v) or where.scalar(v) for v in last.operands]
+        if limit is None:
+            return values
+        exists = arith.CmpIOp(arith.CmpIPredicate.slt, places[1], limit).result
+        return [_or_else(exists, v, kind) if guard else v for v, kind, guard in zip(values, kinds, guarded, strict=True)]
+
+    try:
+        made = build.map_(shape, types, kinds, body)
+    except ValueError as error:
+        raise Refused(f"a map {error}") from None
+    return [_whole(value, kind, result, where) for value, kind, result in zip(made, kinds, op.results, strict=True)]
+
+
+def _check(block: ir.Block) -> None:
+    for view in list(block.operations)[:-1]:
+        if not view.operation.name.startswith(_SCALAR):
+            raise Refused(f"'{view.operation.name}' stands in a map")
+
+
+def _columns(op: ir.Operation, where: Where) -> int:
+    """The columns of what a map goes over: those of its tiles, of the tiles that it reads, or its static extent."""
+    reads = [inner.operands[0].type for inner in walk(op) if inner.name == "tensor.extract"]
+    widths = {ir.RankedTensorType(t).shape[1] for t in [*(r.type for r in op.results), *reads] if ir.RankedTensorType(t).rank == 2}
+    found = {where.columns if n < 0 else n for n in widths} or {_constant(op.operands[1]) or where.columns}
+    if len(found) > 1:
+        raise Refused(f"a map goes over tiles of {', '.join(map(str, sorted(found)))} columns")
+    return found.pop()
+
+
+def _is_open(op: ir.Operation, extent: ir.Value, columns: int) -> bool:
+    """Whether fewer columns may exist than a fragment has."""
+    return _constant(extent) != columns
+
+
+def _constant(value: ir.Value) -> int | None:
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    return ir.IntegerAttr(op.attributes["value"]).value if op is not None and op.name == "arith.constant" else None
+
+
+def _multiplied(result: ir.Value) -> bool:
+    """Whether a product sums over the columns of a tile: those that do not exist must be zeros."""
+    uses = [(use.owner.operation.name, use.operand_number) for use in result.uses]
+    return any(_DOTS.get(name) == number for name, number in uses)
+
+
+def _places(block: ir.Block, places: tuple[ir.Value, ...], limit: ir.Value | None, where: Where) -> dict[ir.Value, ir.Value]:
+    """The row in the block, and the column, at most the last that exists where captured tensors are read."""
+    known = {block.arguments[0]: arith.AddIOp(where.first, places[0]).result}
+    if len(places) == 2:
+        reads = any(view.operation.name == "memref.load" for view in block.operations)
+        column = places[1]
+        if limit is not None and reads:
+            last = arith.MaxSIOp(arith.SubIOp(limit, build.index(1)).result, build.index(0)).result
+            column = arith.MinSIOp(column, last).result
+        known[block.arguments[1]] = column
+    return known
+
+
+def _clone(
+    op: ir.Operation, known: dict[ir.Value, ir.Value], places: tuple[ir.Value, ...], tiles: dict[ir.Value, ir.Value], where: Where
+) -> None:
+    if op.name == "tensor.extract":
+        source, *indices = op.operands
+        if [ir.BlockArgument(i).arg_number if isinstance(i.owner, ir.Block) else -1 for i in indices] != list(range(len(indices))):
+            raise Refused("a map reads a tile at another place than its own")
+        made = ir.Operation.create("tensor.extract", results=[op.results[0].type], operands=[tiles[source], *places[: len(indices)]])
+        known[op.results[0]] = made.result
+        return
+    clone = op.clone()
+    for n, value in enumerate(op.operands):
+        clone.operands[n] = known.get(value) or where.scalar(value)
+    known.update(zip(op.results, clone.results, strict=True))
+
+
+def _or_else(exists: ir.Value, value: ir.Value, kind: str) -> ir.Value:
+    """A value where the column exists; what is rounded afterwards is chosen before, so that pairs are rounded at once."""
+    rounded = maker(value, "arith.truncf")
+    if rounded is not None:
+        return arith.TruncFOp(value.type, _or_else(exists, rounded.operands[0], kind)).result
+    other = arith.ConstantOp(value.type, _IDENTITY.get(kind, 0.0)).result
+    return arith.SelectOp(exists, value, other).result
+
+
+def _whole(value: ir.Value, kind: str, result: ir.Value, where: Where) -> ir.Value:
+    """Row values of parts, at once."""
+    return build.op("reduce", [value], [where.type_of(result.type)], kind=kind).result if kind else value

@@ -1,0 +1,111 @@
+"""Gives copies to a warp of their own: a producer beside the consumers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.forming.facts import chosen, launch_registers
+from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.backends.nvidia.forming.slicing import Slice
+from attn_mlir.dialects.numbers import i64
+from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import clone_op, find_all, maker, walk
+
+PURE = ("warp.map", "warp.reduce", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.yield", "warp.block_id", "warp.block_count")
+_PRODUCER = 24
+"""Registers of a warp that only counts and copies: the fewest that there are."""
+
+
+@dataclass(frozen=True)
+class SpecializeWarps(Pass):
+    """Splits the only role of a kernel: a producer, one warp, runs what its first warpgroup alone did, copies; consumers run the rest.
+
+    Both keep the loops and conditions that their ops stand in, and compute the numbers that they need; what a loop carries for the other
+    role alone goes. Copies then run ahead of their use as far as free stages let them. `producer_registers` and `consumer_registers`, or
+    what `warp.schedule` has under these names, are what threads get then; without either, producers get 24, and consumers what is left.
+
+    A kernel stays as it is, with the reason in `warp.refused`, where it has several roles, or nothing is copied by one warpgroup alone.
+    """
+
+    name = "warp-specialize"
+    producer_registers: int = 0
+    consumer_registers: int = 0
+
+    def run(self, module: ir.Operation) -> bool:
+        for kernel in find_all(module, "warp.kernel"):
+            try:
+                self._split(kernel)
+            except Refused as reason:
+                refuse(kernel, self.name, reason)
+            else:
+                applied(kernel, self.name)
+        return True
+
+    def _split(self, kernel: ir.Operation) -> None:
+        roles = find_all(kernel, "warp.role")
+        if len(roles) != 1:
+            raise Refused(f"splits the only role of a kernel, there are {len(roles)}")
+        role, block = roles[0], roles[0].regions[0].blocks[0]
+        issues = [op for op in find_all(role, "scf.if") if _is_alone(op, block.arguments[0])]
+        if not issues:
+            raise Refused("nothing is copied by one warpgroup alone")
+        inside = {op for issue in issues for op in walk(issue)}
+        launch, producer, consumer = self._registers(kernel, role)
+        kernel.attributes["registers"] = i64(launch)
+        with role.location, ir.InsertionPoint(role):
+            _make("producer", {"warpgroups": 1, "warps": 1, "registers": producer}, role, Slice(block, inside), _unwrapped(issues))
+            others = [op for op in walk(role) if op.name.startswith(("warp.", "memref.store")) and op.name not in PURE and op not in inside]
+            numbers = {"warpgroups": _number(role, "warpgroups"), "warps": 4, "registers": consumer}
+            _make("consumer", numbers, role, Slice(block, others), _dropped(issues))
+        role.erase()
+
+    def _registers(self, kernel: ir.Operation, role: ir.Operation) -> tuple[int, int, int]:
+        """Those of a thread at launch, of the producer, and of the consumers."""
+        count = _number(role, "warpgroups")
+        launch = launch_registers(_number(kernel, "register_file"), count + 1)
+        producer = chosen(kernel, "producer_registers", self.producer_registers, _PRODUCER)
+        left = (launch * (count + 1) - producer) // count // 8 * 8
+        consumer = chosen(kernel, "consumer_registers", self.consumer_registers, min(240, left))
+        if consumer > left:
+            raise Refused(f"consumers cannot have {consumer} registers: {left} are left for each thread beside {producer} of the producer")
+        return launch, producer, consumer
+
+
+def _is_alone(op: ir.Operation, warpgroup: ir.Value) -> bool:
+    """Whether one warpgroup alone does what is in a condition, and that is a copy."""
+    compared = maker(op.operands[0], "arith.cmpi")
+    alone = compared is not None and warpgroup in list(compared.operands) and ir.IntegerAttr(compared.attributes["predicate"]).value == 0
+    return alone and not list(op.results) and bool(find_all(op, "warp.copy_async"))
+
+
+Special = Callable[[ir.Operation, dict[ir.Value, ir.Value]], bool]
+
+
+def _unwrapped(issues: list[ir.Operation]) -> Special:
+    """The producer has one warpgroup: it does what stood in a condition on which one it is."""
+
+    def special(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> bool:
+        if op not in issues:
+            return False
+        for view in list(op.regions[0].blocks[0].operations)[:-1]:
+            clone_op(view.operation, known)
+        return True
+
+    return special
+
+
+def _dropped(issues: list[ir.Operation]) -> Special:
+    return lambda op, known: op in issues
+
+
+def _make(name: str, numbers: dict[str, int], role: ir.Operation, part: Slice, special: Special) -> None:
+    attributes = {"sym_name": ir.StringAttr.get(name), **{key: i64(value) for key, value in numbers.items()}}
+    made = ir.Operation.create("warp.role", attributes=attributes, regions=1, loc=role.location)
+    argument = role.regions[0].blocks[0].arguments[0]
+    block = made.regions[0].blocks.append(argument.type, arg_locs=[argument.location])
+    with ir.InsertionPoint(block):
+        part.clone({argument: block.arguments[0]}, special)
+
+
+def _number(op: ir.Operation, name: str) -> int:
+    return ir.IntegerAttr(op.attributes[name]).value

@@ -1,0 +1,67 @@
+"""Passes that form kernels of the `warp` dialect: what each of them leaves runs in the evaluator and is right against float64."""
+
+import pytest
+
+from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.reference import Sizes
+from attn_mlir.reference.warp import kernels_of
+from machine_code import compiled
+from warp_forming import Program, check, formed
+from warp_text import check_text
+
+PASSES = {
+    "layouts": "warp-assign-layouts,canonicalize,cse",
+    "roles": "warp-assign-layouts,warp-specialize,canonicalize,cse",
+    "rings": "warp-assign-layouts,canonicalize,cse,warp-specialize,warp-pipeline-loads{stages=3},canonicalize,cse",
+    "rings without a producer": "warp-assign-layouts,warp-pipeline-loads,canonicalize",
+}
+"""Pipelines behind `tile-schedule`; each of the passes ends one."""
+ROWS = ("relu", "relu-normalised", "sigmoid-causal", "layer-norm", "std-temperature", "softcap", "alibi-causal-softmax", "retention",
+        "relative-bias", "sink", "entropy", "softmax-off-by-one", "l2-normalised", "dilated", "length", "empty-rows",
+        "prefix-lm")  # fmt: skip
+ONE, ODD, LONG, GROUPS = Sizes(1, 1, 1, 1, 1), Sizes(1, 1, 1, 17, 17), Sizes(1, 2, 2, 127, 127), Sizes(2, 2, 1, 130, 40)
+ADVERSARIAL = {
+    "layouts": ("fair", "all 1 first, copies late", "random 0"),
+    "roles": ("producer 0 first, copies at once", "consumer 1 first, copies late", "random 1"),
+    "rings": ("producer 0 first, copies late", "consumer 0 first, copies at once", "consumer 1 first, copies late", "random 0"),
+    "rings without a producer": ("all 0 first, copies late", "random 1"),
+}
+
+
+@pytest.mark.parametrize("name", ["causal-softmax", "plain-softmax", "sliding-window"])
+@pytest.mark.parametrize("stage", PASSES)
+def test_masks_odd_lengths_and_groups_behind_each_pass(stage: str, name: str) -> None:
+    """Causal, full and window masks: rows of 1, 17, 127 and 130 queries, fewer keys than queries, grouped heads."""
+    for sizes in (ONE, ODD, LONG, GROUPS):
+        check(Program(name), PASSES[stage], sizes, ADVERSARIAL[stage], blocks=1 if sizes is ODD else 3)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_any_row_behind_all_passes(name: str) -> None:
+    check(Program(name), PASSES["rings"], ODD, ADVERSARIAL["rings"][:2])
+    check(Program(name), PASSES["rings"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["rings"][3:])
+
+
+@pytest.mark.parametrize("program", [Program("causal-softmax", 64, 128), Program("causal-softmax", 192, 32, "bf16")], ids=str)
+def test_other_blocks_and_elements(program: Program) -> None:
+    check(program, PASSES["rings"], GROUPS, ("fair", "random 1"))
+
+
+def test_all_schedules() -> None:
+    check(Program("causal-softmax"), PASSES["rings"], Sizes(1, 1, 1, 200, 200), blocks=1)
+
+
+@pytest.mark.parametrize("name", ["key-mod", "document"])
+def test_function_stays_where_a_pass_does_not_apply(name: str) -> None:
+    module = formed(Program(name), PASSES["rings"])
+    assert not kernels_of(module)
+    assert 'warp.refused = {"warp-assign-layouts" = ' in str(module)
+
+
+@pytest.mark.parametrize("name", ["causal-softmax", "layer-norm"])
+def test_machine_code_without_spills(name: str) -> None:
+    """Printed as it stands: the text says what the IR does, products are not serialised."""
+    (kernel,) = kernels_of(formed(Program(name), PASSES["rings"]))
+    check_text(kernel)
+    binary = compiled(kernel_code(kernel, RULES))
+    assert binary.spills == 0 and binary.stack == 0

@@ -1,0 +1,78 @@
+"""Forms kernels of the `warp` dialect from programs of test/Inputs, and runs them in the evaluator against float64."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
+from attn_mlir.reference.warp import check_registers, kernels_of, run_scheduled, schedules_of
+from attn_mlir.registry import registry
+
+INPUTS = Path(__file__).parents[1] / "Inputs"
+TILES = (
+    "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-guard-empty-rows,"
+    "attn-tile{{block-q={q} block-kv={kv} whole=true}},canonicalize,cse,gpu-narrow-bounds,gpu-keep-max,"
+    "gpu-narrow-comparisons,gpu-fold-scale,gpu-exp2,canonicalize,cse,tile-schedule{{target=nvidia}}"
+)
+"""To tiles as Hopper's pipeline has them, with small blocks."""
+TOLERANCES = {"f16": 5e-3, "bf16": 3e-2}
+"""Of weights that are rounded, as attn-run has them."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program: a file of test/Inputs whose q, k, v and o are of f16, and blocks of queries and keys."""
+
+    name: str
+    q: int = 128
+    kv: int = 64
+    element: str = "f16"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.q}x{self.kv}" + ("" if self.element == "f16" else f" {self.element}")
+
+    def text(self) -> str:
+        """Its stage 0, in 16 bits."""
+        text = (INPUTS / f"{self.name}.mlir").read_text()
+        return text.replace("tensor<?x?x?x64xf32>", f"tensor<?x?x?x64x{self.element}>").replace("x32xf32>", f"x64x{self.element}>")
+
+
+@cache
+def formed(program: Program, passes: str) -> ir.Module:
+    """The program behind passes that follow `tile-schedule`."""
+    context = ir.Context()
+    load_all(context)
+    with context:
+        module = ir.Module.parse(program.text())
+        Pipeline.parse(f"{TILES.format(q=program.q, kv=program.kv)},{passes}", registry()).run(module)
+    return module
+
+
+@cache
+def problem(program: Program, sizes: Sizes) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Inputs, and what the program gives in float64."""
+    context = ir.Context()
+    load_all(context)
+    with context:
+        module = ir.Module.parse(program.text())
+        inputs = InputMaker(sizes).make(module)
+        return inputs, evaluate(module, inputs)
+
+
+def check(program: Program, passes: str, sizes: Sizes, names: tuple[str, ...] = (), blocks: int = 2) -> None:
+    """Runs the formed kernel in schedules of these names, all without names; AssertionError where numbers are wrong."""
+    (kernel,) = kernels_of(formed(program, passes))
+    check_registers(kernel)
+    inputs, wanted = problem(program, sizes)
+    known = schedules_of(kernel)
+    for name in names or known:
+        outputs = [np.full(each.shape, np.nan) for each in wanted]
+        run_scheduled(kernel, [*inputs, *outputs], known[name], blocks)
+        for n, (got, want) in enumerate(zip(outputs, wanted, strict=True)):
+            found = difference(str(n), got, want).relative
+            assert found < TOLERANCES[program.element], f"result {n} differs by {found:.1e} in schedule '{name}'"
