@@ -1,0 +1,92 @@
+"""The IR that docs/schedule.md shows, made by the passes: `python test/unit/schedule_listing.py` writes it there again."""
+
+import re
+import sys
+from pathlib import Path
+
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.registry import registry
+
+ROOT = Path(__file__).parents[2]
+PAGE, KERNEL = ROOT / "docs" / "schedule.md", ROOT / "docs" / "schedule-causal.mlir"
+_BLOCK = re.compile(r"<!-- (?P<name>[\w-]+) -->\n```mlir\n(?P<text>.*?)```", re.DOTALL)
+_TIDY = "canonicalize,cse"
+_HEAD = (
+    "// Causal softmax attention in f16, head dimension 64, as the passes of schedule.md leave it; test/unit/schedule_listing.py made it.\n"
+)
+_TYPES = re.compile(r" : \(.*\) -> .*$| : (index|f32|i1|tensor.*|memref.*)$")
+_RESULTS = re.compile(r" -> \(.*\) \{$")
+_SEGMENTS = re.compile(r" \{operandSegmentSizes = [^}]*\}|(, )?(operandS|resultS)egmentSizes = array<[^>]*>")
+
+
+def stages() -> dict[str, str]:
+    """The program behind `tile-schedule` and behind each pass that forms its kernel."""
+    context = ir.Context()
+    load_all(context)
+    text = (ROOT / "test" / "Inputs" / "causal-softmax.mlir").read_text().replace("x64xf32>", "x64xf16>")
+    found = {}
+    with context:
+        module = ir.Module.parse(text)
+        for name, passes in (
+            ("tiles", "nvidia-kernel"),
+            ("layouts", f"warp-assign-layouts,{_TIDY}"),
+            ("roles", f"warp-specialize,{_TIDY}"),
+            ("rings", f"warp-pipeline-loads,{_TIDY}"),
+        ):
+            Pipeline.parse(passes, registry()).run(module)
+            found[name] = module.operation.get_asm(use_name_loc_as_prefix=True)
+    return found
+
+
+def shown() -> dict[str, str]:
+    """The excerpts of the page, by the names in front of them; types of operands are left out."""
+    made = stages()
+    loop = _from(made["tiles"], r"scf.for .* = %c0 to", r"scf.yield")
+    layouts = _from(made["layouts"], r"%k_stage:2", r'"warp.arrive"\(%k_free')
+    producer = _from(made["rings"], r"scf.for .* = %c0 to", r"scf.yield")
+    consumer = made["rings"][made["rings"].index('sym_name = "producer"') :]
+    return {
+        "tiles": _folded(_short(loop)),
+        "layouts": _short(layouts),
+        "producer": _short(producer),
+        "consumer": _short(_from(consumer, r"scf.for .* = %c0 to", r"scf.yield")),
+    }
+
+
+def _folded(text: str) -> str:
+    """Without what is inside of maps."""
+    return re.sub(r"\(\{\n.*?\n +\}\)", "({ ... })", text, flags=re.DOTALL)
+
+
+def _from(text: str, first: str, last: str) -> str:
+    """The lines from the first that matches to the next that does."""
+    lines = text.splitlines()
+    begin = next(n for n, line in enumerate(lines) if re.search(first, line))
+    end = next(n for n, line in enumerate(lines) if n > begin and re.search(last, line))
+    return "\n".join(lines[begin : end + 1])
+
+
+def _short(text: str) -> str:
+    """Without the types of operands and results, and without what follows from the number of results."""
+    lines = [_SEGMENTS.sub("", _RESULTS.sub(" {", _TYPES.sub("", line))) for line in text.splitlines()]
+    indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
+    return "\n".join(line[indent:] for line in lines) + "\n"
+
+
+def with_listings(page: str) -> str:
+    """The page with excerpts that are current."""
+    made = shown()
+    return _BLOCK.sub(lambda m: f"<!-- {m['name']} -->\n```mlir\n{made[m['name']]}```", page)
+
+
+def kernel() -> str:
+    """The whole kernel."""
+    return _HEAD + stages()["rings"]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_listings(PAGE.read_text()))
+    KERNEL.write_text(kernel())
+    sys.exit(0)
