@@ -14,6 +14,7 @@ BACKEND = Backend(
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
+        "warp-overlap-products": "passes.overlap_products:OverlapProducts",
     },
     pipelines={"nvidia-kernel": pipeline.KERNEL, "nvidia-warp": pipeline.WARP},
     translations={

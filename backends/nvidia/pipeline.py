@@ -8,7 +8,10 @@ KERNEL = (
 )
 """From stage 0 to scheduled kernels."""
 
-WARP = f"{KERNEL},warp-assign-layouts,canonicalize,cse,warp-specialize,warp-pipeline-loads,canonicalize,cse"
+WARP = (
+    f"{KERNEL},warp-assign-layouts,canonicalize,cse,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
+    "warp-overlap-products,canonicalize,cse"
+)
 """From stage 0 to kernels of the `warp` dialect, where their passes apply."""
 
 

@@ -34,6 +34,7 @@ def stages() -> dict[str, str]:
             ("layouts", f"warp-assign-layouts,{_TIDY}"),
             ("roles", f"warp-specialize,{_TIDY}"),
             ("rings", f"warp-pipeline-loads,{_TIDY}"),
+            ("overlap", f"warp-overlap-products,{_TIDY}"),
         ):
             Pipeline.parse(passes, registry()).run(module)
             found[name] = module.operation.get_asm(use_name_loc_as_prefix=True)
@@ -46,12 +47,12 @@ def shown() -> dict[str, str]:
     loop = _from(made["tiles"], r"scf.for .* = %c0 to", r"scf.yield")
     layouts = _from(made["layouts"], r"%k_stage:2", r'"warp.arrive"\(%k_free')
     producer = _from(made["rings"], r"scf.for .* = %c0 to", r"scf.yield")
-    consumer = made["rings"][made["rings"].index('sym_name = "producer"') :]
+    consumer = made["overlap"][made["overlap"].index('sym_name = "producer"') :]
     return {
         "tiles": _folded(_short(loop)),
         "layouts": _short(layouts),
         "producer": _short(producer),
-        "consumer": _short(_from(consumer, r"scf.for .* = %c0 to", r"scf.yield")),
+        "consumer": _short(_from(consumer, r"scf.for .* = %c128 to", r"scf.yield")),
     }
 
 
@@ -83,7 +84,7 @@ def with_listings(page: str) -> str:
 
 def kernel() -> str:
     """The whole kernel."""
-    return _HEAD + stages()["rings"]
+    return _HEAD + stages()["overlap"]
 
 
 if __name__ == "__main__":

@@ -6,13 +6,16 @@ from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.reference import Sizes
 from attn_mlir.reference.warp import kernels_of
 from machine_code import compiled
-from warp_forming import Program, check, formed
+from warp_forming import Program, check, formed, missed
 from warp_text import check_text
 
+_RINGS = "warp-assign-layouts,canonicalize,cse,warp-specialize,warp-pipeline-loads{stages=3},canonicalize,cse"
 PASSES = {
     "layouts": "warp-assign-layouts,canonicalize,cse",
     "roles": "warp-assign-layouts,warp-specialize,canonicalize,cse",
-    "rings": "warp-assign-layouts,canonicalize,cse,warp-specialize,warp-pipeline-loads{stages=3},canonicalize,cse",
+    "rings": _RINGS,
+    "overlap": f"{_RINGS},warp-overlap-products,canonicalize,cse",
+    "overlap without a producer": "warp-assign-layouts,warp-overlap-products,canonicalize,cse",
     "rings without a producer": "warp-assign-layouts,warp-pipeline-loads,canonicalize",
 }
 """Pipelines behind `tile-schedule`; each of the passes ends one."""
@@ -24,6 +27,8 @@ ADVERSARIAL = {
     "layouts": ("fair", "all 1 first, copies late", "random 0"),
     "roles": ("producer 0 first, copies at once", "consumer 1 first, copies late", "random 1"),
     "rings": ("producer 0 first, copies late", "consumer 0 first, copies at once", "consumer 1 first, copies late", "random 0"),
+    "overlap": ("producer 0 first, copies late", "consumer 0 first, copies at once", "consumer 1 first, copies late", "random 0"),
+    "overlap without a producer": ("all 1 first, copies late", "random 0"),
     "rings without a producer": ("all 0 first, copies late", "random 1"),
 }
 
@@ -38,17 +43,17 @@ def test_masks_odd_lengths_and_groups_behind_each_pass(stage: str, name: str) ->
 
 @pytest.mark.parametrize("name", ROWS)
 def test_any_row_behind_all_passes(name: str) -> None:
-    check(Program(name), PASSES["rings"], ODD, ADVERSARIAL["rings"][:2])
-    check(Program(name), PASSES["rings"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["rings"][3:])
+    check(Program(name), PASSES["overlap"], ODD, ADVERSARIAL["overlap"][:2])
+    check(Program(name), PASSES["overlap"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["overlap"][3:])
 
 
 @pytest.mark.parametrize("program", [Program("causal-softmax", 64, 128), Program("causal-softmax", 192, 32, "bf16")], ids=str)
 def test_other_blocks_and_elements(program: Program) -> None:
-    check(program, PASSES["rings"], GROUPS, ("fair", "random 1"))
+    check(program, PASSES["overlap"], GROUPS, ("fair", "random 1"))
 
 
 def test_all_schedules() -> None:
-    check(Program("causal-softmax"), PASSES["rings"], Sizes(1, 1, 1, 200, 200), blocks=1)
+    check(Program("causal-softmax"), PASSES["overlap"], Sizes(1, 1, 1, 200, 200), blocks=1)
 
 
 @pytest.mark.parametrize("name", ["key-mod", "document"])
@@ -59,9 +64,26 @@ def test_function_stays_where_a_pass_does_not_apply(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["causal-softmax", "layer-norm"])
-def test_machine_code_without_spills(name: str) -> None:
+@pytest.mark.parametrize("stage", ["rings", "overlap"])
+def test_machine_code_without_spills(stage: str, name: str) -> None:
     """Printed as it stands: the text says what the IR does, products are not serialised."""
-    (kernel,) = kernels_of(formed(Program(name), PASSES["rings"]))
+    (kernel,) = kernels_of(formed(Program(name), PASSES[stage]))
     check_text(kernel)
     binary = compiled(kernel_code(kernel, RULES))
     assert binary.spills == 0 and binary.stack == 0
+
+
+@pytest.mark.parametrize("lost", ["warp.wait", "warp.arrive", "warp.mma_commit", "warp.mma_begin", "warp.arrive_expect"])
+def test_lost_op_of_a_formed_kernel_is_found(lost: str) -> None:
+    """Each op of these names, on its own, is missed in some way: the passes make none too many.
+
+    Before a product that writes fresh registers `mma_begin` orders nothing that the evaluator knows of.
+    """
+    program = Program("causal-softmax", 128)
+    lines = str(formed(program, PASSES["overlap"])).splitlines()
+    places = [n for n, line in enumerate(lines) if f'"{lost}"(' in line]
+    if lost == "warp.mma_begin":
+        places = [n for n in places if "%true)" in lines[n + 1]]
+    assert len(places) >= 3
+    for place in places:
+        assert missed("\n".join(lines[:place] + lines[place + 1 :]), program), f"line {place}: {lines[place].strip()}"

@@ -10,7 +10,7 @@ from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.reference import InputMaker, Sizes, difference, evaluate
-from attn_mlir.reference.warp import check_registers, kernels_of, run_scheduled, schedules_of
+from attn_mlir.reference.warp import Fault, check_registers, kernels_of, run_scheduled, schedules_of
 from attn_mlir.registry import registry
 
 INPUTS = Path(__file__).parents[1] / "Inputs"
@@ -76,3 +76,25 @@ def check(program: Program, passes: str, sizes: Sizes, names: tuple[str, ...] = 
         for n, (got, want) in enumerate(zip(outputs, wanted, strict=True)):
             found = difference(str(n), got, want).relative
             assert found < TOLERANCES[program.element], f"result {n} differs by {found:.1e} in schedule '{name}'"
+
+
+def missed(text: str, program: Program) -> bool:
+    """Whether a kernel that lacks something is found out: as a fault, or by its numbers."""
+    sizes = Sizes(1, 1, 1, 320, 320)
+    inputs, wanted = problem(program, sizes)
+    context = ir.Context()
+    load_all(context)
+    with context:
+        module = ir.Module.parse(text)
+        (kernel,) = kernels_of(module)
+        for schedule in schedules_of(kernel).values():
+            outputs = [np.full(each.shape, np.nan) for each in wanted]
+            try:
+                run_scheduled(kernel, [*inputs, *outputs], schedule, 1)
+            except Fault:
+                return True
+            if not all(
+                difference("o", got, want).relative < TOLERANCES[program.element] for got, want in zip(outputs, wanted, strict=True)
+            ):
+                return True
+    return False
