@@ -125,6 +125,14 @@ ERRORS = {
         ValueError,
         {"k": (1, 4, 9, 16), "v": (1, 4, 9, 16), "block_mask": create_block_mask(causal, None, None, 9, 9)},
     ),
+    "but got Bq=2, Bkv=3, B_block_mask=3": (
+        ValueError,
+        {"k": (3, 4, 9, 16), "v": (3, 4, 9, 16), "block_mask": create_block_mask(causal, 3, None, 9, 9)},
+    ),
+    "but got q_len=9 and kv_len=9. As the block mask was created for a larger length than you're using it for, you can either 1. create a "
+    "new block mask with the correct length, or 2. 'adjust' the existing block mask to the correct length by calling "
+    "block_mask._adjust(q_len, kv_len). This essentially 'crops' the block mask to the upper left corner, which does not work for all "
+    "mask_mods!": (ValueError, {"block_mask": create_block_mask(causal, None, None, 12, 9)}),
     "NYI: query, key, and value must be 4D tensors": (NotImplementedError, {"q": (4, 9, 16), "k": (4, 9, 16), "v": (4, 9, 16)}),
     "to all be  at least 2 dimensional, but got query.dim: 1": (ValueError, {"q": (16,)}),
     "same device type, but got query.device: cpu, key.device: meta": (ValueError, {"k": torch.empty(2, 4, 9, 16, device="meta")}),

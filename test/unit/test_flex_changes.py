@@ -1,9 +1,10 @@
-"""What changes between two calls of `flex_attention` where torch keeps no account of it, and scores that are NaN."""
+"""What changes between two calls of `flex_attention`, in graphs and where torch keeps no account of it, and scores that are NaN."""
 
 from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention import flex_attention as torch_flex
 
 import attn_mlir
@@ -16,6 +17,70 @@ MAKERS: dict[str, Any] = {"ours": flex.create_block_mask, "torchs": torch_flex.c
 
 def causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return q_idx >= kv_idx
+
+
+def of_tables(pattern: torch.Tensor, mask_mod: Any = None) -> Any:
+    """A mask of blocks of 8, made of a pattern [H, rows, columns]."""
+    listed = torch.argsort(pattern.int(), dim=-1, descending=True, stable=True).int()[None]
+    return flex.BlockMask.from_kv_blocks(pattern.sum(-1).int()[None], listed, BLOCK_SIZE=8, mask_mod=mask_mod)
+
+
+@pytest.mark.parametrize("maker", [*MAKERS, "tables"])
+def test_new_masks_of_new_lengths_compile_nothing(maker: str) -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    call = torch.compile(lambda q, k, v, mask: flex_attention(q, k, v, block_mask=mask), fullgraph=True, dynamic=True, backend=counter)
+    compiled = []
+    for length in (24, 40, 72):
+        q, k, v = qkv(sq=length)
+        if maker == "tables":
+            pattern = (torch.rand(4, length // 8, length // 8) > 0.5) | torch.eye(length // 8, dtype=torch.bool)
+            mask = of_tables(pattern, causal)
+        else:
+            pattern = torch.ones(4, length // 8, length // 8, dtype=torch.bool)
+            mask = MAKERS[maker](causal, None, None, length, length, device="cpu", BLOCK_SIZE=8)
+
+        def kept(b: Any, h: Any, m: Any, n: Any, pattern: torch.Tensor = pattern) -> Any:
+            return (m >= n) & pattern[h, m // 8, n // 8]
+
+        compare(call(q, k, v, mask), dense(q, k, v, mask_mod=kept)[0])
+        compiled.append(counter.frame_count)
+    assert compiled == [compiled[0]] * 3
+
+
+@pytest.mark.parametrize("maker", ["torchs", "tables"])
+def test_a_graph_reads_the_tables_of_a_mask_at_every_call(maker: str) -> None:
+    torch._dynamo.reset()
+    q, k, v = qkv(sq=40)
+    all_blocks = torch.ones(1, 5, 5, dtype=torch.bool)
+    mask = of_tables(all_blocks, causal) if maker == "tables" else MAKERS[maker](causal, None, None, 40, 40, device="cpu", BLOCK_SIZE=8)
+    call = torch.compile(lambda q, k, v, mask: flex_attention(q, k, v, block_mask=mask), fullgraph=True, backend="eager")
+    compare(call(q, k, v, mask), dense(q, k, v, mask_mod=causal)[0])
+    if maker == "tables":
+        mask.kv_num_blocks.fill_(1)  # the first block of each row
+        wanted = dense(q, k, v, mask_mod=lambda b, h, m, n: (m >= n) & (n < 8))[0]
+    else:
+        mask.full_kv_num_blocks.zero_()
+        wanted = dense(q, k, v, mask_mod=lambda b, h, m, n: (m >= n) & (m // 8 == n // 8))[0]
+    compare(call(q, k, v, mask), wanted)
+
+
+@pytest.mark.parametrize("how", ["set", "turn", "shrink"])
+def test_a_table_whose_memory_or_order_changes(how: str) -> None:
+    q, k, v = qkv(sq=16)
+    mask = of_tables(torch.tensor([[[True, False], [True, True]]]))
+    compare(flex_attention(q, k, v, block_mask=mask), dense(q, k, v, mask_mod=lambda b, h, m, n: m // 8 >= n // 8)[0])
+    if how == "set":
+        mask.kv_num_blocks.set_(torch.tensor([[[2, 1]]], dtype=torch.int32))
+        kept = [[True, True], [True, False]]
+    elif how == "turn":  # [[0, 1], [0, 1]] becomes [[0, 0], [1, 1]], in the same memory
+        mask.kv_indices.transpose_(2, 3)
+        kept = [[True, False], [False, True]]
+    else:
+        mask.kv_num_blocks.data = mask.kv_num_blocks[:, :, :1].expand(1, 1, 2)
+        kept = [[True, False], [True, False]]
+    pattern = torch.tensor(kept)
+    compare(flex_attention(q, k, v, block_mask=mask), dense(q, k, v, mask_mod=lambda b, h, m, n: pattern[m // 8, n // 8])[0])
 
 
 @pytest.mark.parametrize("how", ["numpy", "data", "inference"])

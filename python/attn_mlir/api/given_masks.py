@@ -1,5 +1,6 @@
 """Block masks, ours or FlexAttention's, where a mask function is taken: their mask_mod, if it says what their blocks say."""
 
+import ctypes
 import importlib
 import sys
 import weakref
@@ -9,6 +10,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attn_mlir.api.block_mask import BlockMask
@@ -23,6 +25,8 @@ _FLEX = "torch.nn.attention.flex_attention"
 _WHOLE = 1 << 30
 """The block size of masks that FlexAttention makes where it is given none; they fit any length."""
 _SAMPLES = 1 << 21
+_SMALL = 1 << 14
+"""Tables of so many bytes are compared as bytes."""
 _NAMES = (("batch size", "B"), ("number of heads", "Hq"), ("length", "Sq"), ("length of k", "Skv"))
 _compared: "weakref.WeakKeyDictionary[Any, tuple[Any, Snapshot]]" = weakref.WeakKeyDictionary()
 
@@ -35,16 +39,50 @@ class Snapshot:
     """
 
     def __init__(self, tables: Sequence[torch.Tensor | None]) -> None:
+        self._tables = list(tables)
+        self._bytes = [_Bytes(table) for table in tables if table is not None and _is_small(table)]
         with _disable_current_modes():
-            self._tables = [(table, _state(table)) for table in tables]
+            self._states = [(table, _state(table)) for table in tables if table is not None and not _is_small(table)]
 
     def holds(self, tables: Sequence[torch.Tensor | None]) -> bool:
         """Whether these are the same tables, and nobody has changed them."""
         if len(tables) != len(self._tables):
             return False
+        for table, known in zip(tables, self._tables, strict=True):
+            if table is not known:
+                return False
+        for known in self._bytes:
+            if not known.holds():
+                return False
+        if not self._states:
+            return True
         # Asked at every call: leaving modes takes ten times as long where there are none.
         with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
-            return all([table is known and _is_still(table, state) for table, (known, state) in zip(tables, self._tables, strict=True)])
+            return all([_is_still(table, state) for table, state in self._states])
+
+
+class _Bytes:
+    """What the memory of a small table held. Its bytes are compared in place, in a fraction of the time that torch.equal takes."""
+
+    __slots__ = ("_content", "_memory", "_place", "_shape", "_table")
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self._table, self._shape, self._place = table, table.shape, table.data_ptr()
+        self._memory = (ctypes.c_char * table.nbytes).from_address(self._place)  # is looked at only while the table is still there
+        self._content = self._memory.raw
+
+    def holds(self) -> bool:
+        table = self._table
+        if table.data_ptr() != self._place or table.shape != self._shape or not table.is_contiguous():
+            return False
+        return self._memory.raw == self._content
+
+
+def _is_small(table: torch.Tensor) -> bool:
+    """Whether a table is plain memory of the CPU, of few bytes."""
+    if type(table) is not torch.Tensor or table.device.type != "cpu" or not 0 < table.nbytes <= _SMALL:
+        return False
+    return table.is_contiguous() and not is_functorch_wrapped_tensor(table)
 
 
 def changes_unseen(table: torch.Tensor | None) -> bool:
@@ -52,15 +90,15 @@ def changes_unseen(table: torch.Tensor | None) -> bool:
     return table is not None and table.is_inference() and table.device.type != "cpu"
 
 
-def _state(table: torch.Tensor | None) -> Any:
-    if table is None or changes_unseen(table):
+def _state(table: torch.Tensor) -> Any:
+    if changes_unseen(table):
         return None
     return table.detach().clone() if table.device.type == "cpu" else (table._version, table.data_ptr())
 
 
-def _is_still(table: torch.Tensor | None, state: Any) -> bool:
-    if table is None or state is None:
-        return table is None
+def _is_still(table: torch.Tensor, state: Any) -> bool:
+    if state is None:
+        return False
     if isinstance(state, torch.Tensor):
         return torch.equal(table, state)
     return state == (table._version, table.data_ptr())

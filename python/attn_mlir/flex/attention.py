@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, FlexKernelOptions
 
 from attn_mlir.api.attention import _execute
-from attn_mlir.api.autocast import cast
+from attn_mlir.api.autocast import _is_any_enabled, cast
 from attn_mlir.api.rows import softmax
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.flex.resolve import mask_function
@@ -81,13 +81,43 @@ def flex_attention(
 
     Raises what torch raises, with its texts: ValueError, RuntimeError (a sliced mask, another device), NotImplementedError.
     """
-    q_sizes, kv_sizes = _checked_sizes(query, key, value, enable_gqa)
-    mask = None if block_mask is None else mask_function(block_mask, query, q_sizes, kv_sizes)
-    if not kv_sizes[0] == value.shape[0] == q_sizes[0]:
+    if torch.compiler.is_dynamo_compiling():
+        _check_sizes(query, key, value, enable_gqa)
+        return _attend(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux, True)
+    try:
+        return _attend(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux, False)
+    except Exception:
+        told = _told(query, key, value, enable_gqa)
+        if told is None:
+            raise
+    raise told
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Any] | None,
+    block_mask: Any,
+    scale: float | None,
+    enable_gqa: bool,
+    return_lse: bool,
+    kernel_options: Any,
+    return_aux: AuxRequest | None,
+    in_graph: bool,
+) -> Any:
+    """What `flex_attention` returns; refuses all that its checks refuse, but with other texts."""
+    q_sizes, kv_sizes = query.shape, key.shape
+    if q_sizes[1] != kv_sizes[1]:
+        _check_groups(q_sizes[1], kv_sizes[1], enable_gqa)
+    if not kv_sizes[0] == value.size(0) == q_sizes[0]:
         key, value = _broadcast(query, key, value, block_mask)
-    query, key, value = cast(query, key, value)
-    if key.dtype != query.dtype or value.dtype != query.dtype:
-        key, value = key.to(query.dtype), value.to(query.dtype)
+    mask = None if block_mask is None else mask_function(block_mask, query, q_sizes, kv_sizes)
+    if in_graph or _is_any_enabled():
+        query, key, value = cast(query, key, value)
+    dtype = query.dtype
+    if key.dtype != dtype or value.dtype != dtype:
+        key, value = key.to(dtype), value.to(dtype)
     if return_lse:
         _deprecated(return_aux)
     if kernel_options:
@@ -99,7 +129,7 @@ def flex_attention(
     plain = query.is_contiguous()
     layout = "bhsd" if plain else _layout(query)
     q, k, v = (query, key, value) if layout == "bhsd" else all_in_order((query, key, value), layout, 3)
-    if torch.compiler.is_dynamo_compiling():
+    if in_graph:
         from attn_mlir.api.compiled import attention_in_graph
 
         result = attention_in_graph(q, k, v, functions, scale, layout, lse, greatest, False)
@@ -143,8 +173,19 @@ def _ordered_as(query: Tensor, o: Tensor) -> Tensor:
     return o.permute(*order, 3).contiguous().permute(order.index(0), order.index(1), order.index(2), 3)
 
 
-def _checked_sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Sequence[int], Sequence[int]]:
-    """The shapes of query and key, after torch's checks."""
+def _told(query: Any, key: Any, value: Any, enable_gqa: bool) -> Exception | None:
+    """The error that torch's checks of query, key and value tell, of a call that failed; None: they have nothing to say."""
+    if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
+        return None
+    try:
+        _check_sizes(query, key, value, enable_gqa)
+    except (ArgumentError, UnsupportedError) as error:
+        return error
+    return None
+
+
+def _check_sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
+    """torch's checks of query, key and value."""
     if query.is_nested or key.is_nested or value.is_nested:
         raise UnsupportedError(
             "flex_attention does not support NestedTensor inputs, including torch.compile(flex_attention) with jagged NestedTensor "
@@ -171,7 +212,6 @@ def _checked_sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
         )
     if q_sizes[1] != kv_sizes[1]:
         _check_groups(q_sizes[1], kv_sizes[1], enable_gqa)
-    return q_sizes, kv_sizes
 
 
 def _check_groups(heads: int, kv_heads: int, enable_gqa: bool) -> None:

@@ -16,12 +16,14 @@ from attn_mlir.flex.create import noop_mask
 Mask = Callable[..., Any]
 _WHOLE = 1 << 30
 """The block size of masks that torch makes where it is given none; they fit any length."""
-_found: "weakref.WeakKeyDictionary[Any, Found]" = weakref.WeakKeyDictionary()
+_found: "dict[int, Found]" = {}
+"""By the number of the mask, for as long as that lives."""
 
 
 class Found(NamedTuple):
     """The mask function that was found for a BlockMask, and what of the mask it was found for."""
 
+    mask: weakref.ref[Any]
     of: tuple[Any, ...]
     """mask_mod, BLOCK_SIZE and seq_lengths."""
     tables: Snapshot
@@ -29,10 +31,9 @@ class Found(NamedTuple):
     batch_heads: tuple[int, int]
     device: torch.device
 
-    def holds(self, mask: Any) -> bool:
-        """Whether the mask is what it was: the same tables, of the same content."""
-        function, block, lengths = self.of
-        if function is not mask.mask_mod or block != mask.BLOCK_SIZE or lengths != mask.seq_lengths:
+    def holds(self, mask: Any, of: tuple[Any, ...]) -> bool:
+        """Whether the mask, with `of` by now, is what it was: the same tables, of the same content."""
+        if self.mask() is not mask or self.of[0] is not of[0] or self.of[1:] != of[1:]:
             return False
         return self.tables.holds(_tables(mask))
 
@@ -45,6 +46,10 @@ class SlicedMaskError(ArgumentError, RuntimeError):
     """A slice of a BlockMask has no mask function; torch raises a RuntimeError."""
 
 
+class NoMaskError(ArgumentError, AttributeError):
+    """What is given as block_mask is none; torch raises an AttributeError."""
+
+
 class DeviceError(ArgumentError, RuntimeError):
     """A BlockMask is on another device; torch raises a RuntimeError."""
 
@@ -55,23 +60,27 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
     A mask function that says what the tables say is used alone, so that the compiler can make loop bounds of it. Otherwise the
     tables are captured, and what is kept is what torch keeps: full blocks, and of partial ones what mask_mod says.
     """
-    function, block, lengths = mask.mask_mod, mask.BLOCK_SIZE, mask.seq_lengths
+    try:
+        function, block, lengths = of = mask.mask_mod, mask.BLOCK_SIZE, mask.seq_lengths
+    except AttributeError as error:
+        raise NoMaskError(
+            f"block_mask must be a BlockMask, got {type(mask).__name__}: create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN) makes one of a "
+            "function, which may read a tensor, as in lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]"
+        ) from error
     symbolic = type(mask) is SymbolicBlockMask and mask.symbolic
     known = None
     if symbolic:
         batch_heads, device = mask.batch_heads, mask.device
+    elif not torch.compiler.is_dynamo_compiling() and (known := _found.get(id(mask))) is not None and known.holds(mask, of):
+        batch_heads, device = known.batch_heads, known.device
     else:
-        known = None if torch.compiler.is_dynamo_compiling() else _found.get(mask)
-        if known is not None and known.holds(mask):
-            batch_heads, device = known.batch_heads, known.device
-        else:
-            known = None
-            batch_heads, device = _checked_tables(mask, function)
+        known = None
+        batch_heads, device = _checked_tables(mask, function)
     whole = block[0] == _WHOLE and block[1] == _WHOLE
     if not whole:
         if lengths[0] != q_sizes[2] or lengths[1] != kv_sizes[2]:
             raise _wrong_lengths(mask, q_sizes[2], kv_sizes[2])
-        if batch_heads[0] not in (1, q_sizes[0]) or batch_heads[1] not in (1, q_sizes[1]):
+        if batch_heads != (1, 1) and (batch_heads[0] not in (1, q_sizes[0]) or batch_heads[1] not in (1, q_sizes[1])):
             raise ArgumentError(
                 f"block_mask was created for block_mask.shape={mask.shape} but got B={q_sizes[0]} and Hq={q_sizes[1]}: "
                 "make it for these, or with None for any number"
@@ -83,14 +92,21 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
         return known.function
     if symbolic or whole:
         return None if _is_noop(function) else function
-    if torch.compiler.is_dynamo_compiling():
-        return function if _fits(mask) else _of_tables(mask)
-    if any([changes_unseen(table) for table in _tables(mask)]):
+    # A graph reads the tables at every call: comparing them with the function would tie it to one mask, and each new one would compile.
+    if torch.compiler.is_dynamo_compiling() or any([changes_unseen(table) for table in _tables(mask)]):
         return _of_tables(mask)
     tables = Snapshot(_tables(mask))
     made = function if _fits(mask) else _of_tables(mask)
-    _found[mask] = Found((function, block, lengths), tables, made, batch_heads, device)
+    number = id(mask)
+    _found[number] = Found(weakref.ref(mask, lambda _: _forget(number, _)), of, tables, made, batch_heads, device)
     return made
+
+
+def _forget(number: int, mask: "weakref.ref[Any]") -> None:
+    """Drops what was found for a mask that is no more; another one may have its number by now."""
+    known = _found.get(number)
+    if known is not None and known.mask is mask:
+        _found.pop(number, None)
 
 
 def _checked_tables(mask: Any, function: Mask) -> tuple[tuple[int, int], torch.device]:
@@ -118,8 +134,9 @@ def _wrong_lengths(mask: Any, queries: int, keys: int) -> ArgumentError:
             + "As the block mask was created for a smaller length than you're using it for, you likely need to create a new block mask."
         )
     return ArgumentError(
-        told + "As the block mask was created for a larger length than you're using it for, you can create a new block mask with the "
-        "correct length, or cut this one to its upper left corner with block_mask._adjust(q_len, kv_len)."
+        told + "As the block mask was created for a larger length than you're using it for, you can either 1. create a new block mask "
+        "with the correct length, or 2. 'adjust' the existing block mask to the correct length by calling block_mask._adjust(q_len, "
+        "kv_len). This essentially 'crops' the block mask to the upper left corner, which does not work for all mask_mods!"
     )
 
 
@@ -127,11 +144,10 @@ def _is_noop(function: Mask) -> bool:
     return function is noop_mask or function is torch_flex.noop_mask
 
 
-@torch._dynamo.assume_constant_result
 def _fits(mask: Any) -> bool:
-    """Whether the mask function alone says what the tables say. Inside of torch.compile, of a mask that was made outside of it."""
-    function = getattr(mask, "mask_mod", None)
-    if function is None or _is_noop(function):  # a mask that the graph itself makes has no attributes yet
+    """Whether the mask function alone says what the tables say."""
+    function = mask.mask_mod
+    if _is_noop(function):
         return False
     try:
         compare_with_function(mask, function)
