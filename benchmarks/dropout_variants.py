@@ -227,7 +227,7 @@ def compare(runs: dict[str, Any], variant: str, length: int, form: tuple[int, st
     made = runs["backward"]([q, k, v, *extra, o, *rows, do])
     found = {"o": (runs["inference"]([q, k, v, *extra])[0], wanted), "o of forward": (o, wanted)}
     found |= dict(zip(("dq", "dk", "dv"), zip(made, grads, strict=True), strict=True))
-    return {name: float((a.double() - b).norm() / b.norm()) for name, (a, b) in found.items()}
+    return {name: float((a.double() - b.detach()).norm() / b.detach().norm()) for name, (a, b) in found.items()}
 
 
 def timed(run: Callable[[], Any], launches: int) -> float:
