@@ -3,6 +3,7 @@
 import ctypes
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ extern "C" void run({_ARGUMENTS}) {{
     _check(library.run, (128, 128), [case for case in _cases() if case[3] % 64 == 0])
 
 
-def _kernel(function: str, choices: dict[str, int | str], dim: int = 64, mask: Any = None, kind: str = "tensor") -> KernelCode:
+def _kernel(function: str, choices: Mapping[str, int | str], dim: int = 64, mask: Any = None, kind: str = "tensor") -> KernelCode:
     """The kernel with matrix products of a function; `choices` of its schedule."""
     call = attn_mlir.Attention(mask_mod=mask)
     call.__dict__.update(_last=Inputs("bf16", dim, dim), _form=(kind, kind))
