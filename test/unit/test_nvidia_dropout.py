@@ -114,7 +114,7 @@ extern "C" void run({_ARGUMENTS}) {{
 @needs_host_clang
 def test_the_backward_pass_reads_what_the_definition_keeps(tmp_path: Path) -> None:
     """By the very lines of the kernel."""
-    source = _kernel("bwd", {}).source
+    source = _kernel("bwd", {"dropout": "ahead"}).source
     own, at, word, bit = (
         re.search(pattern, source)
         for pattern in (
@@ -161,7 +161,7 @@ def _kernel(function: str, choices: Mapping[str, int | str], dim: int = 64, mask
 def test_idle_warps_make_them(dim: int, mask: Any, kind: str) -> None:
     """In both forms of the forward pass and in the backward pass; weights are looked at before they are dropped."""
     for function in ("inference", "fwd", "bwd"):
-        source = _kernel(function, {}, dim, mask, kind).source
+        source = _kernel(function, {"dropout": "ahead"}, dim, mask, kind).source
         body = source[source.index("__global__") :]
         assert "attn::dropout_block<" in body and "philox_" not in body
         if function == "inference":
@@ -170,18 +170,18 @@ def test_idle_warps_make_them(dim: int, mask: Any, kind: str) -> None:
 
 
 def test_makers_and_bits_of_the_lanes_own() -> None:
-    three, four, own = (_kernel("inference", choices).source for choices in ({}, {"makers": 4}, {"dropout": "own"}))
+    three, four, own = (_kernel("inference", choices).source for choices in ({"dropout": "ahead"}, {"dropout": "ahead", "makers": 4}, {}))
     assert three.count("attn::dropout_block<192, 128, 3, 2, false>") == 1
     assert four.count("attn::dropout_block<192, 128, 4, ") == 2
     assert "dropout_block" not in own and "philox_two(" in own and "any_reaches<" not in own[own.index("__global__") :]
-    adders = _kernel("bwd", {"adders": 1}, mask=attn_mlir.masks.causal()).source
+    adders = _kernel("bwd", {"dropout": "ahead", "adders": 1}, mask=attn_mlir.masks.causal()).source
     assert "attn::dropout_block<128, 128, 1, 2, true>" in adders and "named_sync(3 + part, 160)" in adders
 
 
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"makers": 2}, "3 or 4 warps make bits of dropout, not 2"),
+        ({"dropout": "ahead", "makers": 2}, "3 or 4 warps make bits of dropout, not 2"),
         ({"dropout": "elsewhere"}, "dropout can be 'own' or 'ahead', not 'elsewhere'"),
     ],
 )
@@ -194,3 +194,5 @@ def test_what_drops_more_than_packed_weights_makes_its_own() -> None:
     """The tangent multiplies what is kept with two weights of each pair; its loop has more than two products."""
     source = _kernel("jvp", {}).source
     assert "attn::dropout_block<" not in source and "philox_two(" in source
+    with pytest.raises((UnsupportedError, attn_mlir.AttnError), match="dropout can be 'own'"):
+        _kernel("jvp", {"emitter": "hopper", "dropout": "ahead"})

@@ -87,7 +87,7 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     slots = max((len(staged_values(core, step)) for step in found.steps), default=0)
     stages = None if "stages" not in fields else int(fields["stages"])
     layout = plan_layout(found, target, (slots, False), stages)
-    if slots and fields.get("dropout", "ahead") == "ahead" and pairs_dropout.possible(found):
+    if slots and fields.get("dropout") == "ahead" and pairs_dropout.possible(found):
         ahead = plan_layout(found, target, (slots, True), stages)
         if (ahead.stages, ahead.exchanges, len(ahead.adds)) == (layout.stages, layout.exchanges, len(layout.adds)):
             return ahead

@@ -56,7 +56,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         "group": 8 if not uneven else 32 if 64 < columns <= 128 else 16,
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip
-    flow, able = _flow(kernel), _abilities(kernel, choices.get("dropout") != "own")
+    flow, able = _flow(kernel), _abilities(kernel, choices.get("dropout", "own") != "own")
     if find_all(kernel, "attn.kept"):
         fields |= {"dropout": able["dropout"], "makers": MAKERS}
     if narrow and warpgroups == 3 and _lean(kernel):

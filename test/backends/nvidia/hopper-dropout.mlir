@@ -1,4 +1,4 @@
-// Dropout on Hopper: warps of the producer that load nothing make the bits of a block of keys ahead. The consumers look at their packed weights
+// Dropout on Hopper with `dropout = "ahead"`: warps of the producer that load nothing make the bits of a block of keys ahead. The consumers look at their packed weights
 // as without dropout, and make 0 of them afterwards. In the backward pass the bits travel with the values of query rows.
 // RUN: attn-opt %s -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate %s --to cuda | FileCheck %s
@@ -50,6 +50,7 @@
 // BWD:       ((kept_here[e] & kept_mask << 16 * h) != 0) ?
 !t = tensor<?x?x?x64xf16>
 
+module attributes {nvidia.tuned = {"every kernel" = {dropout = "ahead"}}} {
 func.func @attention(%q: !t, %k: !t, %v: !t, %seed: tensor<i64>, %offset: tensor<i64>, %drop: index, %scale: f32) -> !t {
   %c1 = arith.constant 1 : index
   %num_heads = tensor.dim %q, %c1 : !t
@@ -81,4 +82,5 @@ func.func @attention(%q: !t, %k: !t, %v: !t, %seed: tensor<i64>, %offset: tensor
     }) : () -> ()
   }) {outputs = []} : (!t, !t, !t) -> !t
   return %0 : !t
+}
 }
