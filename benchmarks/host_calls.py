@@ -31,7 +31,7 @@ def calls() -> dict[str, Callable[[], Any]]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     q, k, v = torch.randn(3, 1, 1, 1, 16).unbind(0)
-    wanting = [x.clone().requires_grad_() for x in (q, k, v)]
+    wq, wk, wv = (x.clone().requires_grad_() for x in (q, k, v))
     slopes, decay = torch.rand(1), -torch.rand(1, 1, 1)
     causal = attn_mlir.masks.causal()
 
@@ -54,8 +54,8 @@ def calls() -> dict[str, Callable[[], Any]]:
     return {
         "attention": lambda: attn_mlir.attention(q, k, v, mask_mod=causal),
         "attention, captured tensor": lambda: attn_mlir.attention(q, k, v, score_mod=alibi, mask_mod=causal),
-        "attention, requires_grad": lambda: attn_mlir.attention(*wanting, mask_mod=causal),
-        "attention, requires_grad, no_grad": no_gradient(lambda: attn_mlir.attention(*wanting, mask_mod=causal)),
+        "attention, requires_grad": lambda: attn_mlir.attention(wq, wk, wv, mask_mod=causal),
+        "attention, requires_grad, no_grad": no_gradient(lambda: attn_mlir.attention(wq, wk, wv, mask_mod=causal)),
         "Attention": lambda: module(q, k, v),
         "AttentionEngine": lambda: engine(q, k, v),
         "linear_attention": lambda: attn_mlir.linear_attention(q, k, v, decay),

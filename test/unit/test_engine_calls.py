@@ -61,6 +61,10 @@ def test_hooks_of_all_kinds_run(called: tuple[torch.nn.Module, list[torch.Tensor
     assert seen == [kind]
 
 
+def plus_one(module: Any, given: Any, output: Any) -> Any:
+    return output + 1
+
+
 class Model(torch.nn.Module):
     """A model that holds the module, as models do."""
 
@@ -77,7 +81,7 @@ def test_compiled_whole_with_and_without_hooks(called: tuple[torch.nn.Module, li
     expected = engine(*inputs)
     model = torch.compile(Model(engine), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(model(*inputs), expected * 2)
-    handle = engine.register_forward_hook(lambda module, given, output: output + 1)
+    handle = engine.register_forward_hook(plus_one)
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(Model(engine), fullgraph=True, backend="aot_eager")(*inputs), (expected + 1) * 2)
     handle.remove()

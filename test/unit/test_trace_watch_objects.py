@@ -33,6 +33,8 @@ class Bias(Base):
 class Learned(torch.nn.Module):
     """A score function that is a module."""
 
+    shift: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.slopes = torch.nn.Parameter(torch.ones(3))
@@ -102,13 +104,21 @@ def test_changed_parameters_and_buffers_of_modules_are_seen(calls: Calls) -> Non
     assert all(value.dtype == torch.float64 for value in calls(learned)) and calls.scans == 4
 
 
+def tripled(module: Any, given: Any, output: Any) -> Any:
+    return output * 3.0
+
+
+def enlarged(module: Any, given: Any) -> Any:
+    return (given[0] * 5.0, *given[1:])
+
+
 def test_what_torch_calls_with_a_module_is_seen(calls: Calls) -> None:
     learned = Learned()
     texts = [calls.text(learned)]
-    hook = learned.register_forward_hook(lambda module, given, output: output * 3.0)
+    hook = learned.register_forward_hook(tripled)
     texts.append(calls.text(learned))
     hook.remove()
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(lambda module, given: (given[0] * 5.0, *given[1:]))
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(enlarged)
     texts.append(calls.text(learned))
     hook.remove()
     assert calls.text(learned) == texts[0]
