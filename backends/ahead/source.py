@@ -7,7 +7,8 @@ from attn_mlir.backends.ahead.entries import entries, foreign
 from attn_mlir.backends.ahead.link import link
 from attn_mlir.backends.ahead.request import Library, Request, functions
 
-_FIRST, _AFTER_MACHINE, _LAST = ("attn_tensor.h", "attn_values.h"), ("attn_bounds.h",), ("attn_check.h", "attn_call.h", "attn_linear.h", "attn_ffi.h")
+_FIRST, _AFTER_MACHINE = ("attn_tensor.h", "attn_values.h"), ("attn_bounds.h",)
+_LAST = ("attn_check.h", "attn_call.h", "attn_linear.h", "attn_ffi.h")
 
 
 def host_source(

@@ -69,4 +69,6 @@ def test_a_linear_attention_with_the_inputs_of_its_file(file: Path) -> None:
     assert attn_ahead.main(arguments) == 0
     assert out.read_bytes().startswith(b"!<arch>\n") and "float32 [B, Hq, T, 8]" in file.with_name("linear.h").read_text()
     text = rule.read_text()
-    assert text.startswith(f"{out}: ") and str(file) in text and str(Path(attn_mlir.__file__).resolve()) in text
+    assert text.startswith(f"{out}: ") and str(file) in text
+    package = Path(attn_mlir.__file__).absolute().parent
+    assert all(str(package / name) in text for name in ("__init__.py", "passes/tile.py", "backends/ahead/attn_call.h"))

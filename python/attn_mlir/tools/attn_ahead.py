@@ -102,13 +102,13 @@ def _inputs(args: argparse.Namespace) -> Any:
 
 def _depfile(library: Path, place: str) -> str:
     """A rule of make: the library depends on the file with the attention, on modules in its folder, and on this package."""
-    package = Path(__file__).parents[1].resolve()
-    where = place.rpartition(":")[0]
-    folders = [package, *([Path(where).resolve().parent] if where.endswith(".py") else [])]
-    loaded = {Path(module.__file__).resolve() for module in list(sys.modules.values()) if getattr(module, "__file__", None)}
-    files = {path for path in loaded if any(path.is_relative_to(folder) for folder in folders)}
-    files |= {path.resolve() for name in ("*.h", "*.hip", "*.cu") for path in (package / "backends").rglob(name)}
-    texts = [str(path).replace(" ", "\\ ") for path in (library.resolve(), *sorted(files))]
+    package, where = Path(__file__).absolute().parents[1], place.rpartition(":")[0]
+    own = [Path(where).absolute()] if where.endswith(".py") else []
+    folders = [package, *[path.parent for path in own]]
+    loaded = {Path(module.__file__).absolute() for module in list(sys.modules.values()) if getattr(module, "__file__", None)}
+    files = {*own, *[path for path in loaded if any(path.is_relative_to(folder) for folder in folders)]}
+    files |= {path for name in ("*.h", "*.hip", "*.cu") for path in (package / "backends").rglob(name)}
+    texts = [str(path).replace(" ", "\\ ") for path in (library.absolute(), *sorted(files))]
     return f"{texts[0]}: " + " \\\n  ".join(texts[1:]) + "\n"
 
 
