@@ -177,7 +177,7 @@ def build_library(request: Any, target: str, out: Path, compiler: str | None, ve
     usable = library_targets()
     backend = usable.get(target)
     if backend is None or backend.ahead is None:
-        nearest = difflib.get_close_matches(target, usable, 1, 0.5)
+        nearest = difflib.get_close_matches(target, usable, 1, 0.7)
         hint = f"did you mean '{nearest[0]}'? " if nearest else ""
         raise UnsupportedError(f"target '{target}': no backend makes libraries for it; {hint}there are: {', '.join(usable)}")
     with LOCK:
