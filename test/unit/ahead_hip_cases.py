@@ -34,9 +34,10 @@ def relu_normalised(s: Any) -> Any:
 
 
 Spec, Attention = attn_mlir.InputSpec, attn_mlir.Attention
+Case = tuple[attn_mlir.Attention, attn_mlir.InputSpec, tuple[int, ...], dict[str, Any]]
 INTERPRETED, CAUSAL = "hip-interpreted", attn_mlir.masks.causal()
 ALIBI = Attention(score_mod=biased, mask_mod=CAUSAL, return_lse=True, device=INTERPRETED)
-CASES: dict[str, tuple[Attention, Spec, tuple[int, ...], dict[str, Any]]] = {
+CASES: dict[str, Case] = {
     "alibi": (ALIBI, Spec(torch.float16, 32), (1, 2, 1, 21, 37), {}),
     "fixed": (
         Attention(score_mod=biased, mask_mod=CAUSAL, return_lse=True, device=INTERPRETED, deterministic=True),
@@ -67,7 +68,7 @@ def _outputs(found: Any) -> list[torch.Tensor]:
     return list(found) if isinstance(found, tuple) else [found]
 
 
-def _called(attention: Attention, tensors: list[torch.Tensor]) -> Any:
+def _called(attention: attn_mlir.Attention, tensors: list[torch.Tensor]) -> Any:
     q, k, v, *extra = tensors
     return attention(q, k, v, extra_qk=[tuple(extra)] if extra else None)
 

@@ -105,7 +105,8 @@ def _depfile(library: Path, place: str) -> str:
     package, where = Path(__file__).absolute().parents[1], place.rpartition(":")[0]
     own = [Path(where).absolute()] if where.endswith(".py") else []
     folders = [package, *[path.parent for path in own]]
-    loaded = {Path(module.__file__).absolute() for module in list(sys.modules.values()) if getattr(module, "__file__", None)}
+    places = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    loaded = {Path(each).absolute() for each in places if each}
     files = {*own, *[path for path in loaded if any(path.is_relative_to(folder) for folder in folders)]}
     files |= {path for name in ("*.h", "*.hip", "*.cu") for path in (package / "backends").rglob(name)}
     texts = [str(path).replace(" ", "\\ ") for path in (library.absolute(), *sorted(files))]
