@@ -15,6 +15,7 @@ BACKEND = Backend(
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
         "warp-overlap-products": "passes.overlap_products:OverlapProducts",
+        "warp-conditional-rescale": "passes.conditional_rescale:ConditionalRescale",
     },
     pipelines={"nvidia-kernel": pipeline.KERNEL, "nvidia-warp": pipeline.WARP},
     translations={

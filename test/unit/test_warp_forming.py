@@ -15,6 +15,7 @@ PASSES = {
     "roles": "warp-assign-layouts,warp-specialize,canonicalize,cse",
     "rings": _RINGS,
     "overlap": f"{_RINGS},warp-overlap-products,canonicalize,cse",
+    "vote": f"{_RINGS},warp-overlap-products,warp-conditional-rescale,canonicalize,cse",
     "overlap without a producer": "warp-assign-layouts,warp-overlap-products,canonicalize,cse",
     "rings without a producer": "warp-assign-layouts,warp-pipeline-loads,canonicalize",
 }
@@ -28,6 +29,7 @@ ADVERSARIAL = {
     "roles": ("producer 0 first, copies at once", "consumer 1 first, copies late", "random 1"),
     "rings": ("producer 0 first, copies late", "consumer 0 first, copies at once", "consumer 1 first, copies late", "random 0"),
     "overlap": ("producer 0 first, copies late", "consumer 0 first, copies at once", "consumer 1 first, copies late", "random 0"),
+    "vote": ("producer 0 first, copies late", "consumer 1 first, copies at once"),
     "overlap without a producer": ("all 1 first, copies late", "random 0"),
     "rings without a producer": ("all 0 first, copies late", "random 1"),
 }
@@ -64,7 +66,7 @@ def test_function_stays_where_a_pass_does_not_apply(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["causal-softmax", "layer-norm"])
-@pytest.mark.parametrize("stage", ["rings", "overlap"])
+@pytest.mark.parametrize("stage", ["rings", "overlap", "vote"])
 def test_machine_code_without_spills(stage: str, name: str) -> None:
     """Printed as it stands: the text says what the IR does, products are not serialised."""
     (kernel,) = kernels_of(formed(Program(name), PASSES[stage]))
