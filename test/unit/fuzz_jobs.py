@@ -110,4 +110,4 @@ def exchange_pipeline(text: str, rng: random.Random) -> str:
 def _is_damaged(arguments: list[str]) -> bool:
     """Whether the arguments may be refused by themselves: the pipeline, or a format of several files without a place for them."""
     pipeline = arguments[arguments.index("-p") + 1] if "-p" in arguments else ""
-    return pipeline.endswith(" ") or "{" in pipeline or "cubin" in arguments
+    return pipeline.endswith(" ") or "{" in pipeline or not {"cubin", "warp-cubin"}.isdisjoint(arguments)

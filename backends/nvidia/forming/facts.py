@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.mlir import ir
 
 SCHEDULE = "warp.schedule"
@@ -14,10 +15,15 @@ STEP = 8
 
 
 def chosen(kernel: ir.Operation, name: str, option: int, usual: int) -> int:
-    """A number: the option of a pass unless it is 0, else what the schedule says, else the usual one."""
-    fields: Fields = attributes.read(kernel, SCHEDULE)
+    """A number: the option of a pass unless it is 0, else what the schedule says, else the usual one. Raises Refused."""
+    try:
+        fields: Fields = attributes.read(kernel, SCHEDULE)
+    except ValueError as error:
+        raise Refused(str(error)) from None
     found = option or fields.get(name, 0) or usual
-    return found if isinstance(found, int) else usual
+    if not isinstance(found, int):
+        raise Refused(f"`{name}` in the schedule is a number, not '{found}'")
+    return found
 
 
 def launch_registers(file: int, warpgroups: int) -> int:

@@ -50,6 +50,9 @@ class Former:
         grid = ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
         if grid != "rows":
             raise Refused(f"its programs are {grid}, not blocks of rows")
+        missing = [name for name in ("block_q", "block_kv") if name not in facts]
+        if missing:
+            raise Refused(f"`tile.kernel` of this function lacks {', '.join(missing)}")
         self.block, self.columns = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
         self.warpgroups, left = divmod(self.block, ROWS)
         if left or not 1 <= self.warpgroups <= 3:
@@ -126,8 +129,8 @@ class Former:
             type_ = ir.MemRefType(source.type)
             if str(type_.element_type) not in ("f16", "bf16"):
                 raise Refused(f"matrix products take f16 or bf16, not {type_.element_type}")
-            if type_.shape[3] % 64 or type_.shape[3] > 256:
-                raise Refused(f"rows of 64, 128, 192 or 256 elements fit swizzled tiles, not of {type_.shape[3]}")
+            if type_.is_dynamic_dim(3) or type_.shape[3] not in (64, 128, 192, 256):
+                raise Refused(f"rows of 64, 128, 192 or 256 elements fit swizzled tiles, not those of {type_}")
             name = self.names[ir.BlockArgument(source).arg_number]
             self.rings[source, rows] = rings.make(name, self.known[source], rows, len(self.rings), warpgroups)
 

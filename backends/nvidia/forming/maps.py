@@ -34,7 +34,7 @@ class Where:
     def type_of(self, type_: ir.Type) -> ir.Type:
         """The fragment that a tile of a block of rows becomes. Raises Refused for tiles of other things."""
         tile = ir.RankedTensorType(type_)
-        if tile.shape[0] != self.block or tile.is_dynamic_dim(0):
+        if tile.rank not in (1, 2) or tile.shape[0] != self.block:
             raise Refused(f"computes a tile of other rows than the {self.block} of a block: {type_}")
         shape = [self.rows, *(self.columns if n < 0 else n for n in tile.shape[1:])]
         return build.fragment_type(self.instruction, "tile" if tile.rank == 2 else "rows", shape, tile.element_type)
