@@ -102,6 +102,8 @@ class Attention(AttentionReport, EngineModule):
         """
         if unknown:
             raise unexpected_in_call(Attention, self.forward, unknown)
+        if self._captured and (current := self.current()) is not self:
+            return current.forward(q, k, v, dropout_p=dropout_p, dropout_seed=dropout_seed, extra_qk=extra_qk)
         if dropout_p is None:
             dropout_p = self.dropout_p if self.training else 0.0
         extra: Sequence[torch.Tensor] = ()

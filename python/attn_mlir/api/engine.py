@@ -165,6 +165,8 @@ class AttentionEngine(AttentionReport, EngineModule):
 
     def forward(self, q: Any, k: Any, v: Any = None, *custom: Any, **options: Any) -> Any:
         """`attend`; with kv_shared=True the call is (q, q_pe, kv, k_pe, *custom), or (q, kv_cache), which gives (o, lse)."""
+        if self._captured and (current := self.current()) is not self:
+            return current.forward(q, k, v, *custom, **options)
         return self._with_shared(q, k, v, custom, options) if self._shared else self.attend(q, k, v, *custom, **options)
 
     def attend(

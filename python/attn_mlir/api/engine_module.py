@@ -1,6 +1,6 @@
 """Attentions and engines as modules of torch: copied and pickled by the arguments they were made with, and made again from these."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.modules.module import (
 )
 
 from attn_mlir.api.makers import packed, tensors_of, unpacked, with_tensors
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _PIECES = ("score_mod", "query_mod", "key_mod", "value_mod", "q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod", "mask_mod", "row")
 _CHANGEABLE = ("dropout_p", "deterministic")
@@ -51,16 +51,57 @@ class EngineModule(torch.nn.Module):
         torch.nn.Module.__init__(self)
         self._arguments = {name: value for name, value in given.items() if name not in ("self", "__class__", "unknown")}
         self._own = frozenset(self.__dict__)
+        self._captured: list[tuple[str, str, Any]] = []
+        self._replaced: tuple[list[Any], EngineModule] | None = None
         for name in _PIECES:
             piece = self._arguments.get(name)
             if isinstance(piece, torch.nn.Module):
                 self.add_module(name, piece)
+                self._captured.append((name, "", piece))
             elif parameters := {at: x for at, x in tensors_of(piece).items() if isinstance(x, torch.nn.Parameter)}:
                 self.add_module(name, Captured(parameters))
+                self._captured += [(name, at, parameter) for at, parameter in parameters.items()]
 
     def _end(self) -> None:
         """Remembers what was set since `_begin`: none of it is part of the engine's state."""
         self._made = frozenset(self.__dict__) - self._own | {"_own", "_made"}
+
+    def current(self) -> Any:
+        """The engine itself; where somebody has put others in the place of parameters of ready-made functions, or of modules, one of these.
+
+        That is what functional_call, parametrizations, load_state_dict(assign=True) and replicas of DataParallel do.
+        """
+        modules = self._modules
+        now = [getattr(modules[piece], at) if at else modules[piece] for piece, at, _ in self._captured]
+        if all([one is known for one, (_, _, known) in zip(now, self._captured, strict=True)]):
+            return self
+        if torch.compiler.is_dynamo_compiling():
+            names = ", ".join([piece for piece, _, _ in self._captured])
+            raise UnsupportedError(
+                f"inside torch.compile, parameters of {names} were replaced by other tensors: write the function as a module, which reads "
+                "its own parameters"
+            )
+        if self._replaced is not None and all([a is b for a, b in zip(self._replaced[0], now, strict=True)]):
+            made = self._replaced[1]
+        else:
+            made = self._made_of(now)
+            if all([isinstance(one, (torch.nn.Parameter, torch.nn.Module)) for one in now]):  # others are tensors of one call
+                self.__dict__["_replaced"] = now, made
+        made.__dict__.update(training=self.training, **{name: self.__dict__[name] for name in _CHANGEABLE if name in self.__dict__})
+        return made
+
+    def _made_of(self, now: Sequence[Any]) -> "EngineModule":
+        """The same engine with `now`, what its submodules hold, in the place of what they held when it was made."""
+        others = {id(known): one for one, (_, _, known) in zip(now, self._captured, strict=True)}
+        state = self._state()
+        given = dict(state["_arguments"])
+        for name in {piece for piece, _, _ in self._captured}:
+            piece = given[name]
+            given[name] = others[id(piece)] if id(piece) in others else with_tensors(piece, lambda x: others.get(id(x), x))
+        made = type(self).__new__(type(self))
+        made._make_again({**state, "_arguments": given})
+        made._captured = []
+        return made
 
     def probability(self, given: float | None) -> float:
         """The probability of dropout in a call: the one that it gives, else the module's own, which is 0 after `eval()`."""
@@ -112,7 +153,8 @@ class EngineModule(torch.nn.Module):
 
     def _make_again(self, state: dict[str, Any]) -> None:
         kind = next(kind for kind in type(self).__mro__ if EngineModule in kind.__bases__)
-        self.__dict__.pop("_made", None)
+        for name in self.__dict__.pop("_made", ()):  # what follows from the arguments that it had is none of its own
+            self.__dict__.pop(name, None)
         kind.__init__(self, **state["_arguments"])
         super().__setstate__(state)
 

@@ -80,6 +80,8 @@ class LinearAttention(LinearReport, EngineModule):
         """o, shaped as v; with output_final_state=True also the final state. See `linear_attention`."""
         if unknown:
             raise unexpected_in_call(LinearAttention, self.forward, unknown)
+        if self._captured and (current := self.current()) is not self:
+            return current.forward(q, k, v, decay, initial_state, cu_seqlens)
         q, k, v = cast(q, k, v)
         scale, final, layout, device, segment = self._options
         if torch.compiler.is_dynamo_compiling():

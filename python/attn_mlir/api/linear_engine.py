@@ -97,6 +97,8 @@ class LinearAttentionEngine(LinearReport, EngineModule):
 
         decay may also be [B, H, T, D], one for each channel of k.
         """
+        if self._captured and (current := self.current()) is not self:
+            return current.forward(q, k, v, decay, *custom)
         q, k, v = cast(q, k, v, dtype=self._shapes.dtype)
         call = check_linear(q, k, v, decay, None, None, "bhsd")
         if not call.decay_form.startswith("step"):
