@@ -19,7 +19,8 @@ def causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 @pytest.mark.parametrize("given", [causal, torch.ones(9, 9, dtype=torch.bool), True], ids=["function", "tensor", "bool"])
 def test_what_is_no_block_mask(given: Any) -> None:
     inputs = torch.randn(3, 2, 4, 9, 16)
-    for call in (flex_attention, torch_flex.flex_attention):
+    calls: list[Any] = [flex_attention, torch_flex.flex_attention]
+    for call in calls:
         with pytest.raises(AttributeError) as told:
             call(*inputs, block_mask=given)
         if call is flex_attention:

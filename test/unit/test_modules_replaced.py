@@ -92,7 +92,8 @@ def test_a_state_that_is_assigned(made_on: str) -> None:
 def test_parametrizations() -> None:
     model = Model()
     wanted = doubled(model)(Q, K, V)
-    for module, name in ((model.own.score_mod, "slopes"), (model.made.score_mod, "bias"), (model.made.row, "sink")):
+    pieces: list[tuple[Any, str]] = [(model.own.score_mod, "slopes"), (model.made.score_mod, "bias"), (model.made.row, "sink")]
+    for module, name in pieces:
         parametrize.register_parametrization(module, name, Doubled())
     torch.testing.assert_close(model(Q, K, V), wanted)
 
