@@ -21,7 +21,9 @@ class Kernel:
     where argument `sequences` has the offsets of sequences, one for each of these; with `segment` > 0, one for each segment of so many of
     the argument's positions, segment i of batch entry b and N segments at b N + i. An output is "store" (every element is written),
     "accumulate" (sums are added to zeros; for "chunks" every block of columns writes a slot of its own) or
-    "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet).
+    "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet). On packed tensors
+    `lengths` numbers the argument with the lengths of the sequences over which the grid runs, and that with those of the other side, if
+    any: the driver makes lists of work of them (`backends.work`), arguments behind the outputs.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Kernel:
     blocks: int = 1
     sequences: int = -1
     segment: int = 0
+    lengths: tuple[int, ...] = ()
 
     def sequences_of(self, arguments: Sequence[Any]) -> int:
         """How many sequences (or segments of them) the programs of a kernel with the grid "chunks" have, on these arguments."""
@@ -100,7 +103,7 @@ def _check(host: Host, kernels: Mapping[str, Kernel]) -> None:
         if step.kernel:
             kernel = kernels[step.kernel]
             sizes = min(kernel.block_q, kernel.blocks) >= 1 and min(kernel.over, kernel.segment) >= 0
-            if not sizes or not max(kernel.over, kernel.sequences) < len(step.operands) or len(kernel.outputs) != len(step.results):
+            if not sizes or not max(kernel.over, kernel.sequences, *kernel.lengths) < len(step.operands) or len(kernel.outputs) != len(step.results):
                 raise ValueError(f"the step does not fit to {kernel}")
         made += len(step.results)
     if not all(0 <= value < made for value in host.returns):
@@ -145,7 +148,7 @@ def _type(type_: ir.Type) -> Argument:
 def read_kernel(function: ir.Operation, results: int) -> Kernel:
     """Reads `tile.kernel` of a kernel with that many outputs."""
     attribute = ir.DictAttr(function.attributes["tile.kernel"])
-    names = ("grid", "over", "outputs", "disjoint", "serial", "blocks", "sequences", "segment")
+    names = ("grid", "over", "outputs", "disjoint", "serial", "blocks", "sequences", "segment", "lengths")
     fields = {name: attribute[name] for name in names if name in attribute}
     outputs = tuple(ir.StringAttr(kind).value for kind in ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else ("store",) * results
     disjoint = fields.get("disjoint")
@@ -161,4 +164,5 @@ def read_kernel(function: ir.Operation, results: int) -> Kernel:
         blocks=ir.IntegerAttr(fields["blocks"]).value if "blocks" in fields else 1,
         sequences=ir.IntegerAttr(fields["sequences"]).value if "sequences" in fields else -1,
         segment=ir.IntegerAttr(fields["segment"]).value if "segment" in fields else 0,
+        lengths=tuple(ir.DenseI64ArrayAttr(fields["lengths"])) if "lengths" in fields else (),
     )

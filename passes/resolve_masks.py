@@ -17,6 +17,7 @@ from attn_mlir.passes.intervals.nonempty import rows_nonempty
 from attn_mlir.passes.intervals.read import Reader
 from attn_mlir.passes.intervals.substitute import assume_positive_divisors
 from attn_mlir.passes.regions import block_of, find_all, piece
+from attn_mlir.passes.sequences import packing_of
 
 _QUERIES, _KEYS = ("q_begin", "q_end"), ("kv_begin", "kv_end")
 _BLOCK = ("b", "h", *_QUERIES, *_KEYS)
@@ -29,7 +30,7 @@ _STALE = ("attn.bounds", "attn.query_bounds", "attn.block_mask")
 class ResolveMasks(Pass):
     """Adds `attn.bounds`, where they are not exact `attn.block_mask`, and `rows_nonempty` to every attention.
 
-    An `attn.pairs` gets `attn.query_bounds` instead of `attn.bounds`: the rows that see a block of keys.
+    Of packed tensors bounds are within the lengths of `attn.sequences`, and rows may be empty. An `attn.pairs` gets `attn.query_bounds` instead of `attn.bounds`: the rows that see a block of keys.
     `cuts` (0 to 2) is how often a block is cut at multiples of the mask's largest modulus before it is classified.
     """
 
@@ -44,10 +45,10 @@ class ResolveMasks(Pass):
             mask = piece(owner, "attn.mask")
             for stale in [found for name in _STALE if (found := piece(owner, name)) is not None]:
                 stale.erase()
-            nonempty = True
+            nonempty = packing_of(owner, "key") is None  # a sequence may have no keys
             if mask is not None:
                 with mask.location:
-                    nonempty = _Resolution(owner, mask, self.cuts).run()
+                    nonempty = _Resolution(owner, mask, self.cuts).run() and nonempty
             if owner.name != "attn.pairs":
                 with owner.context:
                     owner.attributes["rows_nonempty"] = ir.BoolAttr.get(nonempty)
@@ -68,11 +69,20 @@ class _Resolution:
         block = block_of(mask)
         sized = list(owner.operands) or [query, key]
         self._reader = Reader(pool, dict(zip(block.arguments, arguments, strict=True)), sized=sized)
-        self._sq, self._skv = self._reader.size(query, 2), self._reader.size(key, 2)
+        self._sq, self._skv = self._length("query", query, arguments[0]), self._length("key", key, arguments[0])
         pool.assume(self._q, upper=self._sq - 1)
         pool.assume(self._kv, upper=self._skv - 1)
         self._reader.read_all(block)
         self._expression = self._reader.read(list(block.operations)[-1].operands[0])
+
+    def _length(self, side: str, tensor: ir.Value, b: Node) -> Node:
+        """How many positions there are: those of the tensor, or those of sequence b, which may be none."""
+        packing = packing_of(self._owner, side)
+        if packing is None:
+            return self._reader.size(tensor, 2)
+        length = self._pool.node("gather", (b,), self._reader.identify(packing.lengths))
+        self._pool.assume(length, lower=self._pool.lift(0))
+        return length
 
     def run(self) -> bool:
         """Emits the pieces; whether every row provably has a key."""

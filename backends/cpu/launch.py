@@ -46,17 +46,25 @@ def launch(
 
 
 def launch_grid(
-    worker: Worker, grid: Grid, arguments: Sequence[tuple[Any, str]], outputs: Sequence[torch.Tensor], chunked: bool, threads: int = 0
+    worker: Worker,
+    grid: Grid,
+    arguments: Sequence[tuple[Any, str]],
+    outputs: Sequence[torch.Tensor],
+    chunked: bool,
+    threads: int = 0,
+    lists: Sequence[torch.Tensor] = (),
 ) -> None:
     """Runs a kernel of a derivative: `arguments` come with their kinds ("tensor" or a scalar type); `chunked` ones get their chunk.
 
-    For `threads` see `launch`.
+    `lists` are those of kernels on packed tensors. For `threads` see `launch`.
     """
     words = array("q", (0, 0, grid.blocks, grid.heads))
     values = _held([value for value, _ in arguments])
     for value, (_, kind) in zip(values, arguments, strict=True):
         _append_any(words, value, kind)
     for tensor in outputs:
+        _append(words, tensor)
+    for tensor in lists:
         _append(words, tensor)
     if chunked:
         words.append(grid.size)

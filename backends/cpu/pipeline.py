@@ -52,5 +52,12 @@ KERNEL = f"{ONLINE},{TILES}"
 STEP = f"{online(1, 1)},{TILES}"
 """The same for linear attention of a single position."""
 
+
+
+def few_rows(rows: int, keys: int) -> str:
+    """The same with blocks of few query rows, for short sequences of packed tensors."""
+    return f"{ONLINE},attn-tile{{block-q={rows} block-kv={keys} {_LINEAR}}},canonicalize,cse,attn-choose-kept,tile-schedule{{target=cpu}}"
+
+
 ALL = f"{KERNEL},{LLVM}"
 """From stage 0 to the LLVM dialect."""

@@ -11,6 +11,7 @@ from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch_grid, readable
 from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
+from attn_mlir.backends.cpu.packed import Work, covers, works_of
 from attn_mlir.backends.cpu.slots import allocate, choose_grid
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_host, read_kernel, to_json
@@ -32,6 +33,8 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
 SUFFIX = "mlirbc"
+_FEW = {rows: pipeline.few_rows(rows, keys) for rows, keys in (pipeline.ONE_ROW, pipeline.FEW_ROWS)}
+"""The pipelines of kernels for sequences of at most so many queries, the smallest first."""
 _PROGRAMS: dict[tuple[str, str, str, str], "CpuProgram"] = {}
 
 
@@ -53,6 +56,7 @@ class CpuProgram(HostProgram):
         self._prepare = prepare
         self._workers = workers
         self._threads = threads
+        self._few = function.name == "attention" and to_kernels == pipeline.KERNEL
         self._sweeps = to_kernels == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in kernels.values())
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
@@ -75,22 +79,35 @@ class CpuProgram(HostProgram):
         over = operands[kernel.over].shape
         if kernel.grid == "chunks":
             over = (kernel.sequences_of(operands), *over[1:])
-        grid = choose_grid(kernel, over, made.shapes, width, plan.size)
+        works = [Work(choose_grid(kernel, over, made.shapes, width, plan.size))]
+        if kernel.lengths:
+            works = works_of(kernel, operands, made, plan.size, _FEW if self._few else ())
         outputs = enumerate(zip(made.shapes, made.dtypes, made.heads, strict=True))
-        memory = [allocate(kernel, i, grid, shape, dtype, layout if head else "bhsd") for i, (shape, dtype, head) in outputs]
+        memory = [allocate(kernel, i, works[0].grid, shape, dtype, layout if head else "bhsd") for i, (shape, dtype, head) in outputs]
+        if kernel.lengths and not covers(kernel, operands):
+            for each in memory:
+                each.tensor.zero_()
         arguments = [
             (value, "tensor" if isinstance(value, torch.Tensor) else self.host.arguments[number].element)
             for value, number in zip(operands, step.operands, strict=True)
         ]
-        launch_grid(
-            self._workers[step.kernel],
-            grid,
-            arguments,
-            [each.seen for each in memory],
-            kernel.grid == "pairs",
-            self._threads.get(step.kernel, 0),
-        )
+        for work in works:
+            program = self._of_few_rows(work.rows) if work.rows else self
+            launch_grid(
+                program._workers[step.kernel],
+                work.grid,
+                arguments,
+                [each.seen for each in memory],
+                kernel.grid == "pairs" and not kernel.lengths,
+                program._threads.get(step.kernel, 0),
+                work.lists,
+            )
         return [each.result() for each in memory]
+
+    def _of_few_rows(self, rows: int) -> "CpuProgram":
+        """The same for sequences of at most so many queries."""
+        with LOCK:
+            return compile_program(self._source, self.host.name, self._prepare, _FEW[rows])
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`; the host function is part of the first ones, up to "attn-outline"."""

@@ -16,9 +16,9 @@ from attn_mlir.backends.cpu.pages import in_large_pages
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.memory import Memory
 
-_PROGRAMS = max(8, 4 * (os.cpu_count() or 1))
+PROGRAMS = max(8, 4 * (os.cpu_count() or 1))
 """How many programs keep this machine busy, whatever number of threads is used; chunks of keys are made until there are as many."""
-_MIN_KEYS = 256
+MIN_KEYS = 256
 """Keys of a chunk: each costs one more pass over the sums of queries."""
 _MEMORY = 64 << 20
 
@@ -33,6 +33,8 @@ class Grid:
     size: int
     level: int = 0
     """What runs one after another: 0 nothing, 1 the batch, 2 also the heads, 3 everything."""
+    sums: int = 0
+    """How many slots sums over keys need; 0: one for each block."""
 
     @property
     def programs(self) -> int:
@@ -70,7 +72,7 @@ def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Siz
     grids = []
     for level, free in enumerate((batch * heads, heads, 1)):
         if kernel.grid == "pairs":
-            most = max(1, min(-(-_PROGRAMS // max(1, free)), -(-length // _MIN_KEYS)))
+            most = max(1, min(-(-PROGRAMS // max(1, free)), -(-length // MIN_KEYS)))
             for chunks in {most, 1}:
                 blocks_each = -(-blocks // chunks)
                 grids.append(Grid(batch, heads, -(-blocks // blocks_each), blocks_each * kernel.block_q, level))
@@ -79,10 +81,9 @@ def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Siz
 
     def rank(grid: Grid) -> tuple[int, int, int]:
         free = (batch * heads, heads, 1)[grid.level] * grid.blocks
-        return -min(free, _PROGRAMS), grid.level, _bytes(kernel, grid, outputs, width)
+        return -min(free, PROGRAMS), grid.level, _bytes(kernel, grid, outputs, width)
 
-    limit = max(_MEMORY, inputs)
-    fitting = [grid for grid in grids if _bytes(kernel, grid, outputs, width) <= limit]
+    fitting = [grid for grid in grids if fits(kernel, grid, outputs, width, inputs)]
     if fitting:
         return min(fitting, key=rank)
     if kernel.grid == "pairs":
@@ -90,11 +91,16 @@ def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Siz
     return Grid(batch, heads, blocks, kernel.block_q, 3)
 
 
+def fits(kernel: Kernel, grid: Grid, outputs: Sequence[torch.Size], width: int, inputs: int) -> bool:
+    """Whether the slots of a grid take no more memory than they may; for the arguments see `choose_grid`."""
+    return _bytes(kernel, grid, outputs, width) <= max(_MEMORY, inputs)
+
+
 def _bytes(kernel: Kernel, grid: Grid, outputs: Sequence[torch.Size], width: int) -> int:
     """What the slots take besides the results."""
     total = 0
     for kind, disjoint, shape in zip(kernel.outputs, kernel.disjoint, outputs, strict=True):
-        slots = {"accumulate": grid.blocks, "scatter": math.prod(grid.slots(disjoint)) if disjoint else 1}.get(kind, 1)
+        slots = {"accumulate": grid.sums or grid.blocks, "scatter": math.prod(grid.slots(disjoint)) if disjoint else 1}.get(kind, 1)
         total += (slots - 1) * math.prod(shape) * width
     return total
 
@@ -102,8 +108,10 @@ def _bytes(kernel: Kernel, grid: Grid, outputs: Sequence[torch.Size], width: int
 def allocate(kernel: Kernel, output: int, grid: Grid, shape: torch.Size, dtype: torch.dtype, order: str) -> Memory:
     """The memory of an output of a launch; see `memory.allocate`."""
     kind = kernel.outputs[output]
-    slots = grid.slots(kernel.disjoint[output]) if kind == "scatter" else (grid.blocks, 1, 1)
-    made = memory.allocate(kind, shape, dtype, "cpu", order, slots, (grid.blocks, grid.batch, grid.heads))
+    sums = grid.sums or grid.blocks
+    slots = grid.slots(kernel.disjoint[output]) if kind == "scatter" else (sums, 1, 1)
+    blocks = sums if kind == "accumulate" else grid.blocks
+    made = memory.allocate(kind, shape, dtype, "cpu", order, slots, (blocks, grid.batch, grid.heads))
     if kind == "store":
         in_large_pages(made.tensor)
     return made

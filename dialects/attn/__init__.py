@@ -31,6 +31,7 @@ from attn_mlir.dialects.attn.pieces import (
     ValueOp,
 )
 from attn_mlir.dialects.attn.scalar import DetachOp, KeptOp, RangeOp, ReduceOp, SlopeOp, YieldOp
+from attn_mlir.dialects.attn.sequences import SequencesOp
 from attn_mlir.dialects.attn.sums import CollectOp, KeySumOp, QuerySumOp, RowDotOp, ScatterOp
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "RowOp",
     "ScatterOp",
     "ScoreOp",
+    "SequencesOp",
     "SkipOp",
     "SlopeOp",
     "StateScanOp",

@@ -96,6 +96,11 @@ def product(query: ir.Value, key: ir.Value) -> None:
     ir.Operation.create("attn.product", operands=[query, key])
 
 
+def sequences(begins: ir.Value, lengths: ir.Value, of: str) -> None:
+    """`attn.sequences` of the side "query" or "key"."""
+    ir.Operation.create("attn.sequences", operands=[begins, lengths], attributes={"of": ir.StringAttr.get(of)})
+
+
 def term(value: ir.Value, output: int) -> None:
     """`attn.term`: a further tensor that an attention sums into its output number `output`."""
     ir.Operation.create("attn.term", operands=[value], attributes={"output": i64(output)})
@@ -117,11 +122,16 @@ def pairs() -> tuple[ir.Operation, ir.Block]:
     return op, op.regions[0].blocks.append()
 
 
-def elements(like: ir.Value, body: Body) -> ir.Value:
-    """`attn.elements` over `like`; `body` gets the indices of an element and returns its weights."""
+def elements(like: ir.Value, body: Body, packed: Callable[[], None] | None = None) -> ir.Value:
+    """`attn.elements` over `like`; `body` gets the indices of an element and returns its weights.
+
+    `packed` adds the `attn.sequences` of a packed tensor, if there are any.
+    """
     rank = ir.RankedTensorType(like.type).rank
     op = ir.Operation.create("attn.elements", results=[ir.Type.parse("none")], operands=[like], regions=1)
     with ir.InsertionPoint(op.regions[0].blocks.append()):
+        if packed is not None:
+            packed()
         piece("element", [(name, ir.IndexType.get()) for name in ("b", "h", "i", "d")[:rank]], body)
     return op.result
 

@@ -60,7 +60,7 @@ def _verify_terms(op: Any) -> bool:
 
 
 _MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.score", "attn.mask", "attn.bounds", "attn.block_mask"})
-_SEVERAL = frozenset({"attn.product", "attn.term"})
+_SEVERAL = frozenset({"attn.product", "attn.term", "attn.sequences"})
 _ATTENTION = _MODS | _SEVERAL | {"attn.row"}
 _ONLINE = _MODS | _SEVERAL | {"attn.init", "attn.step", "attn.merge", "attn.finalize"}
 
@@ -75,7 +75,8 @@ class AttentionOp(Attn.Operation, name="attention", traits=[ir.NoTerminatorTrait
     the inputs), `attn.score`, `attn.mask`, and the required `attn.row`. An absent piece is the identity, an absent
     mask keeps every position. `attn-resolve-masks` adds `attn.bounds` and `attn.block_mask`. Pieces may refer to
     values of the enclosing function: captured tensors and scalars are its arguments. `attn.product` pieces give the
-    scores further products to be made of, `attn.term` pieces the weights further tensors to sum; see there.
+    scores further products to be made of, `attn.term` pieces the weights further tensors to sum; `attn.sequences` pieces say that
+    the tensors are packed. See there.
 
     A masked position is absent: it enters no reduction and gets no weight. A row without any position gives
     o = 0 and lse = -inf. `rows_nonempty = true` records a proof that no such row exists (for Skv >= 1).

@@ -12,7 +12,7 @@ from attn_mlir.dialects.attn.pieces import term_types, verify_owner, verify_piec
 from attn_mlir.dialects.verify import check, entry_block, is_tensor, terminator
 from attn_mlir.mlir import ext, ir
 
-_PAIRS_PIECES = frozenset({"attn.product", "attn.mask", "attn.pair", "attn.query_bounds", "attn.block_mask"})
+_PAIRS_PIECES = frozenset({"attn.product", "attn.mask", "attn.pair", "attn.query_bounds", "attn.block_mask", "attn.sequences"})
 
 
 class PairsOp(Attn.Operation, name="pairs", traits=[ir.NoTerminatorTrait, ext.Pure]):
@@ -30,7 +30,9 @@ class PairsOp(Attn.Operation, name="pairs", traits=[ir.NoTerminatorTrait, ext.Pu
         return check(self, isinstance(self.weights.type, ir.NoneType), f"returns none, got {self.weights.type}")
 
     def verify_region_invariants(self) -> bool:
-        return verify_pieces(self, _PAIRS_PIECES, frozenset({"attn.product", "attn.pair"}), frozenset({"attn.product"}))
+        return verify_pieces(
+            self, _PAIRS_PIECES, frozenset({"attn.product", "attn.pair"}), frozenset({"attn.product", "attn.sequences"})
+        )
 
 
 class ElementsOp(Attn.Operation, name="elements", traits=[ir.NoTerminatorTrait, ext.Pure]):
@@ -53,7 +55,9 @@ class ElementsOp(Attn.Operation, name="elements", traits=[ir.NoTerminatorTrait, 
         return check(self, isinstance(self.weights.type, ir.NoneType), f"returns none, got {self.weights.type}")
 
     def verify_region_invariants(self) -> bool:
-        return verify_pieces(self, frozenset({"attn.element"}), frozenset({"attn.element"}))
+        return verify_pieces(
+            self, frozenset({"attn.element", "attn.sequences"}), frozenset({"attn.element"}), frozenset({"attn.sequences"})
+        )
 
 
 class ProductOp(Attn.Operation, name="product"):

@@ -9,6 +9,7 @@ from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, piece, pieces, scores_in
+from attn_mlir.passes.sequences import reads_row
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ class Params:
         value = self.values[int(node.attr)]  # type: ignore[call-overload]
         if isinstance(value, ir.BlockArgument) or value.owner.operation.name != "tensor.extract":
             return False
-        return list(value.owner.operation.operands)[1:] == list(self.block.arguments)[scores_in(self.block) :][:3]
+        position = list(self.block.arguments)[scores_in(self.block) :][:3]
+        return reads_row(self.block.owner.operation.parent, list(value.owner.operation.operands)[1:], position)
 
     def _reaches_arguments(self, value: ir.Value) -> bool:
         seen, todo = set[ir.Value](), [value]

@@ -21,7 +21,7 @@ from attn_mlir.passes.differentiation.read import read_attention
 from attn_mlir.passes.differentiation.reverse import Reverse, Seeds
 from attn_mlir.passes.differentiation.rounded_weights import SIGNIFICANT, RoundedWeights
 from attn_mlir.passes.differentiation.sweep import write_attention, write_sweep
-from attn_mlir.passes.regions import block_of, clone_op, piece
+from attn_mlir.passes.regions import block_of, clone_op, pieces
 
 
 @dataclass(eq=False)
@@ -45,9 +45,14 @@ class Derivatives:
 
     def _needs_count(self, program: Program) -> bool:
         """Whether something is formed for each row, where its formulas need not be finite for a row without keys."""
-        if piece(self.primal.attention, "attn.mask") is None:
+        if not self._may_be_empty:
             return False
         return bool(program.rows) or any(not program.is_pair(s.weight) for s in Reverse(program, self._seeds(program)).run().scatters)
+
+    @property
+    def _may_be_empty(self) -> bool:
+        """Whether there may be rows without keys: masked ones, or those of a sequence without keys."""
+        return any(pieces(self.primal.attention, name) for name in ("attn.mask", "attn.sequences"))
 
     @cached_property
     def mods(self) -> Mods:
@@ -97,8 +102,7 @@ class Derivatives:
 
     def _count(self, program: Program) -> Node | None:
         found = next((i for i, r in enumerate(program.reductions) if _is_count(r, program)), None)
-        masked = piece(self.primal.attention, "attn.mask") is not None
-        return program.red(found) if masked and found is not None and found in self.saved else None
+        return program.red(found) if self._may_be_empty and found is not None and found in self.saved else None
 
     def _names(self) -> list[str]:
         return self.primal.input_names

@@ -112,7 +112,7 @@ class Gradients:
             expressions = Expressions(self.host, self.program, indices, {}, rows)
             return [expressions.emit(n) for n in values]
 
-        return build.elements(self._any_row(values), body)
+        return build.elements(self._any_row(values), body, self.host.sequences("query"))
 
     def _any_row(self, values: Sequence[Node]) -> ir.Value:
         for n in sorted(nodes(*values)):
@@ -136,6 +136,7 @@ class Gradients:
             for k in used or [0]:
                 query, key = self.program.products[k]
                 build.product(self.host.tensors[query], self.host.tensors[key])
+            self.host.clone_piece("attn.sequences")
             self.host.clone_piece("attn.mask")
 
             def body(*arguments: ir.Value) -> list[ir.Value]:

@@ -11,6 +11,7 @@ from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import Program
 from attn_mlir.passes.order import deepest_first
 from attn_mlir.passes.regions import block_of, clone_op, piece, pieces, scores_in
+from attn_mlir.passes.sequences import packing_of, read_index
 from attn_mlir.passes.tiling.scalars import cast_float
 
 PAIR_NAMES = ("b", "h", "q_idx", "kv_idx")
@@ -117,10 +118,26 @@ class Host:
         return ir.RankedTensorType.get(ir.RankedTensorType(value.type).shape, self.score)
 
     def clone_piece(self, name: str) -> None:
-        """Copies a piece of the primal's attention, if it has it."""
-        found = piece(self.primal.attention, name)
-        if found is not None:
+        """Copies the pieces of the primal's attention that are called so, if it has any."""
+        for found in pieces(self.primal.attention, name):
             clone_op(found, dict(self.mapping))
+
+    def sequences(self, side: str) -> Callable[[], None] | None:
+        """What adds the `attn.sequences` of a side to an `attn.elements`; None where tensors are not packed."""
+        packing = packing_of(self.primal.attention, side)
+        if packing is None:
+            return None
+        begins, lengths = (self.mapping[value] for value in (packing.begins, packing.lengths))
+        return lambda: build.sequences(begins, lengths, side)
+
+    def read_at(self, side: str, tensor: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
+        """An element of a tensor with the rows of a side, by a piece's b, head, position and, perhaps, column."""
+        packing = packing_of(self.primal.attention, side)
+        if packing is not None:
+            b, head, position, *column = indices
+            begin = read_index(self.mapping[packing.begins], b)
+            indices = [arith.constant(ir.IndexType.get(), 0), head, arith.addi(begin, position), *column]
+        return self.read(tensor, indices)
 
     def zeros(self, like: ir.Value) -> ir.Value:
         """A tensor of zeros shaped like a tensor of rank 3 or 4."""
@@ -179,7 +196,7 @@ class Expressions:
 
     def _emit(self, n: Node, args: list[ir.Value]) -> ir.Value:
         if n in self.rows:
-            return self.host.read(self.rows[n], self.indices[:3])
+            return self.host.read_at("query", self.rows[n], self.indices[:3])
         if n.is_const:
             if n.type == BOOL:
                 return arith.constant(ir.IntegerType.get_signless(1), int(bool(n.attr)))
@@ -192,7 +209,7 @@ class Expressions:
             case "s":
                 return self.emit(self.program.scores[int(n.attr)])  # type: ignore[call-overload]
             case "row":
-                return self.host.read(self.host.tensors[str(n.attr)], self.indices[:3])
+                return self.host.read_at("query", self.host.tensors[str(n.attr)], self.indices[:3])
             case "param":
                 param = self.program.param(n)
                 return self.copy(param.value, param.block)

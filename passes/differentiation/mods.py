@@ -13,6 +13,7 @@ from attn_mlir.passes.differentiation.read import read_element
 from attn_mlir.passes.regions import piece
 
 PIECES = {"q": "attn.query", "k": "attn.key", "v": "attn.value"}
+_SIDES = {"q": "query", "k": "key", "v": "key"}
 _NAMES = ("b", "h", "i", "d")
 
 
@@ -33,7 +34,7 @@ class Mods:
         originals = {}
         for role, (x, result) in self.of.items():
             originals[role] = tensor = host.tensors[role]
-            host.tensors[role] = self._elements(host, tensor, {x: tensor}, result, tensor.type)
+            host.tensors[role] = self._elements(host, role, tensor, {x: tensor}, result)
         return originals
 
     def tangent(self, host: Host, role: str, original: ir.Value, moved: ir.Value | None, reads: Mapping[Node, Node]) -> ir.Value | None:
@@ -45,7 +46,7 @@ class Mods:
         if found is None:
             return None
         tensors = {x: original} | ({dot: moved} if moved is not None else {})
-        return self._elements(host, original, tensors, found, original.type)
+        return self._elements(host, role, original, tensors, found)
 
     def pull(self, host: Host, role: str, original: ir.Value, adjoint: ir.Value) -> tuple[ir.Value, list[tuple[Node, ir.Value]]]:
         """The adjoint of the original tensor, and (parameter, tensor) for captured ones that the mod reads."""
@@ -56,16 +57,19 @@ class Mods:
         weights = [found.get(x, self.program.graph.const(0.0)), *[found[n] for n in reads]]
 
         def body(*indices: ir.Value) -> list[ir.Value]:
-            expressions = self._expressions(host, indices, {x: original, d: adjoint})
+            expressions = self._expressions(host, role, indices, {x: original, d: adjoint})
             return [expressions.emit(w) for w in weights]
 
-        made = build.elements(original, body)
+        made = build.elements(original, body, host.sequences(_SIDES[role]))
         scattered = [(n, scatter_to_read(host, self.program, n, made, i + 1, _NAMES)) for i, n in enumerate(reads)]
         return build.collect(made, 0, host.like(original)), scattered
 
-    def _elements(self, host: Host, like: ir.Value, tensors: Mapping[Node, ir.Value], value: Node, type_: ir.Type) -> ir.Value:
-        weights = build.elements(like, lambda *indices: [self._expressions(host, indices, tensors).emit(value)])
-        return build.collect(weights, 0, type_)
+    def _elements(self, host: Host, role: str, like: ir.Value, tensors: Mapping[Node, ir.Value], value: Node) -> ir.Value:
+        def body(*indices: ir.Value) -> list[ir.Value]:
+            return [self._expressions(host, role, indices, tensors).emit(value)]
 
-    def _expressions(self, host: Host, indices: tuple[ir.Value, ...], tensors: Mapping[Node, ir.Value]) -> Expressions:
-        return Expressions(host, self.program, indices, {leaf: host.read(tensor, indices) for leaf, tensor in tensors.items()})
+        return build.collect(build.elements(like, body, host.sequences(_SIDES[role])), 0, like.type)
+
+    def _expressions(self, host: Host, role: str, indices: tuple[ir.Value, ...], tensors: Mapping[Node, ir.Value]) -> Expressions:
+        leaves = {leaf: host.read_at(_SIDES[role], tensor, indices) for leaf, tensor in tensors.items()}
+        return Expressions(host, self.program, indices, leaves)

@@ -8,6 +8,7 @@ from attn_mlir.passes.masking import masked_score, masks_by_score
 from attn_mlir.passes.regions import block_of, maker, piece, scores_in
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_index, identity, keep, known_index
 from attn_mlir.passes.tiling.step import StepPlan, plan_step
+from attn_mlir.passes.tiling.work import Span
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Rows:
 class Program:
     """One program of the grid: what it works on, and the values of the function around it.
 
-    Score product k multiplies the tile `queries[k]` with `keys[k]`; accumulators sum `sources`.
+    Score product k multiplies the tile `queries[k]` with `keys[k]`; accumulators sum `sources`. `of_queries` and `of_keys` tell where
+    positions lie in memory.
     """
 
     element: ir.Type
@@ -34,13 +36,19 @@ class Program:
     end: ir.Value
     rows: ir.Value
     last_row: ir.Value
-    kv_len: ir.Value
+    of_queries: Span
+    of_keys: Span
     outer: ScalarEmitter
     block_q: int
     block_kv: int
     queries: list[ir.Value] = field(default_factory=list)
     keys: list[Rows] = field(default_factory=list)
     sources: list[Rows] = field(default_factory=list)
+
+    @property
+    def kv_len(self) -> ir.Value:
+        """How many keys there are."""
+        return self.of_keys.length
 
     def scalars(self) -> ScalarEmitter:
         """An emitter that sees the function's values."""
@@ -161,7 +169,8 @@ class _Block:
         if rows not in self._loaded:
             p = self._owner.program
             if rows.mod is None:
-                self._loaded[rows] = build.load(rows.memory, p.b, p.kv_head, self._kv, self._count, known_index(self._count))
+                place = p.of_keys.batch, p.kv_head, p.of_keys.row(self._kv)
+                self._loaded[rows] = build.load(rows.memory, *place, self._count, known_index(self._count))
             else:
                 tile = self.load(Rows(rows.memory))
                 last = arith.SubIOp(p.kv_len, constant_index(1)).result

@@ -7,23 +7,26 @@ from attn_mlir.dialects.attn.pairs import remainder_factor
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, pieces
+from attn_mlir.passes.sequences import Packing, packing_of
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 from attn_mlir.passes.tiling.scatter import disjoint
+from attn_mlir.passes.tiling.work import Span, item_of, item_types, lengths_of, span_of
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one program: `count` from `begin` on; positions past them stand for the last one."""
+    """The rows of one program: `count` from `begin` on; positions past them stand for the last one. `span` tells where they lie."""
 
     b: ir.Value
     h: ir.Value
     begin: ir.Value
     count: ir.Value
     last: ir.Value
+    span: Span
 
     def place(self) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
-        return self.b, self.h, self.begin, self.count
+        return self.span.batch, self.h, self.span.row(self.begin), self.count
 
     def position(self, i: ir.Value) -> ir.Value:
         return arith.MinSIOp(arith.AddIOp(self.begin, i).result, self.last).result
@@ -34,7 +37,16 @@ def rows_of(over: ir.Value, size: int) -> Rows:
     length, step = memref.DimOp(over, constant_index(2)).result, constant_index(size)
     begin = arith.MulIOp(number, step).result
     count = arith.MinSIOp(step, arith.SubIOp(length, begin).result).result
-    return Rows(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result)
+    return Rows(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result, Span(b, None, length))
+
+
+def _packed_rows(frame: Frame, over: ir.Value, packing: Packing) -> Rows:
+    """Those of packed tensors, as the list of work has them."""
+    number, h = (build.program_id(axis) for axis in range(2))
+    item = item_of(frame.extra[0], number)
+    span = span_of(packing, item.b, over, frame.outer)
+    count = arith.SubIOp(item.end, item.begin).result
+    return Rows(item.b, h, item.begin, count, arith.SubIOp(span.length, constant_index(1)).result, span)
 
 
 def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir.Operation], rows: int) -> None:
@@ -74,25 +86,29 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
     With `slots`, programs scatter to slots of their own; else one after the other.
     """
     cluster = [elements, *[use.owner.operation for use in elements.results[0].uses]]
+    packing = packing_of(elements, "query") or packing_of(elements, "key")
 
     def output(op: ir.Operation) -> Output:
         if op.name != "attn.scatter":
             return Output(op, "store")
-        return Output(op, "scatter", disjoint(op, 2) if slots else (False, False, False))
+        return Output(op, "scatter", disjoint(op, 2, packed=packing is not None) if slots else (False, False, False))
 
     outputs = [output(op) for op in makers]
     scattered = any(op.name == "attn.scatter" for op in makers)
     element = block_of(pieces(elements, "attn.element")[0])
     weights = list(list(element.operations)[-1].operation.operands)
     with elements.location:
-        frame = Frame(function, cluster, outputs)
+        frame = Frame(function, cluster, outputs, item_types(False) if packing is not None else ())
         attributes = {"grid": "elements", "block_q": rows, "block_kv": 1, "over": argument_number(elements.operands[0])}
+        if packing is not None:
+            attributes["lengths"] = lengths_of(elements)
         score = next((weight.type for weight in weights), ir.F32Type.get())
         frame.describe({**attributes, "score": ir.TypeAttr.get(score), "serial": ir.BoolAttr.get(scattered and not slots)}, outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             like = frame.get(elements.operands[0])
-            work = _Elements(frame, element, rows_of(like, rows), like, rows, slots)
+            own = rows_of(like, rows) if packing is None else _packed_rows(frame, like, packing)
+            work = _Elements(frame, element, own, like, rows, (slots, packing is not None))
             for op, target in zip(makers, frame.outputs, strict=True):
                 if op.name == "attn.scatter":
                     work.scatter(op, target)
@@ -104,8 +120,10 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
 class _Elements:
     """The elements of one program's rows; each output computes the weight it needs."""
 
-    def __init__(self, frame: Frame, element: ir.Block, rows: Rows, like: ir.Value, size: int, slots: bool) -> None:
-        self._frame, self._element, self._rows, self._size, self._slots = frame, element, rows, size, slots
+    def __init__(self, frame: Frame, element: ir.Block, rows: Rows, like: ir.Value, size: int, scattered: tuple[bool, bool]) -> None:
+        """`scattered`: whether programs scatter to slots of their own, and whether batch entries are sequences of packed tensors."""
+        self._frame, self._element, self._rows, self._size = frame, element, rows, size
+        self._slots, self._packed = scattered
         type_ = ir.MemRefType(like.type)
         self._columns = [memref.DimOp(like, constant_index(3)).result] if type_.rank == 4 else []
 
@@ -140,6 +158,7 @@ class _Elements:
             always = arith.ConstantOp(i1, ir.IntegerAttr.get(i1, 1)).result
             chunk = build.program_id(0) if self._slots else constant_index(0)
             own = self._frame.scalars().inline(region, positions)
-            return self._weight(op, positions), always, [chunk, self._rows.b, self._rows.h, *own]
+            batch = constant_index(0) if self._packed else self._rows.b
+            return self._weight(op, positions), always, [chunk, batch, self._rows.h, *own]
 
         build.scatter_add(target, [self._rows.count, *self._columns], body)

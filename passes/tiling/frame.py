@@ -35,10 +35,10 @@ class Frame:
         function: ir.Operation,
         cluster: Sequence[ir.Operation],
         outputs: Sequence[Output],
-        extra: Sequence[str] = (),
+        extra: Sequence[str | tuple[str, ir.Type]] = (),
         names: tuple[Mapping[int, str], Sequence[str]] | None = None,
     ) -> None:
-        """Inserts the kernel before the function, under the same name. `extra` names index arguments after the outputs.
+        """Inserts the kernel before the function, under the same name. `extra` names arguments after the outputs, of type index by default.
 
         `names` are those of arguments, by their numbers, that have none in the function, and of the outputs.
         """
@@ -46,7 +46,8 @@ class Frame:
         self._function, self._cluster = function, list(cluster)
         with cluster[0].location, ir.InsertionPoint(function):
             inputs = [in_memory(argument.type) for argument in entry.arguments]
-            types = [*inputs, *[output.memory() for output in outputs], *[ir.IndexType.get()] * len(extra)]
+            further = [(each, ir.IndexType.get()) if isinstance(each, str) else each for each in extra]
+            types = [*inputs, *[output.memory() for output in outputs], *(type_ for _, type_ in further)]
             name = ir.StringAttr(function.attributes["sym_name"]).value
             self.kernel = func.FuncOp(name, ir.FunctionType.get(types, []), loc=function.location)
             inner = [
@@ -54,7 +55,7 @@ class Frame:
                 for n, name in enumerate(argument_names(entry))
             ]
             made = [f"out{n}" for n in range(len(outputs))] if names is None else names[1]
-            locations = [ir.Location.name(name, cluster[0].location) for name in (*inner, *made, *extra)]
+            locations = [ir.Location.name(name, cluster[0].location) for name in (*inner, *made, *(name for name, _ in further))]
             self.block = ir.Block.create_at_start(self.kernel.regions[0], types, locations)
         arguments = list(self.block.arguments)
         self.outputs = arguments[len(inputs) : len(inputs) + len(outputs)]
@@ -83,6 +84,11 @@ class Frame:
     def get(self, value: ir.Value) -> ir.Value:
         """What a value of the function is in the kernel."""
         return self._outer.emit(value)
+
+    @property
+    def outer(self) -> ScalarEmitter:
+        """Emits values of the function."""
+        return self._outer
 
     def scalars(self, known: Mapping[ir.Value, ir.Value] | None = None) -> ScalarEmitter:
         """An emitter that sees the function's values, and `known`."""

@@ -7,7 +7,9 @@ from attn_mlir.passes.tiling.block import BlockBuilder, Program, Rows, is_consta
 from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, loop
 from attn_mlir.passes.tiling.results import Result, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar, constant_float, constant_index
+from attn_mlir.passes.sequences import packing_of
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
+from attn_mlir.passes.tiling.work import item_of, item_types, lengths_of, span_of
 
 
 class KernelBuilder:
@@ -27,6 +29,7 @@ class KernelBuilder:
         self._accumulators = ir.IntegerAttr(online.attributes["accumulators"]).value
         sources = online.attributes["sources"] if "sources" in online.attributes else None
         self._sources = [0] * self._accumulators if sources is None else list(ir.DenseI64ArrayAttr(sources))
+        self._packed = packing_of(online, "query")
         self._results: list[Result] = []
         self._live: list[int] = []
 
@@ -41,18 +44,20 @@ class KernelBuilder:
             inputs = [in_memory(argument.type) for argument in entry.arguments]
             outputs = [in_memory(result.type) for result in results]
             name = ir.StringAttr(self._function.attributes["sym_name"]).value
-            kernel = func.FuncOp(name, ir.FunctionType.get([*inputs, *outputs], []), loc=self._function.location)
+            lists = item_types(False) if self._packed is not None else []
+            types = [*inputs, *outputs, *(type_ for _, type_ in lists)]
+            kernel = func.FuncOp(name, ir.FunctionType.get(types, []), loc=self._function.location)
             i64 = ir.IntegerType.get_signless(64)
             sizes = {"block_q": ir.IntegerAttr.get(i64, self._block_q), "block_kv": ir.IntegerAttr.get(i64, self._block_kv)}
             over = argument_number(self._online.operands[0])
             if over:
                 sizes["over"] = ir.IntegerAttr.get(i64, over)
                 sizes["score"] = ir.TypeAttr.get(self._score)
+            if self._packed is not None:
+                sizes["lengths"] = lengths_of(self._online)
             kernel.attributes["tile.kernel"] = ir.DictAttr.get(sizes)
-            names = [*_argument_names(entry), *[result.name for result in results]]
-            block = ir.Block.create_at_start(
-                kernel.regions[0], [*inputs, *outputs], [ir.Location.name(n, self._online.location) for n in names]
-            )
+            names = [*_argument_names(entry), *[result.name for result in results], *(name for name, _ in lists)]
+            block = ir.Block.create_at_start(kernel.regions[0], types, [ir.Location.name(n, self._online.location) for n in names])
         with self._online.location, ir.InsertionPoint(block):
             outer = ScalarEmitter(dict(zip(entry.arguments, block.arguments, strict=False)))
             self._build_body(outer, list(block.arguments), len(inputs))
@@ -86,7 +91,7 @@ class KernelBuilder:
             clone = clone_scalar(op.operation, [outer.emit(operand) for operand in op.operation.operands])
             for old, new in zip(op.operation.results, clone.results, strict=True):
                 outer.set(old, new)
-        program = self._program(outer)
+        program = self._program(outer, arguments[-1])
         block = BlockBuilder(self._online, program, self._live, self._sources)
         initial = self._initial_states(program)
         carried, states = [*initial, *self._initial_accumulators(program)], len(initial)
@@ -96,23 +101,30 @@ class KernelBuilder:
         carried = self._sweep(block, steps[-1], carried)
         self._finalize(program, carried[:states], dict(zip(self._live, carried[states:], strict=True)), arguments[inputs:])
 
-    def _program(self, outer: ScalarEmitter) -> Program:
+    def _program(self, outer: ScalarEmitter, work: ir.Value) -> Program:
+        """`work` is the list of work, where tensors are packed."""
         q, k, v = (outer.emit(operand) for operand in self._online.operands)
         query_block, h, b = (build.program_id(axis) for axis in range(3))
-        one, two, size = constant_index(1), constant_index(2), constant_index(self._block_q)
-        q_len, kv_len = memref.DimOp(q, two).result, memref.DimOp(k, two).result
+        one, size = constant_index(1), constant_index(self._block_q)
         group = arith.DivSIOp(memref.DimOp(q, one).result, memref.DimOp(k, one).result).result
-        begin = arith.MulIOp(query_block, size).result
-        end = arith.MinSIOp(arith.AddIOp(begin, size).result, q_len).result
+        if self._packed is None:
+            of_queries, of_keys = span_of(None, b, q, outer), span_of(None, b, k, outer)
+            begin = arith.MulIOp(query_block, size).result
+            end = arith.MinSIOp(arith.AddIOp(begin, size).result, of_queries.length).result
+        else:
+            item = item_of(work, query_block)
+            b, begin, end = item.b, item.begin, item.end
+            of_queries, of_keys = (span_of(packing_of(self._online, side), b, x, outer) for side, x in (("query", q), ("key", k)))
         rows = arith.SubIOp(end, begin).result
-        last = arith.SubIOp(q_len, one).result
+        last = arith.SubIOp(of_queries.length, one).result
         kv_head = arith.DivSIOp(h, group).result
-        program = Program(self._element, self._score, b, h, kv_head, begin, end, rows, last, kv_len, outer, self._block_q, self._block_kv)
+        spans = of_queries, of_keys
+        program = Program(self._element, self._score, b, h, kv_head, begin, end, rows, last, *spans, outer, self._block_q, self._block_kv)
         products = [[outer.emit(operand) for operand in product.operands] for product in pieces(self._online, "attn.product")]
         terms = [outer.emit(term.operands[0]) for term in pieces(self._online, "attn.term")]
         tiles: dict[ir.Value, ir.Value] = {}
         for query in (q, *[query for query, _ in products]):
-            tiles[query] = tiles.get(query) or build.load(query, b, h, begin, rows, self._block_q)
+            tiles[query] = tiles.get(query) or build.load(query, of_queries.batch, h, of_queries.row(begin), rows, self._block_q)
         changed = program.modify(piece(self._online, "attn.query"), tiles[q], size, h, begin, last)
         program.queries = [changed, *[tiles[query] for query, _ in products]]
         program.keys = [Rows(k, piece(self._online, "attn.key")), *[Rows(key) for _, key in products]]
@@ -204,7 +216,8 @@ class KernelBuilder:
             emitter = scalars(i, None)
             return [emitter.emit(yielded[result.number]) for result, _ in of_rows], []
 
-        outputs = list(zip(self._results, targets, strict=True))
+        place = program.of_queries.batch, program.h, program.of_queries.row(program.begin), program.rows
+        outputs = list(zip(self._results, targets, strict=False))
         of_rows = [(result, target) for result, target in outputs if result.is_row]
         for result, target in outputs:
             if result.is_row:
@@ -216,12 +229,12 @@ class KernelBuilder:
             columns = ir.MemRefType(target.type).shape[3]
             type_ = ir.RankedTensorType.get([self._block_q, columns], self._element)
             (tile,), _ = build.map_([rows, constant_index(columns)], [type_], [], [], output)
-            build.store(tile, target, program.b, program.h, program.begin, program.rows)
+            build.store(tile, target, *place)
         if of_rows:
             row = ir.RankedTensorType.get([self._block_q], self._score)
             tiles, _ = build.map_([rows], [row] * len(of_rows), [], [], row_outputs)
             for tile, (_, target) in zip(tiles, of_rows, strict=True):
-                build.store(tile, target, program.b, program.h, program.begin, program.rows)
+                build.store(tile, target, *place)
 
 
 def _arguments_read(block: ir.Block, values: list[ir.Value]) -> set[int]:

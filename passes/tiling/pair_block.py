@@ -9,6 +9,7 @@ from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index, keep, known_index
 from attn_mlir.passes.tiling.scatter import depends_on
+from attn_mlir.passes.tiling.work import Span
 
 _QUERY = 2  # where q_idx stands among the positions of a scatter
 
@@ -63,14 +64,23 @@ def _weights(op: ir.Operation) -> list[int]:
 
 @dataclass(frozen=True)
 class KeyBlock:
-    """`count` keys from `kv` on, of one head; tiles have `rows` rows, those past `count` stand for the last key."""
+    """`count` keys from `kv` on, of one head; tiles have `rows` rows, those past `count` stand for the last key.
 
-    slot: ir.Value
+    `slots`: where the program scatters to, and where it adds up sums over keys. The spans tell where positions lie in memory.
+    """
+
+    slots: tuple[ir.Value, ir.Value]
     b: ir.Value
     head: ir.Value
     kv: ir.Value
     count: ir.Value
     rows: int
+    of_queries: Span
+    of_keys: Span
+
+    def place(self) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+        """The keys in memory."""
+        return self.of_keys.batch, self.head, self.of_keys.row(self.kv), self.count
 
     def end(self) -> ir.Value:
         """Position after the last key."""
@@ -88,7 +98,7 @@ class PairBlocks:
     def __init__(self, plan: PairPlan, frame: Frame, keys: KeyBlock) -> None:
         """Loads the keys: as rows of tiles for the products, and as they are for sums over keys."""
         self._plan, self._frame, self._keys = plan, frame, keys
-        place = (keys.b, keys.head, keys.kv, keys.count)
+        place = keys.place()
         self._lanes: dict[ir.Value, ir.Value] = {}
         for k in plan.used:
             key = plan.products[k][1]
@@ -112,11 +122,13 @@ class PairBlocks:
         """Emits the block of `count` queries from `row` on; returns the carried values after it."""
         plan = self._plan
         queries: dict[ir.Value, ir.Value] = {}
+        span = self._keys.of_queries
+        first = span.row(row)
         self._columns = known_index(count) or ir.ShapedType.get_dynamic_size()
 
         def query(value: ir.Value) -> ir.Value:
             if value not in queries:
-                queries[value] = build.load(self._frame.get(value), self._keys.b, self.h, row, count, known_index(count))
+                queries[value] = build.load(self._frame.get(value), span.batch, self.h, first, count, known_index(count))
             return queries[value]
 
         products = {k: build.dot(self._lanes[plan.products[k][1]], query(plan.products[k][0]), plan.score, True) for k in plan.used}
@@ -127,7 +139,7 @@ class PairBlocks:
                 element = ir.RankedTensorType(term.type).element_type
                 accumulator = build.dot_accumulate(accumulator, None, tiles[element, weight], query(term))
             after.append(accumulator)
-        place = (self._keys.slot, self._keys.b, self.h, row)
+        place = (self._keys.slots[1], span.batch, self.h, first)
         for n in plan.query_sums:
             for weight, term in plan.terms(n):
                 weights = tiles[ir.RankedTensorType(term.type).element_type, weight]
@@ -226,7 +238,7 @@ class PairBlocks:
         """The slot of this program, then the scatter's own index."""
         positions = [self._keys.b, self.h, q_idx, self._keys.position(i)]
         own = self._frame.scalars().inline(block_of(self._plan.makers[n]), positions)
-        return [self._keys.slot, self._keys.b, self._keys.head, *own]
+        return [self._keys.slots[0], self._keys.of_keys.batch, self._keys.head, *own]
 
 
 def _true() -> ir.Value:

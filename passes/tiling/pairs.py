@@ -1,6 +1,6 @@
 """Builds the kernel of one `attn.pairs` and the sums of its weights: one sweep over the pairs, key block by key block.
 
-A program has one key head of one batch, and a chunk of its keys. Key rows lie along the first dimension of tiles: the
+A program has one key head of one batch, and a chunk of its keys; of packed tensors, chunks of some sequences. Key rows lie along the first dimension of tiles: the
 weights of a block are [keys, queries]. Sums over queries stay in tiles until the key block is done; sums over keys are
 added to memory for every block, as are scatters, except that what is scattered by key only is summed over queries first.
 """
@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref
 from attn_mlir.passes.regions import block_of, piece, pieces
+from attn_mlir.passes.sequences import packing_of
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, branch, loop
 from attn_mlir.passes.tiling.pair_block import KeyBlock, PairBlocks, PairPlan
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.scatter import disjoint
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
+from attn_mlir.passes.tiling.work import Item, Span, item_of, item_types, lengths_of, read, span_of
 
 _KINDS = {"attn.query_sum": "accumulate", "attn.key_sum": "store", "attn.scatter": "scatter"}
 
@@ -22,18 +24,22 @@ _KINDS = {"attn.query_sum": "accumulate", "attn.key_sum": "store", "attn.scatter
 def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], keys: int, queries: int, whole: bool) -> None:
     """Inserts the kernel before the function. `makers` are the ops that make the function's results; for `whole` see `attn-tile`."""
     cluster = [pairs, *[use.owner.operation for use in pairs.results[0].uses]]
-    outputs = [Output(op, _KINDS[op.name], disjoint(op, 3) if op.name == "attn.scatter" else ()) for op in makers]
+    packing = packing_of(pairs, "key")
+    apart = {op: disjoint(op, 3, packed=packing is not None) if op.name == "attn.scatter" else () for op in makers}
+    outputs = [Output(op, _KINDS[op.name], apart[op]) for op in makers]
     query, key = pieces(pairs, "attn.product")[0].operands
     with pairs.location:
-        frame = Frame(function, cluster, outputs, ["chunk"])
+        frame = Frame(function, cluster, outputs, ["chunk"] if packing is None else item_types(True))
         plan = PairPlan(pairs, makers)
-        attributes = {
+        attributes: dict[str, ir.Attribute | int | str] = {
             "grid": "pairs",
             "block_q": keys,
             "block_kv": queries,
             "over": argument_number(key),
             "score": ir.TypeAttr.get(plan.score),
         }
+        if packing is not None:
+            attributes["lengths"] = lengths_of(pairs)
         frame.describe(attributes, outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
@@ -46,27 +52,44 @@ class _Kernel:
     def __init__(self, frame: Frame, plan: PairPlan, query: ir.Value, key: ir.Value, sizes: tuple[int, int], whole: bool) -> None:
         self._frame, self._plan, self._whole = frame, plan, whole
         self._keys, self._queries = sizes
-        self._slot, self._kv_head, self._b = (build.program_id(axis) for axis in range(3))
-        one, two = constant_index(1), constant_index(2)
-        self._q_len, self._kv_len = memref.DimOp(query, two).result, memref.DimOp(key, two).result
+        self._chunk, self._kv_head, self._b = (build.program_id(axis) for axis in range(3))
+        self._query, self._key, one = query, key, constant_index(1)
         self._group = arith.DivSIOp(memref.DimOp(query, one).result, memref.DimOp(key, one).result).result
 
     def build(self) -> None:
-        """Emits the loop over the chunk's blocks of keys."""
-        chunk, size = self._frame.extra[0], constant_index(self._keys)
-        first = arith.MulIOp(self._slot, chunk).result
-        stop = arith.MinSIOp(arith.AddIOp(first, chunk).result, self._kv_len).result
+        """Emits the loop over the chunk's blocks of keys; of packed tensors, over the items of the group."""
+        frame = self._frame
+        if packing_of(self._plan.pairs, "key") is None:
+            first = arith.MulIOp(self._chunk, frame.extra[0]).result
+            of_queries, of_keys = (span_of(None, self._b, tensor, frame.outer) for tensor in (self._query, self._key))
+            stop = arith.MinSIOp(arith.AddIOp(first, frame.extra[0]).result, of_keys.length).result
+            self._keys_of(Item(self._b, first, stop, self._chunk), of_queries, of_keys)
+            return
+        items, groups = frame.extra
+        begin, end = (read(groups, [number]) for number in (self._chunk, arith.AddIOp(self._chunk, constant_index(1)).result))
 
-        def block(kv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            count = arith.MinSIOp(size, arith.SubIOp(stop, kv).result).result
-            self._key_block(kv, count)
+        def work(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            item = item_of(items, number)
+            packings = [packing_of(self._plan.pairs, side) for side in ("query", "key")]
+            spans = [span_of(p, item.b, x, frame.outer) for p, x in zip(packings, (self._query, self._key), strict=True)]
+            self._keys_of(item, *spans)
             return []
 
-        loop(first, stop, size, [], block)
+        loop(begin, end, constant_index(1), [], work)
 
-    def _key_block(self, kv: ir.Value, count: ir.Value) -> None:
+    def _keys_of(self, item: Item, of_queries: Span, of_keys: Span) -> None:
+        """The blocks of keys of an item."""
+        size = constant_index(self._keys)
+
+        def block(kv: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            count = arith.MinSIOp(size, arith.SubIOp(item.end, kv).result).result
+            self._key_block(KeyBlock((self._chunk, item.slot), item.b, self._kv_head, kv, count, self._keys, of_queries, of_keys))
+            return []
+
+        loop(item.begin, item.end, size, [], block)
+
+    def _key_block(self, keys: KeyBlock) -> None:
         plan, frame = self._plan, self._frame
-        keys = KeyBlock(self._slot, self._b, self._kv_head, kv, count, self._keys)
         blocks = PairBlocks(plan, frame, keys)
         zero = constant_float(plan.score, 0.0)
         sums = []
@@ -83,7 +106,7 @@ class _Kernel:
 
         sums = loop(constant_index(0), self._group, constant_index(1), sums, head)
         for tile, position in zip(sums, plan.key_sums, strict=True):
-            build.store(tile, frame.outputs[position], self._b, self._kv_head, kv, count)
+            build.store(tile, frame.outputs[position], *keys.place())
 
     def _sweep(self, blocks: PairBlocks, keys: KeyBlock, carried: list[ir.Value]) -> list[ir.Value]:
         """Runs over all queries that see some of the keys."""
@@ -92,7 +115,7 @@ class _Kernel:
         masked, classified = self._plan.mask is not None, piece(pairs, "attn.block_mask") is not None
         if masked and bounds is not None:
             limits = self._frame.scalars().inline(block_of(bounds), [keys.b, blocks.h, keys.kv, keys.end()])
-        for segment in plan_segments(self._q_len, limits, masked, classified, self._queries, self._whole):
+        for segment in plan_segments(keys.of_queries.length, limits, masked, classified, self._queries, self._whole):
             carried = self._loop(blocks, keys, segment, carried)
         return carried
 

@@ -17,10 +17,11 @@ def depends_on(block: ir.Block, position: int, outputs: list[int] | None = None)
     return any(yielded[n] in values for n in (range(len(yielded)) if outputs is None else outputs))
 
 
-def disjoint(scatter: ir.Operation, chunked: int) -> tuple[bool, bool, bool]:
+def disjoint(scatter: ir.Operation, chunked: int, packed: bool = False) -> tuple[bool, bool, bool]:
     """Whether programs of different chunks, heads and batches never meet: some index is that one of the region's arguments itself.
 
-    Chunks are of argument number `chunked`: keys of pairs (3), rows of elements (2).
+    Chunks are of argument number `chunked`: keys of pairs (3), rows of elements (2). Those of `packed` tensors are of different sequences,
+    too, and there is one batch.
     """
     block = block_of(scatter)
     pool = Pool()
@@ -28,4 +29,4 @@ def disjoint(scatter: ir.Operation, chunked: int) -> tuple[bool, bool, bool]:
     reader = Reader(pool, dict(zip(block.arguments, variables, strict=True)))
     indices = [reader.read(value) for value in list(block.operations)[-1].operation.operands]
     batch, head, chunk = (any(index is variables[n] for index in indices) for n in (0, 1, chunked))
-    return chunk, head, batch
+    return (chunk and batch, head, True) if packed else (chunk, head, batch)

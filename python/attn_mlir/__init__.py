@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attn_mlir.api.online_rows import Identity, OnlineRetention, OnlineSoftmax, online_retention
     from attn_mlir.api.recurrences import gla, lightning, mamba2, retention_linear, simple_gla
     from attn_mlir.api.rows import softmax
+    from attn_mlir.api.varlen import attention_varlen
     from attn_mlir.api.symbols import SymbolicArray, SymbolicTensor, SymbolScalar, Var
     from attn_mlir.flex import flex_attention
     from attn_mlir.frontend.elementary import approximate_tanh, detach
@@ -58,6 +59,7 @@ __all__ = [
     "approximate_tanh",
     "arch",
     "attention",
+    "attention_varlen",
     "compile_ahead",
     "compile_operators",
     "create_block_mask",
@@ -109,6 +111,7 @@ _LAZY = {
     "online_retention": "attn_mlir.api.online_rows",
     "Attention": "attn_mlir.api.attention",
     "attention": "attn_mlir.api.attention",
+    "attention_varlen": "attn_mlir.api.varlen",
     "arch": "attn_mlir.api.arch",
     "approximate_tanh": "attn_mlir.frontend.elementary",
     "detach": "attn_mlir.frontend.elementary",

@@ -3,7 +3,7 @@
 The worker's only argument points to 64-bit words: 0 the counter of programs taken, 1 the number of programs, 2 that of
 blocks, 3 that of heads; then for each argument of the kernel, in order, a scalar in one word, or a memref as address,
 sizes and strides (in elements). Under a causal mask the last blocks of queries take longest, and the first chunks of keys:
-those programs come first.
+those programs come first. Packed tensors have lists of work instead, in the order that is wanted.
 """
 
 from attn_mlir.backends.cpu.lowering import dropout, emit, row_rules
@@ -46,7 +46,8 @@ def lower_kernel(kernel: ir.Operation, target: CpuTarget) -> None:
 
         def body(program: ir.Value) -> None:
             by_keys = in_rows or _grid(sizes) == "pairs"
-            ids = _program(program, blocks, heads, last_first=not by_keys)
+            listed = "lengths" in sizes  # by the driver, the longest first
+            ids = _program(program, blocks, heads, last_first=not by_keys and not listed)
             rules = {**RULES, **row_rules.RULES} if in_rows else RULES
             context = Context(target, lanes, score, buffers, ids, places, nowhere, by_keys, random, rules=dict(rules))
             context.values.update(zip(block.arguments, arguments, strict=True))

@@ -277,5 +277,5 @@ def _find(
         form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, extra_scales, lse, states, dropout)
         return program.trace(form, inputs, device)
 
-    dims = (inputs.element, inputs.head_dim, inputs.value_dim, *inputs.extra_dims)
+    dims = (inputs.element, inputs.head_dim, inputs.value_dim, inputs.packed, *inputs.extra_dims)
     return _CACHE.find(functions, (dims, scale, extra_scales, lse, states, dropout), trace)

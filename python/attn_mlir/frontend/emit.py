@@ -9,12 +9,16 @@ from typing import Any
 from attn_mlir.dialects import load_all
 from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.fastmath import attributes_of
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import where
 from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.mlir import LOCK, arith, ir
 
-_PRODUCT = "product"
+_PRODUCT, _SEQUENCES = "product", "sequences"
+SEQUENCES = ("q_begins", "q_lengths", "k_begins", "k_lengths")
+"""The arguments of a function on packed tensors that come behind q, k and v."""
+_LENGTHS = {("size", "q", 2): "q_lengths", ("size", "k", 2): "k_lengths"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Inputs:
     head_dim: int
     value_dim: int
     extra_dims: tuple[int, ...] = ()
+    packed: bool = False
+    """Whether sequences follow each other in them, so that lengths are those of a sequence."""
 
     @property
     def largest(self) -> float:
@@ -57,6 +63,11 @@ def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], 
                 elif leaf.op == "size":
                     used[leaf.attribute[0][1]] = None
     return [captures[source] for source in used if source in captures]
+
+
+def sequence_captures(inputs: Inputs) -> list[Captured]:
+    """Where the sequences of packed tensors begin and how long they are, as arguments of the function; none where tensors are not packed."""
+    return [Captured((_SEQUENCES, name), name, "tensor", "i32", 1) for name in SEQUENCES] if inputs.packed else []
 
 
 def product_captures(inputs: Inputs) -> list[Captured]:
@@ -106,6 +117,8 @@ class Emitter:
         self.types: dict[Kind, ir.Type] = {"float": score, "int": self.index, "bool": ir.IntegerType.get_signless(1)}
         self.outer: dict[Source, ir.Value] = {}
         """The values of captures and sizes."""
+        self._sequence: ir.Value | None = None
+        """The number of the sequence, in the piece that is emitted."""
 
     def module(
         self,
@@ -154,6 +167,10 @@ class Emitter:
             self._sizes(pieces)
             op, body = make(arguments)
             with ir.InsertionPoint(body):
+                if self.inputs.packed:
+                    of = [self.outer[_SEQUENCES, name] for name in SEQUENCES]
+                    build.sequences(of[0], of[1], "query")
+                    build.sequences(of[2], of[3], "key")
                 for query, key in _pairs(captures):
                     build.product(self.outer[query], self.outer[key])
                 for piece in pieces:
@@ -176,7 +193,7 @@ class Emitter:
     def _sizes(self, pieces: Sequence[Piece]) -> None:
         """Emits the sizes that the pieces use, in the function."""
         for node in reachable([result for piece in pieces for result in piece.results], self.specialised):
-            if node.op != "size" or node.attribute[0] in self.outer:
+            if node.op != "size" or node.attribute[0] in self.outer or self._is_length(node):
                 continue
             source, name = node.attribute
             location = ir.Location.name(name, location_of(node.position))
@@ -197,6 +214,7 @@ class Emitter:
         order = reachable(piece.results, self.specialised)
         named = {node.position: node for node in order if node.position is not None}
         constants: dict[tuple[str, str], ir.Value] = {}
+        self._sequence = next((values[node] for node in piece.arguments if node.attribute == "b"), None)
         for node in order:
             if node in values:
                 continue
@@ -228,6 +246,8 @@ class Emitter:
             if key not in constants:
                 constants[key] = self._constant(node, node.kind, number)
             return constants[key]
+        if self._is_length(node):
+            return self._length(node)
         if node.op in ("capture", "size"):
             return self.outer[node.attribute if node.op == "capture" else node.attribute[0]]
         operands = [values[operand] for operand in node.operands]
@@ -235,6 +255,17 @@ class Emitter:
         if rule is not None:
             return rule(self, node, operands)
         return ir.Operation.create(node.op, results=[self.types[node.kind]], operands=operands).result
+
+    def _is_length(self, node: Node) -> bool:
+        """Whether a size is the number of positions of a sequence."""
+        return self.inputs.packed and node.op == "size" and node.attribute[0] in _LENGTHS
+
+    def _length(self, node: Node) -> ir.Value:
+        if self._sequence is None:
+            raise UnsupportedError(f"{node.attribute[1]}() is asked for where no sequence is at hand")
+        lengths = self.outer[_SEQUENCES, _LENGTHS[node.attribute[0]]]
+        read = _one("tensor.extract", ir.RankedTensorType(lengths.type).element_type, lengths, self._sequence)
+        return _one("arith.index_cast", self.index, read)
 
     def _is_specialised(self, node: Node) -> bool:
         return is_specialised(node, self.specialised)

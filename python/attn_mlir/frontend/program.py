@@ -13,7 +13,7 @@ from attn_mlir.frontend.bounds import Extent, extents
 from attn_mlir.frontend.captures import Scan, as_tensor
 from attn_mlir.frontend.decisions import Decision
 from attn_mlir.frontend.dropout import DropoutForm, with_dropout
-from attn_mlir.frontend.emit import Inputs, Piece, emit, product_captures, used_captures
+from attn_mlir.frontend.emit import Inputs, Piece, emit, product_captures, sequence_captures, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, refuse_score_mod, trace_call
 from attn_mlir.frontend.key_scores import with_key_scores
 from attn_mlir.frontend.node import Node, Source
@@ -88,6 +88,8 @@ class Traced:
     """Of a linear attention: positions of the segments that are swept at the same time; 0: whole sequences, None: chosen for each call."""
     by_head: tuple[str, ...] = ()
     """Of a linear attention: which of q and k change by the head, and so need as many heads as v."""
+    packed: bool = False
+    """Whether the first captures are those of packed tensors, see `emit.SEQUENCES`."""
     tape: Tape | None = None
     """What is computed of captured values at every call, and what the trace is good for; None where nothing is."""
     decisions: tuple[Decision, ...] = ()
@@ -120,7 +122,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     row, key, outputs = _row_piece(state, program, rebind, scores_of(pieces, len(scales)))
     pieces = with_dropout(state, [*pieces, row], program.dropout, len(scales))
     pieces = with_key_scores(state, pieces, key, functions.subject("row", program.row), len(scales))
-    captures = unique([*product_captures(inputs), *used_captures(pieces, state.captures, state.specialised)])
+    captures = unique([*sequence_captures(inputs), *product_captures(inputs), *used_captures(pieces, state.captures, state.specialised)])
     text, located = emit(inputs, pieces, outputs, captures, state.specialised, state.labels)
     return Traced(
         text,
@@ -131,6 +133,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
         tuple(state.nonzero - set(state.specialised)),
         extents(pieces),
         state.reusable,
+        packed=inputs.packed,
         tape=state.tape(captures),
         decisions=tuple(state.decisions.values()),
     )

@@ -24,7 +24,7 @@ from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.interval import Interval
 from attn_mlir.passes.intervals.nodes import Node, contains, postorder
 from attn_mlir.passes.intervals.read import Reader
-from attn_mlir.passes.regions import block_of, find_all, walk
+from attn_mlir.passes.regions import block_of, find_all, pieces, walk
 
 _INPUTS = 3
 _OWNERS = ("attn.attention", "attn.online", "attn.linear_attention")
@@ -68,6 +68,8 @@ class Plan:
     pool: Pool
     reads: tuple[Read, ...]
     names: tuple[str, ...]
+    by_length: bool = False
+    """Whether the length of a sequence of packed tensors determines where something is read."""
     lock: threading.Lock = dataclasses.field(default_factory=forks.lock, repr=False, compare=False)
 
     @property
@@ -178,16 +180,19 @@ def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ())
             parsed = ir.Module.parse(module)
             return make_plan(parsed, names or ([] if any(re.fullmatch(r"arg\d+", n) for n in written) else written))
     pool, reads = Pool(), []
-    found = ["", "", ""]
+    found, lengths = ["", "", ""], set[int]()
     for attention in find_all(module.operation, *_OWNERS):
         arguments = list(attention.block.arguments)
         found = [_argument_name(a, i) for i, a in enumerate(arguments)]
+        own = {arguments.index(tensor) for op in pieces(attention, "attn.sequences") for tensor in op.operands}
+        lengths |= own
         for piece in [op.operation for op in block_of(attention).operations if len(op.operation.regions)]:
-            reads += _reads(pool, piece, arguments)
+            reads += [read for read in _reads(pool, piece, arguments) if read.tensor + _INPUTS not in own]
     for function in find_all(module.operation, "func.func"):
         if not find_all(function, *_OWNERS):  # a function of scalars: its last arguments are the attention's
             reads += _reads(pool, function, list(block_of(function).arguments)[-len(found) :])
-    return Plan(pool, tuple(dict.fromkeys(reads)), tuple(names or found[_INPUTS:]))
+    by_length = any(n.op == "gather" and n.data in lengths for n in postorder([read.index for read in reads]))
+    return Plan(pool, tuple(dict.fromkeys(reads)), tuple(names or found[_INPUTS:]), by_length)
 
 
 def _argument_name(argument: ir.Value, position: int) -> str:

@@ -26,7 +26,7 @@ from attn_mlir.runtime.capture_bounds import make_plan
 
 _LIMIT = 512
 _Problem = tuple[int, int, int, int, int, int, int]
-_LINEAR = "attn_mlir.runtime.linear"
+_LINEAR, _VARLEN = "attn_mlir.runtime.linear", "attn_mlir.runtime.varlen"
 _TABLE: dict[str, "Program"] = {}
 _READ: dict[str, tuple[list[Any], list[Extent]]] = {}
 """Of each program here where its functions read captured tensors; nothing where functions at several places came to the same program."""
@@ -131,7 +131,7 @@ class Program:
 
     def _named(self, wrt: str) -> list[str]:
         """The names that the arguments have where the module has locations."""
-        return [name if name in _INPUTS else self.names[int(name[3:]) - 3] for name in wrt.split("+")]
+        return [name if name in _INPUTS else self.names[int(name[3:]) - 3] for name in wrt.split("+") if name]
 
     def argument(self, position: int) -> str:
         """The name by which derivatives know argument `position`: q, k, v, arg3..."""
@@ -200,7 +200,12 @@ class Program:
                 has = f"{what} has size {shape[extent.dim]} in dimension {extent.dim}"
                 raise ArgumentError(f"{has}, but `{extent.index}` indexes it with 0 to {size - 1}{self._line(number)}")
         if "tensor" in self.kinds:
-            _reads(self.written[0] or self.text, self.names).check(sizes, captures)
+            self.reads.check(sizes, captures)
+
+    @property
+    def reads(self) -> "Reads":
+        """How it reads its captured tensors."""
+        return _reads(self.written[0] or self.text, self.names)
 
     def _line(self, extent: int) -> str:
         """The line of a function that reads a captured tensor, where it is known."""
@@ -249,6 +254,8 @@ def register(traced: Traced, deterministic: bool = False) -> str:
     }
     if traced.linear is not None:
         form["linear"], form["segment"] = list(traced.linear), traced.segment
+    if traced.packed:
+        form["packed"] = True
     name = json.dumps(form)
     if name not in _TABLE:
         _TABLE[name] = _read(form, name, traced.located, traced.written[1])
@@ -288,13 +295,15 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
     options: dict[str, Any] = {}
     if "linear" in form:
         kind, options = importlib.import_module(_LINEAR).LinearProgram, {"inputs": tuple(form["linear"]), "segment": form["segment"]}
+    elif form.get("packed"):
+        kind = importlib.import_module(_VARLEN).VarlenProgram
     return kind(
         form["text"], located, names, kinds, outputs, nonzero, extents, products, written, form["deterministic"], name, form["device"],
         **options,
     )  # fmt: skip
 
 
-class _Reads:
+class Reads:
     """How a program reads its captured tensors, and for which sizes that was found to be in bounds."""
 
     def __init__(self, text: str, names: tuple[str, ...]) -> None:
@@ -303,6 +312,11 @@ class _Reads:
         self._passed: set[Hashable] = set()
         self._seen: dict[Hashable, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
         self._lock = forks.lock()
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the length of a sequence determines where something is read."""
+        return self._plan.by_length
 
     def check(self, sizes: dict[str, int], captures: Sequence[Any]) -> None:
         if not self._plan.reads:
@@ -352,6 +366,6 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 @functools.lru_cache(maxsize=_LIMIT)
-def _reads(text: str, names: tuple[str, ...]) -> _Reads:
+def _reads(text: str, names: tuple[str, ...]) -> Reads:
     with LOCK:
-        return _Reads(text, names)
+        return Reads(text, names)

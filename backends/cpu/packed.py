@@ -1,0 +1,63 @@
+"""What the programs of a kernel on packed tensors work on: the grid and the lists of work of a launch."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from attn_mlir.backends.cpu.slots import MIN_KEYS, PROGRAMS, Grid, choose_grid, fits
+from attn_mlir.backends.host import Kernel
+from attn_mlir.backends.program import Made
+from attn_mlir.backends.work import groups_of, rows_of
+
+
+@dataclass(frozen=True)
+class Work:
+    """One launch: its grid and lists. `rows` > 0: by the kernel for sequences of at most so many queries."""
+
+    grid: Grid
+    lists: tuple[torch.Tensor, ...] = ()
+    rows: int = 0
+
+
+def works_of(kernel: Kernel, operands: Sequence[Any], made: Made, size: int, few: Iterable[int]) -> list[Work]:
+    """The launches of a kernel. `size`: the bytes of all inputs; `few`: of how many rows there are kernels for short sequences."""
+    own, *others = (operands[number].numpy() for number in kernel.lengths)
+    heads = operands[kernel.over].shape[1]
+    width = max((dtype.itemsize for dtype in made.dtypes), default=4)
+    if kernel.grid == "pairs":
+        return [_pairs(kernel, heads, (own, others[0]), made, width, size)]
+    works, longer = [], np.ones(len(own), bool)
+    for rows in few:
+        chosen = np.flatnonzero(longer & (own <= rows) & (own > 0))
+        longer &= own > rows
+        if len(chosen):
+            items = rows_of(own, rows, others[0], chosen)
+            works.append(Work(Grid(1, heads, len(items), rows), (items,), rows))
+    chosen = np.flatnonzero(longer) if works else None
+    items = rows_of(own, kernel.block_q, others[0] if others else None, chosen)
+    if len(items) or not works:
+        grid = choose_grid(kernel, (1, heads, len(items) * kernel.block_q), made.shapes, width, size)
+        works.append(Work(grid, (items,)))
+    return works
+
+
+def _pairs(kernel: Kernel, heads: int, lengths: tuple[Any, Any], made: Made, width: int, size: int) -> Work:
+    """As many groups as keep the machine busy, and fit into memory with their sums."""
+    count = -(-PROGRAMS // max(1, heads))
+    while True:
+        groups = groups_of(*lengths, kernel.block_q, count, MIN_KEYS)
+        for level in (0, 2):
+            grid = Grid(1, heads, groups.count, kernel.block_q, level, groups.slots)
+            if fits(kernel, grid, made.shapes, width, size):
+                return Work(grid, (groups.items, groups.begins))
+        if count == 1:
+            return Work(Grid(1, heads, groups.count, kernel.block_q, 3, 1), (groups.items, groups.begins))
+        count //= 2
+
+
+def covers(kernel: Kernel, operands: Sequence[Any]) -> bool:
+    """Whether every row of the tensors belongs to a sequence."""
+    return int(operands[kernel.lengths[0]].sum()) == operands[kernel.over].shape[2]

@@ -1,0 +1,151 @@
+"""`attention_varlen(q, k, v, cu_seqlens_q, ...)`: attention of the user's own design on sequences of different lengths, packed."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Never
+
+import torch
+
+from attn_mlir.api.attention import _find
+from attn_mlir.api.autocast import cast
+from attn_mlir.api.dropout import dropout_of
+from attn_mlir.api.execute import differentiable, execute
+from attn_mlir.api.given_masks import is_block_mask
+from attn_mlir.api.inputs import Problem, check_inputs, device_type, scale_form
+from attn_mlir.api.mask_strings import parse
+from attn_mlir.api.rows import softmax
+from attn_mlir.api.unknown_arguments import unexpected
+from attn_mlir.errors import ArgumentError
+
+Function = Callable[..., Any]
+
+
+def attention_varlen(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor | None = None,
+    *,
+    max_q: int | None = None,
+    max_k: int | None = None,
+    seqused_k: torch.Tensor | None = None,
+    row: Function = softmax,
+    score_mod: Function | None = None,
+    mask_mod: Function | str | None = None,
+    query_mod: Function | None = None,
+    key_mod: Function | None = None,
+    value_mod: Function | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    return_states: bool = False,
+    out: torch.Tensor | None = None,
+    deterministic: bool = False,
+    device: str | torch.device | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: Any = None,
+    **unknown: Never,
+) -> Any:
+    """Attention on packed sequences: sequence b of q is its rows cu_seqlens_q[b] to cu_seqlens_q[b + 1], and attends to sequence b of k and v.
+
+    q is [Tq, Hq, D], k is [Tk, Hkv, D], v is [Tk, Hkv, Dv], of any strides; o is [Tq, Hq, Dv]. Each sequence has the result that `attention`
+    gives for it alone: functions get the number of the sequence as b, and positions, q_len() and kv_len() of that sequence, so that
+    masks.causal("bottom_right") is what FlashAttention computes. A sequence may have no queries or no keys; rows without keys are 0.
+
+    cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1], rising from 0; None: the keys have the offsets of the queries. Rows behind the last
+    offset belong to no sequence: their o and gradients are 0, their lse is -inf. seqused_k: int32 [sequences], how many keys of each
+    sequence count, the first ones.
+    max_q, max_k: the largest lengths where they are known. A CPU reads them from the offsets, and checks these.
+    row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, deterministic, device, dropout_p, dropout_seed: see `attention`.
+    return_lse: also return the natural logarithm of the sum of exp(score), [Hq, Tq]. return_states: also return a dictionary of the row's
+    states, each [Hq, Tq]. out: where o is written, where nothing needs a gradient.
+    """
+    if unknown:
+        raise unexpected(attention_varlen, unknown)
+    if isinstance(mask_mod, str):
+        mask_mod = parse(mask_mod)
+    if is_block_mask(mask_mod):
+        raise ArgumentError("mask_mod is a block mask, which has one size for all sequences: pass its mask function")
+    functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    q, k, v = cast(q, k, v)
+    dropout = dropout_of(dropout_p, dropout_seed, q)
+    problem = _problem(q, k, v)
+    sequences = _sequences(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    _check_largest(max_q, max_k, sequences)
+    target = problem.device_type if device is None else device_type(device) or ""
+    form, factor = scale_form(scale, problem.inputs.head_dim)
+    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form)
+    captures = entry.captures(scan, factor, {**dropout.values, **sequences})
+    q, k, v = (x.unsqueeze(0) for x in (q, k, v))
+    results = differentiable(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
+    if results is None:
+        heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+        results = execute(entry, problem, *heads_first, captures, "bshd", target, bool(deterministic))
+        results = [results[0].transpose(1, 2), *results[1:]]
+    o, *rows = [result.squeeze(0) for result in results]
+    if out is not None:
+        o = _written(o, out)
+    if not (return_lse or return_states):
+        return o
+    states = dict(zip(entry.traced.outputs, rows, strict=True))
+    wanted = (o, states["lse"]) if return_lse else (o,)
+    return (*wanted, states) if return_states else wanted
+
+
+def _problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Problem:
+    """What the shapes of q, k and v say."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        if tensor.is_nested:
+            raise ArgumentError(f"{name} is a nested tensor: pass {name}.values(), and {name}.offsets() as int32 offsets")
+        if tensor.dim() != 3:
+            raise ArgumentError(f"{name} must have 3 dimensions, [positions of all sequences, head, dim], got shape {list(tensor.shape)}")
+    problem = check_inputs(*(x.unsqueeze(0) for x in (q, k, v)), "bshd")
+    return dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, packed=True))
+
+
+def _sequences(q: torch.Tensor, of_q: Any, of_k: Any, used: Any) -> dict[str, torch.Tensor]:
+    """What the program takes of the offsets, by name. What they hold is checked where the kernel is run."""
+    named = {"cu_seqlens_q": of_q, "cu_seqlens_k": of_k, "seqused_k": used}
+    for name, tensor in named.items():
+        if tensor is None and name != "cu_seqlens_q":
+            continue
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.int32:
+            given = f"a tensor of {tensor.dtype}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise ArgumentError(f"{name} must be an int32 tensor, got {given}")
+        if tensor.dim() != 1 or (name != "seqused_k" and not len(tensor)):
+            wanted = "[sequences]" if name == "seqused_k" else "[sequences + 1]"
+            raise ArgumentError(f"{name} must be {wanted}, got shape {list(tensor.shape)}")
+        if tensor.device != q.device:
+            raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
+    of_k = of_q if of_k is None else of_k
+    if len(of_k) != len(of_q):
+        raise ArgumentError(f"cu_seqlens_k has {len(of_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
+    if used is not None and len(used) != len(of_q) - 1:
+        raise ArgumentError(f"seqused_k is for {len(used)} sequences but cu_seqlens_q has {len(of_q) - 1}")
+    lengths = of_q[1:] - of_q[:-1]
+    of_keys = used if used is not None else lengths if of_k is of_q else of_k[1:] - of_k[:-1]
+    return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": of_k[:-1], "k_lengths": of_keys}
+
+
+def _check_largest(max_q: Any, max_k: Any, sequences: dict[str, torch.Tensor]) -> None:
+    """Checks the largest lengths that were given, where lengths are at hand."""
+    for name, given, key in (("max_q", max_q, "q_lengths"), ("max_k", max_k, "k_lengths")):
+        if given is None:
+            continue
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise ArgumentError(f"{name} must be an integer or None, got {type(given).__name__}")
+        lengths = sequences[key]
+        if lengths.device.type == "cpu" and len(lengths) and int(lengths.max()) > given:
+            raise ArgumentError(f"{name} is {given}, but a sequence has {int(lengths.max())} positions")
+
+
+def _written(o: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """`out` with the values of o."""
+    if not isinstance(out, torch.Tensor) or out.shape != o.shape or out.dtype != o.dtype or out.device != o.device:
+        given = f"{list(out.shape)} of {out.dtype} on {out.device}" if isinstance(out, torch.Tensor) else type(out).__name__
+        raise ArgumentError(f"out must be {list(o.shape)} of {o.dtype} on {o.device}, got {given}")
+    if o.requires_grad or out.requires_grad:
+        raise ArgumentError("out is written where nothing needs a gradient: call under torch.no_grad(), or leave it out")
+    return out.copy_(o)

@@ -1,0 +1,115 @@
+"""Programs on packed tensors: what they check and compute besides what those of attentions do."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from attn_mlir import driver
+from attn_mlir.errors import ArgumentError
+from attn_mlir.frontend.emit import SEQUENCES
+from attn_mlir.runtime.programs import Program
+
+_ROWS = {"": 1, "fwd": 1, "jvp": 2}
+"""Which result of a function is its first row output."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VarlenRun:
+    """A compiled program, or one of its derivatives; `rows` are which of its results are logarithms of sums, -inf for rows of no sequence."""
+
+    program: driver.Program
+    rows: tuple[int, ...]
+
+    def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        """See `driver.Program.run`."""
+        made = self.program.run(inputs, layout)
+        if self.rows:
+            end = int(inputs[3 + SEQUENCES.index("q_lengths")].sum())
+            for number in self.rows:
+                made[number][:, :, end:] = -torch.inf
+        return made
+
+    def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """See `driver.Program.results`."""
+        return self.program.results(inputs)
+
+    def stages(self) -> dict[str, str]:
+        """See `driver.Program.stages`."""
+        return self.program.stages()
+
+
+@dataclasses.dataclass(frozen=True)
+class VarlenKernel:
+    """The program itself as a kernel; see `driver.Kernel`."""
+
+    program: VarlenRun
+
+    def run(self, q: Any, k: Any, v: Any, captures: Sequence[Any], layout: str = "bhsd") -> list[Any]:
+        return self.program.run([q, k, v, *captures], layout)
+
+    def stages(self) -> dict[str, str]:
+        return self.program.stages()
+
+
+@dataclasses.dataclass(eq=False)
+class VarlenProgram(Program):
+    """A traced attention on packed tensors [1, H, T, D]. Its first captures are those of `frontend.emit.SEQUENCES`."""
+
+    def kernel(self, device: str) -> VarlenKernel:  # type: ignore[override]
+        """See `Program.kernel`."""
+        return VarlenKernel(self.derivative(device, "", ""))
+
+    def derivative(self, device: str, function: str, wrt: str) -> VarlenRun:  # type: ignore[override]
+        """See `Program.derivative`; the function "" is the attention itself."""
+        first = _ROWS.get(function)
+        rows = () if first is None else tuple(first + i for i, name in enumerate(self.outputs) if name == "lse")
+        return VarlenRun(super().derivative(device, function, wrt), rows)
+
+    def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:
+        """See `Program.check`; offsets must be those of sequences inside the tensors, since kernels trust them."""
+        begins, lengths, key_begins, key_lengths = captures[: len(SEQUENCES)]
+        for tensor in captures[: len(SEQUENCES)]:
+            if tensor.dtype != torch.int32 or tensor.dim() != 1 or len(tensor) != len(begins) or tensor.device != device:
+                raise ArgumentError(f"cu_seqlens_q, cu_seqlens_k and seqused_k are int32 tensors on {device} for one number of sequences")
+        queries, keys = lengths.numpy(), key_lengths.numpy()
+        _check_sequences("cu_seqlens_q", begins.numpy(), queries, sizes["Sq"], "queries")
+        _check_sequences("cu_seqlens_k", key_begins.numpy(), keys, sizes["Skv"], "keys")
+        pairs = [(int(queries.max(initial=0)), int(keys.max(initial=0)))]
+        if "tensor" in self.kinds and self.reads.by_length:
+            # Where something is read follows from the lengths of one sequence, not from those of several.
+            pairs = [(int(a), int(b)) for a, b in np.unique(np.stack([queries, keys]), axis=1).T]
+            for a, b in pairs:
+                one = [begins, lengths.new_tensor([a]), key_begins, key_lengths.new_tensor([b])]
+                super().check([*one, *captures[len(one) :]], {**sizes, "B": len(queries), "Sq": a, "Skv": b}, device)
+            return
+        for a, b in pairs:
+            super().check(captures, {**sizes, "B": len(queries), "Sq": a, "Skv": b}, device)
+
+
+def _check_sequences(name: str, begins: np.ndarray, lengths: np.ndarray, size: int, rows: str) -> None:
+    """Checks where sequences lie in a tensor of `size` rows."""
+    if not len(begins):
+        return
+    used = " (or seqused_k is negative)" if rows == "keys" else ""
+    if begins[0] != 0:
+        raise ArgumentError(f"{name} must start at 0, it starts at {begins[0]}")
+    ends = begins.astype(np.int64) + lengths
+    falls = np.flatnonzero(begins[1:] < begins[:-1])
+    if len(falls) or (lengths < 0).any():
+        where = int(falls[0]) if len(falls) else int(np.flatnonzero(lengths < 0)[0])
+        raise ArgumentError(f"{name} must not fall: sequence {where} would have {begins_to(begins, lengths, where)} {rows}{used}")
+    over = np.flatnonzero(ends[:-1] > begins[1:])
+    if len(over):
+        where = int(over[0])
+        there = int(begins[where + 1] - begins[where])
+        raise ArgumentError(f"seqused_k[{where}] is {lengths[where]}, but {name} has {there} keys for this sequence")
+    if ends[-1] > size:
+        raise ArgumentError(f"{name} ends at {ends[-1]}, beyond the {size} {rows} that there are")
+
+
+def begins_to(begins: np.ndarray, lengths: np.ndarray, where: int) -> int:
+    """How many rows a sequence would have."""
+    return int(begins[where + 1] - begins[where]) if where + 1 < len(begins) else int(lengths[where])
