@@ -47,13 +47,19 @@ def attention_in_graph(
     dropout_p: float = 0.0,
     dropout_seed: Any = None,
     extra: Sequence[torch.Tensor] = (),
+    packed: Sequence[torch.Tensor] = (),
 ) -> Any:
-    """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row, `extra` is q2, k2, q3..."""
+    """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row, `extra` is q2, k2, q3...
+
+    `packed` are those of `frontend.emit.SEQUENCES`, where q, k and v are packed.
+    """
     emulation = emulation_in_graph(device, q)
     if in_transform():
         from attn_mlir.api.attention import _execute
 
         options = (scale, layout, return_lse, return_states, device, deterministic)
+        if packed:
+            raise UnsupportedError("attention_varlen inside a transform of torch.func is no part of a graph: call it uncompiled")
         return outside(lambda: _execute(q, k, v, functions, *options, None, dropout_of(dropout_p, dropout_seed, q), extra)[0])
     layout = layout_of(layout)
     seed = seed_in_graph(dropout_p, dropout_seed, q)
@@ -66,7 +72,9 @@ def attention_in_graph(
 
     products = len(extra) // 2 + 1
 
-    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extra: torch.Tensor) -> tuple[Any, tuple[str, ...]]:
+    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, tuple[str, ...]]:
+        extra, packed = further[: 2 * (products - 1)], further[2 * (products - 1) :]
+
         def index(name: str) -> torch.Tensor:
             return symbol(name, torch.int64, q.device)
 
@@ -106,12 +114,12 @@ def attention_in_graph(
             outputs.append("lse")
         lines = ["\n".join(words) for words in (names, states, outputs)]
         options = (scale, layout, return_lse, return_states, deterministic, emulation, seed, dropout_p)
-        results = traced(q, k, v, list(extra), pieces, *lines, *options)
+        results = traced(q, k, v, list(extra), list(packed), pieces, *lines, *options)
         return tuple(results), tuple(outputs)
 
     order = input_order(layout)
     q, k, v, *extra = [heads_first(x, order) for x in (q, k, v, *extra)]
-    results, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v, *extra)
+    results, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v, *extra, *packed)
     o = in_order(results[0], output_order(layout))
     if not (return_lse or return_states):
         return o

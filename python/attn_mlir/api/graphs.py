@@ -4,6 +4,7 @@ dynamo traced the functions into a graph on tensors of one element (see `api.com
 once, traced into a program as the functions themselves would be, and its inputs become the program's captures.
 """
 
+import dataclasses
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from attn_mlir.api.hoist import attribute, hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import program, scope, sizes
 from attn_mlir.frontend.dropout import DropoutForm
+from attn_mlir.frontend.emit import SEQUENCES
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.scores import numbered
 from attn_mlir.frontend.values import wrap
@@ -89,12 +91,12 @@ def _device(given: torch.device | None) -> torch.device:
 
 @torch.library.custom_op("attn_mlir::traced", mutates_args=())
 def traced(
-    q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
-    layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
+    q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
+    scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weight.
 
-    Several names come in lines; there is one for each score that a score_mod makes. `extra` are q2, k2, q3...
+    Several names come in lines; there is one for each score that a score_mod makes. `extra` are q2, k2, q3..., `packed` tells of sequences.
     `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed and offset, or empty.
     It is never run: `run_graph` puts the program in its place.
     """
@@ -103,8 +105,8 @@ def traced(
 
 @traced.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str, scale: float | None,
-    layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
+    q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
+    scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     results = [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
@@ -141,7 +143,7 @@ def runner(graph: torch.fx.GraphModule, targets: Sequence[Any], compute: Callabl
 def _attention(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any]) -> list[Tensor]:
     """`call` are the arguments of `traced` in the graph."""
     q, k, v = (inputs[node] for node in call[:3])
-    layout, tensors = call[9], {node: value for node, value in inputs.items() if isinstance(value, Tensor)}
+    layout, tensors = call[10], {node: value for node, value in inputs.items() if isinstance(value, Tensor)}
     dims = (q.shape[3], v.shape[3], *(inputs[node].shape[3] for node in call[3]))
     key = (_KEY, q.dtype, dims, *numbers_of(inputs), *((value.dtype, value.dim()) for value in tensors.values()))
     if graph.meta.get(_KEY, (None,))[0] != key:
@@ -169,7 +171,7 @@ def call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]:
 
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
     """The name of the program, and where its captures come from: inputs of the graph, or numbers."""
-    _, _, _, extra, pieces, names, states, _, scale, _, lse, return_states, deterministic, device, seed, p = call
+    _, _, _, extra, packed, pieces, names, states, _, scale, _, lse, return_states, deterministic, device, seed, p = call
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions: dict[str, Any] = {}
     lines = names.splitlines()
@@ -181,14 +183,16 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     problem = problem_of(*qkv, "bhsd")
     pairs = extra_pairs([inputs[node] for node in extra], qkv[0], problem, "bhsd")
     problem = with_dims(problem, pairs)
+    shapes = dataclasses.replace(problem.inputs, packed=bool(packed))
     found = [scale_in_graph(scale, dim, inputs, stand_ins) for dim in (problem.inputs.head_dim, *pairs.dims)]
     forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
     dropout: DropoutForm | None = ("tensor", "tensor") if seed else None
     whole = program.Program(functions["row"], score, mask, query, key, value, forms[0], tuple(forms[1:]), lse, return_states, dropout)
-    made = program.trace(whole, problem.inputs, qkv[0].device)
+    made = program.trace(whole, shapes, qkv[0].device)
     guard(made, inputs, stand_ins)
     products = {("product", name): stand_ins[node] for name, node in zip(pairs.values, extra, strict=True)}
+    products |= {("sequences", name): stand_ins[node] for name, node in zip(SEQUENCES, packed, strict=False)}
     captures = captures_of(made, stand_ins, factor, _dropout(seed, p, inputs, stand_ins), products)
     return name_on(programs.register(made, deterministic), device), captures
 

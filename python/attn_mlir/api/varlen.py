@@ -15,7 +15,7 @@ from attn_mlir.api.inputs import Problem, check_inputs, device_type, scale_form
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 
 Function = Callable[..., Any]
 
@@ -68,6 +68,9 @@ def attention_varlen(
         raise ArgumentError("mask_mod is a block mask, which has one size for all sequences: pass its mask function")
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
     q, k, v = cast(q, k, v)
+    if torch.compiler.is_dynamo_compiling():
+        options = (scale, return_lse, return_states, bool(deterministic), None if device is None else str(device))
+        return _in_graph((q, k, v), (cu_seqlens_q, cu_seqlens_k, seqused_k), functions, options, (dropout_p, dropout_seed), out)
     dropout = dropout_of(dropout_p, dropout_seed, q)
     problem = _problem(q, k, v)
     sequences = _sequences(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
@@ -90,6 +93,24 @@ def attention_varlen(
     states = dict(zip(entry.traced.outputs, rows, strict=True))
     wanted = (o, states["lse"]) if return_lse else (o,)
     return (*wanted, states) if return_states else wanted
+
+
+def _in_graph(
+    qkv: tuple[Any, ...], offsets: tuple[Any, ...], functions: tuple[Any, ...], options: tuple[Any, ...], dropout: tuple[Any, ...], out: Any
+) -> Any:
+    """The same inside of torch.compile, where the operator checks what offsets hold."""
+    from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
+
+    scale, lse, states, deterministic, device = options
+    if out is not None:
+        raise UnsupportedError("out= is not written inside of torch.compile: leave it out there")
+    packed = [*_sequences(qkv[0], *offsets).values()]
+    q, k, v = (x.unsqueeze(0) for x in qkv)
+    made = attention_in_graph(q, k, v, functions, scale, "bshd", lse, states, deterministic, device, *dropout, (), packed)
+    if not (lse or states):
+        return made.squeeze(0)
+    parts = [{name: x.squeeze(0) for name, x in part.items()} if isinstance(part, dict) else part.squeeze(0) for part in made]
+    return tuple(parts)
 
 
 def _problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Problem:
