@@ -103,7 +103,11 @@ def _check(host: Host, kernels: Mapping[str, Kernel]) -> None:
         if step.kernel:
             kernel = kernels[step.kernel]
             sizes = min(kernel.block_q, kernel.blocks) >= 1 and min(kernel.over, kernel.segment) >= 0
-            if not sizes or not max(kernel.over, kernel.sequences, *kernel.lengths) < len(step.operands) or len(kernel.outputs) != len(step.results):
+            if (
+                not sizes
+                or not max(kernel.over, kernel.sequences, *kernel.lengths) < len(step.operands)
+                or len(kernel.outputs) != len(step.results)
+            ):
                 raise ValueError(f"the step does not fit to {kernel}")
         made += len(step.results)
     if not all(0 <= value < made for value in host.returns):

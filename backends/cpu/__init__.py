@@ -30,4 +30,5 @@ BACKEND = Backend(
     ahead_with="ahead.build:made_with",
     operators="ahead.build:build_operators",
     doctor="doctor:findings",
+    packed=True,
 )

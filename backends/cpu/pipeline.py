@@ -53,7 +53,6 @@ STEP = f"{online(1, 1)},{TILES}"
 """The same for linear attention of a single position."""
 
 
-
 def few_rows(rows: int, keys: int) -> str:
     """The same with blocks of few query rows, for short sequences of packed tensors."""
     return f"{ONLINE},attn-tile{{block-q={rows} block-kv={keys} {_LINEAR}}},canonicalize,cse,attn-choose-kept,tile-schedule{{target=cpu}}"

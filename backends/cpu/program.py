@@ -10,8 +10,8 @@ from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch_grid, readable
-from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
 from attn_mlir.backends.cpu.packed import Work, covers, works_of
+from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
 from attn_mlir.backends.cpu.slots import allocate, choose_grid
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_host, read_kernel, to_json

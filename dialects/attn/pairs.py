@@ -30,9 +30,7 @@ class PairsOp(Attn.Operation, name="pairs", traits=[ir.NoTerminatorTrait, ext.Pu
         return check(self, isinstance(self.weights.type, ir.NoneType), f"returns none, got {self.weights.type}")
 
     def verify_region_invariants(self) -> bool:
-        return verify_pieces(
-            self, _PAIRS_PIECES, frozenset({"attn.product", "attn.pair"}), frozenset({"attn.product", "attn.sequences"})
-        )
+        return verify_pieces(self, _PAIRS_PIECES, frozenset({"attn.product", "attn.pair"}), frozenset({"attn.product", "attn.sequences"}))
 
 
 class ElementsOp(Attn.Operation, name="elements", traits=[ir.NoTerminatorTrait, ext.Pure]):

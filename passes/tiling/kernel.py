@@ -3,11 +3,11 @@
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref
 from attn_mlir.passes.regions import block_of, piece, pieces
+from attn_mlir.passes.sequences import packing_of
 from attn_mlir.passes.tiling.block import BlockBuilder, Program, Rows, is_constant
 from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, loop
 from attn_mlir.passes.tiling.results import Result, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar, constant_float, constant_index
-from attn_mlir.passes.sequences import packing_of
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
 from attn_mlir.passes.tiling.work import item_of, item_types, lengths_of, span_of
 

@@ -7,7 +7,6 @@ programs; "pairs" have groups of items, whose beginnings are in a second list.
 
 from dataclasses import dataclass
 
-from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, memref
 from attn_mlir.passes.sequences import Packing, packing_of
 from attn_mlir.passes.tiling.frame import argument_number, in_memory

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from attn_mlir.api.online_rows import Identity, OnlineRetention, OnlineSoftmax, online_retention
     from attn_mlir.api.recurrences import gla, lightning, mamba2, retention_linear, simple_gla
     from attn_mlir.api.rows import softmax
-    from attn_mlir.api.varlen import attention_varlen
     from attn_mlir.api.symbols import SymbolicArray, SymbolicTensor, SymbolScalar, Var
+    from attn_mlir.api.varlen import attention_varlen
     from attn_mlir.flex import flex_attention
     from attn_mlir.frontend.elementary import approximate_tanh, detach
     from attn_mlir.frontend.sizes import kv_len, num_heads, q_len

@@ -9,6 +9,8 @@ from attn_mlir.backends import Backend, backend_for, load_backends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK
 
+_PACKED = "attn.sequences"
+
 
 class Kernel(Protocol):
     """A compiled program, which gives the same bits in every run."""
@@ -83,8 +85,10 @@ def compile(module: str, device: str) -> Kernel:
     Kernels are cached by the text. Raises UnsupportedError for devices without a backend that generates kernels, and
     CompileError when a pass rejects the program.
     """
+    compiler = compiler_for(device)
+    _check_packed(module, device)
     with LOCK:
-        return compiler_for(device)(module)
+        return compiler(module)
 
 
 def compile_derivative(
@@ -102,8 +106,20 @@ def compile_derivative(
     if derive is None:
         compiler_for(device)
         raise UnsupportedError(f"device '{device}' has no derivatives yet: move the tensors to the CPU, or call it under torch.no_grad()")
+    _check_packed(module, device)
     with LOCK:
         return derive(module, function, tuple(wrt), deterministic, segment=segment)
+
+
+def _check_packed(module: str, device: str) -> None:
+    """Refuses packed tensors where the backend of a device does not take them."""
+    backend = backend_for(device)
+    if backend is not None and not backend.packed and _PACKED in module:
+        usable = sorted(d for b in load_backends().values() if b.packed for d in b.device_types)
+        raise UnsupportedError(
+            f"device '{device}': the {backend.name} backend has no kernels for packed sequences (attention_varlen) yet: move the tensors to "
+            f"a device of {', '.join(usable)}, call `attention` for each sequence, or pad them and leave the padding out with mask_mod"
+        )
 
 
 def slow_kernels(
@@ -193,6 +209,8 @@ def build_operators(
     `folders` those of torch's headers. Raises as `build_library` does.
     """
     backend = next(b for b in load_backends().values() if target in b.targets)
+    if any(_PACKED in text for text, _ in programs):
+        raise UnsupportedError("attention_varlen has no operator made ahead of time yet: use torch.compile, or call it uncompiled")
     if backend.operators is None:
         raise UnsupportedError(f"target '{target}': the {backend.name} backend makes no operators for torch yet")
     with LOCK:

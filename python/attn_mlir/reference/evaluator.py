@@ -1,23 +1,25 @@
 """Executes a module of any stage on numpy arrays, in float64, by the definition of its ops."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import pieces
 from attn_mlir.reference.attention import attention
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.interpreter import SHARED_RULES, Frame, FrameRule
 from attn_mlir.reference.linear import chunk, decay_gradient, head_sum, linear_attention
 from attn_mlir.reference.online import online
-from attn_mlir.reference.pairs import collect, elements, key_sum, pairs, query_sum, row_dot, scatter
+from attn_mlir.reference.packed import PackedWeights, packed_attention, packed_elements, packed_pairs, packed_rows
+from attn_mlir.reference.pairs import Weights, collect, elements, key_sum, pairs, query_sum, row_dot, scatter
 from attn_mlir.reference.presence import presence
-from attn_mlir.reference.problem import Blocks, pairs_problem, problem
+from attn_mlir.reference.problem import Blocks, Problem, pairs_problem, problem
 from attn_mlir.reference.scalar import Array, element_type, wrap
 from attn_mlir.reference.segments import decay_sum, state_scan
-from attn_mlir.reference.tiles import inputs_of, run_kernel
+from attn_mlir.reference.tiles import inputs_of, lists_of, run_kernel
 
 
 def evaluate(
@@ -106,12 +108,51 @@ class _Runner:
         return {
             **SHARED_RULES,
             **_TENSOR_RULES,
-            "attn.attention": lambda frame, op, args: attention(problem(op, frame, args, blocks)),
-            "attn.online": lambda frame, op, args: online(problem(op, frame, args, blocks), split),
-            "attn.pairs": lambda frame, op, args: [pairs(pairs_problem(op, frame, blocks))],
+            "attn.attention": lambda frame, op, args: _attention(op, frame, args, blocks, attention),
+            "attn.online": lambda frame, op, args: _attention(op, frame, args, blocks, lambda p: online(p, split)),
+            "attn.pairs": lambda frame, op, args: [_pairs(op, frame, blocks)],
             "func.call": self._call,
             **({"attn.detach": self.detached.rule, "attn.slope": self.detached.slope} if self.detached is not None else {}),
         }
+
+
+def _attention(op: ir.Operation, frame: Frame, args: list[Array], blocks: Blocks, run: Callable[[Problem], list[Array]]) -> list[Array]:
+    if pieces(op, "attn.sequences"):
+        return packed_attention(op, frame, args, blocks, run)
+    return run(problem(op, frame, args, blocks))
+
+
+def _pairs(op: ir.Operation, frame: Frame, blocks: Blocks) -> Weights | PackedWeights:
+    return packed_pairs(op, frame, blocks, pairs) if pieces(op, "attn.sequences") else pairs(pairs_problem(op, frame, blocks))
+
+
+def _elements(op: ir.Operation, frame: Frame, like: Array) -> Weights | PackedWeights:
+    if pieces(op, "attn.sequences"):
+        return packed_elements(op, frame, like, lambda part, number: elements(op, frame, part, number))
+    return elements(op, frame, like)
+
+
+def _sum(op: ir.Operation, w: Weights | PackedWeights, tensors: list[Array], frame: Frame) -> Array:
+    make = query_sum if op.name == "attn.query_sum" else key_sum
+    if isinstance(w, Weights):
+        return make(op, w, tensors)
+    product = pieces(op.operands[0].owner.operation, "attn.product")[0]
+    side = int(make is key_sum)
+    like = (*frame.values[product.operands[side]].shape[:3], tensors[0].shape[3])
+    return w.sums(like, side, lambda part, rows: make(op, part, rows), tensors)
+
+
+def _scatter(op: ir.Operation, frame: Frame, w: Weights | PackedWeights, like: Array) -> Array:
+    if isinstance(w, Weights):
+        return scatter(op, frame, w, like)
+    return np.zeros(like.shape) + w.added(lambda part: scatter(op, frame, part, like))
+
+
+def _collect(op: ir.Operation, w: Weights | PackedWeights, frame: Frame) -> Array:
+    if isinstance(w, Weights):
+        return collect(op, w)
+    like = frame.values[op.operands[0].owner.operation.operands[0]]
+    return w.sums(like.shape, 0, lambda part, _: collect(op, part), [])
 
 
 def rows_with_keys(module: ir.Module | ir.Operation | ir.OpView, inputs: Sequence[Any], function: str = "attention") -> Array:
@@ -120,7 +161,15 @@ def rows_with_keys(module: ir.Module | ir.Operation | ir.OpView, inputs: Sequenc
     found: list[Array] = []
 
     def look(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
-        found.append(np.asarray(presence(problem(op, frame, args, Blocks())).present.any(axis=3)))
+        def filled(p: Problem) -> list[Array]:
+            return [np.asarray(presence(p).present.any(axis=3))]
+
+        if pieces(op, "attn.sequences"):
+            q, k, v = args
+            rows = packed_rows(op, frame, q.shape[:3], [q, k, v], filled)
+        else:
+            (rows,) = filled(problem(op, frame, args, Blocks()))
+        found.append(rows)
         return [np.zeros(0)] * len(op.results)
 
     block = func.regions[0].blocks[0]
@@ -184,6 +233,7 @@ def _argument(func: ir.Operation, position: int, type_: ir.Type, value: Any) -> 
 def _kernel_inputs(func: ir.Operation, inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]] | None) -> list[Array]:
     """The arguments of a kernel: the inputs, and an output full of NaN for every argument after them."""
     types = [argument.type for argument in func.regions[0].blocks[0].arguments]
+    types = types[: len(types) - lists_of(func)]
     count = inputs_of(func)
     given = _arguments(func, types[:count], inputs)
     if shapes is None:
@@ -195,11 +245,11 @@ def _kernel_inputs(func: ir.Operation, inputs: Sequence[Any], shapes: Sequence[t
 
 
 _TENSOR_RULES: dict[str, FrameRule] = {
-    "attn.elements": lambda frame, op, args: [elements(op, frame, args[0])],
-    "attn.query_sum": lambda frame, op, args: [query_sum(op, args[0], args[1:])],
-    "attn.key_sum": lambda frame, op, args: [key_sum(op, args[0], args[1:])],
-    "attn.scatter": lambda frame, op, args: [scatter(op, frame, *args)],
-    "attn.collect": lambda frame, op, args: [collect(op, *args)],
+    "attn.elements": lambda frame, op, args: [_elements(op, frame, args[0])],
+    "attn.query_sum": lambda frame, op, args: [_sum(op, args[0], args[1:], frame)],
+    "attn.key_sum": lambda frame, op, args: [_sum(op, args[0], args[1:], frame)],
+    "attn.scatter": lambda frame, op, args: [_scatter(op, frame, *args)],
+    "attn.collect": lambda frame, op, args: [_collect(op, *args, frame)],
     "attn.row_dot": lambda frame, op, args: [row_dot(op, *args)],
     "attn.linear_attention": lambda frame, op, args: linear_attention(op, frame, args),
     "attn.chunk": lambda frame, op, args: chunk(op, frame, args),

@@ -60,7 +60,24 @@ class InputMaker:
         for op in find_all(func, "attn.product", "attn.term"):
             rows = [of_queries, of_keys] if op.name == "attn.product" else [of_keys]
             leading |= {arguments.index(x): size for x, size in zip(op.operands, rows, strict=True) if x in arguments}
+        packed = self._sequences(rng, func, arguments)
+        if packed:
+            leading = {i: (1, *shape[1:]) for i, shape in leading.items()}
+            return [packed[i] if i in packed else self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
         return [self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
+
+    def _sequences(self, rng: np.random.Generator, func: ir.Operation, arguments: list[ir.Value]) -> dict[int, Array]:
+        """Where the sequences of packed tensors begin, and how long they are, by their arguments: `batch` of them at least."""
+        found: dict[int, Array] = {}
+        for op in find_all(func, "attn.sequences"):
+            of_queries = op.attributes["of"].value == "query"  # pyright: ignore[reportAttributeAccessIssue]
+            length = self.sizes.q_len if of_queries else self.sizes.kv_len
+            ends = np.append(np.sort(rng.integers(0, length + 1, size=max(self.sizes.batch, 3) - 1)), length)
+            begins = np.concatenate([[0], ends[:-1]])
+            for value, numbers in zip(op.operands, (begins, ends - begins), strict=True):
+                if value in arguments:
+                    found.setdefault(arguments.index(value), numbers)
+        return found
 
     def _linear(self, rng: np.random.Generator, op: ir.Operation, arguments: list[ir.Value]) -> list[Array]:
         """Arguments of a linear attention: q_len positions, `heads` heads of o, `kv_heads` of what may have fewer; tame decays."""

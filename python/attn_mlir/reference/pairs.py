@@ -23,6 +23,8 @@ class Weights:
     present: Array
     group: int = 1
     """Query heads per key head, of pairs."""
+    number: int = 0
+    """That of the first batch entry."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -36,9 +38,9 @@ def pairs(p: Problem) -> Weights:
     return Weights([np.where(present, w, 0.0) for w in yielded], present, p.group)
 
 
-def elements(op: ir.Operation, frame: Frame, like: Array) -> Weights:
-    """The weights of an `attn.elements`, each shaped like `like`."""
-    yielded = frame.with_().run(block_of(_piece(op, "attn.element")), grid(like.shape))
+def elements(op: ir.Operation, frame: Frame, like: Array, number: int = 0) -> Weights:
+    """The weights of an `attn.elements`, each shaped like `like`; `number` is that of the first batch entry."""
+    yielded = frame.with_().run(block_of(_piece(op, "attn.element")), grid(like.shape, number))
     return Weights([np.array(np.broadcast_to(w, like.shape)) for w in yielded], np.ones(like.shape, bool))
 
 
@@ -65,7 +67,7 @@ def key_sum(op: ir.Operation, w: Weights, tensors: Sequence[Array]) -> Array:
 def scatter(op: ir.Operation, frame: Frame, w: Weights, like: Array) -> Array:
     """The sum of the weights that belong at each element of `like`."""
     total = np.zeros(like.shape)
-    places = frame.with_(live=w.present).run(block_of(op), grid(w.shape))
+    places = frame.with_(live=w.present).run(block_of(op), grid(w.shape, w.number))
     indices = [np.broadcast_to(place, w.shape)[w.present] for place in places]
     for axis, (index, size) in enumerate(zip(indices, like.shape, strict=True)):
         outside = (index < 0) | (index >= size)

@@ -39,6 +39,8 @@ class Problem:
     k: Array
     v: Array
     blocks: Blocks
+    number: int = 0
+    """That of the first batch entry: of a sequence of packed tensors."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -57,7 +59,7 @@ class Problem:
 
     def indices(self) -> list[Array]:
         """b, h, q_idx and kv_idx."""
-        return grid(self.shape)
+        return grid(self.shape, self.number)
 
     def run(self, piece_: ir.Operation, arguments: Sequence[Array], live: Array | None = None, present: Array | None = None) -> list[Array]:
         """Evaluates a piece on arrays."""
@@ -89,8 +91,10 @@ def pairs_problem(op: ir.Operation, frame: Frame, blocks: Blocks) -> Problem:
     return Problem(op, frame, q, k, k, blocks)
 
 
-def grid(shape: Sequence[int]) -> list[Array]:
-    return [np.arange(n).reshape([-1 if i == axis else 1 for i in range(len(shape))]) for axis, n in enumerate(shape)]
+def grid(shape: Sequence[int], first: int = 0) -> list[Array]:
+    """The indices along each dimension, of which the first one starts at `first`."""
+    found = [np.arange(n).reshape([-1 if i == axis else 1 for i in range(len(shape))]) for axis, n in enumerate(shape)]
+    return [found[0] + first, *found[1:]]
 
 
 def modified(p: Problem, name: str, x: Array, live: Array | None) -> Array:
@@ -98,7 +102,7 @@ def modified(p: Problem, name: str, x: Array, live: Array | None) -> Array:
     mod = piece(p.op, name)
     if mod is None:
         return x
-    (result,) = p.run(mod, [x, *grid(x.shape)], live)
+    (result,) = p.run(mod, [x, *grid(x.shape, p.number)], live)
     return np.broadcast_to(result, x.shape)
 
 

@@ -25,6 +25,9 @@ def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = 
         blocks = sizes["blocks"].value
         batch = arguments[sizes["sequences"].value].shape[0] - 1 if "sequences" in sizes else batch
         batch *= -(-over.shape[2] // sizes["segment"].value) if "segment" in sizes else 1
+    if "lengths" in sizes:
+        items = _items(arguments[next(iter(ir.DenseI64ArrayAttr(sizes["lengths"])))], sizes["block_q"].value)
+        arguments, blocks, batch = [*arguments, items], len(items), 1
     for b, h, program in np.ndindex(batch, over.shape[1], blocks):
         ids = tuple(np.asarray(i) for i in (program, h, b))
         Frame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding).run(block, arguments)
@@ -46,7 +49,19 @@ def _over(func: ir.Operation, arguments: Sequence[Array]) -> Array:
 
 def inputs_of(func: ir.Operation) -> int:
     """How many arguments come before the outputs."""
-    return sum(not _is_stored(argument) for argument in func.regions[0].blocks[0].arguments)
+    return sum(not _is_stored(argument) for argument in func.regions[0].blocks[0].arguments) - lists_of(func)
+
+
+def lists_of(func: ir.Operation) -> int:
+    """How many lists of work a kernel takes behind its outputs; see `passes.tiling.work`."""
+    sizes = ir.DictAttr(func.attributes["tile.kernel"]) if "tile.kernel" in func.attributes else {}
+    return int("lengths" in sizes) + int("lengths" in sizes and "grid" in sizes and sizes["grid"].value == "pairs")
+
+
+def _items(lengths: Array, block: int) -> Array:
+    """The list of work of a kernel over rows: the blocks of all sequences, in order."""
+    items = [(n, begin, min(begin + block, int(size)), 0) for n, size in enumerate(lengths) for begin in range(0, int(size), block)]
+    return np.array(items, np.int64).reshape(-1, 4)
 
 
 def _is_stored(argument: ir.Value) -> bool:
