@@ -30,7 +30,8 @@ _STALE = ("attn.bounds", "attn.query_bounds", "attn.block_mask")
 class ResolveMasks(Pass):
     """Adds `attn.bounds`, where they are not exact `attn.block_mask`, and `rows_nonempty` to every attention.
 
-    Of packed tensors bounds are within the lengths of `attn.sequences`, and rows may be empty. An `attn.pairs` gets `attn.query_bounds` instead of `attn.bounds`: the rows that see a block of keys.
+    Of packed tensors bounds are within the lengths of `attn.sequences`, and rows may be empty. An `attn.pairs` gets `attn.query_bounds`
+    instead of `attn.bounds`: the rows that see a block of keys.
     `cuts` (0 to 2) is how often a block is cut at multiples of the mask's largest modulus before it is classified.
     """
 

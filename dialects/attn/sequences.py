@@ -37,12 +37,10 @@ class SequencesOp(Attn.Operation, name="sequences"):
                 return False
         if not check(self, self.of.value in SIDES, f"takes `of` as query or key, got {self.of.value}"):
             return False
-        sides = sides_of(self.operation.parent)
-        if not check(
-            self, sides.count(self.of.value) == 1, f"is there once for each side, got {sides.count(self.of.value)} of {self.of.value}"
-        ):
+        sides, several = sides_of(self.operation.parent), self.operation.parent.name != "attn.elements"
+        count = sides.count(self.of.value)
+        if not check(self, count == 1, f"is there once for each side, got {count} of {self.of.value}"):
             return False
-        several = self.operation.parent.name != "attn.elements"
         return check(self, len(sides) == 1 + several, "comes for queries and for keys" if several else "comes for one side of elements")
 
 

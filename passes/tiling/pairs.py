@@ -1,6 +1,7 @@
 """Builds the kernel of one `attn.pairs` and the sums of its weights: one sweep over the pairs, key block by key block.
 
-A program has one key head of one batch, and a chunk of its keys; of packed tensors, chunks of some sequences. Key rows lie along the first dimension of tiles: the
+A program has one key head of one batch, and a chunk of its keys; of packed tensors, chunks of some sequences.
+Key rows lie along the first dimension of tiles: the
 weights of a block are [keys, queries]. Sums over queries stay in tiles until the key block is done; sums over keys are
 added to memory for every block, as are scatters, except that what is scattered by key only is summed over queries first.
 """

@@ -117,8 +117,8 @@ def _check_packed(module: str, device: str) -> None:
     if backend is not None and not backend.packed and _PACKED in module:
         usable = sorted(d for b in load_backends().values() if b.packed for d in b.device_types)
         raise UnsupportedError(
-            f"device '{device}': the {backend.name} backend has no kernels for packed sequences (attention_varlen) yet: move the tensors to "
-            f"a device of {', '.join(usable)}, call `attention` for each sequence, or pad them and leave the padding out with mask_mod"
+            f"device '{device}': the {backend.name} backend has no kernels for packed sequences (attention_varlen) yet: move the tensors "
+            f"to a device of {', '.join(usable)}, call `attention` for each sequence, or pad them and leave the padding out with mask_mod"
         )
 
 

@@ -92,7 +92,8 @@ def _device(given: torch.device | None) -> torch.device:
 @torch.library.custom_op("attn_mlir::traced", mutates_args=())
 def traced(
     q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
-    scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
+    scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
+    dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weight.
 
@@ -106,7 +107,8 @@ def traced(
 @traced.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
-    scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor], dropout_p: float,
+    scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
+    dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     results = [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]

@@ -46,11 +46,12 @@ def attention_varlen(
     dropout_seed: Any = None,
     **unknown: Never,
 ) -> Any:
-    """Attention on packed sequences: sequence b of q is its rows cu_seqlens_q[b] to cu_seqlens_q[b + 1], and attends to sequence b of k and v.
+    """Attention on packed sequences: sequence b of q is rows cu_seqlens_q[b] to cu_seqlens_q[b + 1], and attends to sequence b of k and v.
 
-    q is [Tq, Hq, D], k is [Tk, Hkv, D], v is [Tk, Hkv, Dv], of any strides; o is [Tq, Hq, Dv]. Each sequence has the result that `attention`
-    gives for it alone: functions get the number of the sequence as b, and positions, q_len() and kv_len() of that sequence, so that
-    masks.causal("bottom_right") is what FlashAttention computes. A sequence may have no queries or no keys; rows without keys are 0.
+    q is [Tq, Hq, D], k is [Tk, Hkv, D], v is [Tk, Hkv, Dv], of any strides; o is [Tq, Hq, Dv]. Each sequence has the result that
+    `attention` gives for it alone: functions get the number of the sequence as b, and positions, q_len() and kv_len() of that sequence,
+    so that masks.causal("bottom_right") is what FlashAttention computes. A sequence may have no queries or no keys; rows without keys
+    are 0.
 
     cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1], rising from 0; None: the keys have the offsets of the queries. Rows behind the last
     offset belong to no sequence: their o and gradients are 0, their lse is -inf. seqused_k: int32 [sequences], how many keys of each

@@ -66,7 +66,7 @@ def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], 
 
 
 def sequence_captures(inputs: Inputs) -> list[Captured]:
-    """Where the sequences of packed tensors begin and how long they are, as arguments of the function; none where tensors are not packed."""
+    """Where the sequences of packed tensors begin and how long they are, as arguments of the function; none without packed tensors."""
     return [Captured((_SEQUENCES, name), name, "tensor", "i32", 1) for name in SEQUENCES] if inputs.packed else []
 
 

@@ -18,7 +18,7 @@ _ROWS = {"": 1, "fwd": 1, "jvp": 2}
 
 @dataclasses.dataclass(frozen=True)
 class VarlenRun:
-    """A compiled program, or one of its derivatives; `rows` numbers the results that are -inf for rows of no sequence: logarithms of sums."""
+    """A compiled program, or one of its derivatives; `rows` numbers results that are -inf for rows of no sequence: logarithms of sums."""
 
     program: driver.Program
     rows: tuple[int, ...]
