@@ -15,7 +15,8 @@ class PackHeads(Pass):
     """Lets q come as [B, Hkv, Hq / Hkv, D] instead of [B, Hq, 1, D], so that a group of heads fills the rows of a tile.
 
     So do the query tensors of `attn.product` pieces. In the pieces, head h becomes h * group + q_idx and position q_idx becomes 0.
-    The program is then right only for a single query position; o and the row outputs have q's new shape.
+    The program is then right only for a single query position; o and the row outputs have q's new shape. Of packed tensors, whose sequences
+    have one query each, b is that of the query there, see `attn.sequences`.
     """
 
     name = "attn-pack-heads"
@@ -37,6 +38,9 @@ class PackHeads(Pass):
                     return False
             for piece in [view.operation for view in attention.regions[0].blocks[0].operations]:
                 _pack(piece, group)
+                if piece.name == "attn.sequences" and ir.StringAttr(piece.attributes["of"]).value == "query":
+                    with piece.context:
+                        piece.attributes["by_heads"] = ir.UnitAttr.get()
         return True
 
 

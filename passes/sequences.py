@@ -9,17 +9,18 @@ from attn_mlir.passes.regions import maker, pieces
 
 @dataclass(frozen=True)
 class Packing:
-    """One side's sequences: tensors of where they begin and how long they are."""
+    """One side's sequences: tensors of where they begin and how long they are, and whether heads are rows (see `attn.sequences`)."""
 
     begins: ir.Value
     lengths: ir.Value
+    by_heads: bool = False
 
 
 def packing_of(owner: ir.Operation, side: str) -> Packing | None:
     """The sequences of the tensors of a side, "query" or "key", of an op; None where these are not packed."""
     for op in pieces(owner, "attn.sequences"):
         if ir.StringAttr(op.attributes["of"]).value == side:
-            return Packing(*op.operands)
+            return Packing(*op.operands, "by_heads" in op.attributes)
     return None
 
 

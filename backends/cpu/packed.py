@@ -7,19 +7,29 @@ from typing import Any
 import numpy as np
 import torch
 
+from attn_mlir.backends.cpu.pipeline import FEW_ROWS
 from attn_mlir.backends.cpu.slots import MIN_KEYS, PROGRAMS, Grid, choose_grid, fits
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.program import Made
 from attn_mlir.backends.work import groups_of, rows_of
 
+_GROUP, _ = FEW_ROWS
+"""Heads of a group in one block."""
+
 
 @dataclass(frozen=True)
 class Work:
-    """One launch: its grid and lists. `rows` > 0: by the kernel for sequences of at most so many queries."""
+    """One launch: its grid and lists. `rows` > 0: by the kernel for sequences of at most so many queries; `by_heads`: for one query each,
+    with the heads of a group as rows."""
 
     grid: Grid
     lists: tuple[torch.Tensor, ...] = ()
     rows: int = 0
+    by_heads: bool = False
+
+    def seen(self, tensor: torch.Tensor, key_heads: int) -> torch.Tensor:
+        """A tensor [1, Hq, T, ...] as the kernel sees it."""
+        return tensor[0].unflatten(0, (key_heads, -1)).movedim(2, 0) if self.by_heads else tensor
 
 
 def works_of(kernel: Kernel, operands: Sequence[Any], made: Made, size: int, few: Iterable[int]) -> list[Work]:
@@ -30,10 +40,15 @@ def works_of(kernel: Kernel, operands: Sequence[Any], made: Made, size: int, few
     if kernel.grid == "pairs":
         return [_pairs(kernel, heads, (own, others[0]), made, width, size)]
     works, longer = [], np.ones(len(own), bool)
+    key_heads = operands[1].shape[1]
     for rows in few:
         chosen = np.flatnonzero(longer & (own <= rows) & (own > 0))
         longer &= own > rows
-        if len(chosen):
+        if len(chosen) and rows == 1 and heads != key_heads:
+            group = heads // key_heads
+            items = rows_of(np.full_like(own, group), _GROUP, others[0], chosen)
+            works.append(Work(Grid(1, key_heads, len(items), _GROUP), (items,), _GROUP, True))
+        elif len(chosen):
             items = rows_of(own, rows, others[0], chosen)
             works.append(Work(Grid(1, heads, len(items), rows), (items,), rows))
     chosen = np.flatnonzero(longer) if works else None

@@ -92,22 +92,24 @@ class CpuProgram(HostProgram):
             for value, number in zip(operands, step.operands, strict=True)
         ]
         for work in works:
-            program = self._of_few_rows(work.rows) if work.rows else self
+            program = self._of_few_rows(work.rows, work.by_heads) if work.rows else self
+            heads = operands[1].shape[1] if work.by_heads else 0
             launch_grid(
                 program._workers[step.kernel],
                 work.grid,
-                arguments,
-                [each.seen for each in memory],
+                [(work.seen(arguments[0][0], heads), "tensor"), *arguments[1:]] if work.by_heads else arguments,
+                [work.seen(each.seen, heads) for each in memory],
                 kernel.grid == "pairs" and not kernel.lengths,
                 program._threads.get(step.kernel, 0),
                 work.lists,
             )
         return [each.result() for each in memory]
 
-    def _of_few_rows(self, rows: int) -> "CpuProgram":
-        """The same for sequences of at most so many queries."""
+    def _of_few_rows(self, rows: int, by_heads: bool) -> "CpuProgram":
+        """The same for sequences of at most so many queries, or with the heads of a group as rows."""
+        to_kernels = f"attn-pack-heads,{_FEW[rows]}" if by_heads else _FEW[rows]
         with LOCK:
-            return compile_program(self._source, self.host.name, self._prepare, _FEW[rows])
+            return compile_program(self._source, self.host.name, self._prepare, to_kernels)
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`; the host function is part of the first ones, up to "attn-outline"."""

@@ -20,6 +20,9 @@ class SequencesOp(Attn.Operation, name="sequences"):
     there with `tensor.extract` are read as they lie in memory. `begins` and `lengths` are tensors of integers, [sequences]; rows of
     one side do not overlap, and those of no sequence are neither read nor written.
 
+    With the attribute `by_heads` (`attn-pack-heads`) sequences have one query each: q comes as [queries, Hkv, Hq / Hkv, D], o and row
+    values likewise, and the heads of entry `begins`[b] are the rows of sequence b.
+
     `attn.attention`, `attn.online` and `attn.pairs` have none or one for each side, with as many sequences; `attn.elements` one, for the
     side of its tensor, or none, where indices are those of the tensor.
     """
@@ -36,6 +39,9 @@ class SequencesOp(Attn.Operation, name="sequences"):
             if not check(self, fits, f"takes `{name}` as a tensor of i32 or i64, [sequences], got {type_}"):
                 return False
         if not check(self, self.of.value in SIDES, f"takes `of` as query or key, got {self.of.value}"):
+            return False
+        packed = "by_heads" not in self.operation.attributes or (self.of.value == "query" and self.operation.parent.name in _OWNERS[:2])
+        if not check(self, packed, "has `by_heads` for the queries of an attention"):
             return False
         sides, several = sides_of(self.operation.parent), self.operation.parent.name != "attn.elements"
         count = sides.count(self.of.value)

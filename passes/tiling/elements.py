@@ -16,16 +16,20 @@ from attn_mlir.passes.tiling.work import Span, item_of, item_types, lengths_of, 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one program: `count` from `begin` on; positions past them stand for the last one. `span` tells where they lie."""
+    """The rows of one program: `count` from `begin` on; positions past them stand for the last one. `span` tells where
+    those of packed tensors lie.
+    """
 
     b: ir.Value
     h: ir.Value
     begin: ir.Value
     count: ir.Value
     last: ir.Value
-    span: Span
+    span: Span | None = None
 
     def place(self) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+        if self.span is None:
+            return self.b, self.h, self.begin, self.count
         return self.span.batch, self.h, self.span.row(self.begin), self.count
 
     def position(self, i: ir.Value) -> ir.Value:
@@ -37,7 +41,7 @@ def rows_of(over: ir.Value, size: int) -> Rows:
     length, step = memref.DimOp(over, constant_index(2)).result, constant_index(size)
     begin = arith.MulIOp(number, step).result
     count = arith.MinSIOp(step, arith.SubIOp(length, begin).result).result
-    return Rows(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result, Span(b, None, length))
+    return Rows(b, h, begin, count, arith.SubIOp(length, constant_index(1)).result)
 
 
 def _packed_rows(frame: Frame, over: ir.Value, packing: Packing) -> Rows:

@@ -69,4 +69,6 @@ def span_of(packing: Packing | None, b: ir.Value, tensor: ir.Value, outer: Scala
     if packing is None:
         return Span(b, None, memref.DimOp(tensor, constant_index(2)).result)
     begins, lengths = outer.emit(packing.begins), outer.emit(packing.lengths)
+    if packing.by_heads:
+        return Span(read(begins, [b]), None, memref.DimOp(tensor, constant_index(2)).result)
     return Span(constant_index(0), read(begins, [b]), read(lengths, [b]))

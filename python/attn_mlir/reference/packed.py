@@ -46,13 +46,16 @@ def packed_attention(
     rows = q.shape[:3]
     results = [np.zeros((*rows, v.shape[3])), *(np.full(rows, -np.inf if name == "lse" else 0.0) for name in names)]
     more: list[Array] = []
+    of_queries = packing_of(op, "query")
+    by_heads = of_queries is not None and of_queries.by_heads
     for number, inner, of_q, of_k in _sequences(op, frame):
-        p = problem(op, inner, [q[:, :, of_q], k[:, :, of_k], v[:, :, of_k]], blocks)
+        at = (of_q,) if by_heads else (slice(None), slice(None), of_q)
+        p = problem(op, inner, [q[at], k[:, :, of_k], v[:, :, of_k]], blocks)
         made = run(dataclasses.replace(p, number=number))
         further = inner.outputs.get(op.results[0], [])
         more = more or [np.zeros((*rows, each.shape[3])) for each in further]
         for target, value in zip([*results, *more], [*made, *further], strict=True):
-            target[:, :, of_q] = value
+            target[at] = value
     frame.outputs[op.results[0]] = more
     return results
 
