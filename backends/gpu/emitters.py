@@ -63,6 +63,8 @@ class Emitters(Generic[TargetT]):
 
         Raises UnsupportedError when no emitter can make the kernel, or not the one that is asked for.
         """
+        if "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"]):
+            raise UnsupportedError("there are no kernels for packed sequences ('attn.sequences') on GPUs yet: they run on the CPU")
         choices = attributes.read(kernel, CHOICES)
         target = self._target(choices.get("arch", next(iter(self.targets))))
         wanted = choices.get("emitter")
