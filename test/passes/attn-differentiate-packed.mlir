@@ -14,7 +14,7 @@
 // CHECK:         "attn.sequences"(%arg3, %arg4) {of = "query"}
 // CHECK:         "attn.sequences"(%arg5, %arg6) {of = "key"}
 // CHECK:         "attn.pair"() ({
-// CHECK-NEXT:    ^bb0({{.*}} %[[PB:[a-z0-9]+]]: index, %[[PH:[a-z0-9]+]]: index, %[[Q:[a-z0-9]+]]: index, %{{[a-z0-9]+}}: index):
+// CHECK-NEXT:    ^bb0({{.*}} %[[PB:[a-z0-9_]+]]: index, %[[PH:[a-z0-9_]+]]: index, %[[Q:[a-z0-9_]+]]: index, %{{[a-z0-9_]+}}: index):
 // CHECK:           tensor.extract %arg3[%[[PB]]]
 // CHECK:           %[[PROW:.+]] = arith.addi %{{.+}}, %[[Q]]
 // CHECK:           tensor.extract %{{.+}}[%c0, %[[PH]], %[[PROW]]]
