@@ -167,7 +167,8 @@ def attention(
     """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
 
     q is [B, Hq, Sq, D], k is [B, Hkv, Skv, D], v is [B, Hkv, Skv, Dv], in float32, float16, bfloat16 or float64; query head h
-    reads key head h // (Hq / Hkv). The functions are plain Python, traced once; numbers and tensors that they capture are read anew
+    reads key head h // (Hq / Hkv). Jagged nested tensors, [B, H, jagged, D], are sequences of different lengths, see `attention_varlen`;
+    o is one, too. The functions are plain Python, traced once; numbers and tensors that they capture are read anew
     at every call. torch.autocast casts q, k and v as it does those of torch's scaled_dot_product_attention, and nothing that is captured.
 
     layout: "bhsd"; "bshd" where q, k, v and o are [B, S, H, D]; "sbhd" where they are [S, B, H, D]; or two of them, ("bhsd", "bshd"),
@@ -197,6 +198,11 @@ def attention(
     if isinstance(mask_mod, str):
         mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    if getattr(q, "is_nested", False) and q.layout == torch.jagged:
+        nested = importlib.import_module("attn_mlir.api.nested").attention_nested
+        mods = dict(zip(("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod", "row"), functions, strict=True))
+        results = {"return_lse": return_lse, "return_states": return_states, "dropout_p": dropout_p, "dropout_seed": dropout_seed}
+        return nested(q, k, v, layout, extra_qk, **mods, **results, scale=scale, device=device, deterministic=deterministic)
     extra: Sequence[torch.Tensor] = ()
     if extra_qk is not None or may_cast():
         q, k, v, *extra = cast(q, k, v, *flat(extra_qk))

@@ -162,8 +162,8 @@ def check_tensor(name: str, tensor: Any, layout: str) -> None:
         raise ArgumentError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.is_nested:
         raise ArgumentError(
-            f"{name} is a nested tensor: pad it with torch.nested.to_padded_tensor({name}, 0.0) and leave the padding out with mask_mod, "
-            "or put all sequences into one with attn_mlir.masks.document"
+            f"{name} is a nested tensor: pad it with torch.nested.to_padded_tensor({name}, 0.0) and leave the padding out with mask_mod; "
+            "`attention` takes three of layout=torch.jagged, `attention_varlen` packed sequences"
         )
     if tensor.is_quantized:
         raise ArgumentError(f"{name} is a quantized tensor: use {name}.dequantize()")

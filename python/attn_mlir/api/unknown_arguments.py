@@ -10,6 +10,7 @@ import torch
 import attn_mlir
 
 _MASK = "a mask that keeps or drops keys is a function: mask_mod=lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]"
+_VARLEN = "packed sequences have a function of their own: attn_mlir.attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)"
 _HINTS = {
     "is_causal": "pass mask_mod=attn_mlir.masks.causal()",
     "causal": "pass mask_mod=attn_mlir.masks.causal()",
@@ -43,7 +44,8 @@ _HINTS = {
     "logits_soft_cap": "pass score_mod=attn_mlir.mods.softcap(cap)",
     "sinks": "pass row=attn_mlir.rows.softmax_sink(sinks)",
     "s_aux": "pass row=attn_mlir.rows.softmax_sink(sinks)",
-    "cu_seqlens": "put all sequences into one and pass mask_mod=attn_mlir.masks.document(...)",
+    **dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seq_q", "cu_seq_k"), _VARLEN),
+    **dict.fromkeys(("max_seqlen_q", "max_seqlen_k"), "attn_mlir.attention_varlen calls them max_q and max_k"),
     "tune": "use the object: attn_mlir.Attention(..., tune=True)(q, k, v)",
     "tune_file": "use the object: attn_mlir.Attention(..., tune_file=...)(q, k, v)",
 }

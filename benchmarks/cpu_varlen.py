@@ -1,0 +1,152 @@
+"""Packed sequences on the CPU: attention_varlen beside padding, one call for each sequence, and torch's jagged nested tensors.
+
+Times are CPU time of the process, the least of several rounds in which the systems take turns, so that other processes count less.
+"""
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import attn_mlir
+from attn_mlir import masks
+
+Tensor = torch.Tensor
+System = Callable[[], Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Lengths of queries and keys, heads of both, and the head dimension; causal from the bottom right."""
+
+    name: str
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    heads: tuple[int, int] = (8, 8)
+    dim: int = 64
+
+    def tensors(self) -> list[Tensor]:
+        shapes = [(sum(self.queries), self.heads[0]), (sum(self.keys), self.heads[1]), (sum(self.keys), self.heads[1])]
+        return [torch.randn(*shape, self.dim, requires_grad=True) for shape in shapes]
+
+
+def _drawn(count: int, low: int, high: int) -> tuple[int, ...]:
+    generator = torch.Generator().manual_seed(count)
+    return tuple(torch.randint(low, high + 1, (count,), generator=generator).tolist())
+
+
+def workloads() -> list[Workload]:
+    """What is measured."""
+    mixed, huge, short, cache = _drawn(64, 16, 1024), (4096, *_drawn(200, 8, 64)), _drawn(10_000, 1, 8), _drawn(256, 32, 2048)
+    return [
+        Workload("64 of 16 to 1024", mixed, mixed),
+        Workload("4096 and 200 of 8 to 64", huge, huge),
+        Workload("10000 of 1 to 8", short, short, (4, 4), 32),
+        Workload("decoding, 256 caches of 32 to 2048, 8:2 heads", (1,) * 256, cache, (8, 2)),
+    ]
+
+
+def offsets(lengths: Sequence[int]) -> Tensor:
+    """cu_seqlens."""
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
+
+
+def systems(w: Workload, q: Tensor, k: Tensor, v: Tensor) -> dict[str, System]:
+    """Each system on packed tensors; all give o, [Tq, Hq, D]."""
+    of_q, of_k = offsets(w.queries), offsets(w.keys)
+    causal = masks.causal("bottom_right")
+    used_q, used_k = torch.tensor(w.queries), torch.tensor(w.keys)
+
+    def own() -> Tensor:
+        return attn_mlir.attention_varlen(q, k, v, of_q, of_k, mask_mod=causal)
+
+    def alone() -> Tensor:
+        parts = zip(q.split(w.queries), k.split(w.keys), v.split(w.keys), strict=True)
+        found = [attn_mlir.attention(*(x[None] for x in part), mask_mod=causal, layout="bshd")[0] for part in parts]
+        return torch.cat(found)
+
+    def inside(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return (kv_idx < used_k[b]) & (kv_idx - used_k[b] <= q_idx - used_q[b])
+
+    def padded() -> Tensor:
+        tensors = [torch.nn.utils.rnn.pad_sequence(x.split(n), batch_first=True) for x, n in ((q, w.queries), (k, w.keys), (v, w.keys))]
+        o = attn_mlir.attention(*tensors, mask_mod=inside, layout="bshd")
+        return torch.cat([o[b, :n] for b, n in enumerate(w.queries)])
+
+    def nested() -> Tensor:
+        parts = [torch.nested.nested_tensor_from_jagged(x, y.long()) for x, y in ((q, of_q), (k, of_k), (v, of_k))]
+        turned = [x.transpose(1, 2) for x in parts]
+        o = torch.nn.functional.scaled_dot_product_attention(*turned, is_causal=True)
+        return o.transpose(1, 2).values()
+
+    found: dict[str, System] = {"attention_varlen": own, "one call each": alone, "padded": padded}
+    if w.heads[0] == w.heads[1] and w.queries == w.keys:
+        found["torch, jagged"] = nested
+    return found
+
+
+def measured(run: Callable[[], Any]) -> float:
+    """CPU milliseconds of a run."""
+    start = time.process_time()
+    run()
+    return 1e3 * (time.process_time() - start)
+
+
+def report(rounds: int, backward: bool) -> None:
+    """Prints a table."""
+    print("| lengths | pass | " + " | ".join(("attention_varlen", "one call each", "padded", "torch, jagged")) + " |")
+    print("|---|---|---|---|---|---|")
+    for w in workloads():
+        q, k, v = w.tensors()
+        made = systems(w, q, k, v)
+        modes = ["forward", "forward + backward"] if backward and w.queries == w.keys else ["forward"]
+        for mode in modes:
+            runs: dict[str, Callable[[], Any]] = {}
+            for name, system in made.items():
+                runs[name] = _forward(system) if mode == "forward" else _both(system, (q, k, v))
+            times: dict[str, list[float]] = {name: [] for name in runs}
+            failed: dict[str, str] = {}
+            wanted = None
+            for name, run in list(runs.items()):
+                try:
+                    o = run()
+                except (RuntimeError, NotImplementedError) as error:
+                    failed[name] = str(error).splitlines()[0][:40]
+                    del runs[name]
+                    continue
+                wanted = o if wanted is None else wanted
+                torch.testing.assert_close(o, wanted, rtol=1e-3, atol=1e-3)
+            for _ in range(rounds):
+                for name, run in runs.items():
+                    times[name].append(measured(run))
+            cells = [f"{min(found):.1f}" if (found := times.get(name)) else failed.get(name, "-") for name in times]
+            print(f"| {w.name} | {mode} | " + " | ".join([*cells, *["-"] * (4 - len(cells))]) + " |", flush=True)
+
+
+def _forward(system: System) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        with torch.no_grad():
+            return system()
+
+    return run
+
+
+def _both(system: System, inputs: Sequence[Tensor]) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        o = system()
+        torch.autograd.grad(o.sum(), inputs)
+        return o.detach()
+
+    return run
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-backward", action="store_true")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    report(arguments.rounds, not arguments.no_backward)
