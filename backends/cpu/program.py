@@ -10,10 +10,10 @@ from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch_grid, readable
-from attn_mlir.backends.cpu.packed import Work, covers, works_of
 from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
-from attn_mlir.backends.cpu.slots import allocate, choose_grid
+from attn_mlir.backends.cpu.slots import allocate
 from attn_mlir.backends.cpu.target import host
+from attn_mlir.backends.cpu.work import covers, works_of
 from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_host, read_kernel, to_json
 from attn_mlir.backends.program import (
     OUTLINE,
@@ -75,13 +75,7 @@ class CpuProgram(HostProgram):
 
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         kernel = self.kernels[step.kernel]
-        width = max((dtype.itemsize for dtype in made.dtypes), default=4)
-        over = operands[kernel.over].shape
-        if kernel.grid == "chunks":
-            over = (kernel.sequences_of(operands), *over[1:])
-        works = [Work(choose_grid(kernel, over, made.shapes, width, plan.size))]
-        if kernel.lengths:
-            works = works_of(kernel, operands, made, plan.size, _FEW if self._few else ())
+        works = works_of(kernel, operands, made, plan.size, _FEW if self._few else ())
         outputs = enumerate(zip(made.shapes, made.dtypes, made.heads, strict=True))
         memory = [allocate(kernel, i, works[0].grid, shape, dtype, layout if head else "bhsd") for i, (shape, dtype, head) in outputs]
         if kernel.lengths and not covers(kernel, operands):
@@ -92,13 +86,12 @@ class CpuProgram(HostProgram):
             for value, number in zip(operands, step.operands, strict=True)
         ]
         for work in works:
-            program = self._of_few_rows(work.rows, work.by_heads) if work.rows else self
-            heads = operands[1].shape[1] if work.by_heads else 0
+            program = self._of_few_rows(work.rows, work.heads > 0) if work.rows else self
             launch_grid(
                 program._workers[step.kernel],
                 work.grid,
-                [(work.seen(arguments[0][0], heads), "tensor"), *arguments[1:]] if work.by_heads else arguments,
-                [work.seen(each.seen, heads) for each in memory],
+                [(work.seen(value) if number == 0 else value, kind) for number, (value, kind) in enumerate(arguments)],
+                [work.seen(each.seen) for each in memory],
                 kernel.grid == "pairs" and not kernel.lengths,
                 program._threads.get(step.kernel, 0),
                 work.lists,

@@ -86,7 +86,7 @@ def compile(module: str, device: str) -> Kernel:
     CompileError when a pass rejects the program.
     """
     compiler = compiler_for(device)
-    _check_packed(module, device)
+    check_packed(module, device)
     with LOCK:
         return compiler(module)
 
@@ -106,12 +106,12 @@ def compile_derivative(
     if derive is None:
         compiler_for(device)
         raise UnsupportedError(f"device '{device}' has no derivatives yet: move the tensors to the CPU, or call it under torch.no_grad()")
-    _check_packed(module, device)
+    check_packed(module, device)
     with LOCK:
         return derive(module, function, tuple(wrt), deterministic, segment=segment)
 
 
-def _check_packed(module: str, device: str) -> None:
+def check_packed(module: str, device: str) -> None:
     """Refuses packed tensors where the backend of a device does not take them."""
     backend = backend_for(device)
     if backend is not None and not backend.packed and _PACKED in module:

@@ -53,3 +53,16 @@ def test_gradients_of_rows_and_keys_of_no_sequence_are_zero() -> None:
     d_q, d_k, d_v = torch.autograd.grad(o.square().sum(), (q, k, v))
     assert (d_q[10:] == 0).all() and (d_k[7:] == 0).all() and (d_v[7:] == 0).all()
     assert all((x[:7] != 0).any() for x in (d_q, d_k, d_v))
+
+
+def test_16_bits() -> None:
+    """Grouped heads in bfloat16: what rounding takes from o is kept for the backward, as in `attention`."""
+    case = CASES["alibi"]()
+    inputs = [*case.tensors(LENGTHS, torch.bfloat16), *case.captures]
+    o = case.run(*inputs[:3], LENGTHS)
+    wanted, _ = case.reference(*inputs[:3], LENGTHS)
+    torch.testing.assert_close(o.double(), wanted, rtol=2e-2, atol=2e-2)
+    d_o = torch.randn_like(o)
+    got, exact = torch.autograd.grad((o * d_o).sum(), inputs), torch.autograd.grad((wanted * d_o).sum(), inputs)
+    for mine, theirs in zip(got, exact, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=2e-2 * float(theirs.abs().max()))

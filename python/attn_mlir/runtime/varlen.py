@@ -70,6 +70,7 @@ class VarlenProgram(Program):
 
     def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:
         """See `Program.check`; offsets must be those of sequences inside the tensors, since kernels trust them."""
+        driver.check_packed(self.text, self.device or device.type)
         begins, lengths, key_begins, key_lengths = captures[: len(SEQUENCES)]
         for tensor in captures[: len(SEQUENCES)]:
             if tensor.dtype != torch.int32 or tensor.dim() != 1 or len(tensor) != len(begins) or tensor.device != device:

@@ -1,4 +1,4 @@
-"""What the programs of a kernel on packed tensors work on: the grid and the lists of work of a launch."""
+"""What the programs of a kernel work on: the grid of a launch, and on packed tensors its lists of work, for several kernels perhaps."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,24 +19,32 @@ _GROUP, _ = FEW_ROWS
 
 @dataclass(frozen=True)
 class Work:
-    """One launch: its grid and lists. `rows` > 0: by the kernel for sequences of at most so many queries; `by_heads`: for one query each,
-    with the heads of a group as rows."""
+    """One launch: its grid and lists.
+
+    `rows` > 0: by the kernel for sequences of at most so many queries; `heads` > 0: by that for one query each, whose rows are the heads
+    of a group, one for each of so many key heads.
+    """
 
     grid: Grid
     lists: tuple[torch.Tensor, ...] = ()
     rows: int = 0
-    by_heads: bool = False
+    heads: int = 0
 
-    def seen(self, tensor: torch.Tensor, key_heads: int) -> torch.Tensor:
+    def seen(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor [1, Hq, T, ...] as the kernel sees it."""
-        return tensor[0].unflatten(0, (key_heads, -1)).movedim(2, 0) if self.by_heads else tensor
+        return tensor[0].unflatten(0, (self.heads, -1)).movedim(2, 0) if self.heads else tensor
 
 
 def works_of(kernel: Kernel, operands: Sequence[Any], made: Made, size: int, few: Iterable[int]) -> list[Work]:
     """The launches of a kernel. `size`: the bytes of all inputs; `few`: of how many rows there are kernels for short sequences."""
+    width = max((dtype.itemsize for dtype in made.dtypes), default=4)
+    if not kernel.lengths:
+        over = operands[kernel.over].shape
+        if kernel.grid == "chunks":
+            over = (kernel.sequences_of(operands), *over[1:])
+        return [Work(choose_grid(kernel, over, made.shapes, width, size))]
     own, *others = (operands[number].numpy() for number in kernel.lengths)
     heads = operands[kernel.over].shape[1]
-    width = max((dtype.itemsize for dtype in made.dtypes), default=4)
     if kernel.grid == "pairs":
         return [_pairs(kernel, heads, (own, others[0]), made, width, size)]
     works, longer = [], np.ones(len(own), bool)
@@ -47,7 +55,7 @@ def works_of(kernel: Kernel, operands: Sequence[Any], made: Made, size: int, few
         if len(chosen) and rows == 1 and heads != key_heads:
             group = heads // key_heads
             items = rows_of(np.full_like(own, group), _GROUP, others[0], chosen)
-            works.append(Work(Grid(1, key_heads, len(items), _GROUP), (items,), _GROUP, True))
+            works.append(Work(Grid(1, key_heads, len(items), _GROUP), (items,), _GROUP, key_heads))
         elif len(chosen):
             items = rows_of(own, rows, others[0], chosen)
             works.append(Work(Grid(1, heads, len(items), rows), (items,), rows))
