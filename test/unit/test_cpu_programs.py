@@ -22,7 +22,7 @@ WRITTEN = (INPUTS / "derivatives" / "alibi-causal-softmax-backward.mlir").read_t
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of eight cores."""
-    monkeypatch.setattr(slots, "_PROGRAMS", 32)
+    monkeypatch.setattr(slots, "PROGRAMS", 32)
 
 
 def problem(b: int = 2, h: int = 4, hkv: int = 2, s: int = 40) -> list[torch.Tensor]:
