@@ -43,12 +43,12 @@ def _drawn(count: int, low: int, high: int) -> tuple[int, ...]:
 
 def workloads() -> list[Workload]:
     """What is measured."""
-    mixed, huge, short, cache = _drawn(64, 16, 1024), (4096, *_drawn(200, 8, 64)), _drawn(10_000, 1, 8), _drawn(256, 32, 2048)
+    mixed, huge, short, cache = _drawn(32, 16, 512), (2048, *_drawn(100, 8, 64)), _drawn(10_000, 1, 8), _drawn(128, 32, 2048)
     return [
-        Workload("64 of 16 to 1024", mixed, mixed),
-        Workload("4096 and 200 of 8 to 64", huge, huge),
+        Workload("32 of 16 to 512", mixed, mixed),
+        Workload("2048 and 100 of 8 to 64", huge, huge),
         Workload("10000 of 1 to 8", short, short, (4, 4), 32),
-        Workload("decoding, 256 caches of 32 to 2048, 8:2 heads", (1,) * 256, cache, (8, 2)),
+        Workload("decoding, 128 caches of 32 to 2048, 8:2 heads", (1,) * 128, cache, (8, 2)),
     ]
 
 
@@ -68,26 +68,24 @@ def systems(w: Workload, q: Tensor, k: Tensor, v: Tensor) -> dict[str, System]:
 
     def alone() -> Tensor:
         parts = zip(q.split(w.queries), k.split(w.keys), v.split(w.keys), strict=True)
-        found = [attn_mlir.attention(*(x[None] for x in part), mask_mod=causal, layout="bshd")[0] for part in parts]
+        found = [attn_mlir.attention(a[None], b[None], c[None], mask_mod=causal, layout="bshd")[0] for a, b, c in parts]
         return torch.cat(found)
 
     def inside(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return (kv_idx < used_k[b]) & (kv_idx - used_k[b] <= q_idx - used_q[b])
 
     def padded() -> Tensor:
-        tensors = [torch.nn.utils.rnn.pad_sequence(x.split(n), batch_first=True) for x, n in ((q, w.queries), (k, w.keys), (v, w.keys))]
-        o = attn_mlir.attention(*tensors, mask_mod=inside, layout="bshd")
+        parts = (q, w.queries), (k, w.keys), (v, w.keys)
+        all_q, all_k, all_v = (torch.nn.utils.rnn.pad_sequence(list(x.split(n)), batch_first=True) for x, n in parts)
+        o = attn_mlir.attention(all_q, all_k, all_v, mask_mod=inside, layout="bshd")
         return torch.cat([o[b, :n] for b, n in enumerate(w.queries)])
 
     def fused() -> Tensor:
-        parts = zip(q.split(w.queries), k.split(w.keys), v.split(w.keys), strict=True)
-        grouped = w.heads[0] != w.heads[1]
-        found = [
-            torch.nn.functional.scaled_dot_product_attention(
-                *(x.transpose(0, 1)[None] for x in part), is_causal=len(part[0]) > 1, enable_gqa=grouped
-            )[0].transpose(0, 1)
-            for part in parts
-        ]
+        found = []
+        for part in zip(q.split(w.queries), k.split(w.keys), v.split(w.keys), strict=True):
+            a, b, c = (x.transpose(0, 1)[None] for x in part)
+            options = {"is_causal": len(part[0]) > 1, "enable_gqa": w.heads[0] != w.heads[1]}
+            found.append(torch.nn.functional.scaled_dot_product_attention(a, b, c, **options)[0].transpose(0, 1))
         return torch.cat(found)
 
     found = {"attention_varlen": own, "one call each": alone, "torch, one call each": fused}

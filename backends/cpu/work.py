@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from attn_mlir.backends.cpu import slots
 from attn_mlir.backends.cpu.pipeline import FEW_ROWS
-from attn_mlir.backends.cpu.slots import MIN_KEYS, PROGRAMS, Grid, choose_grid, fits
+from attn_mlir.backends.cpu.slots import Grid, choose_grid, fits
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.program import Made
 from attn_mlir.backends.work import groups_of, rows_of
@@ -69,9 +70,9 @@ def works_of(kernel: Kernel, operands: Sequence[Any], made: Made, size: int, few
 
 def _pairs(kernel: Kernel, heads: int, lengths: tuple[Any, Any], made: Made, width: int, size: int) -> Work:
     """As many groups as keep the machine busy, and fit into memory with their sums."""
-    count = -(-PROGRAMS // max(1, heads))
+    count = -(-slots.PROGRAMS // max(1, heads))
     while True:
-        groups = groups_of(*lengths, kernel.block_q, count, MIN_KEYS)
+        groups = groups_of(*lengths, kernel.block_q, count, slots.MIN_KEYS)
         for level in (0, 2):
             grid = Grid(1, heads, groups.count, kernel.block_q, level, groups.slots)
             if fits(kernel, grid, made.shapes, width, size):

@@ -9,7 +9,7 @@ import torch
 
 from attn_mlir import attention, driver
 from attn_mlir.backends.cpu import program as cpu
-from attn_mlir.backends.cpu import slots
+from attn_mlir.backends.cpu import slots, work
 from attn_mlir.backends.cpu.pipeline import KERNEL
 from attn_mlir.backends.host import Kernel
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
@@ -153,7 +153,7 @@ def test_gradients_do_not_depend_on_how_slots_are_shared(monkeypatch: pytest.Mon
     # The limit is at least the size of the inputs.
     chosen = slots.choose_grid
     monkeypatch.setattr(slots, "_MEMORY", memory)
-    monkeypatch.setattr(cpu, "choose_grid", lambda kernel, over, outputs, width, _: chosen(kernel, over, outputs, width, 0))
+    monkeypatch.setattr(work, "choose_grid", lambda kernel, over, outputs, width, _: chosen(kernel, over, outputs, width, 0))
     got = gradient()
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
     threads = torch.get_num_threads()

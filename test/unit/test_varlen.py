@@ -30,7 +30,8 @@ def test_bits_are_those_of_attention(heads: int, kv_heads: int) -> None:
     first, key = 0, 0
     for sq, skv in zip(*lengths, strict=True):
         parts = q[first : first + sq], k[key : key + skv], v[key : key + skv]
-        alone, sums = attention(*(x.transpose(0, 1)[None] for x in parts), **options)
+        one_q, one_k, one_v = (x.transpose(0, 1)[None] for x in parts)
+        alone, sums = attention(one_q, one_k, one_v, **options)
         assert torch.equal(alone[0].transpose(0, 1), o[first : first + sq])
         assert torch.equal(sums[0], lse[:, first : first + sq])
         first, key = first + sq, key + skv

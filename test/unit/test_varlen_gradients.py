@@ -10,9 +10,10 @@ from varlen_cases import CASES, LENGTHS, offsets
 @pytest.mark.parametrize("name", list(CASES))
 def test_gradients_are_those_of_float64(name: str) -> None:
     case = CASES[name]()
-    inputs = [*case.tensors(LENGTHS), *case.captures]
-    o, lse = case.run(*inputs[:3], LENGTHS, return_lse=True)
-    wanted, wanted_lse = case.reference(*inputs[:3], LENGTHS)
+    q, k, v = case.tensors(LENGTHS)
+    inputs = [q, k, v, *case.captures]
+    o, lse = case.run(q, k, v, LENGTHS, return_lse=True)
+    wanted, wanted_lse = case.reference(q, k, v, LENGTHS)
     torch.testing.assert_close(o.double(), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(lse.double(), wanted_lse, rtol=1e-5, atol=1e-5)
     d_o, d_lse = torch.randn_like(o), torch.where(torch.isfinite(lse), torch.randn_like(lse), 0.0)
@@ -28,19 +29,20 @@ def test_same_bits_for_any_number_of_threads() -> None:
     """One long sequence among many short ones: its keys are cut into chunks with sums of their own."""
     lengths = ([3000, *[5] * 40, 0, 700], [3000, *[9] * 40, 3, 700])
     case = CASES["alibi"]()
-    inputs = [*case.tensors(lengths), *case.captures]
+    q, k, v = case.tensors(lengths)
+    inputs = [q, k, v, *case.captures]
     found = []
     threads = torch.get_num_threads()
     try:
         for count in (1, 2, 5):
             torch.set_num_threads(count)
-            o = case.run(*inputs[:3], lengths)
+            o = case.run(q, k, v, lengths)
             found.append([o, *torch.autograd.grad(o.square().sum(), inputs)])
     finally:
         torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
-    wanted, _ = case.reference(*inputs[:3], lengths)
+    wanted, _ = case.reference(q, k, v, lengths)
     exact = torch.autograd.grad(wanted.square().sum(), inputs)
     for mine, theirs in zip(found[0][1:], exact, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4 * float(theirs.abs().max()))
@@ -58,9 +60,10 @@ def test_gradients_of_rows_and_keys_of_no_sequence_are_zero() -> None:
 def test_16_bits() -> None:
     """Grouped heads in bfloat16: what rounding takes from o is kept for the backward, as in `attention`."""
     case = CASES["alibi"]()
-    inputs = [*case.tensors(LENGTHS, torch.bfloat16), *case.captures]
-    o = case.run(*inputs[:3], LENGTHS)
-    wanted, _ = case.reference(*inputs[:3], LENGTHS)
+    q, k, v = case.tensors(LENGTHS, torch.bfloat16)
+    inputs = [q, k, v, *case.captures]
+    o = case.run(q, k, v, LENGTHS)
+    wanted, _ = case.reference(q, k, v, LENGTHS)
     torch.testing.assert_close(o.double(), wanted, rtol=2e-2, atol=2e-2)
     d_o = torch.randn_like(o)
     got, exact = torch.autograd.grad((o * d_o).sum(), inputs), torch.autograd.grad((wanted * d_o).sum(), inputs)

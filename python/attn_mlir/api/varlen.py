@@ -83,8 +83,8 @@ def attention_varlen(
     q, k, v = (x.unsqueeze(0) for x in (q, k, v))
     results = differentiable(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
     if results is None:
-        heads_first = [x.transpose(1, 2) for x in (q, k, v)]
-        results = execute(entry, problem, *heads_first, captures, "bshd", target, bool(deterministic))
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        results = execute(entry, problem, q, k, v, captures, "bshd", target, bool(deterministic))
         results = [results[0].transpose(1, 2), *results[1:]]
     o, *rows = [result.squeeze(0) for result in results]
     if out is not None:
@@ -107,7 +107,8 @@ def _in_graph(
         raise UnsupportedError("out= is not written inside of torch.compile: leave it out there")
     packed = [*_sequences(qkv[0], *offsets).values()]
     q, k, v = (x.unsqueeze(0) for x in qkv)
-    made = attention_in_graph(q, k, v, functions, scale, "bshd", lse, states, deterministic, device, *dropout, (), packed)
+    p, seed = dropout
+    made = attention_in_graph(q, k, v, functions, scale, "bshd", lse, states, deterministic, device, p, seed, (), packed)
     if not (lse or states):
         return made.squeeze(0)
     parts = [{name: x.squeeze(0) for name, x in part.items()} if isinstance(part, dict) else part.squeeze(0) for part in made]
@@ -123,7 +124,7 @@ def _problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Problem:
             raise ArgumentError(f"{name} is a nested tensor: pass {name}.values(), and {name}.offsets() as int32 offsets")
         if tensor.dim() != 3:
             raise ArgumentError(f"{name} must have 3 dimensions, [positions of all sequences, head, dim], got shape {list(tensor.shape)}")
-    problem = check_inputs(*(x.unsqueeze(0) for x in (q, k, v)), "bshd")
+    problem = check_inputs(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), "bshd")
     return dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, packed=True))
 
 

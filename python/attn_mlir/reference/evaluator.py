@@ -249,7 +249,7 @@ _TENSOR_RULES: dict[str, FrameRule] = {
     "attn.query_sum": lambda frame, op, args: [_sum(op, args[0], args[1:], frame)],
     "attn.key_sum": lambda frame, op, args: [_sum(op, args[0], args[1:], frame)],
     "attn.scatter": lambda frame, op, args: [_scatter(op, frame, *args)],
-    "attn.collect": lambda frame, op, args: [_collect(op, *args, frame)],
+    "attn.collect": lambda frame, op, args: [_collect(op, args[0], frame)],
     "attn.row_dot": lambda frame, op, args: [row_dot(op, *args)],
     "attn.linear_attention": lambda frame, op, args: linear_attention(op, frame, args),
     "attn.chunk": lambda frame, op, args: chunk(op, frame, args),
