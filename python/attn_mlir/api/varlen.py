@@ -9,7 +9,7 @@ import torch
 from attn_mlir.api.attention import _find
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
-from attn_mlir.api.execute import differentiable, execute
+from attn_mlir.api.execute import direct, execute
 from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import Problem, check_inputs, device_type, scale_form
 from attn_mlir.api.mask_strings import parse
@@ -81,7 +81,7 @@ def attention_varlen(
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form)
     captures = entry.captures(scan, factor, {**dropout.values, **sequences})
     q, k, v = (x.unsqueeze(0) for x in (q, k, v))
-    results = differentiable(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
+    results = direct(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
     if results is None:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         results = execute(entry, problem, q, k, v, captures, "bshd", target, bool(deterministic))
