@@ -26,7 +26,7 @@ DTYPES = {
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
     "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
 }  # fmt: skip
-OUTLINE = "attn-simplify,attn-outline"
+OUTLINE = "attn-simplify,attn-apply-mods,attn-outline"
 _LIMIT = 512
 
 

@@ -12,6 +12,7 @@ _PASSES = {
     "attn-differentiate": "differentiate:Differentiate",
     "attn-written-backward": "written_backward:WrittenBackward",
     "attn-split-sequences": "split_sequences:SplitSequences",
+    "attn-apply-mods": "apply_mods:ApplyMods",
     "attn-outline": "outline:Outline",
     "attn-resolve-masks": "resolve_masks:ResolveMasks",
     "attn-online-rewrite": "online_rewrite:OnlineRewrite",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.dialects.attn.partners import partner_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import block_of, find_all
@@ -87,5 +88,5 @@ def _does_nothing(piece: ir.Operation) -> bool:
     yielded = list(list(block.operations)[-1].operation.operands)
     if piece.name in _IDENTITIES:
         scalars = [argument for argument in block.arguments if not isinstance(argument.type, ir.IndexType)]
-        return yielded == scalars
+        return yielded == (scalars[:1] if partner_of(piece) else scalars)
     return piece.name == "attn.mask" and truth(yielded[0]) is True

@@ -1,7 +1,7 @@
 """Compiles programs for the CPU and runs them on torch tensors."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from attn_mlir.backends.cpu import pipeline
 from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch, readable
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED, threads_of
-from attn_mlir.backends.cpu.program import SUFFIX, bytecode
+from attn_mlir.backends.cpu.program import SUFFIX, CpuProgram, build_derivative, bytecode
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
 from attn_mlir.backends.program import DTYPES, function_named, products_of, reported, stages_of
@@ -24,6 +24,8 @@ from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
+PARTNERS = 'partner = "'
+"""In a program some of whose mods read other channels; see `attn.query`."""
 _KERNELS: dict[str, "CpuKernel"] = {}
 _COMPILED = {"count": 0}
 
@@ -54,11 +56,15 @@ class CpuKernel:
     Grouped heads with a single query, as in decoding, have a second kernel whose rows are the heads of a group
     (`attn-pack-heads`). It is compiled at the first call with grouped heads, so that no later length compiles anything. Few queries have
     one with smaller blocks, compiled at the first call with them, and a single one of heads that are not grouped has its own.
+
+    Where mods read other channels, these change queries and keys on the way; for more queries a `program` does so before
+    (`attn-apply-mods`).
     """
 
-    def __init__(self, source: str, worker: Worker, signature: Signature) -> None:
+    def __init__(self, source: str, worker: Worker | None, signature: Signature, program: CpuProgram | None = None) -> None:
         self._source = source
         self._worker = worker
+        self._program = program
         self._signature = signature
         self._copies = Copies()
         self._small: dict[tuple[bool, tuple[int, int]], tuple[Worker, Signature]] = {}
@@ -72,6 +78,8 @@ class CpuKernel:
                 f"this kernel is for head dimensions {self._signature.dims} and {self._signature.element}, "
                 f"got {(q.shape[3], columns)} and {q.dtype}"
             )
+        if self._program is not None and batch * heads * k.shape[2] and q_len > pipeline.FEW_ROWS[0]:
+            return self._program.run((q, k, v, *captures), layout)
         if layout == "bhsd":
             o = empty((batch, heads, q_len, columns), dtype=q.dtype, device="cpu")
         else:
@@ -90,7 +98,7 @@ class CpuKernel:
             q, targets = _group_heads(q, group), [_group_heads(target, group) for target in targets]
             queries = [_group_heads(query, group) for query in queries]
             worker, signature = decoder
-        elif q_len <= pipeline.FEW_ROWS[0]:
+        elif worker is None or q_len <= pipeline.FEW_ROWS[0]:
             worker, signature = self._of_few_rows(False, pipeline.ONE_ROW if q_len == 1 else pipeline.FEW_ROWS)
         if queries:
             captures = _with_products(captures, queries, signature.products)
@@ -100,7 +108,7 @@ class CpuKernel:
     @property
     def copies(self) -> dict[str, str]:
         """Why some of q, k and v were copied, by their names."""
-        return self._copies.notes
+        return self._copies.notes if self._program is None else {**self._program.copies, **self._copies.notes}
 
     def _of_few_rows(self, packed: bool, blocks: tuple[int, int]) -> tuple[Worker, Signature]:
         key = packed, blocks
@@ -112,7 +120,7 @@ class CpuKernel:
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""
-        return stages_of(self._source, pipeline.ALL)
+        return stages_of(self._source, pipeline.ALL) if self._program is None else self._program.stages()
 
 
 def _group_heads(tensor: torch.Tensor, group: int) -> torch.Tensor:
@@ -132,13 +140,18 @@ def compile_module(source: str) -> CpuKernel:
     """Compiles a module given as text, or finds it in memory or on disk. Raises CompileError."""
     kernel = _KERNELS.get(source)
     if kernel is None:
-        kernel = _KERNELS[source] = CpuKernel(source, *_compile(source))
+        kernel = _KERNELS[source] = build_kernel(source)
     return kernel
 
 
 def build_kernel(source: str) -> CpuKernel:
     """The same without a place in memory: for a program that is tried."""
-    return CpuKernel(source, *_compile(source))
+    if PARTNERS not in source:
+        return CpuKernel(source, *_compile(source))
+    with reported(), ir.Context() as context:
+        load_all(context)
+        signature = _signature(ir.Module.parse(source))
+    return CpuKernel(source, None, signature, build_derivative(source, "", ()))
 
 
 def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) -> tuple[Worker, Signature]:
@@ -168,22 +181,25 @@ def _lower(source: str, first: str, blocks: Sequence[int]) -> tuple[ir.Module, S
     """`first` leads to online form; `blocks` are other block sizes than usual."""
     with reported():
         module = ir.Module.parse(source)
-        function = function_named(module, "attention")
-        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-        q, _, v, *arguments = type_.inputs
-        scalars = tuple("tensor" if isinstance(argument, ir.RankedTensorType) else str(argument) for argument in arguments)
-        row_outputs = len(type_.results) - 1
-        products = products_of(function)
+        signature = _signature(module)
         Pipeline.parse(first, registry()).run(module)
         if blocks:
             _set_blocks(module, blocks, first.startswith("attn-pack-heads"))
         Pipeline.parse(pipeline.TILES, registry()).run(module)
         sizes = ir.DictAttr(function_named(module, "attention").attributes["tile.kernel"])
         threads = threads_of(function_named(module, "attention"))
-        block_q, dims = ir.IntegerAttr(sizes["block_q"]).value, (q.shape[3], v.shape[3])
-        signature = Signature(block_q, row_outputs, scalars, dims, str(q.element_type), threads, products)
+        signature = replace(signature, block_q=ir.IntegerAttr(sizes["block_q"]).value, threads=threads)
         Pipeline.parse(pipeline.LLVM, registry()).run(module)
         return module, signature
+
+
+def _signature(module: ir.Module) -> Signature:
+    """That of a program at stage 0, before there are blocks."""
+    function = function_named(module, "attention")
+    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    q, _, v, *arguments = type_.inputs
+    scalars = tuple("tensor" if isinstance(argument, ir.RankedTensorType) else str(argument) for argument in arguments)
+    return Signature(0, len(type_.results) - 1, scalars, (q.shape[3], v.shape[3]), str(q.element_type), products=products_of(function))
 
 
 def _set_blocks(module: ir.Module, blocks: Sequence[int], packed: bool) -> None:

@@ -23,7 +23,7 @@ ONE_ROW = (1, _BLOCK_KV)
 _CHUNK, _CHANNEL_CHUNK = 32, 16
 _LINEAR = "sub-chunk=4 prefix=f64 exact-carry=true widen=true slots=true"
 
-OUTLINE = "attn-simplify,attn-outline{share-states=true}"
+OUTLINE = "attn-simplify,attn-apply-mods,attn-outline{share-states=true}"
 """The kernels of a derivative: sweeps of linear attention with the same states, for dk and dv, are one."""
 
 DECAYS = "crossing=true interval=64 channel-interval=32"

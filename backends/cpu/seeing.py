@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attn_mlir.backends.cpu import pipeline
+from attn_mlir.backends.cpu.driver import PARTNERS
 from attn_mlir.backends.cpu.program import function_named
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.host import read_host
@@ -27,7 +28,7 @@ def see(source: str, function: str, wrt: Sequence[str], binaries: bool) -> Seen:
         load_all(context)
         module = ir.Module.parse(source)
         linear = bool(find_all(module.operation, "attn.linear_attention"))
-        if function or linear:
+        if function or linear or PARTNERS in source:
             name, prepare = prepare_derivative(function, wrt, pipeline.OUTLINE, remainder=True, options=pipeline.DECAYS)
             Pipeline.parse(prepare, registry()).run(module, after=[recorder])
             keep_kernels(module, read_host(function_named(module, name)))

@@ -17,4 +17,4 @@ WARP = (
 
 def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
-    return f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,attn-outline"
+    return f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,attn-apply-mods,attn-outline"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from attn_mlir.dialects.attn.linear import OUTPUTS as LINEAR_OUTPUTS
+from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 
@@ -37,9 +38,12 @@ def range_(source: ir.Value, begin: Sequence[ir.Value], end: Sequence[ir.Value])
     return op.results[0], op.results[1]
 
 
-def piece(name: str, arguments: Sequence[tuple[str, ir.Type]], body: Body) -> ir.Operation:
-    """Builds the piece `attn.<name>`; `body` gets the block arguments and returns what to yield."""
-    op = ir.Operation.create(f"attn.{name}", regions=1)
+def piece(name: str, arguments: Sequence[tuple[str, ir.Type]], body: Body, partner: Partner | None = None) -> ir.Operation:
+    """Builds the piece `attn.<name>`; `body` gets the block arguments and returns what to yield. `partner`: see `attn.query`."""
+    attributes: dict[str, ir.Attribute] = {}
+    if partner is not None:
+        attributes = {"partner": ir.StringAttr.get(partner.kind), "channels": i64(partner.channels)}
+    op = ir.Operation.create(f"attn.{name}", attributes=attributes, regions=1)
     here = ir.Location.current
     locations = [ir.Location.name(argument, here) for argument, _ in arguments]
     block = op.regions[0].blocks.append(*[type_ for _, type_ in arguments], arg_locs=locations)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
+from attn_mlir.dialects.attn.partners import verify_partner
 from attn_mlir.dialects.verify import check, entry_block, is_score_type, terminator
 from attn_mlir.mlir import ext, ir
 
@@ -102,28 +103,41 @@ def terms_of(owner: ir.Operation) -> int:
     return sum(piece.name == "attn.term" for piece in pieces_in(owner))
 
 
+def _verify_mod(op: Any, names: str) -> bool:
+    """Checks the signature of a mod, which may take the element's partner after the element."""
+    partner = "partner" in op.operation.attributes
+    first = "x, partner" if partner else "x"
+    return verify_signature(op, f"{first}, {names}", ["score"] * (1 + partner) + ["index"] * 4, ["score"])
+
+
 class QueryOp(Attn.Operation, name="query"):
-    """Elementwise change of q: (x, b, h, q_idx, d) -> x."""
+    """Elementwise change of q: (x, b, h, q_idx, d) -> x.
+
+    With `partner` it takes one more element of the same row, (x, partner, b, h, q_idx, d) -> x: of the first `channels` channels, "half"
+    pairs d with d + channels / 2, as most rotary embeddings do, and "interleaved" 2 i with 2 i + 1. After them x is its own partner.
+    """
 
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self, _MODS_OWNERS)
+        partner = "partner" in self.operation.attributes
+        return verify_owner(self, _OWNERS if partner else _MODS_OWNERS) and (not partner or verify_partner(self, 0))
 
     def verify_region_invariants(self) -> bool:
-        return verify_signature(self, "x, b, h, q_idx, d", ["score"] + ["index"] * 4, ["score"])
+        return _verify_mod(self, "b, h, q_idx, d")
 
 
 class KeyOp(Attn.Operation, name="key"):
-    """Elementwise change of k: (x, b, kv head, kv_idx, d) -> x."""
+    """Elementwise change of k: (x, b, kv head, kv_idx, d) -> x; with `partner`, as in `attn.query`, (x, partner, ...) -> x."""
 
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self, _MODS_OWNERS)
+        partner = "partner" in self.operation.attributes
+        return verify_owner(self, _OWNERS if partner else _MODS_OWNERS) and (not partner or verify_partner(self, 1))
 
     def verify_region_invariants(self) -> bool:
-        return verify_signature(self, "x, b, h_kv, kv_idx, d", ["score"] + ["index"] * 4, ["score"])
+        return _verify_mod(self, "b, h_kv, kv_idx, d")
 
 
 class ValueOp(Attn.Operation, name="value"):

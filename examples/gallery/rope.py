@@ -1,7 +1,7 @@
-"""RoPE: pairs of channels turn with the position, inside of the kernel.
+"""RoPE: pairs of channels turn with the position, as a function of one element.
 
 Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, arXiv 2104.09864; halves are paired, as in GPT-NeoX and Llama.
-The functions see one element; its partner is read from the captured tensor. For speed, rotate q and k before the call.
+`rotate_half(x)` is the other channel of the pair; `mods.rope(cos, sin)` is this function ready-made, with positions and interleaved pairs.
 
     o_i = softmax_j(R_i q_i . R_j k_j / sqrt(D)) v_j    over the keys  j <= i
 """
@@ -9,22 +9,20 @@ The functions see one element; its partner is read from the captured tensor. For
 import torch
 from _common import Sizes, Variant, positions, qkv, scores, softmax, weigh
 
-from attn_mlir import attention
+from attn_mlir import attention, rotate_half
 
 
-def rotary(x, cos, sin):
-    half = x.shape[-1] // 2
+def rotary(cos, sin):
+    half = cos.shape[-1]
 
-    def rotate(element, b, h, idx, d):
-        partner = x[b, h, idx, (d + half) % (2 * half)]
-        turned = torch.where(d < half, -partner, partner)
-        return element * cos[idx, d % half] + turned * sin[idx, d % half]
+    def rotate(x, b, h, idx, d):
+        return x * cos[idx, d % half] + rotate_half(x) * sin[idx, d % half]
 
     return rotate
 
 
 def run(q, k, v, cos, sin):
-    return attention(q, k, v, query_mod=rotary(q, cos, sin), key_mod=rotary(k, cos, sin), mask_mod="t")
+    return attention(q, k, v, query_mod=rotary(cos, sin), key_mod=rotary(cos, sin), mask_mod="t")
 
 
 def reference(q, k, v, cos, sin):

@@ -179,7 +179,8 @@ class Derivatives:
         for role, original in originals.items():
             if role not in wanted or role not in found:
                 continue
-            found[role], scattered = self.mods.pull(host, role, original, found[role])
+            reads = [n for n in self._mod_reads(role) if self._reads(n) in captured]
+            found[role], scattered = self.mods.pull(host, role, original, found[role], frozenset(reads))
             for leaf, value in scattered:
                 parts.setdefault(self._reads(leaf), []).append(value)
         results = [self._result(host, names[i], found, parts) for i in self.wrt]
@@ -216,7 +217,7 @@ class Derivatives:
     @cached_property
     def tangent(self) -> Forward:
         """The derived forward mode for tangents of the arguments `wrt`."""
-        names = self._names()
+        mods, names = self.mods, self._names()  # mods first: what they read is among the parameters
         chosen = {names[i] for i in self.wrt}
         reads = frozenset(
             leaf
@@ -224,7 +225,7 @@ class Derivatives:
             if self._reads(leaf) in chosen - self._tensors()
         )
         tensors = frozenset(self._tensors())
-        moved = {role for role in tensors if role in chosen or (role in self.mods.of and any(n in reads for n in self._mod_reads(role)))}
+        moved = {role for role in tensors if role in chosen or (role in mods.of and any(n in reads for n in self._mod_reads(role)))}
         everything = Forward(self.program, tensors, frozenset(readable(self.program)), frozenset(self.reverse.dropped))
         self.certificates["tangent"] = self.checker.check_forward(everything.run())
         forward = Forward(self.program, frozenset(moved), reads, frozenset(self.reverse.dropped))

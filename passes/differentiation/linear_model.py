@@ -145,7 +145,10 @@ class LinearModel:
     def decay(self) -> tuple[Node, Node] | None:
         """`attn.decay` as (its argument, its result)."""
         found = piece(self.primal.attention, "attn.decay")
-        return None if found is None else read_element(self.program, found)
+        if found is None:
+            return None
+        x, result = read_element(self.program, found)
+        return x, result
 
     @cached_property
     def skip(self) -> Node | None:

@@ -43,11 +43,11 @@ def read_attention(attention: ir.Operation) -> Program:
     return program
 
 
-def read_element(program: Program, mod: ir.Operation) -> tuple[Node, Node]:
-    """An `attn.query`, `attn.key` or `attn.value` as (its argument, its result)."""
+def read_element(program: Program, mod: ir.Operation) -> list[Node]:
+    """An `attn.query`, `attn.key` or `attn.value`: the elements that it takes, x first, and its result."""
     block = block_of(mod)
-    x = program.graph.node("element", attr=mod.name)
-    return x, PieceReader(program, block, {block.arguments[0]: x}, ROW).results()[0]
+    elements = {x: program.graph.node("element", attr=f"{mod.name}.{i}") for i, x in enumerate(list(block.arguments)[: scores_in(block)])}
+    return [*elements.values(), PieceReader(program, block, elements, ROW).results()[0]]
 
 
 def logarithm(g: Graph, op: str, x: Node) -> Node | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from attn_mlir.dialects.attn.partners import partner_of
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.masking import masked_score, masks_by_score
@@ -80,12 +81,13 @@ class Program:
         """Applies `attn.query`, `attn.key` or `attn.value` to a tile of rows that starts at `begin`."""
         if mod is None:
             return tile
-        type_ = ir.RankedTensorType(tile.type)
+        type_, partner = ir.RankedTensorType(tile.type), partner_of(mod)
 
         def body(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-            x = cast_float(tensor.ExtractOp(tile, [i, d]).result, self.score)
+            channels = [d] if partner is None else [d, partner.index(d, type_.shape[1])]
+            x = [cast_float(tensor.ExtractOp(tile, [i, channel]).result, self.score) for channel in channels]
             position = arith.MinSIOp(arith.AddIOp(begin, i).result, last).result
-            (changed,) = self.scalars().inline(block_of(mod), [x, self.b, head, position, d])
+            (changed,) = self.scalars().inline(block_of(mod), [*x, self.b, head, position, d])
             return [cast_float(changed, self.element)], []
 
         (result,), _ = build.map_([count, constant_index(type_.shape[1])], [type_], [], [], body)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from attn_mlir.api.varlen import attention_varlen
     from attn_mlir.flex import flex_attention
     from attn_mlir.frontend.elementary import approximate_tanh, detach
+    from attn_mlir.frontend.partners import partner, rotate_half
     from attn_mlir.frontend.sizes import kv_len, num_heads, q_len
     from attn_mlir.seeing.visualize import visualize
 
@@ -78,9 +79,11 @@ __all__ = [
     "mods",
     "num_heads",
     "online_retention",
+    "partner",
     "q_len",
     "recurrences",
     "retention_linear",
+    "rotate_half",
     "rows",
     "simple_gla",
     "softmax",
@@ -127,9 +130,11 @@ _LAZY = {
     "masks": "attn_mlir.api.masks",
     "mods": "attn_mlir.api.mods",
     "num_heads": "attn_mlir.frontend.sizes",
+    "partner": "attn_mlir.frontend.partners",
     "q_len": "attn_mlir.frontend.sizes",
     "recurrences": "attn_mlir.api.recurrences",
     "retention_linear": "attn_mlir.api.recurrences",
+    "rotate_half": "attn_mlir.frontend.partners",
     "rows": "attn_mlir.api.rows",
     "simple_gla": "attn_mlir.api.recurrences",
     "softmax": "attn_mlir.api.rows",

@@ -64,7 +64,8 @@ class Core(PrinterCore[Tile]):
         if isinstance(tile, Packed) and places == [0, 1]:
             return f"attn::bits<{TYPES[tile.element]}>(attn::half_of({tile.name}[2 * n + r / 8][r / 2 % 4], r % 2))"
         raise UnsupportedError(
-            f"amd: the kernel reads {op.operands[0]} at {', '.join(indices)}, not at its own element ({source_line(op.location)})"
+            f"amd: the kernel reads {op.operands[0]} at {', '.join(indices)}, not at its own element; where a mod reads other channels, "
+            f"run attn-apply-mods,attn-outline{{keep-hosts=false}} first ({source_line(op.location)})"
         )
 
     # ---- tiles

@@ -240,6 +240,9 @@ class Staging:
         """Applies a map to the elements in registers. Rows that do not exist stay zero: zero times infinity would be no number."""
         core, writer, block = self.core, self.core.writer, body(change)
         reads = [op for op in operations(block) if op.name == "tensor.extract"]
+        if any(list(read.operands)[1:] != list(block.arguments) for read in reads):
+            where = source_line(change.location)
+            raise UnsupportedError(f"amd: a mod that reads other channels is applied before (attn-apply-mods), not on the way ({where})")
         type_ = TYPES[stream.element]
         exists = core.value(change.operands[0])
         writer.line("// Each thread changes its elements on the way.")

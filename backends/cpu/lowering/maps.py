@@ -5,6 +5,7 @@ from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, R
 from attn_mlir.backends.cpu.lowering.dropout import prepare
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.packing import pack_columns
+from attn_mlir.backends.cpu.lowering.vector_maps import lower_vectors, width_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.tiling.scalars import identity
@@ -68,22 +69,28 @@ def _lower_columns(context: Context, op: ir.Operation, body: ir.Block) -> None:
 
 
 def _lower_scalar_map(context: Context, op: ir.Operation, body: ir.Block) -> None:
-    """A map over keys or values: plain scalar loops, which LLVM may vectorise."""
+    """A map over keys or values: plain scalar loops, which LLVM may vectorise; vectors where it reads rows in another order."""
     columns = ir.RankedTensorType(op.results[0].type).shape[1]
     tile = RowTile(context.buffer(op), emit.integer(columns))
+    *operations, last = (view.operation for view in body.operations)
+    i, j = body.arguments
+    width = width_of(context, columns, operations, j)
+    whole = columns // width * width if width else 0
     rows = scf.ForOp(emit.index(0), context.scalar(op.operands[0]), emit.index(1), [])
     with ir.InsertionPoint(rows.body):
-        loop = scf.ForOp(emit.index(0), emit.index(columns), emit.index(1), [])
-        with ir.InsertionPoint(loop.body):
-            context.values[body.arguments[0]] = rows.induction_variable
-            context.values[body.arguments[1]] = loop.induction_variable
-            operations = [view.operation for view in body.operations]
-            for inner in operations[:-1]:
-                lower_scalar(context, inner)
-            value = emit.cast_float(context.scalar(operations[-1].operands[0]), context.score)
-            offset = emit.add(emit.mul(emit.to_i64(rows.induction_variable), tile.stride), emit.to_i64(loop.induction_variable))
-            emit.store(value, emit.element_pointer(tile.address, offset, context.score))
-            scf.YieldOp([])
+        context.values[i] = rows.induction_variable
+        if whole:
+            lower_vectors(context, op, tile, rows.induction_variable, whole, width)
+        if whole < columns:
+            loop = scf.ForOp(emit.index(whole), emit.index(columns), emit.index(1), [])
+            with ir.InsertionPoint(loop.body):
+                context.values[j] = loop.induction_variable
+                for inner in operations:
+                    lower_scalar(context, inner)
+                value = emit.cast_float(context.scalar(last.operands[0]), context.score)
+                offset = emit.add(emit.mul(emit.to_i64(rows.induction_variable), tile.stride), emit.to_i64(loop.induction_variable))
+                emit.store(value, emit.element_pointer(tile.address, offset, context.score))
+                scf.YieldOp([])
         scf.YieldOp([])
     context.values[op.results[0]] = tile
 

@@ -1,10 +1,13 @@
 """The rule for `tile.map` on tiles that lie row by row: scalar code becomes vector code along columns."""
 
-from attn_mlir.backends.cpu.lowering import emit
+import numpy as np
+
+from attn_mlir.backends.cpu.lowering import emit, known
 from attn_mlir.backends.cpu.lowering.context import Context
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.maps import uses_column
 from attn_mlir.backends.cpu.lowering.row_tiles import along, counted, get_tile, memory_of, tile_in, vector_of
+from attn_mlir.backends.cpu.lowering.vector_maps import MOST
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import arith, ir, scf, vector
 from attn_mlir.passes.tiling.scalars import identity
@@ -30,6 +33,8 @@ class _Map:
         """The first column of the current vector."""
         self._unrounded: dict[ir.Value, ir.Value] = {}
         """16-bit numbers of tiles as they are kept."""
+        self._known = known.Indices({})
+        """Those of the current vector, where the loop over columns is written out."""
 
     def lower(self) -> None:
         if len(self._body.arguments) == 1:
@@ -49,6 +54,15 @@ class _Map:
                 self._scalar(op)
         columns = self._extent()
         if not self._sums:
+            whole = columns // context.lanes * context.lanes
+            if whole and self._written_out(whole // context.lanes):
+                for column in range(0, whole, context.lanes):
+                    self._known = known.Indices({self._column: np.arange(column, column + context.lanes)})
+                    self._part(i, emit.index(column), context.lanes)
+                self._known = known.Indices({})
+                if whole < columns:
+                    counted(emit.index(columns), 1, lambda column: self._part(i, column, 1), whole)
+                return
             along(context.lanes, columns, lambda column, width: self._part(i, column, width))
             return
         totals = [emit.number(context.score, identity(kind, context.score)) for kind in self._kinds]
@@ -61,6 +75,10 @@ class _Map:
         assert i is not None
         for target, total in zip(self._targets[len(self._tiles) :], totals, strict=True):
             emit.store(total, target.at(None, i))
+
+    def _written_out(self, vectors: int) -> bool:
+        """Whether each of so many vectors of columns has code of its own: where memory is read at numbers that columns give."""
+        return vectors <= MOST and any(op.name == "memref.load" for op in self._along)
 
     def _extent(self) -> int:
         extent = list(self._op.operands)[-1].owner
@@ -83,7 +101,7 @@ class _Map:
     def _part(self, i: ir.Value | None, column: ir.Value, width: int) -> list[ir.Value]:
         """Elements [column, column + width) of a row; returns what is reduced."""
         context, lanes = self._context, self._context.lanes
-        known = dict(context.values)
+        before = dict(context.values)
         context.lanes = width
         self._position = column
         numbers = column
@@ -95,7 +113,7 @@ class _Map:
         for value, target in zip(self._tiles, self._targets, strict=False):
             emit.store(emit.cast_float(self._wide(value), target.kept), target.at(i, column))
         parts = [emit.cast_float(self._wide(value), context.score) for value in self._sums]
-        self._position, context.lanes, context.values = None, lanes, known
+        self._position, context.lanes, context.values = None, lanes, before
         return parts
 
     def _wide(self, value: ir.Value) -> ir.Value:
@@ -109,12 +127,15 @@ class _Map:
             context.values[op.results[0]] = self._read(op)
             return
         if op.name == "memref.load":
-            indices = [context.scalar(value) for value in list(op.operands)[1:]]
-            context.values[op.results[0]] = read_memory(context, memory_of(context, op.operands[0]), indices)
+            memory, indices = memory_of(context, op.operands[0]), [context.scalar(value) for value in list(op.operands)[1:]]
+            last = self._known.of(op.operands[-1]) if indices else None
+            found = known.read(context, memory, indices, last) if last is not None and last.ndim else None
+            context.values[op.results[0]] = read_memory(context, memory, indices) if found is None else found
             return
         if op.name == "arith.extf" and op.operands[0] in self._unrounded:
             context.values[op.results[0]] = emit.cast_float(self._unrounded[op.operands[0]], op.results[0].type)
             return
+        self._known.note(op)
         operands = [context.scalar(operand) for operand in op.operands]
         types = [result.type for result in op.results]
         if any(isinstance(operand.type, ir.VectorType) for operand in operands):

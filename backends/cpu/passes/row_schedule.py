@@ -20,14 +20,16 @@ _ACCUMULATE = ("tile.dot_add", "tile.dot_rescale")
 
 
 def is_row_major(kernel: ir.Operation) -> bool:
-    """Whether a kernel is scheduled here: a sweep over chunks, or sums that multiply no tiles, in loops or of what maps read in memory."""
+    """Whether a kernel is scheduled here: a sweep over chunks; sums that multiply no tiles, in loops or of what maps read in memory; or
+    maps of elements that are read in memory, and added to nothing.
+    """
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     grid = ir.StringAttr(sizes["grid"]).value if "grid" in sizes else ""
     products = find_all(kernel, "tile.dot", *_ACCUMULATE, "tile.accumulate", "tile.scatter_add")
     sums = find_all(kernel, "scf.for", "tile.cumsum") or [
         op for map_ in find_all(kernel, "tile.map") for op in find_all(map_, "memref.load")
     ]
-    return grid == "chunks" or (grid == "rows" and not products and bool(sums))
+    return grid == "chunks" or (grid in ("rows", "elements") and not products and bool(sums))
 
 
 def schedule_rows(kernel: ir.Operation) -> bool:

@@ -170,10 +170,13 @@ def _reusable(op: ir.Operation, homes: dict[ir.Value, int], taken: list[int]) ->
     """The buffer of a tile that this map reads, element by element, and nothing reads after it."""
     body = op.regions[0].blocks[0]
     arguments = list(body.arguments)
+    elsewhere = {inner.operands[0] for inner in walk(op) if inner.name == "tensor.extract" and list(inner.operands)[1:] != arguments}
     for inner in walk(op):
         if inner.name != "tensor.extract" or list(inner.operands)[1:] != arguments:
             continue
         source = inner.operands[0]
+        if source in elsewhere:  # as partners of an element are, which may be changed already
+            continue
         home = homes.get(source, -1)
         same_shape = len(op.results) > 0 and source.type.rank == 2 and _shape(source) == _shape(op.results[0])
         local = not isinstance(source.owner, ir.Block) and source.owner.operation.block == op.block

@@ -21,7 +21,7 @@ from attn_mlir.api.extra_qk import extra_pairs, with_dims
 from attn_mlir.api.graph_checks import check_graph, function_of
 from attn_mlir.api.hoist import attribute, hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
-from attn_mlir.frontend import program, scope, sizes
+from attn_mlir.frontend import partners, program, scope, sizes
 from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.emit import SEQUENCES
 from attn_mlir.frontend.scope import Captured
@@ -80,6 +80,17 @@ def element(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) ->
 @element.register_fake
 def _(name: str, dtype: torch.dtype, like: list[Tensor], size: int = 1) -> Tensor:
     return torch.zeros(size, dtype=dtype, device=_device(like[0].device))
+
+
+@torch.library.custom_op("attn_mlir::partner", mutates_args=())
+def _partner(x: Tensor, interleaved: bool, channels: int, turned: bool) -> Tensor:
+    """Stands for `partners.partner`, or if `turned` `partners.rotate_half`, of an element; `channels` 0: all are paired."""
+    return torch.zeros_like(x)
+
+
+@_partner.register_fake
+def _(x: Tensor, interleaved: bool, channels: int, turned: bool) -> Tensor:
+    return torch.zeros_like(x)
 
 
 def _device(given: torch.device | None) -> torch.device:
@@ -316,6 +327,9 @@ class GraphPiece:
         elif _is_symbol(node):
             name = args[0].rpartition(".")[2]
             made = getattr(sizes, name)() if name in _SIZES else arguments[name]
+        elif node.target in (_partner._opoverload, torch.ops.attn_mlir.partner):
+            x, interleaved, channels, turned = args
+            made = partners.of_value(x, interleaved, channels or None, turned)
         else:
             made = target(*args, **kwargs)
         values[node] = made

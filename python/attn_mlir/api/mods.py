@@ -1,4 +1,4 @@
-"""Score functions: `mod(score, b, h, q_idx, kv_idx)` gives the changed score."""
+"""Score functions: `mod(score, b, h, q_idx, kv_idx)` gives the changed score; and `rope`, for query_mod and key_mod."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +8,7 @@ import torch
 from attn_mlir.api.makers import maker
 from attn_mlir.api.mask_strings import window_of
 from attn_mlir.api.masks import Align, check_align
+from attn_mlir.api.rotary import rope as rope
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.elementary import approximate_tanh, tanh
 from attn_mlir.frontend.sizes import kv_len, q_len

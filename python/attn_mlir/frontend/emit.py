@@ -8,6 +8,7 @@ from typing import Any
 
 from attn_mlir.dialects import load_all
 from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import where
@@ -30,6 +31,8 @@ class Piece:
     results: tuple[Node, ...]
     position: Position | None = None
     """Where the user's function is defined."""
+    partner: Partner | None = None
+    """Of a mod that takes two elements, which the second is."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -203,7 +206,7 @@ class Emitter:
 
     def _piece(self, piece: Piece) -> None:
         with location_of(piece.position):
-            build.piece(piece.name, self._parameters(piece), lambda *arguments: self._body(piece, arguments))
+            build.piece(piece.name, self._parameters(piece), lambda *arguments: self._body(piece, arguments), piece.partner)
 
     def _parameters(self, piece: Piece) -> list[tuple[str, ir.Type]]:
         return [(str(node.attribute), self.types[node.kind]) for node in piece.arguments]

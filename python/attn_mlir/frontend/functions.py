@@ -122,10 +122,11 @@ def trace_call(
     `kind` is the piece ("score", "row", ...). Keep the piece open (`trace.scope`) to convert the result.
     """
     trace.scope = Scope(kind, subject(role, function))
-    arguments = [trace.argument(p.name, p.kind, varying=p.varying, nonnegative=p.nonnegative) for p in parameters]
+    arguments = tuple([trace.argument(p.name, p.kind, varying=p.varying, nonnegative=p.nonnegative) for p in parameters])
+    trace.scope.arguments = arguments
     with trace:
         result = run(function, [wrap(argument) for argument in arguments])
-    return tuple(arguments), result
+    return arguments, result
 
 
 def run(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:

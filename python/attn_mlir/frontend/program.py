@@ -105,7 +105,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     """Traces `program`. Raises TraceError for what cannot be traced."""
     scan = Scan(program.functions, detailed=True)
     state = Trace()
-    state.device, state.largest = device, inputs.largest
+    state.device, state.largest, state.head_dim = device, inputs.largest, inputs.head_dim
     state.reusable = scan.reusable
     rebind = rebinder(scan, state)
     pieces = []
@@ -171,7 +171,11 @@ def _input_piece(state: Trace, name: str, role: str, function: Any, rebind: Rebi
     parameters = choose_arity(role, function, _mod(position))
     arguments, result = trace_call(state, name, role, rebind(function), parameters)
     node = functions.as_float(state, result, function, role, "the changed element")
-    return _piece(name, arguments, [node], _mod(position)[-1], function, state)
+    piece, pair = _piece(name, arguments, [node], _mod(position)[-1], function, state), state.scope.pair if state.scope else None
+    if pair is None:
+        return piece
+    x, *position_, _ = piece.arguments
+    return dataclasses.replace(piece, arguments=(x, pair.partner, *position_, pair.channel), partner=pair.kind)
 
 
 def _piece(name: str, arguments: Sequence[Node], results: Sequence[Node], full: Sequence[Parameter], function: Any, state: Trace) -> Piece:

@@ -22,6 +22,9 @@ class Scope:
 
     kind: str
     subject: str
+    arguments: tuple[Node, ...] = ()
+    pair: Any = None
+    """The `partners.Pair` of a mod that reads another channel, once it does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class Trace:
         """What `.device` of a traced value says."""
         self.largest = 3.4028234663852886e38
         """The largest finite score."""
+        self.head_dim = 0
+        """The head dimension of q and k, where mods may read other channels."""
         self.heads_of = "q"
         """The input whose heads `num_heads()` counts."""
         self._count = 0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attn_mlir.dialects.attn.partners import partner_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.reference.errors import EvaluationError
@@ -102,7 +103,9 @@ def modified(p: Problem, name: str, x: Array, live: Array | None) -> Array:
     mod = piece(p.op, name)
     if mod is None:
         return x
-    (result,) = p.run(mod, [x, *grid(x.shape, p.number)], live)
+    partner = partner_of(mod)
+    partners = [] if partner is None else [x[..., [partner.of(d) for d in range(x.shape[3])]]]
+    (result,) = p.run(mod, [x, *partners, *grid(x.shape, p.number)], live)
     return np.broadcast_to(result, x.shape)
 
 
