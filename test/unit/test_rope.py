@@ -372,7 +372,7 @@ def test_wrong_arguments() -> None:
         (lambda: mods.rope(cos, sin, positions=torch.zeros(())), r"positions must be a tensor, \[length\]"),
         (lambda: rotate_half(torch.randn(3, 5)), r"pairs an even number of channels, up to 5, got 5"),
         (lambda: partner(1.0), r"takes a tensor, or x of a query_mod or key_mod"),
-        (lambda: _mod(mods.rope(cos[:3], sin[:3])), r"captured tensor 'cos' has size 3 in dimension 0"),
+        (lambda: _mod(mods.rope(cos[:3], sin[:3])), r"captured tensor .cos. has size 3 in dimension 0"),
         (lambda: _mod(mods.rope(cos, sin), dim=8), r"pairs 16 channels of a head dimension of 8"),
     ):
         with pytest.raises((ArgumentError, TraceError), match=message):
