@@ -84,8 +84,8 @@ def systems(w: Workload, q: Tensor, k: Tensor, v: Tensor) -> dict[str, System]:
         found = []
         for part in zip(q.split(w.queries), k.split(w.keys), v.split(w.keys), strict=True):
             a, b, c = (x.transpose(0, 1)[None] for x in part)
-            options = {"is_causal": len(part[0]) > 1, "enable_gqa": w.heads[0] != w.heads[1]}
-            found.append(torch.nn.functional.scaled_dot_product_attention(a, b, c, **options)[0].transpose(0, 1))
+            o = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=a.shape[2] > 1, enable_gqa=w.heads[0] != w.heads[1])
+            found.append(o[0].transpose(0, 1))
         return torch.cat(found)
 
     found = {"attention_varlen": own, "one call each": alone, "torch, one call each": fused}
