@@ -1,0 +1,131 @@
+"""Forward kernels of the `warp` dialect beside those of the Hopper emitter, compiled ahead: checked against float64, then timed in turn.
+
+python benchmarks/warp_forward.py build FOLDER    compiles here, without a GPU (ATTN_MLIR_CUDA_COMPILER=nvcc)
+python benchmarks/warp_forward.py run FOLDER      on the GPU: needs torch and the driver, neither a compiler nor MLIR's bindings
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from dropout_variants import program, timed
+
+DIMS, CASES, KINDS = (64, 128), ("causal", "full", "sigmoid", "alibi"), ("hopper", "warp")
+LENGTHS, SHAPES, SLOPE = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192)), 0.0625
+
+
+def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    """Falls with the distance; one slope for all heads."""
+    return score - SLOPE * (q_idx - kv_idx)
+
+
+def build(folder: Path) -> None:
+    """Compiles the kernels of every case and writes them to `folder`; says what the compiler tells, or why there is none."""
+    import attn_mlir
+    from attn_mlir.backends.nvidia import codegen, driver, pipeline
+    from attn_mlir.backends.nvidia.compile import compile_all
+    from attn_mlir.backends.nvidia.units import pack
+    from attn_mlir.backends.nvidia.warp.translate import codes_of
+    from attn_mlir.backends.program import OUTLINE
+    from attn_mlir.errors import AttnError
+    from attn_mlir.frontend.emit import Inputs
+    from attn_mlir.mlir import ir
+    from attn_mlir.passes.pipeline import Pipeline
+    from attn_mlir.registry import registry
+
+    def scheduled(function: ir.Operation) -> Any:
+        """A kernel that `tile-schedule` has left, through the passes behind it."""
+        text = function.get_asm(print_generic_op_form=True)
+        module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
+        Pipeline.parse(pipeline.WARP.removeprefix(f"{pipeline.KERNEL},"), registry()).run(module)
+        return codes_of(module)[0]
+
+    folder.mkdir(parents=True, exist_ok=True)
+    causal = {"mask_mod": attn_mlir.masks.causal()}
+    forms = {"causal": causal, "full": {}, "sigmoid": {**causal, "row": attn_mlir.rows.sigmoid}, "alibi": {**causal, "score_mod": alibi}}
+    emit = codegen.emit
+    for name in CASES:
+        for dim in DIMS:
+            for kind in KINDS:
+                setattr(codegen, "emit", scheduled if kind == "warp" else emit)
+                call = attn_mlir.Attention(**forms[name])
+                call.__dict__.update(_last=Inputs("f16", dim, dim), _form=None)
+                try:
+                    host, units = driver._lower(call.ir(), "attention", OUTLINE, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+                    binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
+                except AttnError as error:
+                    print(f"{kind}-{name}-{dim}: {error}", flush=True)
+                    continue
+                data, fields = pack(host, units, binaries)
+                path = folder / f"{kind}-{name}-{dim}"
+                path.with_suffix(".zip").write_bytes(data)
+                path.with_suffix(".json").write_text(json.dumps(fields))
+                told = ", ".join(f"{binary.registers} registers, {binary.spills} bytes of spills" for binary in binaries.values())
+                print(f"{path.name}: {told}", flush=True)
+
+
+def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str) -> torch.Tensor:
+    """The formula."""
+    s, at = q @ k.mT / math.sqrt(q.shape[-1]), torch.arange(q.shape[2], device=q.device)
+    present = torch.ones(len(at), len(at), dtype=torch.bool, device=q.device)
+    present = present if name == "full" else present.tril()
+    s = s - SLOPE * (at[:, None] - at) if name == "alibi" else s
+    return (s.sigmoid() * present if name == "sigmoid" else s.masked_fill(~present, -torch.inf).softmax(-1)) @ v
+
+
+def drawn(batch: int, heads: int, length: int, dim: int) -> list[torch.Tensor]:
+    """q, k and v."""
+    return [torch.randn(batch, heads, length, dim, device="cuda").half() for _ in range(3)]
+
+
+def run(folder: Path, rounds: int) -> None:
+    """Prints relative errors at odd lengths, with a mark where a second launch gives other bits; then times."""
+    torch.manual_seed(0)
+    made: dict[tuple[str, int], dict[str, Callable[[Any], list[torch.Tensor]]]] = {}
+    for dim in DIMS:
+        for name in CASES:
+            there = [kind for kind in KINDS if (folder / f"{kind}-{name}-{dim}.zip").exists()]
+            made[name, dim] = {kind: program(folder, f"{kind}-{name}-{dim}") for kind in there}
+            for kind, launch in made[name, dim].items():
+                errors = []
+                for length in LENGTHS:
+                    inputs = drawn(2, 3, length, dim)
+                    q, k, v = (x.double() for x in inputs)
+                    (o, *_), wanted = launch(inputs), dense(q, k, v, name)
+                    differs = not torch.equal(launch(inputs)[0], o)
+                    errors.append(f"{float((o.double() - wanted).norm() / wanted.norm()):.0e}{'!' * differs}")
+                print(f"{kind:6} {name:7} D {dim:3}  {'  '.join(errors)}", flush=True)
+    print(f"-- {torch.cuda.get_device_name()}, f16, milliseconds, TFLOP/s, and the speed of 'warp' in units of 'hopper'")
+    for (name, dim), launches in made.items():
+        for batch, length in SHAPES:
+            inputs = drawn(batch, 2048 // dim, length, dim)
+            best: dict[str, float] = {}
+            for number in range(rounds + 1):
+                for kind in list(launches)[:: 1 if number % 2 else -1]:
+                    taken = timed(lambda launch=launches[kind], inputs=inputs: launch(inputs), 5)
+                    best[kind] = min(best.get(kind, taken), taken) if number else taken
+            work = 4e-9 * batch * 2048 * length**2 * (1 if name == "full" else 0.5)
+            told = "  ".join(f"{kind} {taken:.3f} ms {work / taken:.0f}" for kind, taken in best.items())
+            quotient = f"{best['hopper'] / best['warp']:.2f}" if len(best) == len(KINDS) else ""
+            print(f"{name:7} D {dim:3} S {length}  {told}  {quotient}", flush=True)
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["build", "run"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    if options.what == "build":
+        build(options.folder)
+    else:
+        run(options.folder, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
