@@ -20,7 +20,7 @@ _ACCUMULATE = ("tile.dot_add", "tile.dot_rescale")
 
 
 def is_row_major(kernel: ir.Operation) -> bool:
-    """Whether a kernel is scheduled here: a sweep over chunks; sums that multiply no tiles, in loops or of what maps read in memory; or
+    """Whether a kernel is scheduled here: a chunk scan; sums that multiply no tiles, in loops or of what maps read in memory; or
     maps of elements that are read in memory, and added to nothing.
     """
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])

@@ -11,7 +11,7 @@ inline CUfunction load(const Kernel &kernel) {
   CUfunction &function = loaded.functions[&kernel];
   if (function) return function;
   if (kernel.shared_bytes > loaded.shared_bytes)
-    throw Failure{fail(ATTN_MLIR_ERROR_PROCESSOR, "the kernel %s needs %d bytes of shared memory, a block of threads may have %d on a %s",
+    throw Failure{fail(ATTN_MLIR_ERROR_PROCESSOR, "the kernel %s needs %d bytes of shared memory, a thread block may have %d on a %s",
                        kernel.entry, kernel.shared_bytes, loaded.shared_bytes, loaded.name)};
   Relaxed relaxed;
   CUmodule module = nullptr;

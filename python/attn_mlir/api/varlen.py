@@ -50,7 +50,7 @@ def attention_varlen(
 
     q is [Tq, Hq, D], k is [Tk, Hkv, D], v is [Tk, Hkv, Dv], of any strides; o is [Tq, Hq, Dv]. Each sequence has the result that
     `attention` gives for it alone: functions get the number of the sequence as b, and positions, q_len() and kv_len() of that sequence,
-    so that masks.causal("bottom_right") is what FlashAttention computes. A sequence may have no queries or no keys; rows without keys
+    so that masks.causal("bottom_right") is what FlashAttention computes. A sequence may have no queries or no keys; fully masked rows
     are 0.
 
     cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1], rising from 0; None: the keys have the offsets of the queries. Rows behind the last
