@@ -19,13 +19,15 @@ from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
 from attn_mlir.backends.program import DTYPES, function_named, products_of, reported, stages_of
 from attn_mlir.backends.tuning.space import number
 from attn_mlir.dialects import load_all
-from attn_mlir.errors import ArgumentError, CompileError
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
 PARTNERS = 'partner = "'
 """In a program some of whose mods read other channels; see `attn.query`."""
+SEQUENCES = '"attn.sequences"'
+"""In a program on packed tensors."""
 _KERNELS: dict[str, "CpuKernel"] = {}
 _COMPILED = {"count": 0}
 
@@ -146,6 +148,8 @@ def compile_module(source: str) -> CpuKernel:
 
 def build_kernel(source: str) -> CpuKernel:
     """The same without a place in memory: for a program that is tried."""
+    if SEQUENCES in source:
+        raise UnsupportedError("packed sequences have lists of work, which a kernel by itself does not make: use driver.compile_derivative")
     if PARTNERS not in source:
         return CpuKernel(source, *_compile(source))
     with reported(), ir.Context() as context:

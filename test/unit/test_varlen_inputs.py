@@ -1,12 +1,13 @@
 """What attention_varlen refuses, with messages that name the argument, and what it takes besides plain tensors."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import attn_mlir
-from attn_mlir import ArgumentError, TraceError, UnsupportedError, attention_varlen
+from attn_mlir import ArgumentError, TraceError, UnsupportedError, attention_varlen, driver
 from varlen_cases import offsets
 
 Q = torch.randn(10, 4, 16)
@@ -96,3 +97,10 @@ def test_other_devices_say_what_to_do() -> None:
 def test_functions_are_traced_as_those_of_attention() -> None:
     with pytest.raises(TraceError):
         run(score_mod=lambda score, b, h, q_idx, kv_idx: score if q_idx > 3 else 0.0)
+
+
+def test_kernels_by_themselves_make_no_lists_of_work() -> None:
+    """What compiles one kernel, as tuners do, refuses packed tensors: it would read where nothing was listed."""
+    source = (Path(__file__).parents[1] / "Inputs" / "packed-causal.mlir").read_text()
+    with pytest.raises(UnsupportedError, match="packed sequences have lists of work"):
+        driver.compile(source, "cpu")
