@@ -17,7 +17,17 @@ from attn_mlir.passes.intervals.interval import UNBOUNDED, Interval, absolute, p
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 FOLDER = Path(__file__).parents[2] / "backends"
-FILES = ("ahead/tensor", "ahead/values", "cpu/ahead/host", "ahead/bounds", "cpu/ahead/program", "ahead/call", "ahead/linear", "ahead/ffi")
+FILES = (
+    "ahead/tensor",
+    "ahead/values",
+    "cpu/ahead/host",
+    "ahead/bounds",
+    "cpu/ahead/program",
+    "ahead/check",
+    "ahead/call",
+    "ahead/linear",
+    "ahead/ffi",
+)
 ENTRIES = """
 extern "C" void convert(const double *from, char *to, int64_t n, int element) {
   for (int64_t i = 0; i < n; ++i) attn::store(to + i * attn::facts(attn::Element(element)).bytes, attn::Element(element), from[i]);
