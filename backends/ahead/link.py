@@ -115,7 +115,8 @@ def _run(command: Sequence[str], made: Path) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         made.unlink(missing_ok=True)
-        raise CompileError(f"{Path(command[0]).name} failed: {shlex.join(command)}\n{ran.stderr.strip()}")
+        tool = "ar" if Path(command[0]).name == "ar" else "the C++ compiler"
+        raise CompileError(f"{tool} failed: {shlex.join(command)}\n{ran.stderr.strip()}")
 
 
 def _constants(folder: Path, files: Sequence[str]) -> str:

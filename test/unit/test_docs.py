@@ -78,6 +78,9 @@ def given(page: str) -> dict[str, Any]:
             names["q"], names["q2"] = torch.randn(2, 2, 4, 50, 32)
             names["k"], names["k2"], names["v"] = torch.randn(3, 2, 4, 50, 32)
             names["heads"] = 4
+        case "docs/rotary.md":
+            names["q"], names["k"], names["v"] = torch.randn(3, 2, 4, 50, 32)
+            names["cos"], names["sin"] = torch.randn(2, 50, 16)
         case "docs/ahead-of-time.md":
             names["rates"] = torch.rand(4)
         case _:
@@ -91,6 +94,7 @@ APART = {
     "docs/ahead-of-time.md": {"tvm_ffi.load_module": "test_ahead_host runs it", "torch.export.export": "test_ahead_operators runs it"},
     "docs/amd.md": {'device="hip-emulated"': "a clang for AMD GPUs; test_emulated_devices runs it"},
     "docs/extending.md": {"class FoldScales": "a sketch of a pass"},
+    "docs/serving.md": {"row=..., score_mod=...": "a sketch of a call"},
     "docs/tuning.md": {"tune=True": "a sketch of calls; test_cpu_tuning runs them"},
 }
 
