@@ -22,11 +22,11 @@ module {
     %c1 = arith.constant 1 : index
     %c2 = arith.constant 2 : index
     %dim = memref.dim %k, %c2 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
-    %dim_10 = memref.dim %q, %c2 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
-    %dim_11 = memref.dim %q, %c1 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
-    %dim_12 = memref.dim %k, %c1 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
-    %0 = arith.divsi %dim_11, %dim_12 : index
-    %1 = arith.subi %dim_10, %c1 : index
+    %dim_10 = memref.dim %q, %c1 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
+    %dim_11 = memref.dim %k, %c1 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
+    %0 = arith.divsi %dim_10, %dim_11 : index
+    %dim_12 = memref.dim %q, %c2 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
+    %1 = arith.subi %dim_12, %c1 : index
     %q_buffer = "warp.alloc"() : () -> memref<1x192x64xf16, #warp.shared<128 : i64>>
     %q_full = "warp.mbarrier"() : () -> !warp.barrier<1 : i64, 1 : i64>
     %q_free = "warp.mbarrier"() : () -> !warp.barrier<1 : i64, 12 : i64>
@@ -37,8 +37,8 @@ module {
     %v_full = "warp.mbarrier"() : () -> !warp.barrier<3 : i64, 1 : i64>
     %v_free = "warp.mbarrier"() : () -> !warp.barrier<3 : i64, 12 : i64>
     %dim_13 = memref.dim %q, %c0 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
-    %2 = arith.muli %dim_13, %dim_11 : index
-    %blocks = arith.ceildivsi %dim_10, %c192 : index
+    %2 = arith.muli %dim_13, %dim_10 : index
+    %blocks = arith.ceildivsi %dim_12, %c192 : index
     %tiles = arith.muli %2, %blocks : index
     "warp.role"() ({
     ^bb0(%warpgroup: index):
@@ -47,11 +47,11 @@ module {
       %5:3 = scf.for %tile = %3 to %tiles step %4 iter_args(%q_count = %c0, %k_count = %c0, %v_count = %c0) -> (index, index, index) {
         %6 = arith.divsi %tile, %blocks : index
         %block = arith.remsi %tile, %blocks : index
-        %head = arith.remsi %6, %dim_11 : index
-        %batch = arith.divsi %6, %dim_11 : index
+        %head = arith.remsi %6, %dim_10 : index
+        %batch = arith.divsi %6, %dim_10 : index
         %7 = arith.muli %block, %c192 : index
         %8 = arith.addi %7, %c192 : index
-        %9 = arith.minsi %8, %dim_10 : index
+        %9 = arith.minsi %8, %dim_12 : index
         %10 = arith.divsi %head, %0 : index
         %q_stage:2 = "warp.stage"(%q_count) {stages = 1 : i64} : (index) -> (index, index)
         %q_tile = "warp.view"(%q_buffer, %q_stage#0, %c0, %c0) : (memref<1x192x64xf16, #warp.shared<128 : i64>>, index, index, index) -> memref<192x64xf16, #warp.shared<128 : i64>>
@@ -121,11 +121,11 @@ module {
       %5:3 = scf.for %tile = %3 to %tiles step %4 iter_args(%q_count = %c0, %k_count = %c0, %v_count = %c0) -> (index, index, index) {
         %6 = arith.divsi %tile, %blocks : index
         %block = arith.remsi %tile, %blocks : index
-        %head = arith.remsi %6, %dim_11 : index
-        %batch = arith.divsi %6, %dim_11 : index
+        %head = arith.remsi %6, %dim_10 : index
+        %batch = arith.divsi %6, %dim_10 : index
         %7 = arith.muli %block, %c192 : index
         %8 = arith.addi %7, %c192 : index
-        %9 = arith.minsi %8, %dim_10 : index
+        %9 = arith.minsi %8, %dim_12 : index
         %q_stage:2 = "warp.stage"(%q_count) {stages = 1 : i64} : (index) -> (index, index)
         "warp.wait"(%q_full, %q_stage#0, %q_stage#1) : (!warp.barrier<1 : i64, 1 : i64>, index, index) -> ()
         %10 = arith.addi %q_count, %c1 : index
@@ -485,5 +485,5 @@ module {
         scf.yield %10, %22#3, %22#4 : index, index, index
       }
     }) {registers = 160 : i64, sym_name = "consumer", warpgroups = 3 : i64, warps = 4 : i64} : () -> ()
-  }) {function = "attention", lanes = 32 : i64, register_file = 65536 : i64, registers = 128 : i64, shared_limit = 232448 : i64, sym_name = "attention", warp.schedule = {align = "end", arch = "sm_90a", consumer_registers = 160 : i64, emitter = "hopper", flow = "flat", group = 16 : i64, optimistic = 1 : i64, order = "dynamic", partial = "block", pin = 0 : i64, producer_registers = 32 : i64, queries = "shared", reverse = 1 : i64, skip = 0 : i64, stages = 3 : i64, staging = "query", sums = "product", turns = 1 : i64, vote = 1 : i64}} : () -> ()
+  }) {function = "attention", lanes = 32 : i64, register_file = 65536 : i64, registers = 128 : i64, shared_limit = 232448 : i64, sym_name = "attention", warp.schedule = {align = "end", arch = "sm_90a", consumer_registers = 160 : i64, dropout = "own", emitter = "hopper", flow = "flat", group = 16 : i64, optimistic = 1 : i64, order = "dynamic", partial = "block", pin = 0 : i64, producer_registers = 32 : i64, queries = "shared", reverse = 1 : i64, skip = 0 : i64, stages = 3 : i64, staging = "query", sums = "product", turns = 1 : i64, vote = 1 : i64}} : () -> ()
 }
