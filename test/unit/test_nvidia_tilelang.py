@@ -65,7 +65,8 @@ def schedule(kernel: ir.Operation, **choices: int | str) -> ir.Operation:
     return kernel
 
 
-NAMES = sorted(path.stem for path in INPUTS.glob("*.mlir"))
+NAMES = sorted(path.stem for path in INPUTS.glob("*.mlir") if not path.stem.startswith("packed"))
+"""No GPU has kernels for packed sequences."""
 
 
 @pytest.mark.parametrize("function", ["attention", "bwd"])

@@ -58,6 +58,14 @@ class ModelMask:
             raise UnsupportedError("this mask cannot become a tensor")
         return self.evaluate()
 
+    @property
+    def ndim(self) -> int:
+        """Asked for by transformers 5.24 and newer, which take the mask of a static cache for one of padding."""
+        raise UnsupportedError(
+            "with a static cache, transformers 5.24 and newer take a finished mask for one of padding: use transformers before 5.24, or "
+            "a cache that grows"
+        )
+
     def for_keys(self, queries: int, keys: int) -> "ModelMask":
         """The mask for layers whose cache has more keys: the queries are the last positions.
 
