@@ -108,14 +108,13 @@ def _archive(command: Sequence[str], options: Sequence[str], files: Sequence[str
             member = str(folder / f"{Path(file).stem}.member.o")
             _run([*command, *options, "-c", file, "-o", member], made)
         members.append(member)
-    _run([tool, "rcs", str(made), *members], made)
+    _run([tool, "rcs", str(made), *members], made, "ar")
 
 
-def _run(command: Sequence[str], made: Path) -> None:
+def _run(command: Sequence[str], made: Path, tool: str = "the C++ compiler") -> None:
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         made.unlink(missing_ok=True)
-        tool = "ar" if Path(command[0]).name == "ar" else "the C++ compiler"
         raise CompileError(f"{tool} failed: {shlex.join(command)}\n{ran.stderr.strip()}")
 
 
