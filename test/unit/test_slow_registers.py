@@ -50,7 +50,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch, spills: int) -> None:
 def fresh(form: Traced) -> programs.Program:
     """A program that no other test has compiled."""
     found = programs.find(programs.register(form))
-    return dataclasses.replace(found, kernels={}, derivatives={}, slow={})
+    return dataclasses.replace(found, kernels={}, derivatives={}, slow={}, located=form.located)
 
 
 def load(program: Any, device: int = 0) -> None:

@@ -257,3 +257,16 @@ def test_tracing_works_after_a_failure() -> None:
     assert "attn.score" in traced(score_mod=lambda s, b, h, i, j: s * 2).text
     with pytest.raises(TypeError):
         torch.exp("not traced")  # type: ignore[arg-type]
+
+
+def test_equal_code_of_two_files_is_told_apart() -> None:
+    """As of two cells of a notebook, or two modules: Python takes code objects for equal whatever their file."""
+    source = "def twice(s, b, h, i, j):\n    return s + (0 if s > 1 else 1)\n"
+    told = []
+    for file in ("<cell 1>", "<cell 2>"):
+        scope: dict[str, Any] = {}
+        exec(compile(source, file, "exec"), scope)
+        with pytest.raises(TraceError) as caught:
+            traced(score_mod=scope["twice"])
+        told.append(str(caught.value))
+    assert ["<cell 1>:2" in told[0], "<cell 2>:2" in told[1], "<cell 1>" in told[1]] == [True, True, False], told

@@ -5,7 +5,6 @@ with symbols for the gradients of the results, in which what it returns is linea
 """
 
 import inspect
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,11 +13,12 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import _SingleLevelFunction
 
+from attn_mlir import forks
 from attn_mlir.frontend import ops, scope, tensors
 from attn_mlir.frontend.node import Node
 from attn_mlir.frontend.values import Value, lift, wrap
 
-_LOCK = threading.Lock()
+_LOCK = forks.lock()
 _ADVICE = "write what it computes with torch's functions, or compute it before the call and capture the result"
 _tracing = 0
 

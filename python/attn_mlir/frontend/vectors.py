@@ -149,7 +149,7 @@ def sliced(captured: CapturedTensor, items: Sequence[Any]) -> Any:
 
 
 def _filled(shape: Sequence[int], at: Callable[[tuple[int, ...]], Any]) -> np.ndarray:
-    items = np.empty(shape, dtype=object)
+    items = np.full(shape, None, dtype=object)
     for place in np.ndindex(*shape):
         items[place] = at(place)
     return items

@@ -81,10 +81,14 @@ class Where:
         return "\n".join(lines)
 
 
-@functools.lru_cache(maxsize=4096)
 def resolve(position: Position) -> Where:
     """The line, columns and assigned variable of a position."""
     code, offset = position
+    return _resolve(code, code.co_filename, offset)  # code objects of different files may be equal: two cells of a notebook
+
+
+@functools.lru_cache(maxsize=4096)
+def _resolve(code: CodeType, file: str, offset: int) -> Where:
     line, end_line, column, end_column = code.co_firstlineno, code.co_firstlineno, 0, 0
     for index, entry in enumerate(code.co_positions()):
         if index == offset // 2 and entry[0] is not None:
@@ -92,8 +96,8 @@ def resolve(position: Position) -> Where:
             column, end_column = entry[2] or 0, entry[3] or 0
             break
     name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
-    column, end_column = _characters(code.co_filename, line, column, end_column)
-    return Where(code.co_filename, name, line, column + 1, end_line, end_column + 1 if end_column else 0, _assigned(code).get(offset))
+    column, end_column = _characters(file, line, column, end_column)
+    return Where(file, name, line, column + 1, end_line, end_column + 1 if end_column else 0, _assigned(code).get(offset))
 
 
 def _characters(file: str, line: int, column: int, end_column: int) -> tuple[int, int]:
