@@ -1,5 +1,6 @@
 """The project's MLIR dialects: `attn` says what to compute, `tile` how, `warp` who does it, where and when."""
 
+import io
 import sys
 import types
 
@@ -24,7 +25,16 @@ def load_all(context: ir.Context) -> None:
                 for op in dialect.operations:
                     harden(op)
                 dialect.load()
+                _keep_declaration(dialect)
                 _announce(dialect.DIALECT_NAMESPACE)
+
+
+def _keep_declaration(dialect: type[ext.Dialect]) -> None:
+    """Later contexts read the dialect's IRDL as bytecode: the bindings make it op by op for each context, which takes ten times as long."""
+    if "_emit_module" not in vars(dialect):
+        stream = io.BytesIO()
+        dialect._mlir_module.operation.write_bytecode(stream)
+        setattr(dialect, "_emit_module", lambda: ir.Module.parse(stream.getvalue()))
 
 
 def _announce(namespace: str) -> None:

@@ -84,8 +84,7 @@ class Pipeline:
     def parse(cls, text: str, registry: Registry) -> "Pipeline":
         """Parses `text`, with named pipelines expanded. Raises PipelineError."""
         steps = tuple(_parse(text, registry, ()))
-        if any(step.pass_ is None for step in steps):
-            _check_upstream(steps, registry)
+        _check_upstream(steps, registry)
         return cls(steps)
 
     @classmethod
@@ -145,15 +144,21 @@ def _check_nesting(anchor: str, nested: str | None, registry: Registry) -> None:
             raise PipelineError(f"'{name}' works on modules, it cannot stand inside '{anchor}(...)'")
 
 
+_VALID: set[str] = set()
+"""Elements of upstream passes that MLIR has taken: asking it makes a context."""
+
+
 def _check_upstream(steps: Sequence[Step], registry: Registry) -> None:
+    unknown = [step for step in steps if step.pass_ is None and step.text not in _VALID]
+    if not unknown:
+        return
     with ir.Context() as scratch:
-        for step in steps:
-            if step.pass_ is not None:
-                continue
+        for step in unknown:
             try:
                 step.add_to(passmanager.PassManager("builtin.module", context=scratch))
             except ValueError as error:
                 raise PipelineError(_upstream_message(step.text, str(error), registry)) from None
+            _VALID.add(step.text)
 
 
 def _upstream_message(element: str, message: str, registry: Registry) -> str:
