@@ -84,7 +84,7 @@ def _cost(op: ir.Operation, sweeps: int, states: int, accumulators: int) -> str:
     q, k, v = (operand.type for operand in op.operands)
     dims = [ir.RankedTensorType(t).shape[3] for t in (q, v)]
     products = [dims[0]] * (1 + len(pieces(op, "attn.product")))
-    moved = traffic(bytes_of(q) + bytes_of(v), bytes_of(k) + bytes_of(v), len(op.results) - 1)
+    moved = traffic(bytes_of(q) + outputs_of(op) * bytes_of(v), bytes_of(k) + bytes_of(v), len(op.results) - 1)
     passes = f"{sweeps} pass{'es' if sweeps > 1 else ''} over K; {states} {'number' if states == 1 else 'numbers'} of state per row"
     return f"cost: {passes}; {work(products, [dims[1]] * accumulators, sweeps)}; {moved}"
 

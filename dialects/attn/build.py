@@ -115,9 +115,10 @@ def output(o: ir.Value, index: int, type_: ir.Type) -> ir.Value:
     return ir.Operation.create("attn.output", results=[type_], operands=[o], attributes={"index": i64(index)}).result
 
 
-def remainder(o: ir.Value) -> ir.Value:
-    """`attn.remainder` of the result `o` of an attention."""
-    return ir.Operation.create("attn.remainder", results=[o.type], operands=[o]).result
+def remainder(o: ir.Value, index: int = 0) -> ir.Value:
+    """`attn.remainder` of the result `o` of an attention, or of its output number `index`."""
+    attributes = {"index": i64(index)} if index else {}
+    return ir.Operation.create("attn.remainder", results=[o.type], operands=[o], attributes=attributes).result
 
 
 def pairs() -> tuple[ir.Operation, ir.Block]:

@@ -82,7 +82,7 @@ class TermOp(Attn.Operation, name="term"):
     """One more term of an attention's output number `output`: the sum over keys of a weight of its own times `value`.
 
     Weight 0 of `attn.row` belongs to v and output 0, the weights after it to these pieces, in their order. Outputs past 0
-    are taken with `attn.output`.
+    are taken with `attn.output`. A term of v itself sums what `attn.value` makes of it.
     """
 
     value: ext.Operand[Any]
@@ -122,6 +122,7 @@ class OutputOp(Attn.Operation, name="output", traits=[ext.Pure]):
 class RemainderOp(Attn.Operation, name="remainder", traits=[ext.Pure]):
     """What rounding takes from the 16-bit result o of an attention, in o's type: (exact o - o) 2^p, with p the bits of o's significand.
 
+    With the attribute `index` it is that of output number `index` (1, 2, ...), which is of o's type, too, see `attn.output`.
     2^p is 2^11 for f16 and 2^8 for bf16 (`remainder_factor`): so it is never larger than o, and as precise where f16 itself would
     be subnormal. `attn.row_dot` takes it with o.
     """
@@ -134,8 +135,20 @@ class RemainderOp(Attn.Operation, name="remainder", traits=[ext.Pure]):
         made = not isinstance(owner, ir.Block) and owner.operation.name in ("attn.attention", "attn.online")
         if not check(self, made and self.o == owner.operation.results[0], "takes the result o of an attn.attention or attn.online"):
             return False
+        if "index" in self.operation.attributes:
+            index = self.operation.attributes["index"]
+            number = index.value if isinstance(index, ir.IntegerAttr) else 0
+            types = term_types(owner.operation).get(number, []) if number >= 1 else []
+            message = f"is that of an output numbered from 1 whose terms have o's type, got {index} with {', '.join(map(str, types)) or 'no term'}"
+            if not check(self, bool(types) and all(_is_alike(t, self.o.type) for t in types), message):
+                return False
         fits = self.result.type == self.o.type and remainder_factor(ir.RankedTensorType(self.o.type).element_type) is not None
         return check(self, fits, f"makes a tensor of o's type, of f16 or bf16, got {self.result.type} for {self.o.type}")
+
+
+def _is_alike(type_: ir.Type, o: ir.RankedTensorType) -> bool:
+    """Whether sums of a tensor of this type have the head dimension and element type of o."""
+    return is_tensor(type_, 4) and (type_.shape[3], type_.element_type) == (o.shape[3], o.element_type)
 
 
 def remainder_factor(element: ir.Type) -> float | None:

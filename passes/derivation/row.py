@@ -8,7 +8,7 @@ from attn_mlir.passes.derivation import evaluate
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
 from attn_mlir.passes.order import deepest_first
-from attn_mlir.passes.regions import block_of, piece, pieces, scores_in
+from attn_mlir.passes.regions import block_of, pieces, scores_in
 from attn_mlir.passes.sequences import reads_row
 
 
@@ -126,10 +126,9 @@ def read_row(row: ir.Operation) -> Row:
 
 
 def _sources(attention: ir.Operation, terms: list[ir.Operation]) -> list[int]:
-    """For each term the first source that is its tensor. v itself is one only while no `attn.value` changes it."""
+    """For each term the first source that is its tensor: 0 for v itself, as `attn.value` changes it."""
     tensors = [term.operands[0] for term in terms]
-    plain = bool(terms) and piece(attention, "attn.value") is None
-    return [0 if plain and attention.operands[2] == tensor else 1 + tensors.index(tensor) for tensor in tensors]
+    return [0 if attention.operands[2] == tensor else 1 + tensors.index(tensor) for tensor in tensors]
 
 
 def score_names(scores: list[ir.Value]) -> list[str]:

@@ -9,16 +9,36 @@ from attn_mlir.passes.regions import find_all, pieces
 def is_plain(primal: Primal) -> bool:
     """Whether the function is just one attention of its first three arguments, as the frontend makes it.
 
-    Its products may be of further arguments, each of which is in one place.
+    Its products may be of further arguments, each of which is in one place; its terms sum v, each into an output of its own, and the
+    function returns o, these outputs, and then the row outputs.
     """
     attention, entry = primal.attention, primal.entry
-    operations = [view.operation for view in entry.operations]
-    returned = list(operations[-1].operands) == list(attention.results)
-    if list(attention.operands) != list(entry.arguments)[:3] or not returned or pieces(attention, "attn.term"):
+    if list(attention.operands) != list(entry.arguments)[:3] or not _returns_all(attention, entry):
         return False
     others = [operand for product in pieces(attention, "attn.product") for operand in product.operands]
     captured = list(entry.arguments)[3:]
     return len(set(others)) == len(others) and all(operand in captured for operand in others)
+
+
+def _returns_all(attention: ir.Operation, entry: ir.Block) -> bool:
+    """Whether what is returned is o, an output for each term, which are of v and numbered as they come, and then the row outputs."""
+    returned = list(list(entry.operations)[-1].operation.operands)
+    o, *rows = attention.results
+    terms = pieces(attention, "attn.term")
+    if len(returned) != 1 + len(terms) + len(rows) or returned[0] != o or returned[1 + len(terms) :] != rows:
+        return False
+    return all(_is_output(value, n, o) and _sums(term, n, attention) for n, (term, value) in enumerate(zip(terms, returned[1:]), 1))
+
+
+def _is_output(value: ir.Value, number: int, o: ir.Value) -> bool:
+    if isinstance(value.owner, ir.Block):
+        return False
+    op = value.owner.operation
+    return op.name == "attn.output" and op.operands[0] == o and ir.IntegerAttr(op.attributes["index"]).value == number
+
+
+def _sums(term: ir.Operation, number: int, attention: ir.Operation) -> bool:
+    return term.operands[0] == attention.operands[2] and ir.IntegerAttr(term.attributes["output"]).value == number
 
 
 def read_of_input(primal: Primal) -> ir.Operation | None:

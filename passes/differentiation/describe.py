@@ -138,7 +138,7 @@ def _backward(derivatives: Derivatives) -> Iterator[str]:
 def _dims(derivatives: Derivatives) -> dict[str, int]:
     primal = derivatives.primal
     dims = {role: ir.RankedTensorType(primal.entry.arguments[i].type).shape[3] for i, role in primal.roles.items()}
-    return dims | {DOT + role: dim for role, dim in dims.items()} | {"do": dims["v"], "o": dims["v"]}
+    return dims | {DOT + role: dim for role, dim in dims.items()} | {name: dims["v"] for o in primal.sums for name in (o, f"d{o}")}
 
 
 def _cost(derivatives: Derivatives, program: Program, swept: bool) -> str:
@@ -148,7 +148,8 @@ def _cost(derivatives: Derivatives, program: Program, swept: bool) -> str:
     types = {role: bytes_of(primal.entry.arguments[i].type) for i, role in primal.roles.items()}
     # q, o, do and dq; k, v, dk and dv.
     queries, keys = (sum(size for role, size in types.items() if role[0] == side) for side in "qk")
-    moved = traffic(2 * queries + 2 * types["v"], 2 * keys + 2 * types["v"], len(derivatives.saved) + len(program.rows))
+    outputs = 2 * len(primal.sums) * types["v"]
+    moved = traffic(2 * queries + outputs, 2 * keys + 2 * types["v"], len(derivatives.saved) + len(program.rows))
     return f"cost: {work([dims[name] for name, _ in program.products], sums, 2 if swept else 1)}; {moved}; no S x S tensor"
 
 

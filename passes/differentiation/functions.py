@@ -13,7 +13,7 @@ from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.expansion import reversed_program
 from attn_mlir.passes.differentiation.forward import DOT, Forward, readable
 from attn_mlir.passes.differentiation.gradients import Gradients
-from attn_mlir.passes.differentiation.host import REMAINDER, Host, Primal
+from attn_mlir.passes.differentiation.host import Host, Primal, remainder_name
 from attn_mlir.passes.differentiation.model import Program, Reduction, Scatter
 from attn_mlir.passes.differentiation.mods import PIECES, Mods
 from attn_mlir.passes.differentiation.poles import has_pole
@@ -68,7 +68,7 @@ class Derivatives:
 
     @cached_property
     def saved_tensors(self) -> list[tuple[str, ir.Type]]:
-        """What else the forward pass returns: the remainder of o where a gradient by `wrt` takes products with an o of 16 bits."""
+        """What else the forward pass returns: remainders of outputs of 16 bits with which a gradient by `wrt` takes products."""
         o = self.primal.attention.results[0].type
         if not self.remainder or remainder_factor(ir.RankedTensorType(o).element_type) is None:
             return []
@@ -78,12 +78,14 @@ class Derivatives:
         else:
             weights = [w for s in program.sums if s.name in names for w, _ in s.terms]
         read = [program.reductions[i].given for i in program.reductions_of(*weights)]
-        return [(REMAINDER, o)] if any(isinstance(given, tuple) for given in read) else []
+        multiplied = {given[2] for given in read if isinstance(given, tuple)}
+        return [(remainder_name(name), o) for name in self.primal.sums if name in multiplied]
 
     @staticmethod
     def _seeds(program: Program) -> Seeds:
-        known = frozenset[str]() if has_pole(program) else frozenset({"o"})
-        return Seeds({"o": "do"}, {r.name: f"d_{r.name}" for r in program.rows}, None, known)
+        sums = [s.name for s in program.sums]
+        known = frozenset[str]() if has_pole(program) else frozenset(sums)
+        return Seeds({name: f"d{name}" for name in sums}, {r.name: f"d_{r.name}" for r in program.rows}, None, known)
 
     @cached_property
     def reverse(self) -> Reverse:
@@ -112,14 +114,14 @@ class Derivatives:
         return set(self.primal.roles.values())
 
     def _passed(self) -> list[tuple[str, ir.Type]]:
-        """What the backward functions take after the inputs: results of the forward pass, then adjoints of o and the rows."""
+        """What the backward functions take after the inputs: results of the forward pass, then adjoints of the outputs and the rows."""
         host = Host(self.primal)
         row = host.row_type()
         o = self.primal.attention.results[0].type
         rows = [r.name for r in self.program.rows]
         saved = [self.program.reductions[i].name for i in self.saved]
-        out = [("o", o), *[(f"row_{n}", row) for n in rows], *[(f"saved_{n}", row) for n in saved]]
-        return [*out, *self.saved_tensors, ("do", o), *[(f"d_{n}", row) for n in rows]]
+        out = [*[(n, o) for n in self.primal.sums], *[(f"row_{n}", row) for n in rows], *[(f"saved_{n}", row) for n in saved]]
+        return [*out, *self.saved_tensors, *[(f"d{n}", o) for n in self.primal.sums], *[(f"d_{n}", row) for n in rows]]
 
     def _like_inputs(self) -> list[ir.Type]:
         host = Host(self.primal)
@@ -127,9 +129,9 @@ class Derivatives:
         return [host.like(arguments[i]) for i in self.wrt]
 
     def forward(self) -> None:
-        """`@f_fwd`: the attention with the saved reductions as further row outputs, then the saved tensors."""
+        """`@f_fwd`: the outputs, the row outputs, the saved reductions as further ones, then the saved tensors."""
         _ = self.reverse  # What has no derivative is to be told before anything is computed.
-        host, attention = Host(self.primal), self.primal.attention
+        host, attention, sums = Host(self.primal), self.primal.attention, self.primal.sums
         reductions = [self.program.reductions[i] for i in self.saved]
         types = [r.type for r in attention.results] + [host.row_type()] * len(reductions)
 
@@ -142,9 +144,13 @@ class Derivatives:
                     clone = clone_op(view.operation, dict(host.mapping))
                     if view.operation.name == "attn.row":
                         _yield_also(view.operation, clone, reductions)
-            return [*op.results, *(build.remainder(op.results[0]) for _ in self.saved_tensors)]
+            o, *rows = op.results
+            more = [build.output(o, number, o.type) for number in range(1, len(sums))]
+            kept = [name for name, _ in self.saved_tensors]
+            remainders = [build.remainder(o, number) for number, name in enumerate(sums) if remainder_name(name) in kept]
+            return [o, *more, *rows, *remainders]
 
-        host.build("fwd", [], [*types, *(type_ for _, type_ in self.saved_tensors)], body)
+        host.build("fwd", [], [*[types[0]] * len(sums), *types[1:], *(type_ for _, type_ in self.saved_tensors)], body)
 
     def backward(self) -> None:
         """`@f_bwd`: the gradients of the arguments `wrt`."""
@@ -164,7 +170,8 @@ class Derivatives:
         captured = {names[i] for i in self.wrt} - tensors
         # A mod that reads a captured tensor needs the adjoint of what it makes.
         wanted = roles | {role for role in modded if any(self._reads(n) in captured for n in self._mod_reads(role))}
-        wanted |= {"do"} if second else set()
+        adjoints = [f"d{name}" for name in self.primal.sums] if second else []
+        wanted |= set(adjoints)
         sums = [s for s in program.sums if s.name in wanted and s.side == _side(s.name)]
         scatters = [s for s in program.scatters if self._reads(s.param) in captured]
         rows = {r.name: r.value for r in program.rows}
@@ -185,7 +192,8 @@ class Derivatives:
                 parts.setdefault(self._reads(leaf), []).append(value)
         results = [self._result(host, names[i], found, parts) for i in self.wrt]
         if second:
-            results += [found["do"] if "do" in found else host.zeros(host.tensors["do"]), *made_rows]
+            results += [found[n] if n in found else host.zeros(host.tensors[n]) for n in adjoints]
+            results += made_rows
         return results
 
     def _result(self, host: Host, name: str, found: dict[str, ir.Value], parts: dict[str, list[ir.Value]]) -> ir.Value:
@@ -233,7 +241,7 @@ class Derivatives:
         return forward
 
     def jvp(self) -> None:
-        """`@f_jvp`: the results and their tangents, for tangents of the arguments `wrt`."""
+        """`@f_jvp`: each output and its tangent, the row outputs, their tangents, for tangents of the arguments `wrt`."""
         host, names = Host(self.primal), self._names()
         arguments = list(self.primal.entry.arguments)
         further = [(DOT + names[i], arguments[i].type) for i in self.wrt]
@@ -249,7 +257,7 @@ class Derivatives:
                     host.tensors[DOT + role] = moved
             return self._tangent_body(host, forward)
 
-        host.build("jvp", further, [o, o, *rows, *rows], body)
+        host.build("jvp", further, [*[o, o] * len(self.primal.sums), *rows, *rows], body)
 
     def _tangent_body(self, host: Host, forward: Forward) -> list[ir.Value]:
         program, known = forward.result, dict[Node, ir.Value]()
@@ -261,7 +269,7 @@ class Derivatives:
         return write_attention(host, program, terms, values, known, computed)
 
     def second(self) -> None:
-        """`@f_bwd2`: the gradients of <dd, gradients of the backward function>, by the arguments, do and the rows' adjoints."""
+        """`@f_bwd2`: the gradients of <dd, gradients of the backward function>, by the arguments and the adjoints of outputs and rows."""
         if self.mods.of:
             which = ", ".join(f"{role} by '{PIECES[role]}'" for role in self.mods.of)
             message = f"second derivatives of an attention that changes {which} are not derived: change the tensors before the call"
@@ -269,7 +277,8 @@ class Derivatives:
         host, names = Host(self.primal), self._names()
         arguments = list(self.primal.entry.arguments)
         further = [*self._passed(), *[(f"dd_{names[i]}", arguments[i].type) for i in self.wrt]]
-        results = [*self._like_inputs(), host.like(self.primal.attention.results[0]), *[host.row_type()] * len(self.program.rows)]
+        like_o = [host.like(self.primal.attention.results[0])] * len(self.primal.sums)
+        results = [*self._like_inputs(), *like_o, *[host.row_type()] * len(self.program.rows)]
         chosen = {names[i] for i in self.wrt}
 
         def body() -> list[ir.Value]:
@@ -294,7 +303,7 @@ class Derivatives:
 
 def _side(name: str) -> str:
     """Whether a tensor has rows for queries or for keys."""
-    return "query" if name == "do" or name.startswith("q") else "key"
+    return "query" if name.startswith(("q", "do")) else "key"
 
 
 def _is_count(reduction: Reduction, program: Program) -> bool:

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.attn.pieces import outputs_of
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.mlir import arith, func, ir
+from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Node
 from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import Program
@@ -15,8 +17,11 @@ from attn_mlir.passes.sequences import packing_of, read_index
 from attn_mlir.passes.tiling.scalars import cast_float
 
 PAIR_NAMES = ("b", "h", "q_idx", "kv_idx")
-REMAINDER = "o_remainder"
-"""The name of the tensor that holds what rounding took from o."""
+
+
+def remainder_name(output: str) -> str:
+    """The name of the tensor that holds what rounding took from an output."""
+    return f"{output}_remainder"
 
 
 @dataclass(eq=False)
@@ -46,6 +51,11 @@ class Primal:
     @property
     def outputs(self) -> list[str]:
         return [ir.StringAttr(a).value for a in self.attention.attributes["outputs"]]
+
+    @property
+    def sums(self) -> list[str]:
+        """What programs call the sums of weighted rows of v: o, and further outputs."""
+        return [output_name(number) for number in range(outputs_of(self.attention))]
 
     @property
     def score(self) -> ir.Type:
@@ -145,9 +155,8 @@ class Host:
         return build.collect(weights, 0, self.like(like))
 
     def row_dot(self, a: str, b: str) -> ir.Value:
-        """The products of the rows of two tensors, of o as it was before rounding where its remainder is known."""
-        remainder = self.tensors.get(REMAINDER) if b == "o" else None
-        return build.row_dot(self.tensors[a], self.tensors[b], self.row_type(), remainder)
+        """The products of the rows of two tensors, of an output as it was before rounding where its remainder is known."""
+        return build.row_dot(self.tensors[a], self.tensors[b], self.row_type(), self.tensors.get(remainder_name(b)))
 
     def constant(self, value: float) -> ir.Value:
         return arith.constant(self.score, value)

@@ -3,9 +3,11 @@
 import math
 from dataclasses import dataclass, field
 
+from attn_mlir.dialects.attn.pieces import outputs_of
 from attn_mlir.dialects.fastmath import flag_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation import evaluate
+from attn_mlir.passes.derivation.emit import output_name
 from attn_mlir.passes.derivation.expr import BOOL, FLOAT, Graph, Node
 from attn_mlir.passes.derivation.row import location_name
 from attn_mlir.passes.differentiation.model import PAIR, ROW, Param, Program, Read, Reduction, RowValue, Sum, location_error
@@ -18,7 +20,10 @@ _CASTS = ("arith.extf", "arith.truncf")
 
 
 def read_attention(attention: ir.Operation) -> Program:
-    """The program of an attention without further terms; tensors are called q, k and v, those of further products q2, k2, q3..."""
+    """The program of an attention whose terms sum v; tensors are called q, k and v, those of further products q2, k2, q3...
+
+    Its sums are o, o1..., one for each weight of the row.
+    """
     graph = Graph()
     score, row = piece(attention, "attn.score"), piece(attention, "attn.row")
     double = row is not None and isinstance(block_of(row).arguments[0].type, ir.F64Type)
@@ -36,8 +41,9 @@ def read_attention(attention: ir.Operation) -> Program:
     block = block_of(row)
     scores = list(block.arguments)[: scores_in(block)]
     reader = PieceReader(program, block, {s: graph.leaf("s", k) for k, s in enumerate(scores)}, ROW)
-    weight, *rows = reader.results()
-    program.sums.append(Sum("query", "o", ((weight, "v"),)))
+    results, count = reader.results(), outputs_of(attention)
+    program.sums += [Sum("query", output_name(number), ((weight, "v"),)) for number, weight in enumerate(results[:count])]
+    rows = results[count:]
     names = [ir.StringAttr(a).value for a in attention.attributes["outputs"]]
     program.rows += [RowValue(name, value) for name, value in zip(names, rows, strict=True)]
     return program

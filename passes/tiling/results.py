@@ -61,5 +61,6 @@ def _result(online: ir.Operation, value: ir.Value) -> Result | None:
         index = ir.IntegerAttr(op.attributes["index"]).value
         return Result(output_name(index), index, value.type, False)
     if op.name == "attn.remainder" and op.operands[0] == online.results[0]:
-        return Result("remainder", 0, value.type, False, is_remainder=True)
+        index = ir.IntegerAttr(op.attributes["index"]).value if "index" in op.attributes else 0
+        return Result(f"remainder{index or ''}", index, value.type, False, is_remainder=True)
     return None

@@ -141,9 +141,10 @@ class Term:
 
 def terms(p: Problem, present: Array) -> list[Term]:
     """v after its mod, for output 0, and the tensors of the `attn.term` pieces."""
-    found = [Term(np.repeat(modified(p, "attn.value", p.v, _used(p, present)), p.group, axis=1), 0)]
+    v = modified(p, "attn.value", p.v, _used(p, present))
+    found = [Term(np.repeat(v, p.group, axis=1), 0)]
     for term in pieces(p.op, "attn.term"):
-        value = p.frame.values[term.operands[0]]
+        value = v if term.operands[0] == p.op.operands[2] else p.frame.values[term.operands[0]]
         if value.shape[:3] != p.k.shape[:3]:
             raise EvaluationError(f"a term of shape {value.shape} does not fit keys of shape {p.k.shape}", term.location)
         found.append(Term(np.repeat(value, p.group, axis=1), term.attributes["output"].value))
