@@ -50,6 +50,8 @@ class Signature:
     """On how many threads at most it runs; 0: on all."""
     products: tuple[tuple[int, int], ...] = ()
     """The captures that further products multiply: tensors of queries and of keys."""
+    weights: int = 1
+    """How many tensors shaped as o there are, before the row outputs."""
 
 
 class CpuKernel:
@@ -82,14 +84,15 @@ class CpuKernel:
             )
         if self._program is not None and batch * heads * k.shape[2] and q_len > pipeline.FEW_ROWS[0]:
             return self._program.run((q, k, v, *captures), layout)
+        shape = batch, heads, q_len, columns
         if layout == "bhsd":
-            o = empty((batch, heads, q_len, columns), dtype=q.dtype, device="cpu")
+            each = [empty(shape, dtype=q.dtype, device="cpu") for _ in range(self._signature.weights)]
         else:
-            o = empty_heads((batch, heads, q_len, columns), q.dtype, layout, "cpu")
+            each = [empty_heads(shape, q.dtype, layout, "cpu") for _ in range(self._signature.weights)]
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = [empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
         queries = [captures[i] for i, _ in self._signature.products]
-        results, worker, signature = [o, *rows], self._worker, self._signature
+        results, worker, signature = [*each, *rows], self._worker, self._signature
         if not batch * heads * q_len:
             return results
         targets = results
@@ -176,7 +179,8 @@ def _compile(source: str, blocks: Sequence[int] = (), pack_heads: bool = False) 
 def _loaded(code: bytes, facts: dict[str, Any]) -> tuple[Worker, Signature]:
     """What is on disk. Raises where that is no worker with its signature."""
     signature = plain.read(Signature, facts)
-    if signature.block_q < 1 or min(signature.row_outputs, signature.threads) < 0 or signature.element not in DTYPES:
+    counts = min(signature.block_q, signature.weights), min(signature.row_outputs, signature.threads)
+    if counts[0] < 1 or counts[1] < 0 or signature.element not in DTYPES:
         raise ValueError(f"there is no worker with {signature}")
     return load_workers(ir.Module.parse(code), ["attention"])["attention"], signature
 
@@ -203,7 +207,9 @@ def _signature(module: ir.Module) -> Signature:
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     q, _, v, *arguments = type_.inputs
     scalars = tuple("tensor" if isinstance(argument, ir.RankedTensorType) else str(argument) for argument in arguments)
-    return Signature(0, len(type_.results) - 1, scalars, (q.shape[3], v.shape[3]), str(q.element_type), products=products_of(function))
+    weights = sum(result.rank == 4 for result in type_.results)
+    dims, rows = (q.shape[3], v.shape[3]), len(type_.results) - weights
+    return Signature(0, rows, scalars, dims, str(q.element_type), products=products_of(function), weights=weights)
 
 
 def _set_blocks(module: ir.Module, blocks: Sequence[int], packed: bool) -> None:

@@ -139,8 +139,8 @@ class RemainderOp(Attn.Operation, name="remainder", traits=[ext.Pure]):
             index = self.operation.attributes["index"]
             number = index.value if isinstance(index, ir.IntegerAttr) else 0
             types = term_types(owner.operation).get(number, []) if number >= 1 else []
-            message = f"is that of an output numbered from 1 whose terms have o's type, got {index} with {', '.join(map(str, types)) or 'no term'}"
-            if not check(self, bool(types) and all(_is_alike(t, self.o.type) for t in types), message):
+            fits = bool(types) and all(_is_alike(t, self.o.type) for t in types)
+            if not check(self, fits, f"is that of an output numbered from 1 whose terms have o's type, got {index}"):
                 return False
         fits = self.result.type == self.o.type and remainder_factor(ir.RankedTensorType(self.o.type).element_type) is not None
         return check(self, fits, f"makes a tensor of o's type, of f16 or bf16, got {self.result.type} for {self.o.type}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_mlir.passes.derivation.absorb import USUAL, WHOLE, Form
-from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.derivation.expr import Node, leaves
 from attn_mlir.passes.derivation.factor import Group, factorise
 from attn_mlir.passes.derivation.normal import Normal
 from attn_mlir.passes.derivation.row import Row
@@ -31,17 +31,23 @@ Terms = list[list[tuple[int, Node]]]
 def factorise_weights(row: Row, nf: Normal, limit: int, form: Form = USUAL) -> list[list[Group]] | str:
     """The groups of every weight, or why they cannot be accumulated while the reductions of `nf` still move.
 
-    The limit holds for what each weight needs of its own: an accumulator that an earlier weight has already costs nothing.
+    The limit holds for what each weight needs of its own: an accumulator that an earlier weight has already costs nothing. Where the limit
+    is 1, as several accumulators of rounded weights may cancel, that is so for weights only that read a score which no earlier one does, as
+    tangents do: of p (lse - s), behind a softmax p of s, little is left of two large sums.
     """
     known: list[Accumulator] = []
+    scores: set[Node] = set()
     groups: list[list[Group]] = []
     for weight in row.weights:
         found = [] if _is_zero(weight.node) else _factored(row, nf, weight.node, form)
         if isinstance(found, str):
             return found
         own = [group for group in found if not any(a.sums(group, weight.source) for a in known)]
-        if len(own) > limit:
-            return f"it would need {len(own)} accumulators, and more than {limit} are dearer than one more pass"
+        read = {leaf for leaf in leaves(weight.node) if leaf.op == "s"}
+        needed = own if limit > 1 or read - scores else found
+        if len(needed) > limit:
+            return f"it would need {len(needed)} accumulators, and more than {limit} are dearer than one more pass"
+        scores |= read
         known += [Accumulator(group.weight, group.shift, weight.source) for group in own]
         groups.append(found)
     return groups

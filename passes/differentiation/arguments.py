@@ -27,7 +27,8 @@ def _returns_all(attention: ir.Operation, entry: ir.Block) -> bool:
     terms = pieces(attention, "attn.term")
     if len(returned) != 1 + len(terms) + len(rows) or returned[0] != o or returned[1 + len(terms) :] != rows:
         return False
-    return all(_is_output(value, n, o) and _sums(term, n, attention) for n, (term, value) in enumerate(zip(terms, returned[1:]), 1))
+    outputs = zip(terms, returned[1 : 1 + len(terms)], strict=True)
+    return all(_is_output(value, n, o) and _sums(term, n, attention) for n, (term, value) in enumerate(outputs, 1))
 
 
 def _is_output(value: ir.Value, number: int, o: ir.Value) -> bool:

@@ -16,6 +16,7 @@ from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of
 from attn_mlir.api.inputs import Layout, check_inputs, device_type, layout_of, scale_form
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.reports import AttentionReport
+from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
@@ -25,7 +26,7 @@ from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.runtime.orders import all_heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 Function = Callable[..., Any]
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]] | None
@@ -250,20 +251,15 @@ def _execute(
     if tuning is None:
         values = (q, k, v, *captures)
         results = direct(entry, problem, values, layout, target, deterministic)
-    if results is not None:
-        o = results[0]
-    else:
+    weights = entry.traced.weights
+    if results is None:
         if layout != "bhsd":
             q, k, v = all_heads_first((q, k, v), input_order(layout), 3)
         if tuning is not None:
             entry = tuning.entry(entry, q, k, v, captures, output_order(layout), target, deterministic)
         results = execute(entry, problem, q, k, v, captures, layout, target, deterministic)
-        o = results[0] if layout == "bhsd" else in_order(results[0], output_order(layout))
-    if not (return_lse or return_states):
-        return o, problem.inputs, target
-    states = dict(zip(entry.traced.outputs, results[1:], strict=True))
-    wanted = (o, states["lse"]) if return_lse else (o,)
-    return ((*wanted, states) if return_states else wanted), problem.inputs, target
+        results = all_in_order(results, output_order(layout), weights)
+    return named_results(results, weights, entry.traced.outputs, return_lse, return_states), problem.inputs, target
 
 
 def _find(

@@ -21,13 +21,14 @@ from attn_mlir.api.dropout import dropout_of, seed_in_graph
 from attn_mlir.api.given_masks import check_sizes, function_of, sizes_of
 from attn_mlir.api.graphs import element, run_graph, symbol, traced
 from attn_mlir.api.inputs import LAYOUTS, Layout, device_type, layout_of
+from attn_mlir.api.results import named_results
 from attn_mlir.api.unknown_arguments import advice_on
 from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend import randomness
 from attn_mlir.frontend.report import failure
 from attn_mlir.frontend.scores import numbered
-from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.orders import all_in_order, heads_first, input_order, output_order
 
 _POSITION = ("b", "h", "q_idx")
 _MODS = (("query", "q_idx"), ("key", "kv_idx"), ("value", "kv_idx"))
@@ -72,7 +73,7 @@ def attention_in_graph(
 
     products = len(extra) // 2 + 1
 
-    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, tuple[str, ...]]:
+    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *further: torch.Tensor) -> tuple[Any, int, tuple[str, ...]]:
         extra, packed = further[: 2 * (products - 1)], further[2 * (products - 1) :]
 
         def index(name: str) -> torch.Tensor:
@@ -102,11 +103,10 @@ def attention_in_graph(
         given = [element(f"row.{name}", score, [q, k, v, *extra], keys) for name in numbered("s", count)]
         given += [index(f"row.{i}") for i in _POSITION]
         given.append(symbol("row.kv_idx", torch.int64, q.device, keys))
-        weight = row(*given[: arity(row, (count, count + 3, count + 4))])
-        states: dict[str, Any] = {}
-        if isinstance(weight, tuple):
-            weight, states = weight
-        pieces += [as_tensor(weight, score), *[as_tensor(state, score) for state in states.values()]]
+        made = row(*given[: arity(row, (count, count + 3, count + 4))])
+        weights: list[Any] = list(made) if isinstance(made, tuple) else [made]
+        states: dict[str, Any] = weights.pop() if isinstance(weights[-1], dict) else {}
+        pieces += [as_tensor(each, score) for each in (*weights, *states.values())]
         names.append("row")
         refuse_draws(drawn)
         outputs = [name for name in states if return_states or (return_lse and name == "lse")]
@@ -115,17 +115,13 @@ def attention_in_graph(
         lines = ["\n".join(words) for words in (names, states, outputs)]
         options = (scale, layout, return_lse, return_states, deterministic, emulation, seed, dropout_p)
         results = traced(q, k, v, list(extra), list(packed), pieces, *lines, *options)
-        return tuple(results), tuple(outputs)
+        return tuple(results), len(weights), tuple(outputs)
 
     order = input_order(layout)
     q, k, v, *extra = [heads_first(x, order) for x in (q, k, v, *extra)]
-    results, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v, *extra, *packed)
-    o = in_order(results[0], output_order(layout))
-    if not (return_lse or return_states):
-        return o
-    states = dict(zip(outputs, results[1:], strict=True))
-    wanted = (o, states["lse"]) if return_lse else (o,)
-    return (*wanted, states) if return_states else wanted
+    results, weights, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v, *extra, *packed)
+    results = all_in_order(results, output_order(layout), weights)
+    return named_results(results, weights, outputs, return_lse, return_states)
 
 
 def _mask_function(mask: Any, q: torch.Tensor, k: torch.Tensor, layout: str) -> Callable[..., Any]:

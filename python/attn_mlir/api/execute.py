@@ -69,7 +69,7 @@ def execute(
     device: str,
     deterministic: bool = False,
 ) -> list[torch.Tensor]:
-    """o and the row outputs, for q, k, v in [B, H, S, D]; `layout` is that of the memory of results, `device` where to compute."""
+    """Each o and the row outputs, for q, k, v in [B, H, S, D]; `layout` is that of the memory of results, `device` where to compute."""
     program = _program_for(entry, problem, device, deterministic)
     values = (q, k, v, *captures)
     if may_carry_tangents():
@@ -90,7 +90,7 @@ def execute(
             results = eager().forward(q, k, v, tensors, floats, ints, program.name, wrt, layout)
         else:
             results = ops().forward(q, k, v, some_tensors(tensors, q), floats, ints, program.name, wrt, layout)
-        return results[: 1 + len(program.outputs)]
+        return results[: program.made]
     if not eager().applies(values):  # torch.export and the like want an operator to look at
         tensors, floats, ints = program.split(captures)
         return ops().forward(q, k, v, some_tensors(tensors, q), floats, ints, program.name, "", layout)
@@ -152,7 +152,7 @@ def _differentiable(
     if not wrt:
         return None
     numbers = _split(program, values[3:], device)
-    return eager().forward(*values[:3], *numbers, program.name, wrt, layout, given=True)[: 1 + len(program.outputs)]
+    return eager().forward(*values[:3], *numbers, program.name, wrt, layout, given=True)[: program.made]
 
 
 def _names(program: programs.Program, positions: Sequence[int]) -> str:
@@ -226,13 +226,13 @@ def _with_tangents(
     if wrt or needing_gradient(changes):  # one function has both derivatives, so that each may have the other
         tensors, floats, ints = _split(program, values[3:], device)
         call = transforms().Call(program.name, wrt, layout, tuple(floats), tuple(ints), len(tensors))
-        return transforms().forward(call, *values[:3], tensors)[: 1 + len(program.outputs)]
+        return transforms().forward(call, *values[:3], tensors)[: program.made]
     if not any(change is not None and program.takes_derivative(i) for i, change in enumerate(changes)):
         return execute(entry, problem, primals[0], primals[1], primals[2], list(primals[3:]), layout, device, deterministic)
     tensors, floats, ints = _split(program, primals[3:], device)
     call = transforms().Call(program.name, "", layout, tuple(floats), tuple(ints), len(tensors))
     made = transforms().tangent_of(call, [*primals[:3], *tensors], [changes[position] for position in program.tensor_positions()])
-    count = 1 + len(program.outputs)
+    count = program.made
     return [forward_ad.make_dual(primal, change) for primal, change in zip(made[:count], made[count:], strict=True)]
 
 
@@ -240,8 +240,8 @@ def _empty_results(program: programs.Program, problem: Problem, q: torch.Tensor,
     """The results where there are no rows or no keys: o is 0, lse is -inf."""
     sizes = problem.sizes
     shape = (sizes["B"], sizes["Hq"], sizes["Sq"])
-    o = empty_heads((*shape, sizes["Dv"]), q.dtype, output_order(layout), q.device).zero_()
+    each = [empty_heads((*shape, sizes["Dv"]), q.dtype, output_order(layout), q.device).zero_() for _ in range(program.weights)]
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     rows = [empty(shape, dtype=score, device=q.device) for _ in program.outputs]
     program.fill_empty(rows)
-    return [o, *rows]
+    return [*each, *rows]

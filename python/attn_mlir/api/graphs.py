@@ -106,7 +106,7 @@ def traced(
     scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
     dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
-    """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weight.
+    """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weights.
 
     Several names come in lines; there is one for each score that a score_mod makes. `extra` are q2, k2, q3..., `packed` tells of sequences.
     `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed and offset, or empty.
@@ -122,7 +122,8 @@ def _(
     dropout_p: float,
 ) -> list[Tensor]:  # fmt: skip
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
-    results = [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
+    weights = len(pieces) - len(names.splitlines()) + 1 - len(states.splitlines())
+    results = [*[((*q.shape[:3], v.shape[3]), q.dtype)] * weights, *[(tuple(q.shape[:3]), score)] * len(outputs.splitlines())]
     return compute.empty(results, q.device, output_order(layout))
 
 
@@ -306,7 +307,8 @@ class GraphPiece:
         values: dict[torch.fx.Node, Any] = dict(self._stand_ins)
         results = [self._value(node, values, arguments) for node in self._wanted]
         if self._states:
-            return results[0], dict(zip(self._states, results[1:], strict=True))
+            weights = len(results) - len(self._states)
+            return *results[:weights], dict(zip(self._states, results[weights:], strict=True))
         return results[0] if len(results) == 1 else tuple(results)
 
     def _value(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any], arguments: dict[str, Any]) -> Any:

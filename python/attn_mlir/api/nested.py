@@ -31,10 +31,9 @@ def attention_nested(q: Any, k: Any, v: Any, layout: Any, extra: Any, **options:
         raise ArgumentError("v is a nested tensor with other lengths than k")
     q, k, v = (values for values, _ in packed.values())
     made = attention_varlen(q, k, v, of_q.int(), of_k.int(), **options)
-    if isinstance(made, torch.Tensor):
-        return _nested(made, of_q, layout)
-    o, *rows = made
-    return (_nested(o, of_q, layout), *(_rows(each, of_q) for each in rows))
+    o, *rows = made if options["return_lse"] or options["return_states"] else (made,)
+    o = tuple([_nested(each, of_q, layout) for each in o]) if isinstance(o, tuple) else _nested(o, of_q, layout)
+    return (o, *(_rows(each, of_q) for each in rows)) if rows else o
 
 
 def _packed(name: str, tensor: Any, layout: str) -> tuple[torch.Tensor, torch.Tensor]:

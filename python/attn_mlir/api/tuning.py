@@ -84,7 +84,7 @@ class Tuning:
         entry = job.tuned(entry, "fwd", job.values, wish.file, wish.forward)
         program = program_of(entry, job.deterministic)
         results = program.derivative(job.device, "fwd", "+".join(job.wrt)).run(job.values, job.layout)
-        gradients = [torch.randn_like(result) for result in results[: 1 + len(program.outputs)]]
+        gradients = [torch.randn_like(result) for result in results[: program.made]]
         return job.tuned(entry, "bwd", [*job.values, *results, *gradients], wish.file_backward or wish.file, wish.backward)
 
 

@@ -13,9 +13,11 @@ from attn_mlir.api.execute import direct, execute
 from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import Problem, check_inputs, device_type, scale_form
 from attn_mlir.api.mask_strings import parse
+from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.runtime.orders import all_in_order
 
 Function = Callable[..., Any]
 
@@ -79,21 +81,20 @@ def attention_varlen(
     target = problem.device_type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form)
+    weights = entry.traced.weights
+    if out is not None and weights > 1:
+        raise ArgumentError(f"out holds one o, and the row gives {weights} weights, with an o of its own for each: leave out= away")
     captures = entry.captures(scan, factor, {**dropout.values, **sequences})
     q, k, v = (x.unsqueeze(0) for x in (q, k, v))
     results = direct(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
     if results is None:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         results = execute(entry, problem, q, k, v, captures, "bshd", target, bool(deterministic))
-        results = [results[0].transpose(1, 2), *results[1:]]
-    o, *rows = [result.squeeze(0) for result in results]
+        results = all_in_order(results, "bshd", weights)
+    results = [result.squeeze(0) for result in results]
     if out is not None:
-        o = _written(o, out)
-    if not (return_lse or return_states):
-        return o
-    states = dict(zip(entry.traced.outputs, rows, strict=True))
-    wanted = (o, states["lse"]) if return_lse else (o,)
-    return (*wanted, states) if return_states else wanted
+        results[0] = _written(results[0], out)
+    return named_results(results, weights, entry.traced.outputs, return_lse, return_states)
 
 
 def _in_graph(
@@ -109,10 +110,14 @@ def _in_graph(
     q, k, v = (x.unsqueeze(0) for x in qkv)
     p, seed = dropout
     made = attention_in_graph(q, k, v, functions, scale, "bshd", lse, states, deterministic, device, p, seed, (), packed)
-    if not (lse or states):
-        return made.squeeze(0)
-    parts = [{name: x.squeeze(0) for name, x in part.items()} if isinstance(part, dict) else part.squeeze(0) for part in made]
-    return tuple(parts)
+    return _squeezed(made)
+
+
+def _squeezed(made: Any) -> Any:
+    """Results without their first dimension."""
+    if isinstance(made, tuple):
+        return tuple([_squeezed(part) for part in made])
+    return {name: x.squeeze(0) for name, x in made.items()} if isinstance(made, dict) else made.squeeze(0)
 
 
 def _problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Problem:

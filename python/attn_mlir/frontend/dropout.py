@@ -23,12 +23,15 @@ DropoutForm = tuple[str, str]
 _POSITION = ("b", "h", "q_idx", "kv_idx")
 
 
-def with_dropout(state: Trace, pieces: Sequence[Piece], form: DropoutForm | None, products: int = 1) -> list[Piece]:
-    """The pieces with dropout of the weights that the row or the step yields; the same pieces where `form` is None."""
+def with_dropout(state: Trace, pieces: Sequence[Piece], form: DropoutForm | None, products: int = 1, weights: int = 1) -> list[Piece]:
+    """The pieces with dropout of the weights that the row or the step yields; the same pieces where `form` is None.
+
+    A pair that is dropped is dropped from all `weights` of a row.
+    """
     if form is None:
         return list(pieces)
     score = score_piece(state, pieces, products)
-    made = [_dropped(state, piece) if piece.name in ("row", "step") else piece for piece in pieces if piece.name != "score"]
+    made = [_dropped(state, piece, weights) if piece.name in ("row", "step") else piece for piece in pieces if piece.name != "score"]
     online = any(piece.name == "step" for piece in pieces)
     before = sum(piece.name in ("query", "key", "value") for piece in made)
     made.insert(before, dataclasses.replace(score, results=(*score.results, _kept(state, form, score.arguments, online))))
@@ -70,7 +73,7 @@ def _given(state: Trace, name: str, kind: str) -> Node:
     return ops.make("tensor.extract", "int", attribute=captured)
 
 
-def _dropped(state: Trace, piece: Piece) -> Piece:
+def _dropped(state: Trace, piece: Piece, weights: int) -> Piece:
     """The piece that makes the weights, which takes what is kept as its last score.
 
     A row is scaled besides, so that the derivation can do it at the end; a step yields row states, the weight and the scale of the output.
@@ -78,11 +81,12 @@ def _dropped(state: Trace, piece: Piece) -> Piece:
     state.scope = piece.arguments[0].scope  # type: ignore[assignment]
     at = 0 if piece.name == "row" else len(piece.results) - 2
     factor = state.argument("kept", "float", varying=True)
+    results = list(piece.results)
     with state:
-        weight = ops.mul(piece.results[at], factor)
-        if piece.name == "row":
-            weight = ops.mul(weight, _scale(state))
-    state.labels[weight] = "dropped"
+        for number in range(at, at + weights):
+            weight = ops.mul(results[number], factor)
+            results[number] = ops.mul(weight, _scale(state)) if piece.name == "row" else weight
+            state.labels[results[number]] = "dropped"
     count = floats_of(piece.arguments)
     arguments = (*piece.arguments[:count], factor, *piece.arguments[count:])
-    return dataclasses.replace(piece, arguments=arguments, results=(*piece.results[:at], weight, *piece.results[at + 1 :]))
+    return dataclasses.replace(piece, arguments=arguments, results=tuple(results))

@@ -68,6 +68,11 @@ def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], 
     return [captures[source] for source in used if source in captures]
 
 
+def weights_of(pieces: Sequence[Piece], outputs: Sequence[str]) -> int:
+    """How many weights the row yields, each with an output of its own, before its row outputs; 1 of what is no row."""
+    return next((len(piece.results) - len(outputs) for piece in pieces if piece.name == "row"), 1)
+
+
 def sequence_captures(inputs: Inputs) -> list[Captured]:
     """Where the sequences of packed tensors begin and how long they are, as arguments of the function; none without packed tensors."""
     return [Captured((_SEQUENCES, name), name, "tensor", "i32", 1) for name in SEQUENCES] if inputs.packed else []
@@ -134,12 +139,17 @@ class Emitter:
         module = ir.Module.create()
         inputs = self.arguments(captures)
         row = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3, self.types["float"])
+        weights = weights_of(pieces, outputs)
         results = [inputs[2][1], *[row] * len(outputs)]
 
         def make(arguments: Sequence[ir.Value]) -> tuple[ir.Operation, ir.Block]:
-            return build.attention(arguments[0], arguments[1], arguments[2], results, outputs, accumulators)
+            op, block = build.attention(arguments[0], arguments[1], arguments[2], results, outputs, accumulators)
+            with ir.InsertionPoint(block):
+                for number in range(1, weights):
+                    build.term(arguments[2], number)
+            return op, block
 
-        self.function(module, pieces, inputs, results, captures, make)
+        self.function(module, pieces, inputs, [*[results[0]] * (weights - 1), *results], captures, make)
         for piece in functions:
             with ir.InsertionPoint(module.body), location_of(piece.position):
                 self._scalar_function(piece, inputs, captures)
@@ -161,7 +171,10 @@ class Emitter:
         captures: Sequence[Captured],
         make: Callable[[Sequence[ir.Value]], tuple[ir.Operation, ir.Block]],
     ) -> None:
-        """Adds @attention, which returns what the op that `make` makes of its arguments gives; the op holds `pieces`."""
+        """Adds @attention, which returns what the op that `make` makes of its arguments gives; the op holds `pieces`.
+
+        Where there are more `results` than the op has, these are its further outputs, behind o.
+        """
         with ir.InsertionPoint(module.body):
             block = new_function("attention", inputs, results)
         arguments = list(block.arguments)
@@ -178,7 +191,9 @@ class Emitter:
                     build.product(self.outer[query], self.outer[key])
                 for piece in pieces:
                     self._piece(piece)
-            ir.Operation.create("func.return", operands=list(op.results))
+            o, *rows = op.results
+            more = [build.output(o, number, o.type) for number in range(1, len(results) - len(rows))]
+            ir.Operation.create("func.return", operands=[o, *more, *rows])
 
     def _enter(self, arguments: Sequence[ir.Value], captures: Sequence[Captured]) -> None:
         """Starts a function with these arguments of @attention."""

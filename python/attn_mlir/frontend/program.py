@@ -1,7 +1,7 @@
 """Traces a whole attention: mods, mask and row become one module, with the list of what it captures."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from attn_mlir.frontend.node import Node, Source
 from attn_mlir.frontend.rebind import Rebinder
 from attn_mlir.frontend.reductions import logsumexp
 from attn_mlir.frontend.report import failure
+from attn_mlir.frontend.row_results import refuse_row_values, row_result
 from attn_mlir.frontend.scope import Captured, Trace
 from attn_mlir.frontend.scores import numbered, score_pieces, scores_of
 from attn_mlir.frontend.tape import Tape
@@ -94,6 +95,8 @@ class Traced:
     """What is computed of captured values at every call, and what the trace is good for; None where nothing is."""
     decisions: tuple[Decision, ...] = ()
     """Branches taken on captured numbers."""
+    weights: int = 1
+    """How many weights the row gives, each with an o of its own."""
 
     @property
     def is_plain(self) -> bool:
@@ -120,7 +123,8 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     pieces += score_pieces(state, program.score_mod, scales, rebind)
     pieces += mask_piece(state, program.mask_mod, rebind)
     row, key, outputs = _row_piece(state, program, rebind, scores_of(pieces, len(scales)))
-    pieces = with_dropout(state, [*pieces, row], program.dropout, len(scales))
+    weights = len(row.results) - len(outputs)
+    pieces = with_dropout(state, [*pieces, row], program.dropout, len(scales), weights)
     pieces = with_key_scores(state, pieces, key, functions.subject("row", program.row), len(scales))
     captures = unique([*sequence_captures(inputs), *product_captures(inputs), *used_captures(pieces, state.captures, state.specialised)])
     text, located = emit(inputs, pieces, outputs, captures, state.specialised, state.labels)
@@ -136,6 +140,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
         packed=inputs.packed,
         tape=state.tape(captures),
         decisions=tuple(state.decisions.values()),
+        weights=weights,
     )
 
 
@@ -204,8 +209,9 @@ def _row_piece(state: Trace, program: Program, rebind: Rebinder, count: int) -> 
     parameters = choose_arity("row", function, [scores, full, (*full, _ROW_KEY)])
     refuse_score_mod(function, parameters, count)
     arguments, result = trace_call(state, "row", "row", rebind(function), parameters)
-    weight, states = _row_result(function, result)
-    nodes = [functions.as_float(state, weight, function, "row", "the weight of each key")]
+    weights, states = row_result(function, result)
+    nodes = [functions.as_float(state, weight, function, "row", "the weight of each key") for weight in weights]
+    refuse_row_values(function, nodes[1:])
     outputs: dict[str, Node] = {}
     for name, value in states.items():
         if program.states or (program.lse and name == "lse"):
@@ -224,15 +230,6 @@ def _row_piece(state: Trace, program: Program, rebind: Rebinder, count: int) -> 
         state.labels[outputs["lse"]] = "lse"
     key = arguments[len(full)] if len(arguments) > len(full) else None
     return _piece("row", arguments[: len(full)], [*nodes, *outputs.values()], full, function, state), key, list(outputs)
-
-
-def _row_result(function: Any, result: Any) -> tuple[Any, Mapping[str, Any]]:
-    if not isinstance(result, tuple):
-        return result, {}
-    if len(result) != 2 or not isinstance(result[1], Mapping) or not all(isinstance(name, str) for name in result[1]):
-        advice = 'return p, or p and a dictionary of row outputs: return p, {"lse": lse}'
-        raise failure(functions.subject("row", function), f"returned a tuple of {len(result)}", advice, functions.definition(function))
-    return result[0], result[1]
 
 
 def unique(captures: Sequence[Captured]) -> list[Captured]:

@@ -19,7 +19,7 @@ from attn_mlir.runtime.orders import REPEATED, input_order, output_order
 def compute_forward(
     q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], floats: list[float], ints: list[int], program: str, wrt: str, layout: str
 ) -> list[Tensor]:
-    """o, the row outputs and, where `wrt` names something, what the backward needs besides."""
+    """o for each weight, the row outputs and, where `wrt` names something, what the backward needs besides."""
     found = programs.find(program)
     values = found.join(captures, floats, ints)
     sizes = found.sizes(q, k, v)
@@ -33,7 +33,7 @@ def compute_forward(
     else:
         return found.kernel(q.device.type).run(q, k, v, values, output_order(layout))
     if sizes["Skv"] == 0:
-        found.fill_empty(results[1 : 1 + len(found.outputs)])
+        found.fill_empty(results[found.weights : found.made])
     return results
 
 
@@ -82,10 +82,11 @@ def forward_backward(ctx: Any, saved: Sequence[Tensor], grads: Sequence[Tensor |
     """
     floats, ints, program, wrt, layout = ctx.numbers
     inputs, captures, results = list(saved[:3]), list(saved[3 : 3 + ctx.captures]), list(saved[3 + ctx.captures :])
-    count = 1 + len(programs.find(program).outputs)
+    found = programs.find(program)
+    count = found.made
     if not wrt:
         raise UnsupportedError("this result was computed without the values that a gradient needs: name what needs one in `wrt`")
-    check_row_gradients(program, grads[1:count])
+    check_row_gradients(program, grads[found.weights : count])
     results, given = results_and_gradients(inputs, captures, (floats, ints, program), results, grads[:count])
     made = gradients(inputs, captures, floats, ints, results, given, program, wrt, layout)
     return spread(made, inputs, captures, program, wrt)

@@ -51,11 +51,11 @@ class Forward(torch.autograd.Function):
             layout = numbers[4] if turned else "bhsd"
             first, second, third = all_heads_first([q, k, v], input_order(layout), 3)
             results = compute.compute_forward(first, second, third, list(captures), *numbers)
-            results = all_in_order(results, output_order(layout), 1)
+            results = all_in_order(results, output_order(layout), programs.find(numbers[2]).weights)
         ctx.numbers, ctx.captures, ctx.turned = numbers, len(captures), turned
         found = programs.find(numbers[2])
         ctx.save_for_backward(q, k, v, *captures, *found.kept(results))
-        ctx.mark_non_differentiable(*results[1 + len(found.outputs) :])
+        ctx.mark_non_differentiable(*results[found.made :])
         ctx.set_materialize_grads(False)
         return tuple(results)
 
@@ -68,8 +68,9 @@ class Forward(torch.autograd.Function):
         saved = list(ctx.saved_tensors)
         if ctx.turned:
             first, order, given = 3 + ctx.captures, input_order(ctx.numbers[4]), output_order(ctx.numbers[4])
-            saved = [*all_heads_first(saved[:3], order, 3), *saved[3:first], *all_heads_first(saved[first:], given, 1)]
-            grads = tuple(all_heads_first(grads, given, 1))
+            weights = programs.find(ctx.numbers[2]).weights
+            saved = [*all_heads_first(saved[:3], order, 3), *saved[3:first], *all_heads_first(saved[first:], given, weights)]
+            grads = tuple(all_heads_first(grads, given, weights))
         try:
             made = compute.forward_backward(ctx, saved, grads, gradients)
         except (AttnError, RuntimeError):

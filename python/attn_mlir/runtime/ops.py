@@ -99,13 +99,13 @@ def run_tangent(
     inputs: list[Tensor], captures: list[Tensor], floats: list[float], ints: list[int], tangents: list[Tensor],
     program: str, wrt: str, layout: str,
 ) -> list[Tensor]:  # fmt: skip
-    """o and its tangent, then the row outputs and theirs; `tangents` are those of what `wrt` names."""
+    """Each o and its tangent, then the row outputs and theirs; `tangents` are those of what `wrt` names."""
     found = programs.find(program)
     found.check(found.join(captures, floats, ints), found.sizes(inputs[0], inputs[1], inputs[2]), inputs[0].device)
     derivative, arguments = derivative_call("jvp", inputs, captures, floats, ints, tangents, program, wrt)
     made = derivative.run(arguments, output_order(layout))
     if inputs[1].shape[2] == 0:
-        found.fill_empty(made[2 : 2 + len(found.outputs)])
+        found.fill_empty(made[2 * found.weights : found.weights + found.made])
     return made
 
 
@@ -138,7 +138,7 @@ def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> No
     ctx.save_for_backward(q, k, v, *captures, *found.kept(output))
     ctx.numbers = (floats, ints, program, wrt, layout)
     ctx.captures = len(captures)
-    ctx.mark_non_differentiable(*output[1 + len(found.outputs) :])
+    ctx.mark_non_differentiable(*output[found.made :])
     ctx.set_materialize_grads(False)
 
 

@@ -45,6 +45,8 @@ class Program:
     """"tensor", "float" or "int"."""
     outputs: tuple[str, ...]
     """The names of the row outputs."""
+    weights: int = dataclasses.field(default=1, kw_only=True)
+    """How many weights its row gives, each with an o of its own."""
     nonzero: tuple[int, ...] = ()
     """Captures that are divided by."""
     extents: tuple[tuple[int, Extent], ...] = ()
@@ -123,6 +125,11 @@ class Program:
     def kept(self, results: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """What of the results of a forward pass is kept for the backward: all or nothing."""
         return results if self.reads_results else ()
+
+    @property
+    def made(self) -> int:
+        """How many results there are for its caller: each o, and the row outputs."""
+        return self.weights + len(self.outputs)
 
     @property
     def is_written(self) -> bool:
@@ -224,7 +231,7 @@ class Program:
     def results(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any]) -> list[tuple[Any, torch.dtype]]:
         """Shape and dtype of each result where no gradient is needed."""
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
-        return [((*q.shape[:3], v.shape[3]), q.dtype), *[(tuple(q.shape[:3]), score)] * len(self.outputs)]
+        return [*[((*q.shape[:3], v.shape[3]), q.dtype)] * self.weights, *[(tuple(q.shape[:3]), score)] * len(self.outputs)]
 
     def ordered(self, results: int) -> int:
         """How many of a forward pass's results, the first ones, have the memory order of the layout where they have rank 4."""
@@ -256,6 +263,8 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         form["linear"], form["segment"] = list(traced.linear), traced.segment
     if traced.packed:
         form["packed"] = True
+    if traced.weights > 1:
+        form["weights"] = traced.weights
     name = json.dumps(form)
     if name not in _TABLE:
         _TABLE[name] = _read(form, name, traced.located, traced.written[1])
@@ -292,9 +301,10 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
     products = tuple((p, role, columns) for p, role, columns in form.get("products", ()))
     written = (form["written"], located_written)
     kind: type[Program] = Program
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"weights": form.get("weights", 1)}
     if "linear" in form:
-        kind, options = importlib.import_module(_LINEAR).LinearProgram, {"inputs": tuple(form["linear"]), "segment": form["segment"]}
+        kind = importlib.import_module(_LINEAR).LinearProgram
+        options |= {"inputs": tuple(form["linear"]), "segment": form["segment"]}
     elif form.get("packed"):
         kind = importlib.import_module(_VARLEN).VarlenProgram
     return kind(

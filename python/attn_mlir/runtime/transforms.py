@@ -45,8 +45,14 @@ class Call:
 
     @property
     def outputs(self) -> int:
-        """o and the row outputs."""
-        return 1 + len(programs.find(self.program).outputs)
+        """Each o and the row outputs."""
+        return programs.find(self.program).made
+
+    def apart(self, made: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """What a tangent's program gives, each o with its tangent and then the rows and theirs, as results and their tangents."""
+        pairs = 2 * programs.find(self.program).weights
+        rows = self.outputs - pairs // 2
+        return [*made[:pairs:2], *made[pairs : pairs + rows]], [*made[1:pairs:2], *made[pairs + rows :]]
 
 
 def needs_gradient(tensor: Tensor) -> bool:
@@ -104,17 +110,17 @@ class Forward(torch.autograd.Function):
 
 
 def tangent_of(call: Call, primals: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor]:
-    """o and the row outputs, and the tangents of all of these; None where an argument is a constant."""
+    """Each o and the row outputs, and the tangents of all of these; None where an argument is a constant."""
     found = programs.find(call.program)
     numbers = found.tensor_positions()
     moved = [place for place, change in enumerate(tangents) if change is not None and found.takes_derivative(numbers[place])]
     if not moved:
         results = forward(call, primals[0], primals[1], primals[2], primals[3:])[: call.outputs]
         return [*results, *map(torch.zeros_like, results)]
-    call, rows = call.by(moved), call.outputs - 1
-    changes = [tangents[place] for place in moved]
-    o, change, *made = Tangent.apply(call, *primals, *changes)  # type: ignore[no-untyped-call]
-    return [o, *made[:rows], change, *made[rows:]]
+    call = call.by(moved)
+    made = Tangent.apply(call, *primals, *[tangents[place] for place in moved])  # type: ignore[no-untyped-call]
+    results, changes = call.apart(made)
+    return [*results, *changes]
 
 
 def _save(ctx: Any, *tensors: Tensor) -> None:
@@ -128,7 +134,7 @@ def _gradients(
     call: Call, inputs: Sequence[Tensor], captures: Sequence[Tensor], results: Sequence[Tensor], grads: Sequence[Tensor | None]
 ) -> Sequence[Tensor]:
     """The gradients by what the call names."""
-    compute.check_row_gradients(call.program, grads[1:])
+    compute.check_row_gradients(call.program, grads[programs.find(call.program).weights :])
     results, filled = compute.results_and_gradients(inputs, captures, (call.floats, call.ints, call.program), results, grads)
     return Backward.apply(call, *inputs, *captures, *results, *filled)  # type: ignore[no-untyped-call]
 
@@ -172,9 +178,9 @@ class Tangent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """By the primals: the gradient of the results, and what a change of J does to that of their tangents."""
-        call, first, rows = ctx.call, 3 + ctx.call.captures, ctx.call.outputs - 1
+        call, first = ctx.call, 3 + ctx.call.captures
         primals, changes = ctx.saved_tensors[:first], dict(zip(call.positions, ctx.saved_tensors[first:], strict=True))
-        of_results, of_changes = (grads[0], *grads[2 : 2 + rows]), (grads[1], *grads[2 + rows :])
+        of_results, of_changes = call.apart(grads)
         found: list[Tensor | None] = [None] * (len(primals) + len(changes))
         wanted = [place for place in range(len(primals)) if ctx.needs_input_grad[1 + place]]
         if wanted and any(grad is not None for grad in of_results):

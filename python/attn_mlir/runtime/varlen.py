@@ -12,8 +12,8 @@ from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import SEQUENCES
 from attn_mlir.runtime.programs import Program
 
-_ROWS = {"": 1, "fwd": 1, "jvp": 2}
-"""Which result of a function is its first row output."""
+_SHARE = {"": 1, "fwd": 1, "jvp": 2}
+"""How many results a function has for each o, before its first row output."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,8 @@ class VarlenProgram(Program):
 
     def derivative(self, device: str, function: str, wrt: str) -> VarlenRun:  # type: ignore[override]
         """See `Program.derivative`; the function "" is the attention itself."""
-        first = _ROWS.get(function)
-        rows = () if first is None else tuple(first + i for i, name in enumerate(self.outputs) if name == "lse")
+        share = _SHARE.get(function, 0)
+        rows = tuple(share * self.weights + i for i, name in enumerate(self.outputs) if share and name == "lse")
         return VarlenRun(super().derivative(device, function, wrt), rows)
 
     def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:

@@ -1,0 +1,16 @@
+"""What a call of an attention returns: one o or several, lse and row states."""
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["named_results"]
+
+
+def named_results(results: Sequence[Any], weights: int, names: Sequence[str], lse: bool, states: bool) -> Any:
+    """o, or a tuple of one for each of `weights`; behind it lse, and the row outputs called `names`, as far as they are wanted."""
+    o = results[0] if weights == 1 else tuple(results[:weights])
+    if not (lse or states):
+        return o
+    rows = dict(zip(names, results[weights:], strict=True))
+    wanted = (o, rows["lse"]) if lse else (o,)
+    return (*wanted, rows) if states else wanted
