@@ -16,7 +16,7 @@ class Entry:
     """Choices for the kernels of a `grid` with at most `scores` products of queries and keys, and heads of at most `columns` columns.
 
     `masked`: with or without skipped blocks; None: both. `instructions`: at most so many for a pair, as the facts count them. `length`:
-    from so many keys on.
+    from so many keys on. `sums`: at most so many sums that stay in registers, as those of several outputs do.
     """
 
     grid: str
@@ -27,6 +27,7 @@ class Entry:
     arch: str = "sm_90a"
     instructions: float = inf
     length: int = 0
+    sums: float = inf
 
     def fits(self, facts: KernelFacts, arch: str) -> bool:
         """Whether the choices are for such a kernel."""
@@ -38,6 +39,7 @@ class Entry:
             and facts.element_bytes == 2
             and self.masked in (None, facts.masked)
             and facts.instructions <= self.instructions
+            and len(facts.sums) <= self.sums
         )
 
 
@@ -46,12 +48,12 @@ _LONG: Fields = {"block_q": 128, "block_kv": 192, "group": 4, "consumer_register
 
 TABLE = (
     # Forward, softmax and its like.
-    Entry("rows", 1, 64, None, {"block_q": 192, "block_kv": 128}),
-    Entry("rows", 1, 128, False, _LONG, instructions=5, length=8192),
-    Entry("rows", 1, 128, None, {"block_q": 128, "block_kv": 128}),
-    Entry("rows", 1, 192, None, {"block_q": 128, "block_kv": 80}),
-    Entry("rows", 1, 256, None, {"block_q": 128, "block_kv": 64}),
-    # Tangents and sweeps over the keys of second derivatives.
+    Entry("rows", 1, 64, None, {"block_q": 192, "block_kv": 128}, sums=1),
+    Entry("rows", 1, 128, False, _LONG, instructions=5, length=8192, sums=1),
+    Entry("rows", 1, 128, None, {"block_q": 128, "block_kv": 128}, sums=1),
+    Entry("rows", 1, 192, None, {"block_q": 128, "block_kv": 80}, sums=1),
+    Entry("rows", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1),
+    # Tangents, sweeps over the keys of second derivatives, and several outputs (these not measured).
     Entry("rows", _ANY, 128, None, {"block_q": 128, "block_kv": 64}),
     Entry("rows", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
     # Backward.
