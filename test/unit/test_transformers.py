@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import torch
 from attn_mlir.api import rows
 from attn_mlir.api.block_mask import create_mask
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.integrations.model_masks import known_pattern
-from attn_mlir.integrations.transformers import register
+from attn_mlir.integrations.model_masks import ModelMask, known_pattern
+from attn_mlir.integrations.transformers import attention_function, register
 from model_families import inputs, made
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -96,6 +97,87 @@ def test_mask_prepared_by_the_caller(additive: bool, one_row: bool) -> None:
         model.set_attn_implementation(register())
         got = model(input_ids=ids, attention_mask=as_bias if additive else mask).logits
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def attend(*, mask: Any = None, module: Any = None, **options: Any) -> torch.Tensor:
+    """What models call, on two batches of two heads, 3 queries and 5 keys; [B, H, Sq, D]."""
+    q, k, v = (torch.randn(2, 2, n, 16, generator=torch.Generator().manual_seed(n)) for n in (3, 5, 6))
+    run = attention_function(rows.softmax, None, None)
+    return run(module or torch.nn.Module(), q, k, v[:, :, :5], mask, **options)[0].transpose(1, 2)
+
+
+WRONG_MASKS = [
+    (torch.ones(3, 1, 3, 5, dtype=torch.bool), r"has shape \[3, 1, 3, 5\], but the batch size is 2"),
+    (torch.zeros(2, 3, 3, 5), "but the number of heads is 2"),
+    (torch.ones(2, 1, 4, 5, dtype=torch.bool), "but the number of queries is 3"),
+    (torch.zeros(2, 1, 2, 5), "but the number of queries is 3"),
+    (torch.zeros(2, 1, 3, 4), "but the number of keys is 5"),
+    (torch.ones(2, 1, 3, 5, dtype=torch.int64), r"must be of booleans.*got torch.int64"),
+    (torch.ones(2, 3, 5), r"must be \[batch, keys\] or"),
+]
+
+
+@pytest.mark.parametrize(("mask", "message"), WRONG_MASKS)
+def test_masks_of_other_sizes_are_refused(mask: torch.Tensor, message: str) -> None:
+    """A mask of more queries, heads or batches would be read from its beginning."""
+    with pytest.raises(ArgumentError, match=message):
+        attend(mask=mask)
+
+
+def test_booleans_of_the_caller_say_what_is_present() -> None:
+    """As sdpa takes them; further keys are those of a cache."""
+    mask = torch.tensor([[1, 0, 0, 1, 0, 1], [1, 1, 1, 1, 1, 0], [0, 1, 0, 0, 1, 1]], dtype=torch.bool)[None, None]
+    bias = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+    torch.testing.assert_close(attend(mask=mask), attend(mask=bias))
+    assert (attend(mask=mask) - attend(mask=mask.float())).abs().max() > 0.1
+
+
+def test_sinks_of_queries() -> None:
+    """A logit for each query, as Inkling 2 computes them; they have gradients."""
+    sinks, mask = torch.randn(2, 2, 3, 1, requires_grad=True), torch.zeros(1, 1, 3, 5)
+    got = attend(mask=mask, sinks=sinks, scaling=0.5)
+    q, k, v = (torch.randn(2, 2, n, 16, generator=torch.Generator().manual_seed(n)) for n in (3, 5, 6))
+    wanted = torch.cat([0.5 * q @ k.mT, sinks], dim=-1).softmax(-1)[..., :-1] @ v[:, :, :5]
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+    found, known = (torch.autograd.grad(o.square().sum(), sinks)[0] for o in (got, wanted))
+    torch.testing.assert_close(found, known, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UnsupportedError, match=r"sinks of shape \[2, 2, 3, 2\]"):
+        attend(mask=mask, sinks=torch.zeros(2, 2, 3, 2))
+
+
+def test_an_argument_of_a_models_own_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What eager attention of a model computes with must not be left out unseen."""
+
+    def eager_attention_forward(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, temperature: Any = None) -> None:
+        raise AssertionError
+
+    module = types.ModuleType("some_model")
+    vars(module)["eager_attention_forward"] = eager_attention_forward
+    monkeypatch.setitem(sys.modules, "some_model", module)
+    layer = type("SomeAttention", (torch.nn.Module,), {"__module__": "some_model"})()
+    attend(module=layer, temperature=None, position_ids=torch.arange(3))
+    with pytest.raises(UnsupportedError, match="the attention of SomeAttention computes with 'temperature'"):
+        attend(module=layer, temperature=2.0)
+
+
+USES: list[tuple[str, Any]] = [
+    ("computes with", lambda mask: torch.zeros(3) + mask),
+    ("computes with", lambda mask: mask * 2),
+    ("computes with", lambda mask: ~mask),
+    ("slices", lambda mask: mask[:, 0]),
+    (r"asks for \.dtype of", lambda mask: mask.dtype),
+]
+
+
+@pytest.mark.parametrize(("how", "use"), USES)
+def test_models_that_take_masks_for_tensors(how: str, use: Any) -> None:
+    """They may not get 0 and 1 where they add masks to scores."""
+    mask = ModelMask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+    assert not hasattr(mask, "shape")
+    with pytest.raises(UnsupportedError, match=f"this model {how} its attention mask.*sdpa_mask"):
+        use(mask)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        mask.nothing  # noqa: B018
 
 
 @needs_transformers

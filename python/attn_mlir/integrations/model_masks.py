@@ -4,12 +4,13 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import torch
 
 from attn_mlir.api.masks import Mask, and_, or_
-from attn_mlir.errors import UnsupportedError
+from attn_mlir.api.mods import ScoreMod, additive_bias
+from attn_mlir.errors import ArgumentError, UnsupportedError
 
 # Functions of transformers.masking_utils whose bodies can be traced as they are. Others are evaluated for all positions.
 _TRACEABLE = frozenset(
@@ -34,6 +35,24 @@ _OF_DISTANCES = frozenset(
 _SEQUENCES = "packed_sequence_mask_function.<locals>.inner_mask"
 _POSITIONS = "remap_positions_for_packed_sequence.<locals>.inner_mask"
 _AND, _OR = "and_masks.<locals>.and_mask", "or_masks.<locals>.or_mask"
+
+
+_OF_TENSORS = frozenset(
+    {"dtype", "shape", "device", "size", "dim", "bool", "float", "long", "int", "masked_fill", "sum", "all", "any", "expand", "view"}
+)
+"""What models ask of masks that are tensors."""
+
+
+class TensorMaskError(UnsupportedError, AttributeError):
+    """A model takes a mask for a tensor; `hasattr` finds nothing."""
+
+
+def _read_by_model(how: str) -> TensorMaskError:
+    return TensorMaskError(
+        f"this model {how} its attention mask, which attn_mlir makes as a function: use attn_implementation='eager'; for a model that "
+        "supports 'sdpa', transformers.AttentionMaskInterface.register(name, transformers.masking_utils.sdpa_mask), after register(), "
+        "gives the attention of that name masks that are tensors"
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,6 +84,22 @@ class ModelMask:
             "with a static cache, transformers 5.24 and newer take a finished mask for one of padding: use transformers before 5.24, or "
             "a cache that grows"
         )
+
+    def __getitem__(self, index: Any) -> Never:
+        raise _read_by_model("slices")
+
+    def __getattr__(self, name: str) -> Never:
+        if name in _OF_TENSORS:
+            raise _read_by_model(f"asks for .{name} of")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _combined(self, other: Any) -> Never:
+        raise _read_by_model("computes with")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __and__ = __rand__ = __or__ = __ror__ = _combined
+
+    def __invert__(self) -> Never:
+        raise _read_by_model("computes with")
 
     def for_keys(self, queries: int, keys: int) -> "ModelMask":
         """The mask for layers whose cache has more keys: the queries are the last positions.
@@ -155,6 +190,28 @@ def dense(mask: torch.Tensor) -> Mask:
         return mask[tuple([0 if one else i for one, i in zip(repeats, (b, h, q_idx, kv_idx), strict=True)])]
 
     return read_mask
+
+
+def given_mask(mask: torch.Tensor, sizes: tuple[int, int, int, int]) -> tuple[Mask, ScoreMod | None]:
+    """A 4-dimensional mask that the caller of the model prepared: true where present, or added to the scores.
+
+    `sizes` are batch, heads, queries and keys of the call; further keys of a mask are left out, as those of a static cache.
+    """
+    if mask.dim() != 4:
+        raise ArgumentError(f"attention_mask must be [batch, keys] or [batch, heads, queries, keys], got shape {list(mask.shape)}")
+    if not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ArgumentError(
+            "attention_mask of 4 dimensions must be of booleans, true where a key is present, or of floats, which are added to the "
+            f"scores, got {mask.dtype}: attention_mask.bool() makes booleans of numbers"
+        )
+    mask = mask[:, :, :, : sizes[3]]
+    for given, size, name in zip(mask.shape, sizes, ("batch size", "number of heads", "number of queries", "number of keys"), strict=True):
+        if given not in (1, size):
+            raise ArgumentError(f"attention_mask has shape {list(mask.shape)}, but the {name} is {size}")
+    if mask.dtype == torch.bool:
+        return dense(mask), None
+    # The dtype's most negative number, or -inf, is how such masks say "absent"; rows other than softmax need to know.
+    return dense(mask > torch.finfo(mask.dtype).min / 2), additive_bias(mask)
 
 
 def _shifted(pattern: Mask, q_offset: Any, kv_offset: Any) -> Mask:

@@ -4,8 +4,10 @@ from attn_mlir.integrations.transformers import register
 model = AutoModel.from_pretrained(path, attn_implementation=register())
 """
 
+import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +20,19 @@ from attn_mlir.api.mods import ScoreMod, additive_bias
 from attn_mlir.api.mods import softcap as softcap_mod
 from attn_mlir.api.rows import softmax, softmax_sink
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.integrations.model_masks import ModelMask, dense, known_pattern
+from attn_mlir.frontend.elementary import exp, maximum
+from attn_mlir.integrations.model_masks import ModelMask, dense, given_mask, known_pattern
 from attn_mlir.integrations.model_scans import replace_scans, restore_scans
 
 _INSTALL = "install what is needed with: pip install 'attn-mlir[examples]'"
 _RESERVED = ("eager", "sdpa", "flex_attention")
+_ARGUMENTS = frozenset(
+    {
+        *("module", "query", "key", "value", "attention_mask", "scaling", "dropout", "is_causal", "softcap", "s_aux", "sinks"),
+        *("position_bias", "sliding_window", "output_attentions", "cache", "kwargs"),
+    }
+)
+"""What eager attentions are given that is either computed with here or, as windows are, said by the mask, too."""
 
 
 def register(
@@ -135,10 +145,11 @@ def attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask
         softcap: float | None = None,
         s_aux: torch.Tensor | None = None,
         position_bias: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
         **options: Any,
     ) -> tuple[torch.Tensor, None]:
         """query, key and value are [B, H, S, D]; gives the output as [B, Sq, Hq, Dv], and None for the weights."""
-        _check(options)
+        _check(module, options)
         scores: list[ScoreMod | None] = [] if softcap is None else [softcap_mod(softcap)]
         if position_bias is not None:
             scores.append(additive_bias(position_bias))
@@ -147,7 +158,7 @@ def attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask
             made = attention_mask.for_keys(query.shape[2], key.shape[2])
             masks.append(made.mask_in_graph() if torch.compiler.is_compiling() else made.mask_mod)
         elif isinstance(attention_mask, torch.Tensor):
-            mask, bias = _user_mask(attention_mask, key.shape[2])
+            mask, bias = given_mask(attention_mask, (query.shape[0], query.shape[1], query.shape[2], key.shape[2]))
             masks.append(mask)
             scores.append(bias)
         elif attention_mask is not None:
@@ -156,7 +167,7 @@ def attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask
             )
         elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
             masks.append(causal())
-        weights = row if s_aux is None else _with_sink(row, s_aux)
+        weights = row if s_aux is None and sinks is None else _with_sink(row, s_aux, sinks)
         masks = [mask for mask in (*masks, mask_mod) if mask is not None]
         o = attention(
             query.transpose(1, 2),
@@ -174,29 +185,48 @@ def attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask
     return attn_mlir_attention
 
 
-def _check(options: dict[str, Any]) -> None:
+def _check(module: torch.nn.Module, options: dict[str, Any]) -> None:
     if options.get("output_attentions"):
         remedy = "leave output_attentions out, or use attn_implementation='eager'"
         raise UnsupportedError(f"attn_mlir never holds the attention weights: {remedy}")
     if options.get("cache") is not None:
         raise UnsupportedError("attn_mlir does not serve transformers' paged caches (continuous batching) yet: use model.generate")
+    for name in _own_arguments(type(module).__module__):
+        if options.get(name) is not None:
+            raise UnsupportedError(
+                f"the attention of {type(module).__name__} computes with {name!r}, which attn_mlir does not know: "
+                "use attn_implementation='eager'"
+            )
 
 
-def _user_mask(mask: torch.Tensor, keys: int) -> tuple[Mask, ScoreMod | None]:
-    """A 4-dimensional mask that the caller of the model prepared: true where present, or added to the scores."""
-    if mask.dim() != 4:
-        raise ArgumentError(f"attention_mask must be [batch, keys] or [batch, heads, queries, keys], got shape {list(mask.shape)}")
-    mask = mask[:, :, :, :keys]
-    if mask.dtype == torch.bool:
-        return dense(mask), None
-    # The dtype's most negative number, or -inf, is how such masks say "absent"; rows other than softmax need to know.
-    return dense(mask > torch.finfo(mask.dtype).min / 2), additive_bias(mask)
+@torch.compiler.assume_constant_result
+@functools.cache
+def _own_arguments(module: str) -> tuple[str, ...]:
+    """What the eager attention of a model's module computes with, besides what every model hands over."""
+    own = getattr(sys.modules.get(module), "eager_attention_forward", None)
+    return () if own is None else tuple([name for name in inspect.signature(own).parameters if name not in _ARGUMENTS])
 
 
-def _with_sink(row: Callable[..., Any], logits: torch.Tensor) -> Callable[..., Any]:
+def _with_sink(row: Callable[..., Any], logits: torch.Tensor | None, of_queries: torch.Tensor | None) -> Callable[..., Any]:
+    """Softmax with a logit for each head, or with logits [B, H, Sq, 1]."""
     if row is not softmax:
         raise UnsupportedError("the model has attention sinks, which only mean something with softmax: register(row=softmax)")
-    return softmax_sink(logits.reshape(-1))
+    if of_queries is None:
+        return softmax_sink(logits.reshape(-1))  # type: ignore[union-attr]
+    if logits is not None or of_queries.dim() != 4 or of_queries.shape[3] != 1:
+        raise UnsupportedError(
+            f"the model hands over attention sinks of shape {list(of_queries.shape)}, where attn_mlir knows [batch, heads, queries, 1]: "
+            "use attn_implementation='eager'"
+        )
+    sinks = of_queries[..., 0]
+
+    def softmax_with_sinks(s: Any, b: Any, h: Any, q_idx: Any) -> Any:
+        logit = sinks[b, h, q_idx]
+        m = maximum(s.max(), logit)
+        e = exp(s - m)
+        return e / (e.sum() + exp(logit - m))
+
+    return softmax_with_sinks
 
 
 def _composed(functions: list[ScoreMod]) -> ScoreMod | None:
