@@ -25,8 +25,10 @@ _BATCH, _BATCHES = 200, 40
 def calls() -> dict[str, Callable[[], Any]]:
     """The warm calls that are measured; only what a checkout of November 2026 has."""
     import torch
+    import torch.nn.attention.flex_attention
 
     import attn_mlir
+    import attn_mlir.flex
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -41,6 +43,8 @@ def calls() -> dict[str, Callable[[], Any]]:
     module = attn_mlir.Attention(mask_mod=causal)
     meta = attn_mlir.meta_tensor(1, 1, 1, 16, dtype=torch.float32)
     engine = attn_mlir.AttentionEngine((meta, meta, meta), mask_mod=causal)
+    flex = torch.nn.attention.flex_attention
+    block_masks = [make(causal, None, None, 1, 1, device="cpu") for make in (attn_mlir.flex.create_block_mask, flex.create_block_mask)]
     linear = attn_mlir.LinearAttention()
     linear_engine = attn_mlir.LinearAttentionEngine((meta, meta, meta))
 
@@ -56,6 +60,8 @@ def calls() -> dict[str, Callable[[], Any]]:
         "attention, captured tensor": lambda: attn_mlir.attention(q, k, v, score_mod=alibi, mask_mod=causal),
         "attention, requires_grad": lambda: attn_mlir.attention(wq, wk, wv, mask_mod=causal),
         "attention, requires_grad, no_grad": no_gradient(lambda: attn_mlir.attention(wq, wk, wv, mask_mod=causal)),
+        "flex_attention, our BlockMask": lambda: attn_mlir.flex_attention(q, k, v, block_mask=block_masks[0]),
+        "flex_attention, torch's BlockMask": lambda: attn_mlir.flex_attention(q, k, v, block_mask=block_masks[1]),
         "Attention": lambda: module(q, k, v),
         "AttentionEngine": lambda: engine(q, k, v),
         "linear_attention": lambda: attn_mlir.linear_attention(q, k, v, decay),

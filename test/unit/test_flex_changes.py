@@ -9,6 +9,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 import attn_mlir
 from attn_mlir import flex
+from attn_mlir.flex import resolve
 from flex_dense import compare, dense, qkv
 
 flex_attention: Any = flex.flex_attention
@@ -116,3 +117,56 @@ def test_the_lse_of_a_row_with_a_nan_is_nan() -> None:
         for request in (flex.AuxRequest(lse=True), flex.AuxRequest(lse=True, max_scores=True)):
             o, aux = flex_attention(q, k, v, score_mod, return_aux=request)
             assert o.isnan().sum() == 16 and aux.lse.isnan().sum() == 1 and aux.lse[0, 1, 3].isnan()
+
+
+@pytest.mark.parametrize("maker", ["torchs", "tables"])
+@pytest.mark.parametrize("what", ["table", "mask_mod", "lengths", "block size", "list"])
+def test_what_is_replaced_between_warm_calls(maker: str, what: str) -> None:
+    """Two calls of the same inputs and mask are checked once; what changes between them is seen."""
+    q, k, v = qkv(sq=16)
+    mask = of_tables(torch.tensor([[[True, False], [True, True]]]), causal)
+    if maker == "torchs":
+        mask = MAKERS[maker](causal, None, None, 16, 16, device="cpu", BLOCK_SIZE=8)
+    if what == "list":
+        mask.BLOCK_SIZE = list(mask.BLOCK_SIZE)
+    for _ in range(3):
+        compare(flex_attention(q, k, v, block_mask=mask), dense(q, k, v, mask_mod=causal)[0])
+    if what == "table":
+        mask.kv_num_blocks = torch.zeros_like(mask.kv_num_blocks)
+        if mask.full_kv_num_blocks is not None:
+            mask.full_kv_num_blocks = torch.zeros_like(mask.full_kv_num_blocks)
+        assert not flex_attention(q, k, v, block_mask=mask).any()
+    elif what == "mask_mod":
+        mask.mask_mod = lambda b, h, m, n: n < 4
+        full = (lambda m, n: m // 8 > n // 8) if maker == "torchs" else (lambda m, n: m < 0)
+        wanted = dense(q, k, v, mask_mod=lambda b, h, m, n: (m // 8 >= n // 8) & (n < 4) | full(m, n))[0]
+        compare(flex_attention(q, k, v, block_mask=mask), wanted)
+    elif what == "lengths":
+        mask.seq_lengths = (16, 24)
+        with pytest.raises(attn_mlir.ArgumentError, match=r"got q_len=16 and kv_len=16"):
+            flex_attention(q, k, v, block_mask=mask)
+    else:
+        if what == "list":
+            mask.BLOCK_SIZE[0] = 4
+        else:
+            mask.BLOCK_SIZE = (4, 8)
+        with pytest.raises(attn_mlir.ArgumentError, match="lists 2 rows of blocks of 4 queries"):
+            flex_attention(q, k, v, block_mask=mask)
+
+
+def test_a_warm_call_checks_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = qkv(sq=16)
+    mask = MAKERS["torchs"](causal, None, None, 16, 16, device="cpu", BLOCK_SIZE=8)
+    asked: list[Any] = []
+    ask = resolve.mask_function
+    monkeypatch.setattr(resolve, "mask_function", lambda *arguments: asked.append(arguments) or ask(*arguments))
+    for _ in range(5):
+        flex_attention(q, k, v, block_mask=mask)
+    assert len(asked) <= 1
+    mask.kv_indices += 0  # a new version, and nothing changed
+    flex_attention(q, k, v, block_mask=mask)
+    assert len(asked) <= 1
+    with pytest.raises(attn_mlir.ArgumentError, match="got q_len=15 and kv_len=16"):
+        flex_attention(q[:, :, :15].contiguous(), k, v, block_mask=mask)
+    with pytest.raises(attn_mlir.ArgumentError, match="Try setting enable_gqa=True"):
+        flex_attention(q, k[:, :2].contiguous(), v[:, :2].contiguous(), block_mask=mask)

@@ -13,7 +13,7 @@ from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import direct, execute, slow_of, stage_of, stages_of
 from attn_mlir.api.extra_qk import check_count, check_given, extra_pairs, flat, forms, with_dims
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
-from attn_mlir.api.inputs import Layout, check_inputs, device_type, layout_of, scale_form
+from attn_mlir.api.inputs import Layout, Problem, check_inputs, device_type, layout_of, scale_form
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.reports import AttentionReport
 from attn_mlir.api.results import named_results
@@ -231,9 +231,11 @@ def _execute(
     tuning: Tuning | None = None,
     dropout: Dropout = NONE,
     extra: Sequence[torch.Tensor] = (),
+    problem: Problem | None = None,
 ) -> tuple[Any, Inputs, str]:
-    """The result, and the inputs and the device that it was computed for."""
-    problem = check_inputs(q, k, v, layout)
+    """The result, and the inputs and the device that it was computed for. `problem`: what is known of q, k and v."""
+    if problem is None:
+        problem = check_inputs(q, k, v, layout)
     layout = problem.layout
     if is_block_mask(functions[4]):
         check_sizes(sizes_of(functions[4]), problem.sizes)

@@ -48,7 +48,7 @@ def check_inputs(q: Any, k: Any, v: Any, layout: Layout) -> Problem:
     """The problem that q, k and v pose. Raises ArgumentError naming the argument that is wrong."""
     refuse_jit_trace()
     try:
-        key = (layout, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout)
+        key = _key(layout, q, k, v)
         problem = _checked.get(key)
     except (AttributeError, TypeError, RuntimeError):  # RuntimeError: nested tensors have no shape
         key = problem = None
@@ -59,6 +59,18 @@ def check_inputs(q: Any, k: Any, v: Any, layout: Layout) -> Problem:
                 _checked.clear()
             _checked[key] = problem
     return problem
+
+
+def known_problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str) -> Problem | None:
+    """What `check_inputs` found for inputs such as these in an earlier call; None: it has to be asked."""
+    try:
+        return None if _is_traced() else _checked.get(_key(layout, q, k, v))
+    except TypeError:  # sizes that torch.export leaves open
+        return None
+
+
+def _key(layout: Layout, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    return (layout, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout)
 
 
 def refuse_jit_trace() -> None:

@@ -11,9 +11,10 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, FlexKernelO
 
 from attn_mlir.api.attention import _execute
 from attn_mlir.api.autocast import _is_any_enabled, cast
+from attn_mlir.api.inputs import known_problem
 from attn_mlir.api.rows import softmax
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.flex.resolve import mask_function
+from attn_mlir.flex.resolve import mask_for, mask_function
 from attn_mlir.frontend.elementary import detach, exp, maximum
 from attn_mlir.runtime.orders import all_in_order, heads_first
 
@@ -107,6 +108,17 @@ def _attend(
     in_graph: bool,
 ) -> Any:
     """What `flex_attention` returns; refuses all that its checks refuse, but with other texts."""
+    plain = query.is_contiguous()
+    known = None if in_graph or not plain or _is_any_enabled() else known_problem(query, key, value, "bhsd")
+    if known is not None:
+        sizes = known.sizes
+        if not enable_gqa and sizes["Hq"] != sizes["Hkv"]:
+            _check_groups(sizes["Hq"], sizes["Hkv"], enable_gqa)
+        mask = None if block_mask is None else mask_for(block_mask, query, known)
+        lse, greatest = _wanted(return_lse, kernel_options, return_aux)
+        functions = (None, None, None, score_mod, mask, _row(score_mod, greatest))
+        result = _execute(query, key, value, functions, scale, "bhsd", lse, greatest, None, False, problem=known)[0]
+        return result if return_aux is None and not lse else _results(result, lse, greatest, return_aux, sizes["Skv"])
     q_sizes, kv_sizes = query.shape, key.shape
     if q_sizes[1] != kv_sizes[1]:
         _check_groups(q_sizes[1], kv_sizes[1], enable_gqa)
@@ -118,15 +130,8 @@ def _attend(
     dtype = query.dtype
     if key.dtype != dtype or value.dtype != dtype:
         key, value = key.to(dtype), value.to(dtype)
-    if return_lse:
-        _deprecated(return_aux)
-    if kernel_options:
-        _check_options(kernel_options, return_aux)
-    lse = return_lse if return_aux is None else return_aux.lse
-    greatest = return_aux is not None and return_aux.max_scores
-    row = softmax_with_max if greatest else softmax if score_mod is None else guarded_softmax
-    functions = (None, None, None, score_mod, mask, row)
-    plain = query.is_contiguous()
+    lse, greatest = _wanted(return_lse, kernel_options, return_aux)
+    functions = (None, None, None, score_mod, mask, _row(score_mod, greatest))
     layout = "bhsd" if plain else _layout(query)
     q, k, v = (query, key, value) if layout == "bhsd" else all_in_order((query, key, value), layout, 3)
     if in_graph:
@@ -135,13 +140,32 @@ def _attend(
         result = attention_in_graph(q, k, v, functions, scale, layout, lse, greatest, False)
     else:
         result = _execute(q, k, v, functions, scale, layout, lse, greatest, None, False)[0]
-    if return_aux is None and not lse:
-        return result if plain else _ordered_as(query, heads_first(result, layout))
+    if not plain:
+        o, *rest = result if lse or greatest else (result,)
+        o = _ordered_as(query, heads_first(o, layout))
+        result = (o, *rest) if lse or greatest else o
+    return result if return_aux is None and not lse else _results(result, lse, greatest, return_aux, kv_sizes[2])
+
+
+def _wanted(return_lse: bool, kernel_options: Any, return_aux: AuxRequest | None) -> tuple[bool, bool]:
+    """Whether lse and the greatest scores are asked for. Refuses what torch refuses."""
+    if return_lse:
+        _deprecated(return_aux)
+    if kernel_options:
+        _check_options(kernel_options, return_aux)
+    return (return_lse, False) if return_aux is None else (return_aux.lse, return_aux.max_scores)
+
+
+def _row(score_mod: Any, greatest: bool) -> Callable[..., Any]:
+    return softmax_with_max if greatest else softmax if score_mod is None else guarded_softmax
+
+
+def _results(result: Any, lse: bool, greatest: bool, return_aux: AuxRequest | None, keys: int) -> Any:
+    """What torch returns where more than the output is asked for."""
     o, *rest = result if lse or greatest else (result,)
-    o = o if plain else _ordered_as(query, heads_first(o, layout))
     if return_aux is None:
         return o, rest[0]
-    scores = _greatest(rest[-1]["max_scores"], kv_sizes[2]) if greatest else None
+    scores = _greatest(rest[-1]["max_scores"], keys) if greatest else None
     return o, AuxOutput(lse=rest[0] if lse else None, max_scores=scores)
 
 

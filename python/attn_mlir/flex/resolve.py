@@ -2,13 +2,14 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
 from attn_mlir.api.given_masks import Snapshot, changes_unseen, compare_with_function
+from attn_mlir.api.inputs import Problem
 from attn_mlir.errors import ArgumentError
 from attn_mlir.flex.block_mask import SLICED, SymbolicBlockMask, listed_blocks
 from attn_mlir.flex.create import noop_mask
@@ -20,22 +21,29 @@ _found: "dict[int, Found]" = {}
 """By the number of the mask, for as long as that lives."""
 
 
-class Found(NamedTuple):
+class Found:
     """The mask function that was found for a BlockMask, and what of the mask it was found for."""
 
-    mask: weakref.ref[Any]
-    of: tuple[Any, ...]
-    """mask_mod, BLOCK_SIZE and seq_lengths."""
-    tables: Snapshot
-    function: Mask
-    batch_heads: tuple[int, int]
-    device: torch.device
+    __slots__ = ("batch_heads", "block", "device", "fits", "function", "given", "lengths", "mask", "tables")
 
-    def holds(self, mask: Any, of: tuple[Any, ...]) -> bool:
-        """Whether the mask, with `of` by now, is what it was: the same tables, of the same content."""
-        if self.mask() is not mask or self.of[0] is not of[0] or self.of[1:] != of[1:]:
+    def __init__(self, mask: Any, function: Mask, batch_heads: tuple[int, int], device: torch.device) -> None:
+        number = id(mask)
+        self.mask = weakref.ref(mask, lambda _: _forget(number, _))
+        self.given, self.block, self.lengths = mask.mask_mod, tuple(mask.BLOCK_SIZE), tuple(mask.seq_lengths)
+        self.tables = Snapshot(_tables(mask))
+        self.function, self.batch_heads, self.device = function, batch_heads, device
+        self.fits: Problem | None = None
+        """Inputs that the mask was checked against."""
+
+    def holds(self, mask: Any) -> bool:
+        """Whether the mask is what it was: the same function and sizes, the same tables, of the same content."""
+        if self.mask() is not mask or self.given is not mask.mask_mod:
             return False
-        return self.tables.holds(_tables(mask))
+        if self.block != mask.BLOCK_SIZE and self.block != tuple(mask.BLOCK_SIZE):
+            return False
+        if self.lengths != mask.seq_lengths and self.lengths != tuple(mask.seq_lengths):
+            return False
+        return self.tables.holds((mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices))
 
 
 def _tables(mask: Any) -> tuple[Tensor | None, ...]:
@@ -54,6 +62,20 @@ class DeviceError(ArgumentError, RuntimeError):
     """A BlockMask is on another device; torch raises a RuntimeError."""
 
 
+def mask_for(mask: Any, query: Tensor, problem: Problem) -> Mask | None:
+    """`mask_function` for inputs whose problem is known, outside of graphs: what was found and checked before is not asked again."""
+    known = _found.get(id(mask))
+    if known is not None and known.fits is problem and known.holds(mask):
+        return known.function
+    sizes = problem.sizes
+    heads = (sizes["B"], sizes["Hq"], sizes["Sq"]), (sizes["B"], sizes["Hkv"], sizes["Skv"])
+    function = mask_function(mask, query, *heads)
+    known = _found.get(id(mask))
+    if known is not None and known.holds(mask):
+        known.fits = problem
+    return function
+
+
 def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Sequence[int]) -> Mask | None:
     """The mask function of a BlockMask, which is checked against the sizes of a call. None: it keeps everything.
 
@@ -61,7 +83,7 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
     tables are captured, and what is kept is what torch keeps: full blocks, and of partial ones what mask_mod says.
     """
     try:
-        function, block, lengths = of = mask.mask_mod, mask.BLOCK_SIZE, mask.seq_lengths
+        function, block, lengths = mask.mask_mod, mask.BLOCK_SIZE, mask.seq_lengths
     except AttributeError as error:
         raise NoMaskError(
             f"block_mask must be a BlockMask, got {type(mask).__name__}: create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN) makes one of a "
@@ -71,7 +93,7 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
     known = None
     if symbolic:
         batch_heads, device = mask.batch_heads, mask.device
-    elif not torch.compiler.is_dynamo_compiling() and (known := _found.get(id(mask))) is not None and known.holds(mask, of):
+    elif not torch.compiler.is_dynamo_compiling() and (known := _found.get(id(mask))) is not None and known.holds(mask):
         batch_heads, device = known.batch_heads, known.device
     else:
         known = None
@@ -95,11 +117,10 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
     # A graph reads the tables at every call: comparing them with the function would tie it to one mask, and each new one would compile.
     if torch.compiler.is_dynamo_compiling() or any([changes_unseen(table) for table in _tables(mask)]):
         return _of_tables(mask)
-    tables = Snapshot(_tables(mask))
-    made = function if _fits(mask) else _of_tables(mask)
-    number = id(mask)
-    _found[number] = Found(weakref.ref(mask, lambda _: _forget(number, _)), of, tables, made, batch_heads, device)
-    return made
+    found = Found(mask, function, batch_heads, device)
+    found.function = function if _fits(mask) else _of_tables(mask)
+    _found[id(mask)] = found
+    return found.function
 
 
 def _forget(number: int, mask: "weakref.ref[Any]") -> None:
