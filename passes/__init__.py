@@ -18,6 +18,7 @@ _PASSES = {
     "attn-online-rewrite": "online_rewrite:OnlineRewrite",
     "attn-chunk-rewrite": "chunk_rewrite:ChunkRewrite",
     "attn-guard-empty-rows": "guard_empty_rows:GuardEmptyRows",
+    "attn-expose-states": "expose_states:ExposeStates",
     "attn-tile": "tile:Tile",
     "attn-choose-kept": "choose_kept:ChooseKept",
     "attn-expand-dropout": "expand_dropout:ExpandDropout",

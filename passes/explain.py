@@ -113,6 +113,18 @@ def _decisions(derivation: Derivation, row: Row, sources: Sequence[str]) -> Iter
         yield f"  range: {derivation.choice}"
 
 
+def why_several(op: ir.Operation, max_accumulators: int = 2) -> list[str]:
+    """Why the row of an `attn.attention` needs more than one pass over the keys: what does, and its reason; empty where it does not."""
+    row_piece = piece(op, "attn.row")
+    if row_piece is None:
+        return []
+    row, sources = read_row(row_piece), _sources(op)
+    plan = derive(row, accumulator_limit(op, max_accumulators), is_narrow(op)).program.plan
+    late = sorted((index, decision) for index, decision in plan.decisions.items() if decision.sweep > 1)
+    names = [row.reductions[index].name if index > OUTPUT else _sum_name(row, OUTPUT - index, sources) for index, _ in late]
+    return [f"{name}: {decision.method}, {decision.detail}" for name, (_, decision) in zip(names, late, strict=True)]
+
+
 def _sum_name(row: Row, number: int, sources: Sequence[str]) -> str:
     """What weight `number` makes: o, or where there are several its part of an output."""
     weight = row.weights[number]

@@ -52,6 +52,8 @@ class Signature:
     """The captures that further products multiply: tensors of queries and of keys."""
     weights: int = 1
     """How many tensors shaped as o there are, before the row outputs."""
+    output: str = ""
+    """The element type of o where that is not the inputs'."""
 
 
 class CpuKernel:
@@ -84,11 +86,11 @@ class CpuKernel:
             )
         if self._program is not None and batch * heads * k.shape[2] and q_len > pipeline.FEW_ROWS[0]:
             return self._program.run((q, k, v, *captures), layout)
-        shape = batch, heads, q_len, columns
+        shape, dtype = (batch, heads, q_len, columns), DTYPES[self._signature.output or self._signature.element]
         if layout == "bhsd":
-            each = [empty(shape, dtype=q.dtype, device="cpu") for _ in range(self._signature.weights)]
+            each = [empty(shape, dtype=dtype, device="cpu") for _ in range(self._signature.weights)]
         else:
-            each = [empty_heads(shape, q.dtype, layout, "cpu") for _ in range(self._signature.weights)]
+            each = [empty_heads(shape, dtype, layout, "cpu") for _ in range(self._signature.weights)]
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = [empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
         queries = [captures[i] for i, _ in self._signature.products]
@@ -209,7 +211,9 @@ def _signature(module: ir.Module) -> Signature:
     scalars = tuple("tensor" if isinstance(argument, ir.RankedTensorType) else str(argument) for argument in arguments)
     weights = sum(result.rank == 4 for result in type_.results)
     dims, rows = (q.shape[3], v.shape[3]), len(type_.results) - weights
-    return Signature(0, rows, scalars, dims, str(q.element_type), products=products_of(function), weights=weights)
+    element, output = (str(ir.RankedTensorType(x).element_type) for x in (q, type_.results[0]))
+    products = products_of(function)
+    return Signature(0, rows, scalars, dims, element, products=products, weights=weights, output="" if output == element else output)
 
 
 def _set_blocks(module: ir.Module, blocks: Sequence[int], packed: bool) -> None:

@@ -28,11 +28,16 @@ def _verify_operands(op: Any) -> bool:
     return check(op, isinstance(q.element_type, ir.FloatType), f"takes q, k and v of floating-point numbers, got {q}")
 
 
+def _is_output_type(type_: ir.Type, of_values: ir.Type) -> bool:
+    """Whether o may have a type: that of v, or that of scores where v has 16 bits, for sums that are not rounded yet."""
+    return type_ == of_values or (isinstance(type_, ir.F32Type) and isinstance(of_values, (ir.F16Type, ir.BF16Type)))
+
+
 def _verify_results(op: Any) -> bool:
     results = list(op.operation.results)
     o, v = op.o.type, op.v.type
-    same = _shaped(o, 4) and o.shape[3] == v.shape[3] and o.element_type == v.element_type
-    if not check(op, same, f"produces o as a rank-4 tensor with v's head dimension and element type, got {o}"):
+    same = _shaped(o, 4) and o.shape[3] == v.shape[3] and _is_output_type(o.element_type, v.element_type)
+    if not check(op, same, f"produces o as a rank-4 tensor with v's head dimension and element type, or f32, got {o}"):
         return False
     names = op.operation.attributes["outputs"]
     if not check(op, all(isinstance(n, ir.StringAttr) for n in names), "takes `outputs` as an array of strings"):
@@ -70,7 +75,7 @@ class AttentionOp(Attn.Operation, name="attention", traits=[ir.NoTerminatorTrait
     """Attention: o_i = sum_j p_ij v_j, where p_i = row(score(q_i . k_j) for every unmasked j).
 
     `q` is [B, Hq, Sq, D], `k` is [B, Hkv, Skv, D], `v` is [B, Hkv, Skv, Dv]; query head h reads key head
-    h // (Hq / Hkv). The results are o, [B, Hq, Sq, Dv], and one [B, Hq, Sq] tensor for each name in `outputs`.
+    h // (Hq / Hkv). The results are o, [B, Hq, Sq, Dv], of v's element type or f32, and one [B, Hq, Sq] tensor for each name in `outputs`.
     The body holds *pieces*, each at most once, in any order: `attn.query`, `attn.key`, `attn.value` (elementwise on
     the inputs), `attn.score`, `attn.mask`, and the required `attn.row`. An absent piece is the identity, an absent
     mask keeps every position. `attn-resolve-masks` adds `attn.bounds` and `attn.block_mask`. Pieces may refer to

@@ -227,7 +227,7 @@ class KernelBuilder:
                 return [result.element(scalars(i, j).emit(yielded[result.number]))], []
 
             columns = ir.MemRefType(target.type).shape[3]
-            type_ = ir.RankedTensorType.get([self._block_q, columns], self._element)
+            type_ = ir.RankedTensorType.get([self._block_q, columns], ir.MemRefType(target.type).element_type)
             (tile,), _ = build.map_([rows, constant_index(columns)], [type_], [], [], output)
             build.store(tile, target, *place)
         if of_rows:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attn_mlir.api.meta import meta_tensor
     from attn_mlir.api.online_func import OnlineFunc
     from attn_mlir.api.online_rows import Identity, OnlineRetention, OnlineSoftmax, online_retention
+    from attn_mlir.api.partial import Partial, merge
     from attn_mlir.api.recurrences import gla, lightning, mamba2, retention_linear, simple_gla
     from attn_mlir.api.rows import softmax
     from attn_mlir.api.symbols import SymbolicArray, SymbolicTensor, SymbolScalar, Var
@@ -50,6 +51,7 @@ __all__ = [
     "OnlineFunc",
     "OnlineRetention",
     "OnlineSoftmax",
+    "Partial",
     "PerformanceWarning",
     "SymbolScalar",
     "SymbolicArray",
@@ -75,6 +77,7 @@ __all__ = [
     "linear_attention_step",
     "mamba2",
     "masks",
+    "merge",
     "meta_tensor",
     "mods",
     "num_heads",
@@ -101,6 +104,7 @@ _LAZY = {
     "OnlineFunc": "attn_mlir.api.online_func",
     "OnlineRetention": "attn_mlir.api.online_rows",
     "OnlineSoftmax": "attn_mlir.api.online_rows",
+    "Partial": "attn_mlir.api.partial",
     "SymbolScalar": "attn_mlir.api.symbols",
     "SymbolicArray": "attn_mlir.api.symbols",
     "SymbolicTensor": "attn_mlir.api.symbols",
@@ -128,6 +132,7 @@ _LAZY = {
     "linear_attention_step": "attn_mlir.api.linear_step",
     "mamba2": "attn_mlir.api.recurrences",
     "masks": "attn_mlir.api.masks",
+    "merge": "attn_mlir.api.partial",
     "mods": "attn_mlir.api.mods",
     "num_heads": "attn_mlir.frontend.sizes",
     "partner": "attn_mlir.frontend.partners",

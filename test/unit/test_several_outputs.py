@@ -252,7 +252,10 @@ def test_packed_and_nested() -> None:
         (lambda s: (), r"returned a tuple of 0"),
         (lambda s: ({"lse": s.max()}, s), r"returned a tuple of 2"),
         (lambda s: ((s, s), {"lse": s.max()}), r"returned a tuple of 2"),
-        (lambda s: (s.softmax(-1), s.logsumexp(-1)), r"a value of the row as its weight number 2\n(.*\n)*.*row outputs go into a dictionary"),
+        (
+            lambda s: (s.softmax(-1), s.logsumexp(-1)),
+            r"a value of the row as its weight number 2\n(.*\n)*.*row outputs go into a dictionary",
+        ),
     ],
 )
 def test_mistakes(row: Callable[..., Any], message: str) -> None:

@@ -163,6 +163,11 @@ def attention(
     dropout_p: float = 0.0,
     dropout_seed: Any = None,
     extra_qk: Pairs = None,
+    return_partial: bool = False,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    q_len: int | None = None,
+    kv_len: int | None = None,
     **unknown: Never,
 ) -> Any:
     """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
@@ -193,12 +198,21 @@ def attention(
     score_mod(score, score2, b, h, q_idx, kv_idx) gives one score or a tuple of them; a score_mod of one score changes each. q2 is
     [B, Hq, Sq, D2], k2 [B, Hkv, Skv, D2], of q's dtype and in q's layout; `scale` holds for each, None means 1/sqrt(D2).
     query_mod and key_mod change q and k alone, and the default lse is that of the first score.
+    return_partial: give a `Partial` in place of o, which `merge` merges with those of other keys. q_offset, kv_offset: where the given
+    queries and keys begin in the whole sequence, as functions see it; q_len, kv_len: how long it is, for q_len() and kv_len(), up to the
+    end of the given part where they are left out. Only partial results have positions of their own.
     """
     if unknown:
         raise unexpected(attention, unknown)
+    places = q_offset, kv_offset, q_len, kv_len
     if isinstance(mask_mod, str):
         mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    if return_partial:
+        options = (scale, layout, return_lse, return_states, device, deterministic)
+        return importlib.import_module("attn_mlir.api.partial").of_attention((q, k, v), functions, options, places, (dropout_p, extra_qk))
+    if places != (0, 0, None, None):
+        raise ArgumentError("q_offset, kv_offset, q_len and kv_len are for partial results: pass return_partial=True, and finalize it")
     if getattr(q, "is_nested", False) and q.layout == torch.jagged:
         nested = importlib.import_module("attn_mlir.api.nested").attention_nested
         mods = dict(zip(("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod", "row"), functions, strict=True))
@@ -281,5 +295,5 @@ def _find(
         form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, extra_scales, lse, states, dropout)
         return program.trace(form, inputs, device)
 
-    dims = (inputs.element, inputs.head_dim, inputs.value_dim, inputs.packed, *inputs.extra_dims)
+    dims = (inputs.element, inputs.head_dim, inputs.value_dim, inputs.packed, inputs.parts, *inputs.extra_dims)
     return _CACHE.find(functions, (dims, scale, extra_scales, lse, states, dropout), trace)

@@ -52,7 +52,7 @@ def attention_in_graph(
 ) -> Any:
     """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row, `extra` is q2, k2, q3...
 
-    `packed` are those of `frontend.emit.SEQUENCES`, where q, k and v are packed.
+    `packed` are those of `frontend.given.SEQUENCES`, where q, k and v are packed.
     """
     emulation = emulation_in_graph(device, q)
     if in_transform():

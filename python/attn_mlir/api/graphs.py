@@ -23,7 +23,7 @@ from attn_mlir.api.hoist import attribute, hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import partners, program, scope, sizes
 from attn_mlir.frontend.dropout import DropoutForm
-from attn_mlir.frontend.emit import SEQUENCES
+from attn_mlir.frontend.given import SEQUENCES
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.scores import numbered
 from attn_mlir.frontend.values import wrap

@@ -1,6 +1,7 @@
 """`attention_varlen(q, k, v, cu_seqlens_q, ...)`: attention of the user's own design on sequences of different lengths, packed."""
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from typing import Any, Never
 
@@ -46,6 +47,9 @@ def attention_varlen(
     device: str | torch.device | None = None,
     dropout_p: float = 0.0,
     dropout_seed: Any = None,
+    return_partial: bool = False,
+    q_offset: int = 0,
+    kv_offset: int = 0,
     **unknown: Never,
 ) -> Any:
     """Attention on packed sequences: sequence b of q is rows cu_seqlens_q[b] to cu_seqlens_q[b + 1], and attends to sequence b of k and v.
@@ -62,6 +66,7 @@ def attention_varlen(
     row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, deterministic, device, dropout_p, dropout_seed: see `attention`.
     return_lse: also return the natural logarithm of the sum of exp(score), [Hq, Tq]. return_states: also return a dictionary of the row's
     states, each [Hq, Tq]. out: where o is written, where nothing needs a gradient.
+    return_partial, q_offset, kv_offset: see `attention`; the offsets are added to the positions, q_len() and kv_len() of every sequence.
     """
     if unknown:
         raise unexpected(attention_varlen, unknown)
@@ -71,6 +76,16 @@ def attention_varlen(
         raise ArgumentError("mask_mod is a block mask, which has one size for all sequences: pass its mask function")
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
     q, k, v = cast(q, k, v)
+    if return_partial:
+        if dropout_p or out is not None or device_type(device) not in (None, "cpu"):
+            raise UnsupportedError("partial results are computed on the CPU only, without dropout, and not into out")
+        problem, sequences = _problem(q, k, v), _sequences(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
+        _check_largest(max_q, max_k, sequences)
+        options = (scale, return_lse, return_states, deterministic)
+        made = importlib.import_module("attn_mlir.api.partial").of_varlen
+        return made(problem, (q, k, v), functions, options, (q_offset, kv_offset), sequences)
+    if q_offset or kv_offset:
+        raise ArgumentError("q_offset and kv_offset are for partial results: pass return_partial=True, and finalize it")
     if torch.compiler.is_dynamo_compiling():
         options = (scale, return_lse, return_states, bool(deterministic), None if device is None else str(device))
         return _in_graph((q, k, v), (cu_seqlens_q, cu_seqlens_k, seqused_k), functions, options, (dropout_p, dropout_seed), out)

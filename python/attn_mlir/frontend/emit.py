@@ -1,7 +1,6 @@
 """Turns traced pieces into a module of the `attn` dialect."""
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -12,14 +11,10 @@ from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import where
+from attn_mlir.frontend.given import LENGTHS, OFFSETS, POSITION, SEQUENCE, SEQUENCES, TOTALS, Inputs, product_pairs
 from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.mlir import LOCK, arith, ir
-
-_PRODUCT, _SEQUENCES = "product", "sequences"
-SEQUENCES = ("q_begins", "q_lengths", "k_begins", "k_lengths")
-"""The arguments of a function on packed tensors that come behind q, k and v."""
-_LENGTHS = {("size", "q", 2): "q_lengths", ("size", "k", 2): "k_lengths"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,23 +28,6 @@ class Piece:
     """Where the user's function is defined."""
     partner: Partner | None = None
     """Of a mod that takes two elements, which the second is."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Inputs:
-    """The element type ("f32", "f16", "bf16" or "f64") and head dimensions of q, k and v, and of further pairs of q and k."""
-
-    element: str
-    head_dim: int
-    value_dim: int
-    extra_dims: tuple[int, ...] = ()
-    packed: bool = False
-    """Whether sequences follow each other in them, so that lengths are those of a sequence."""
-
-    @property
-    def largest(self) -> float:
-        """The largest finite score."""
-        return sys.float_info.max if self.element == "f64" else 3.4028234663852886e38
 
 
 def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], specialised: Mapping[Source, Any]) -> list[Captured]:
@@ -71,23 +49,6 @@ def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], 
 def weights_of(pieces: Sequence[Piece], outputs: Sequence[str]) -> int:
     """How many weights the row yields, each with an output of its own, before its row outputs; 1 of what is no row."""
     return next((len(piece.results) - len(outputs) for piece in pieces if piece.name == "row"), 1)
-
-
-def sequence_captures(inputs: Inputs) -> list[Captured]:
-    """Where the sequences of packed tensors begin and how long they are, as arguments of the function; none without packed tensors."""
-    return [Captured((_SEQUENCES, name), name, "tensor", "i32", 1) for name in SEQUENCES] if inputs.packed else []
-
-
-def product_captures(inputs: Inputs) -> list[Captured]:
-    """The tensors of further products, q2, k2, q3..., as arguments of the function."""
-    names = [(f"{role}{number}", dim) for number, dim in enumerate(inputs.extra_dims, 2) for role in "qk"]
-    return [Captured((_PRODUCT, name), name, "tensor", inputs.element, 4, columns=dim) for name, dim in names]
-
-
-def _pairs(captures: Sequence[Captured]) -> list[tuple[Source, Source]]:
-    """The sources of the tensors of queries and of keys of each further product."""
-    sources = [captured.source for captured in captures if captured.source[0] == _PRODUCT]
-    return list(zip(sources[::2], sources[1::2], strict=True))
 
 
 def emit(
@@ -184,10 +145,10 @@ class Emitter:
             op, body = make(arguments)
             with ir.InsertionPoint(body):
                 if self.inputs.packed:
-                    of = [self.outer[_SEQUENCES, name] for name in SEQUENCES]
+                    of = [self.outer[SEQUENCE, name] for name in SEQUENCES]
                     build.sequences(of[0], of[1], "query")
                     build.sequences(of[2], of[3], "key")
-                for query, key in _pairs(captures):
+                for query, key in product_pairs(captures):
                     build.product(self.outer[query], self.outer[key])
                 for piece in pieces:
                     self._piece(piece)
@@ -211,7 +172,7 @@ class Emitter:
     def _sizes(self, pieces: Sequence[Piece]) -> None:
         """Emits the sizes that the pieces use, in the function."""
         for node in reachable([result for piece in pieces for result in piece.results], self.specialised):
-            if node.op != "size" or node.attribute[0] in self.outer or self._is_length(node):
+            if node.op != "size" or node.attribute[0] in self.outer or self._is_length(node) or self._is_total(node):
                 continue
             source, name = node.attribute
             location = ir.Location.name(name, location_of(node.position))
@@ -229,6 +190,8 @@ class Emitter:
     def _body(self, piece: Piece, arguments: Sequence[ir.Value]) -> list[ir.Value]:
         """Emits what a piece computes of its arguments."""
         values: dict[Node, ir.Value] = dict(zip(piece.arguments, arguments, strict=True))
+        if self.inputs.parts:
+            values |= {node: self._moved(node, values[node]) for node in piece.arguments if node.attribute in OFFSETS}
         order = reachable(piece.results, self.specialised)
         named = {node.position: node for node in order if node.position is not None}
         constants: dict[tuple[str, str], ir.Value] = {}
@@ -264,6 +227,8 @@ class Emitter:
             if key not in constants:
                 constants[key] = self._constant(node, node.kind, number)
             return constants[key]
+        if self._is_total(node):
+            return self._total(node)
         if self._is_length(node):
             return self._length(node)
         if node.op in ("capture", "size"):
@@ -274,14 +239,26 @@ class Emitter:
             return rule(self, node, operands)
         return ir.Operation.create(node.op, results=[self.types[node.kind]], operands=operands).result
 
+    def _moved(self, node: Node, position: ir.Value) -> ir.Value:
+        """A position in the whole sequence."""
+        return _one("arith.addi", self.index, position, self.outer[POSITION, OFFSETS[str(node.attribute)]])
+
+    def _is_total(self, node: Node) -> bool:
+        """Whether a size is the number of positions of a sequence that the tensors have a part of."""
+        return self.inputs.parts and node.op == "size" and node.attribute[0] in TOTALS
+
+    def _total(self, node: Node) -> ir.Value:
+        offset, total = (self.outer[POSITION, name] for name in TOTALS[node.attribute[0]])
+        return _one("arith.addi", self.index, self._length(node), offset) if self.inputs.packed else total
+
     def _is_length(self, node: Node) -> bool:
         """Whether a size is the number of positions of a sequence."""
-        return self.inputs.packed and node.op == "size" and node.attribute[0] in _LENGTHS
+        return self.inputs.packed and node.op == "size" and node.attribute[0] in LENGTHS
 
     def _length(self, node: Node) -> ir.Value:
         if self._sequence is None:
             raise UnsupportedError(f"{node.attribute[1]}() is asked for where no sequence is at hand")
-        lengths = self.outer[_SEQUENCES, _LENGTHS[node.attribute[0]]]
+        lengths = self.outer[SEQUENCE, LENGTHS[node.attribute[0]]]
         read = _one("tensor.extract", ir.RankedTensorType(lengths.type).element_type, lengths, self._sequence)
         return _one("arith.index_cast", self.index, read)
 

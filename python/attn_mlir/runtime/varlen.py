@@ -9,7 +9,7 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.errors import ArgumentError
-from attn_mlir.frontend.emit import SEQUENCES
+from attn_mlir.frontend.given import SEQUENCES
 from attn_mlir.runtime.programs import Program
 
 _SHARE = {"": 1, "fwd": 1, "jvp": 2}
@@ -56,7 +56,7 @@ class VarlenKernel:
 
 @dataclasses.dataclass(eq=False)
 class VarlenProgram(Program):
-    """A traced attention on packed tensors [1, H, T, D]. Its first captures are those of `frontend.emit.SEQUENCES`."""
+    """A traced attention on packed tensors [1, H, T, D]. Its first captures are those of `frontend.given.SEQUENCES`."""
 
     def kernel(self, device: str) -> VarlenKernel:  # type: ignore[override]
         """See `Program.kernel`."""

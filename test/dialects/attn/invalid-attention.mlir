@@ -56,7 +56,7 @@
 %q = ub.poison : tensor<?x?x?x64xf32>
 %k = ub.poison : tensor<?x?x?x64xf32>
 %v = ub.poison : tensor<?x?x?x64xf32>
-// expected-error @below {{'attn.attention' produces o as a rank-4 tensor with v's head dimension and element type, got tensor<?x?x?x32xf32>}}
+// expected-error @below {{'attn.attention' produces o as a rank-4 tensor with v's head dimension and element type, or f32, got tensor<?x?x?x32xf32>}}
 %o = "attn.attention"(%q, %k, %v) ({
   "attn.row"() ({
   ^bb0(%s: f32, %b: index, %h: index, %i: index):

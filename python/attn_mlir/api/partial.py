@@ -1,0 +1,279 @@
+"""Partial results: attention to some of the keys, to be merged with others before its end: `attention(..., return_partial=True)`."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_mlir.api.attention import _find
+from attn_mlir.api.autocast import cast
+from attn_mlir.api.execute import eager, execute, needing_gradient, program_of
+from attn_mlir.api.given_masks import is_block_mask
+from attn_mlir.api.inputs import Problem, check_inputs, device_type, may_carry_tangents, scale_form
+from attn_mlir.api.partial_form import Form, form_of
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.given import POSITIONS
+from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+
+_WIDE = {torch.float16, torch.bfloat16}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Where a tensor's sizes are read from where the tensor itself is not kept."""
+
+    shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Partial:
+    """Attention to some of the keys: what the row's one pass carries, before its end.
+
+    `accumulators` are [B, Hq, Sq, Dv], `states` [B, Hq, Sq] by name, both in float32 (float64 for inputs of float64) and in this order
+    of dimensions whatever the layout of the inputs. `merge` merges it with others; `finalize()` gives o, in the inputs' dtype and layout.
+    All of it is differentiable.
+    """
+
+    accumulators: tuple[Tensor, ...]
+    states: dict[str, Tensor]
+    form: Form
+    captures: tuple[Any, ...]
+    """What q, k and v were, as far as their sizes matter, and the captured values of the call."""
+    dtype: torch.dtype
+    order: str = "bhsd"
+    """That of the dimensions of o."""
+    packed: bool = False
+    """Whether o is [Tq, Hq, Dv], as that of packed sequences."""
+    moved: bool = False
+    """Whether `apply` changed the order of the rows."""
+
+    def finalize(self) -> Tensor:
+        """o: the attention to all keys that were merged."""
+        o = in_order(self._ended(0).expand(self.accumulators[0].shape).to(self.dtype), self.order)
+        return o.squeeze(0) if self.packed else o
+
+    @property
+    def lse(self) -> Tensor:
+        """The logarithm of the sum of exp(score), [B, Hq, Sq], where `return_lse=True` asked for it, or the row's own "lse"."""
+        return self.row_output("lse")
+
+    def row_output(self, name: str) -> Tensor:
+        """A row output over all keys that were merged: "lse", or a state that the row returns under `return_states=True`."""
+        if name not in self.form.outputs:
+            known = ", ".join(self.form.outputs) or "none"
+            asked = "return_lse=True" if name == "lse" else "return_states=True"
+            raise ArgumentError(f"this partial result has no row output {name!r}, it has {known}: pass {asked} to attention")
+        row = self._ended(1 + self.form.outputs.index(name)).expand(*self.accumulators[0].shape[:3], 1).squeeze(-1)
+        return row.squeeze(0) if self.packed else row
+
+    def apply(self, function: Callable[[Tensor], Tensor], moves: bool = True) -> "Partial":
+        """The same with a function applied to every tensor: `p.apply(lambda x: x.transpose(0, 2))`.
+
+        The function must treat batch, heads and queries, the first three dimensions of each, alike. `moves`: whether rows change places.
+        """
+        accumulators = tuple(function(x) for x in self.accumulators)
+        states = {name: function(x) for name, x in self.states.items()}
+        for x in states.values():
+            if x.shape != accumulators[0].shape[:3]:
+                raise ArgumentError(f"the function gives states of shape {list(x.shape)} and accumulators {list(accumulators[0].shape)}")
+        return dataclasses.replace(self, accumulators=accumulators, states=states, moved=self.moved or moves)
+
+    def _ended(self, number: int) -> Tensor:
+        """Result `number` of the derived end of the row, [B, Hq, Sq, 1] or [B, Hq, Sq, Dv]."""
+        code = self.form.finalize
+        if self.moved and code.reads_positions:
+            raise UnsupportedError(
+                "the end of this row reads b, h or q_idx, and `apply` has moved its rows: pass moves=False where it has not, or merge "
+                "behind a partial result whose rows lie as attention made them, as in merge(own, prefix.apply(...))"
+            )
+        rows = self.accumulators[0].shape[:3]
+        indices = [torch.arange(n).reshape([-1 if i == axis else 1 for i in range(4)]) for axis, n in enumerate(rows)]
+        states = [x.unsqueeze(-1) for x in self.states.values()]
+        return torch.as_tensor(code(self.captures, [*self.accumulators, *indices, *states], self.accumulators[0].dtype)[number])
+
+
+def merge(*partials: Partial) -> Partial:
+    """Merges partial results of one row over disjoint sets of keys, in any order and grouping: the derived `attn.merge`.
+
+    They agree in shape and row; masks and score functions may differ. What the end of the row reads of captured values and positions is
+    that of the first one.
+    """
+    if not partials or not all(isinstance(p, Partial) for p in partials):
+        kinds = ", ".join(type(p).__name__ for p in partials) or "nothing"
+        raise ArgumentError(f"merge takes one or more partial results, as attention(..., return_partial=True) gives them; got {kinds}")
+    first = partials[0]
+    for number, p in enumerate(partials[1:], 2):
+        if not p.form.merges_with(first.form):
+            raise ArgumentError(f"partial result {number} is of another row than the first one, with other states: they do not merge")
+        shapes = [tuple(p.accumulators[0].shape), tuple(first.accumulators[0].shape)]
+        if shapes[0] != shapes[1]:
+            raise ArgumentError(f"partial result {number} has shape {list(shapes[0])}, the first one {list(shapes[1])}: see Partial.apply")
+    accumulators, states = first.accumulators, list(first.states.values())
+    for p in partials[1:]:
+        accumulators, states = _merged(first, accumulators, states, p)
+    return dataclasses.replace(first, accumulators=accumulators, states=dict(zip(first.states, states, strict=True)))
+
+
+def _merged(
+    first: Partial, accumulators: tuple[Tensor, ...], states: list[Tensor], other: Partial
+) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+    made = first.form.merge(first.captures, [*states, *other.states.values()], accumulators[0].dtype)
+    count = len(accumulators)
+    scales = [_column(x) for x in made[len(states) :]]
+    sides = zip(accumulators, scales[:count], other.accumulators, scales[count:], strict=True)
+    rows = accumulators[0].shape[:3]
+    return tuple(x * by + y * times for x, by, y, times in sides), [torch.as_tensor(x).expand(rows) for x in made[: len(states)]]
+
+
+def _column(scale: Any) -> Any:
+    return scale.unsqueeze(-1) if isinstance(scale, Tensor) and scale.dim() else scale
+
+
+def positions(q_offset: Any, kv_offset: Any, q_len: Any, kv_len: Any, sizes: Mapping[str, int], packed: bool = False) -> dict[str, int]:
+    """What a program on parts takes of its positions, by name. Raises ArgumentError."""
+    given = {"q_offset": q_offset, "kv_offset": kv_offset, "q_len": q_len, "kv_len": kv_len}
+    for name, value in given.items():
+        if value is None and name.endswith("len"):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+            shown = value if isinstance(value, int) else type(value).__name__
+            raise ArgumentError(f"{name} must be an integer of 0 or more, got {shown}")
+    if packed:
+        return dict(zip(POSITIONS, (q_offset, kv_offset, 0, 0), strict=True))
+    ends = {"q_len": q_offset + sizes["Sq"], "kv_len": kv_offset + sizes["Skv"]}
+    for name, end in ends.items():
+        if given[name] is not None and given[name] < end:
+            raise ArgumentError(f"{name} is {given[name]}, but the part that is given ends at {end}")
+    totals = [end if given[name] is None else given[name] for name, end in ends.items()]
+    return dict(zip(POSITIONS, (q_offset, kv_offset, *totals), strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A call for a partial result: the functions and options that `attention` takes, and where the given part lies."""
+
+    functions: tuple[Any, ...]
+    scale: float | None
+    return_lse: bool
+    return_states: bool
+    deterministic: bool
+    positions: tuple[Any, Any, Any, Any]
+    """q_offset, kv_offset, q_len and kv_len."""
+    order: str = "bhsd"
+    packed: Mapping[str, Tensor] | None = None
+    """Of packed tensors, those of `frontend.given.SEQUENCES` by name."""
+
+    def run(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Partial:
+        """The partial result of q, k and v, [B, H, S, D]."""
+        if torch.compiler.is_dynamo_compiling():
+            return outside(lambda: self._run(problem, q, k, v))
+        return self._run(problem, q, k, v)
+
+    def _run(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Partial:
+        if problem.device_type != "cpu":
+            raise UnsupportedError(
+                f"partial results are computed on the CPU only, and q is on {problem.device}: move q, k and v there, or merge results of "
+                "softmax by return_lse=True"
+            )
+        places = positions(*self.positions, problem.sizes, self.packed is not None)
+        problem, entry, captures = self._traced(problem, problem.inputs.element, places)
+        dtype = q.dtype
+        if dtype in _WIDE and _differentiated([q, k, v, *captures]):
+            # Gradients of sums before the end are of another size than those of o: too small for f16, where rows are long.
+            problem, entry, captures = self._traced(problem, "f32", places)
+            q, k, v = q.float(), k.float(), v.float()
+        return self._partial(form_of(entry.traced), problem, (q, k, v), captures, dtype)
+
+    def _traced(self, problem: Problem, element: str, places: Mapping[str, int]) -> tuple[Problem, Entry, list[Any]]:
+        inputs = dataclasses.replace(problem.inputs, element=element, parts=True, packed=self.packed is not None)
+        form, factor = scale_form(self.scale, inputs.head_dim)
+        entry, scan = _find(self.functions, inputs, form, self.return_lse, self.return_states, problem.device)
+        return dataclasses.replace(problem, inputs=inputs), entry, entry.captures(scan, factor, {**places, **(self.packed or {})})
+
+    def _partial(
+        self, form: Form, problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], captures: list[Any], dtype: torch.dtype
+    ) -> Partial:
+        q, _, v = qkv
+        score = torch.float64 if q.dtype == torch.float64 else torch.float32
+        rows = (*q.shape[:3],)
+        outer = (*(Shape(tuple(x.shape)) for x in qkv), *captures)
+        indices = [torch.arange(n).reshape([-1 if i == axis else 1 for i in range(3)]) for axis, n in enumerate(rows)]
+        initial = [torch.as_tensor(x, dtype=score).expand(rows) for x in form.init(outer, indices, score)]
+        if problem.is_empty:
+            zeros = [q.new_zeros((*rows, v.shape[3]), dtype=score) for _ in form.entries]
+            results = [[zeros[0], *initial], *([x] for x in zeros[1:])]
+        else:
+            results = [self._results(each, problem, qkv, captures) for each in form.entries]
+        states = results[0][1:]
+        if self.packed is not None:
+            states = _without_rows(states, initial, int(self.packed["q_lengths"].sum()))
+        named = dict(zip(form.states, states, strict=True))
+        return Partial(tuple(made[0] for made in results), named, form, outer, dtype, self.order, self.packed is not None)
+
+    def _results(self, entry: Entry, problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], captures: list[Any]) -> list[Tensor]:
+        """An accumulator, and the states where they come with it."""
+        q, k, v = qkv
+        if q.dtype not in _WIDE:
+            return execute(entry, problem, q, k, v, captures, "bhsd", "cpu", self.deterministic)
+        program = program_of(entry)  # whose sums are wider than its inputs
+        program.check(captures, problem.sizes, problem.device)
+        return program.kernel("cpu").run(q, k, v, captures, "bhsd")
+
+
+def _differentiated(values: Sequence[Any]) -> bool:
+    """Whether something needs a gradient or has a tangent, or where operators have to be seen."""
+    return bool(needing_gradient(values)) or may_carry_tangents() or _in_transform() or not eager().applies(values)
+
+
+def _in_transform() -> bool:
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def _without_rows(states: Sequence[Tensor], initial: Sequence[Tensor], end: int) -> list[Tensor]:
+    """The states of packed sequences, as without keys for the rows behind the last sequence."""
+    if not states or end == states[0].shape[2]:
+        return list(states)
+    belongs = torch.arange(states[0].shape[2]) < end
+    return [torch.where(belongs, x, start) for x, start in zip(states, initial, strict=True)]
+
+
+@torch._dynamo.disable(reason="partial results are computed outside of the graph")
+def outside(compute: Callable[[], Partial]) -> Partial:
+    """What is computed, between two graphs."""
+    return compute()
+
+
+def of_attention(
+    qkv: tuple[Any, Any, Any], functions: tuple[Any, ...], options: tuple[Any, ...], places: tuple[Any, ...], refused: tuple[Any, Any]
+) -> Partial:
+    """What `attention` gives with return_partial. `options` are scale to deterministic, `refused` is dropout_p and extra_qk."""
+    scale, layout, lse, states, device, deterministic = options
+    dropout_p, extra = refused
+    if dropout_p:
+        raise UnsupportedError("partial results have no dropout: leave dropout_p out")
+    if extra is not None:
+        raise UnsupportedError("partial results have one product of q and k: leave extra_qk out")
+    if device_type(device) not in (None, "cpu"):
+        raise UnsupportedError(f"partial results are computed on the CPU only, got device={device!r}")
+    if is_block_mask(functions[4]):
+        raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
+    qkv = cast(*qkv)
+    problem = check_inputs(*qkv, layout)
+    q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
+    request = Request(functions, scale, bool(lse), bool(states), bool(deterministic), places, output_order(problem.layout))
+    return request.run(dataclasses.replace(problem, layout="bhsd"), q, k, v)
+
+
+def of_varlen(
+    problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], functions: tuple[Any, ...], options: tuple[Any, ...],
+    places: tuple[Any, Any], sequences: Mapping[str, Tensor],
+) -> Partial:  # fmt: skip
+    """What `attention_varlen` gives with return_partial, of q, k and v [T, H, D]; `options` are scale, lse, states and deterministic."""
+    scale, lse, states, deterministic = options
+    q, k, v = (x.unsqueeze(0).transpose(1, 2) for x in qkv)
+    where = (*places, None, None)
+    request = Request(functions, scale, bool(lse), bool(states), bool(deterministic), where, "bshd", sequences)
+    return request.run(dataclasses.replace(problem, layout="bhsd"), q, k, v)

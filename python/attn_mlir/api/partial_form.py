@@ -1,0 +1,82 @@
+"""What the derivation makes of a traced program for partial results: programs that give states, and the rules to merge and to end them."""
+
+import dataclasses
+
+from attn_mlir.backends.program import function_named, reported
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.emit import texts_of
+from attn_mlir.frontend.program import Traced
+from attn_mlir.mlir import LOCK, ir
+from attn_mlir.passes.derivation.row import location_name
+from attn_mlir.passes.explain import why_several
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import block_of, find_all, pieces
+from attn_mlir.registry import registry
+from attn_mlir.runtime.scalar_code import Code, code_of
+
+_ONLINE = "attn-simplify,attn-online-rewrite,attn-guard-empty-rows"
+_EXPOSED = "attn-expose-states{{accumulator={number}}},attn-dense-rows"
+_FORMS: dict[tuple[str, bool], "Form"] = {}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """A program whose results are partial: one entry for each accumulator, the first of which gives the states, too."""
+
+    entries: tuple[Entry, ...]
+    states: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """The names of the row outputs that `finalize` makes after o."""
+    init: Code
+    merge: Code
+    finalize: Code
+
+    def merges_with(self, other: "Form") -> bool:
+        """Whether both are of one row, as far as merging and ending it tell."""
+        rules = ((form.states, form.outputs, form.init, form.merge, form.finalize) for form in (self, other))
+        return self is other or len(set(rules)) == 1
+
+
+def form_of(traced: Traced) -> Form:
+    """The form of a traced program, made at its first use. Raises UnsupportedError where its row has no merge, and says why."""
+    key = traced.text, traced.packed
+    found = _FORMS.get(key)
+    if found is None:
+        with LOCK, ir.Context() as context, reported():
+            load_all(context)
+            found = _FORMS[key] = _read(traced)
+    return found
+
+
+def _read(traced: Traced) -> Form:
+    module = ir.Module.parse(traced.located)
+    reasons = [reason for attention in find_all(module.operation, "attn.attention") for reason in why_several(attention)]
+    if reasons:
+        raise UnsupportedError(
+            "this row has no partial results: keys that are seen apart cannot be merged, since it takes more than one pass over them "
+            f"({'; '.join(reasons)}). Call attention without return_partial on all keys"
+        )
+    Pipeline.parse(_ONLINE, registry()).run(module)
+    online, function = find_all(module.operation, "attn.online")[0], function_named(module, "attention")
+    parts = {name: pieces(online, f"attn.{name}") for name in ("init", "merge", "finalize")}
+    if not parts["merge"]:
+        raise UnsupportedError("this row has no partial results: no rule to merge them was confirmed for it")
+    codes = {name: code_of(block_of(found[0]), function) for name, found in parts.items()}
+    count = ir.IntegerAttr(online.attributes["accumulators"]).value
+    states = [location_name(a.location) or "row" for a in list(block_of(parts["finalize"][0]).arguments)[count + 3 :]]
+    _, located = texts_of(module)
+    entries = tuple(Entry(_exposed(traced, located, number)) for number in range(count))
+    names = tuple(name if states.count(name) == 1 else f"{name}_{n}" for n, name in enumerate(states))
+    return Form(entries, names, traced.outputs, codes["init"], codes["merge"], codes["finalize"])
+
+
+def _exposed(traced: Traced, online: str, number: int) -> Traced:
+    """The program that gives accumulator `number`, traced as it were: a row whose outputs are the states."""
+    module = ir.Module.parse(online)
+    Pipeline.parse(_EXPOSED.format(number=number), registry()).run(module)
+    attention = find_all(module.operation, "attn.attention")[0]
+    outputs = tuple(ir.StringAttr(name).value for name in attention.attributes["outputs"])
+    text, located = texts_of(module)
+    return dataclasses.replace(traced, text=text, located=located, outputs=outputs)

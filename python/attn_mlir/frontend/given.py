@@ -1,0 +1,59 @@
+"""What a traced function takes besides captures: products, the sequences of packed tensors, the positions of parts."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+from attn_mlir.frontend.node import Source
+from attn_mlir.frontend.scope import Captured
+
+PRODUCT, SEQUENCE = "product", "sequences"
+SEQUENCES = ("q_begins", "q_lengths", "k_begins", "k_lengths")
+"""The arguments of a function on packed tensors that come behind q, k and v."""
+LENGTHS = {("size", "q", 2): "q_lengths", ("size", "k", 2): "k_lengths"}
+POSITION = "position"
+POSITIONS = ("q_offset", "kv_offset", "q_total", "kv_total")
+"""The arguments of a function on parts of longer sequences: where these begin, and how long the sequences are (of packed tensors, 0)."""
+TOTALS = {("size", "q", 2): ("q_offset", "q_total"), ("size", "k", 2): ("kv_offset", "kv_total")}
+OFFSETS = {"q_idx": "q_offset", "kv_idx": "kv_offset"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inputs:
+    """The element type ("f32", "f16", "bf16" or "f64") and head dimensions of q, k and v, and of further pairs of q and k."""
+
+    element: str
+    head_dim: int
+    value_dim: int
+    extra_dims: tuple[int, ...] = ()
+    packed: bool = False
+    """Whether sequences follow each other in them, so that lengths are those of a sequence."""
+    parts: bool = False
+    """Whether they are parts of longer sequences, whose positions the functions get."""
+
+    @property
+    def largest(self) -> float:
+        """The largest finite score."""
+        return sys.float_info.max if self.element == "f64" else 3.4028234663852886e38
+
+
+def sequence_captures(inputs: Inputs) -> list[Captured]:
+    """Where the sequences of packed tensors begin and how long they are, as arguments of the function; none without packed tensors."""
+    return [Captured((SEQUENCE, name), name, "tensor", "i32", 1) for name in SEQUENCES] if inputs.packed else []
+
+
+def position_captures(inputs: Inputs) -> list[Captured]:
+    """Where parts of longer sequences begin, as arguments of the function; none where tensors are whole."""
+    return [Captured((POSITION, name), name, "int") for name in POSITIONS] if inputs.parts else []
+
+
+def product_captures(inputs: Inputs) -> list[Captured]:
+    """The tensors of further products, q2, k2, q3..., as arguments of the function."""
+    names = [(f"{role}{number}", dim) for number, dim in enumerate(inputs.extra_dims, 2) for role in "qk"]
+    return [Captured((PRODUCT, name), name, "tensor", inputs.element, 4, columns=dim) for name, dim in names]
+
+
+def product_pairs(captures: Sequence[Captured]) -> list[tuple[Source, Source]]:
+    """The sources of the tensors of queries and of keys of each further product."""
+    sources = [captured.source for captured in captures if captured.source[0] == PRODUCT]
+    return list(zip(sources[::2], sources[1::2], strict=True))

@@ -1,0 +1,246 @@
+"""Pieces of an online program as torch code: what `attn.init`, `attn.merge` and `attn.finalize` compute, of tensors instead of scalars.
+
+The code is read from the derived IR once, and knows nothing of any row by itself. As it is torch's own operators, it has all of torch's
+derivatives. Where a select chooses a branch, the other one gets no gradient, not even 0 times infinity.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+
+INDEX = "index"
+"""The kind of b, h and q_idx among the arguments of a piece."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One operation: its name, the numbers of its operands, and what its attributes say."""
+
+    name: str
+    operands: tuple[int, ...]
+    attribute: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """One piece. Values are numbered: those of the function's arguments that it reads first, then the piece's, then one for each op."""
+
+    outer: tuple[int, ...] = dataclasses.field(compare=False)
+    """Which of the function's arguments it reads. Pieces that do the same with others are equal."""
+    kinds: tuple[str, ...]
+    """What the piece's arguments are: "float" or "index"."""
+    ops: tuple[Op, ...]
+    results: tuple[int, ...]
+
+    @property
+    def reads_positions(self) -> bool:
+        """Whether the results depend on b, h or q_idx."""
+        read = {number for op in self.ops for number in op.operands} | set(self.results)
+        return any(kind == INDEX and len(self.outer) + n in read for n, kind in enumerate(self.kinds))
+
+    def __call__(self, outer: Sequence[Any], arguments: Sequence[Any], score: torch.dtype) -> list[Any]:
+        """The results; `outer` are all arguments of the function: tensors, numbers, or shapes of which only sizes are read."""
+        run = _Run(self, [*(outer[place] for place in self.outer), *arguments], score)
+        return [run.value(number) for number in self.results]
+
+
+def code_of(block: ir.Block, function: ir.Operation) -> Code:
+    """Reads a piece's block; what the function computes around it, sizes and constants, comes along where the piece needs it."""
+    entry = function.regions[0].blocks[0]
+    results = list(list(block.operations)[-1].operation.operands)
+    needed = _below(results)
+    outer = tuple(n for n, argument in enumerate(entry.arguments) if argument in needed)
+    numbers: dict[ir.Value, int] = {}
+    for value in (*(entry.arguments[n] for n in outer), *block.arguments):
+        numbers[value] = len(numbers)
+    ops: list[Op] = []
+    for view in (*entry.operations, *block.operations):
+        op = view.operation
+        if not any(result in needed for result in op.results):
+            continue
+        if op.name not in _KNOWN:
+            raise UnsupportedError(f"the merge or the end of this row computes '{op.name}', which partial results do not know")
+        ops.append(Op(op.name, tuple(numbers[operand] for operand in op.operands), _attribute(op)))
+        numbers[op.results[0]] = len(numbers)
+    kinds = tuple(INDEX if isinstance(argument.type, ir.IndexType) else "float" for argument in block.arguments)
+    return Code(outer, kinds, tuple(ops), tuple(numbers[value] for value in results))
+
+
+def _below(values: Sequence[ir.Value]) -> set[ir.Value]:
+    """All that the values are computed of, and the values."""
+    found, todo = set[ir.Value](), list(values)
+    while todo:
+        value = todo.pop()
+        if value not in found:
+            found.add(value)
+            todo.extend(() if isinstance(value.owner, ir.Block) else value.owner.operation.operands)
+    return found
+
+
+def _attribute(op: ir.Operation) -> Any:
+    match op.name:
+        case "arith.constant":
+            value = op.attributes["value"]
+            if isinstance(value, ir.FloatAttr):
+                return float(value.value)
+            width = op.results[0].type
+            return bool(ir.IntegerAttr(value).value) if str(width) == "i1" else int(ir.IntegerAttr(value).value)
+        case "arith.cmpf" | "arith.cmpi":
+            return int(ir.IntegerAttr(op.attributes["predicate"]).value)
+        case "tensor.extract":
+            return isinstance(op.results[0].type, ir.FloatType)
+    return None
+
+
+class _Run:
+    """One evaluation. Inside of a branch of a select, `gates` say where that branch is chosen."""
+
+    def __init__(self, code: Code, given: list[Any], score: torch.dtype, gates: tuple[Tensor, ...] = ()) -> None:
+        self.code, self.given, self.score, self.gates = code, given, score, gates
+        self.known: dict[int, Any] = {}
+
+    def value(self, number: int) -> Any:
+        if number not in self.known:
+            self.known[number] = self._compute(number)
+        return self.known[number]
+
+    def _compute(self, number: int) -> Any:
+        if number < len(self.given):
+            return self._gated(self.given[number])
+        op = self.code.ops[number - len(self.given)]
+        match op.name:
+            case "arith.constant":
+                return torch.tensor(op.attribute, dtype=self.score) if isinstance(op.attribute, float) else op.attribute
+            case "tensor.dim":
+                return self.given[op.operands[0]].shape[self.value(op.operands[1])]
+            case "tensor.extract":
+                return self._gated(self._read(op))
+            case "arith.select":
+                return self._select(*op.operands)
+            case "arith.cmpf":
+                return _FLOAT_TESTS[op.attribute](*map(self.value, op.operands))
+            case "arith.cmpi":
+                return _INTEGER_TESTS[op.attribute](*map(self.value, op.operands))
+            case "arith.sitofp":
+                (x,) = map(self.value, op.operands)
+                return x.to(self.score) if isinstance(x, Tensor) else torch.tensor(float(x), dtype=self.score)
+        return _OPERATORS[op.name](*map(self.value, op.operands))
+
+    def _read(self, op: Op) -> Tensor:
+        tensor, *indices = [self.given[op.operands[0]], *map(self.value, op.operands[1:])]
+        tensor = torch.as_tensor(tensor)
+        read = tensor[tuple(indices)] if indices else tensor
+        return read.to(self.score) if op.attribute else read
+
+    def _gated(self, value: Any) -> Any:
+        """The value, whose gradient ends where this branch is not chosen."""
+        if isinstance(value, Tensor) and value.is_floating_point():
+            for gate in self.gates:
+                value = torch.where(gate, value, value.detach())
+        return value
+
+    def _select(self, condition: int, x: int, y: int) -> Any:
+        chosen = self.value(condition)
+        if not isinstance(chosen, Tensor):
+            return self.value(x if chosen else y)
+        if not torch.is_grad_enabled():
+            return torch.where(chosen, self.value(x), self.value(y))
+        branches = [_Run(self.code, self.given, self.score, (*self.gates, gate)).value(n) for gate, n in ((chosen, x), (~chosen, y))]
+        return torch.where(chosen, *branches)
+
+
+def _cbrt(x: Tensor) -> Tensor:
+    return torch.sign(x) * torch.abs(x) ** (1 / 3)
+
+
+def _floor_divide(a: Any, b: Any) -> Any:
+    return a // b
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    return torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "arith.addf": torch.add,
+    "arith.subf": torch.sub,
+    "arith.mulf": torch.mul,
+    "arith.divf": torch.div,
+    "arith.negf": torch.neg,
+    "arith.maximumf": torch.maximum,
+    "arith.minimumf": torch.minimum,
+    "math.exp": torch.exp,
+    "math.exp2": torch.exp2,
+    "math.expm1": torch.expm1,
+    "math.log": torch.log,
+    "math.log2": torch.log2,
+    "math.log1p": torch.log1p,
+    "math.sqrt": torch.sqrt,
+    "math.rsqrt": torch.rsqrt,
+    "math.cbrt": _cbrt,
+    "math.absf": torch.abs,
+    "math.tanh": torch.tanh,
+    "math.sin": torch.sin,
+    "math.cos": torch.cos,
+    "math.atan": torch.atan,
+    "math.erf": torch.erf,
+    "math.powf": torch.pow,
+    "math.floor": torch.floor,
+    "math.ceil": torch.ceil,
+    "math.copysign": torch.copysign,
+    "attn.detach": torch.detach,
+    "arith.addi": lambda a, b: a + b,
+    "arith.subi": lambda a, b: a - b,
+    "arith.muli": lambda a, b: a * b,
+    "arith.floordivsi": _floor_divide,
+    "arith.minsi": _minimum,
+    "arith.maxsi": _maximum,
+    "arith.andi": lambda a, b: a & b,
+    "arith.ori": lambda a, b: a | b,
+    "arith.xori": lambda a, b: a ^ b,
+    "arith.index_cast": _same,
+    "arith.extui": _same,
+    "arith.extf": _same,
+}
+
+
+def _unordered(test: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda a, b: test(a, b) | torch.isnan(a) | torch.isnan(b)
+
+
+def _numbers(a: Tensor, b: Tensor) -> Tensor:
+    return ~(torch.isnan(a) | torch.isnan(b))
+
+
+_FLOAT_TESTS: dict[int, Callable[[Any, Any], Any]] = {
+    1: torch.eq, 2: torch.gt, 3: torch.ge, 4: torch.lt, 5: torch.le,
+    6: lambda a, b: torch.ne(a, b) & _numbers(a, b),
+    7: _numbers,
+    8: _unordered(torch.eq), 9: _unordered(torch.gt), 10: _unordered(torch.ge), 11: _unordered(torch.lt), 12: _unordered(torch.le),
+    13: torch.ne,
+    14: lambda a, b: ~_numbers(a, b),
+}  # fmt: skip
+"""`arith.cmpf` by its predicate; comparisons of torch are false where one is no number, but for `ne`."""
+
+_INTEGER_TESTS: dict[int, Callable[[Any, Any], Any]] = {
+    0: lambda a, b: a == b, 1: lambda a, b: a != b, 2: lambda a, b: a < b, 3: lambda a, b: a <= b, 4: lambda a, b: a > b,
+    5: lambda a, b: a >= b,
+}  # fmt: skip
+"""`arith.cmpi` by its predicate."""
+
+_SPECIAL = {"arith.constant", "tensor.dim", "tensor.extract", "arith.select", "arith.cmpf", "arith.cmpi", "arith.sitofp"}
+_KNOWN = frozenset({*_OPERATORS, *_SPECIAL})

@@ -1,0 +1,202 @@
+"""Partial results: merged in any order and grouping they are the attention to all keys, of rows of the user's own."""
+
+import threading
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir import ArgumentError, UnsupportedError, attention, merge, rows
+from partial_cases import ROWS, Case, inputs, two_reductions
+
+CUTS = {1: (0, 1), 17: (0, 0, 5, 17), 127: (0, 64, 64, 101, 127), 1000: (0, 1, 999, 1000)}
+
+
+def case_of(row: str) -> Case:
+    return Case(row, torch.tensor([0.5, -1.0, 2.0, 0.0]))
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merged_parts_are_the_whole(row: str, dtype: torch.dtype) -> None:
+    case = case_of(row)
+    for queries, keys in ((1, 17), (17, 127), (33, 1)) if dtype == torch.bfloat16 else ((17, 1), (1, 127), (33, 1000), (17, 17)):
+        q, k, v = inputs(queries, keys, dtype)
+        p = case.parts(q, k, v, CUTS[keys])
+        wanted = case.reference(q, k, v)
+        bound = (2e-5 if dtype == torch.float32 else 2e-2) * wanted.abs().max().item() + 1e-6
+        for made in (merge(*p), merge(*p[::-1]), merge(p[-1], merge(*p[:-1])) if p[:-1] else p[0]):
+            o = made.finalize()
+            assert o.dtype == dtype
+            assert (o.double() - wanted).abs().max() <= bound
+        assert all(x.dtype == torch.float32 for x in (*p[0].accumulators, *p[0].states.values()))
+
+
+def test_16_bit_parts_are_merged_before_they_are_rounded() -> None:
+    """Many parts of bf16 are as far off as one: accumulators are not rounded."""
+    case = case_of("softmax")
+    q, k, v = inputs(17, 127, torch.bfloat16)
+    wanted = case.reference(q, k, v)
+    whole = attention(q, k, v, **case.options()).double()
+    parts = merge(*case.parts(q, k, v, range(128))).finalize().double()
+    assert (parts - wanted).abs().mean() <= 1.2 * (whole - wanted).abs().mean()
+
+
+def test_rows_without_keys_and_parts_without_keys() -> None:
+    q, k, v = inputs(17, 127)
+    case = case_of("softmax")
+    empty = case.partial(q, k, v, 30, 30)
+    assert not empty.finalize().any()
+    p = merge(empty, case.partial(q, k, v, 0, 127), empty)
+    o = p.finalize()
+    assert torch.isfinite(o).all()
+    assert not o[:, :, 3::5].any()
+    masked = case.partial(q, k, v, 0, 127, return_lse=True)
+    assert (masked.lse[:, :, 3::5] == -torch.inf).all()
+    assert torch.isfinite(masked.lse[:, :, 4]).all()
+
+
+@pytest.mark.parametrize("row", ["softmax", "two_reductions"])
+def test_gradients(row: str) -> None:
+    q, k, v = (x.requires_grad_() for x in inputs(17, 127))
+    case = case_of(row)
+    case.slopes.requires_grad_()
+    wrt = [q, k, v, case.slopes]
+    wanted = case.reference(q, k, v)
+    do = torch.randn_like(wanted)
+    expected = torch.autograd.grad(wanted, wrt, do)
+    p = case.parts(q, k, v, CUTS[127])
+    o = merge(p[3], merge(p[1], p[0]), p[2]).finalize()
+    assert (o.double() - wanted).abs().max() < 1e-5
+    for made, right in zip(torch.autograd.grad(o, wrt, do.float()), expected, strict=True):
+        assert (made - right).abs().max() <= 2e-5 * right.abs().max() + 1e-6
+
+
+def test_gradients_of_bf16() -> None:
+    q, k, v = (x.requires_grad_() for x in inputs(17, 127, torch.bfloat16))
+    case = case_of("softmax")
+    wanted = case.reference(q, k, v)
+    do = torch.randn_like(wanted)
+    o = merge(*case.parts(q, k, v, CUTS[127])).finalize()
+    expected = torch.autograd.grad(wanted, (q, k, v), do)
+    for made, right in zip(torch.autograd.grad(o, (q, k, v), do.bfloat16()), expected, strict=True):
+        assert made.dtype == torch.bfloat16
+        assert (made - right).abs().max() <= 2e-2 * right.abs().max()
+
+
+def test_an_end_that_reads_captures() -> None:
+    """A sink is known at the end: it counts once, and has its gradient; rows do not change places where the end reads theirs."""
+    sink = torch.tensor([0.3, -1.0, 2.0, 0.5], requires_grad=True)
+    row = rows.softmax_sink(sink)
+    q, k, v = inputs(5, 17)
+    whole = attention(q, k, v, row=row)
+    parts = [attention(q, k[:, :, a:b], v[:, :, a:b], row=row, return_partial=True) for a, b in ((0, 4), (4, 17))]
+    merged = merge(*parts)
+    torch.testing.assert_close(merged.finalize(), whole, atol=1e-5, rtol=1e-5)
+    do = torch.randn_like(whole)
+    torch.testing.assert_close(*(torch.autograd.grad(o, sink, do)[0] for o in (merged.finalize(), whole)), atol=1e-4, rtol=1e-4)
+    assert torch.equal(merged.apply(torch.clone, moves=False).finalize(), merged.finalize())
+    with pytest.raises(UnsupportedError, match="reads b, h or q_idx"):
+        merged.apply(lambda x: x.flip(2)).finalize()
+
+
+def test_rearranged_rows() -> None:
+    """A prefix that requests share, whose queries are rows of one batch entry there."""
+    q, k, v = inputs(1, 17)
+    prefix_k, prefix_v = torch.randn(2, 1, 2, 127, 16)
+    options = case_of("softmax").options() | {"mask_mod": None, "score_mod": None}
+    prefix = attention(q.transpose(0, 2), prefix_k, prefix_v, **options, return_partial=True)
+    own = attention(q, k, v, **options, return_partial=True, kv_offset=127)
+    o = merge(own, prefix.apply(lambda x: x.transpose(0, 2))).finalize()
+    everything = [torch.cat([a.expand(2, -1, -1, -1), b], 2) for a, b in ((prefix_k, k), (prefix_v, v))]
+    torch.testing.assert_close(o, attention(q, *everything, **options), atol=1e-5, rtol=1e-5)
+
+
+def test_packed_sequences() -> None:
+    offsets = torch.tensor([0, 1, 1, 18], dtype=torch.int32)
+    q, k, v = torch.randn(20, 4, 16), torch.randn(18, 2, 16), torch.randn(18, 2, 16)
+    prefix_k, prefix_v = torch.randn(2, 1, 64, 2, 16)
+    mask = attn_mlir.masks.causal("bottom_right")
+    own = attn_mlir.attention_varlen(q, k, v, offsets, mask_mod=mask, return_partial=True, kv_offset=64)
+    prefix = attention(q[None], prefix_k, prefix_v, layout="bshd", return_partial=True)
+    o = merge(own, prefix).finalize()
+    assert o.shape == q.shape
+    for a, b in ((0, 1), (1, 18)):
+        keys, values = (torch.cat([x[0], y[a:b]])[None] for x, y in ((prefix_k, k), (prefix_v, v)))
+        wanted = attention(q[None, a:b], keys, values, mask_mod=mask, layout="bshd")[0]
+        torch.testing.assert_close(o[a:b], wanted, atol=1e-5, rtol=1e-5)
+    assert not own.finalize()[18:].any()
+
+
+def test_captured_state_is_read_at_each_call() -> None:
+    q, k, v = inputs(5, 17)
+    case = case_of("softmax")
+    before = merge(*case.parts(q, k, v, CUTS[17])).finalize()
+    case.slopes.mul_(3)
+    after = merge(*case.parts(q, k, v, CUTS[17])).finalize()
+    assert (after.double() - case.reference(q, k, v)).abs().max() < 1e-5
+    assert not torch.equal(before, after)
+
+
+def test_threads() -> None:
+    q, k, v = inputs(17, 127)
+    case, found = case_of("softmax"), {}
+    wanted = merge(*case.parts(q, k, v, CUTS[127])).finalize()
+
+    def work(number: int) -> None:
+        found[number] = merge(*case.parts(q, k, v, CUTS[127])).finalize()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(torch.equal(o, wanted) for o in found.values())
+
+
+def test_torch_compile() -> None:
+    """Partial results come from between two graphs; merging and ending them is part of the second."""
+    q, k, v = inputs(17, 127)
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        first = attention(q, k[:, :, :50], v[:, :, :50], return_partial=True)
+        second = attention(q, k[:, :, 50:], v[:, :, 50:], return_partial=True, kv_offset=50)
+        return merge(first, second).finalize() * 2
+
+    compiled = torch.compile(function, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, k, v), function(q, k, v))
+    torch.testing.assert_close(function(q, k, v), 2 * attention(q, k, v), atol=1e-5, rtol=1e-5)
+
+
+def test_what_is_refused() -> None:
+    q, k, v = inputs(5, 17)
+
+    def temperature(s):
+        return torch.softmax(s / s.std(), -1) if isinstance(s, torch.Tensor) else _softmax_of(s / ((s * s).mean() + 1e-3).sqrt())
+
+    with pytest.raises(UnsupportedError, match=r"more than one pass over them \(.*one more pass"):
+        attention(q, k, v, row=temperature, return_partial=True)
+    p = attention(q, k, v, return_partial=True)
+    with pytest.raises(ArgumentError, match="another row"):
+        merge(p, attention(q, k, v, row=two_reductions, return_partial=True))
+    with pytest.raises(ArgumentError, match="has shape"):
+        merge(p, attention(q[:, :, :2], k, v, return_partial=True))
+    with pytest.raises(ArgumentError, match="one or more partial results"):
+        merge(p, p.finalize())
+    with pytest.raises(ArgumentError, match="return_lse=True"):
+        _ = p.lse
+    with pytest.raises(ArgumentError, match="kv_len is 3"):
+        attention(q, k, v, return_partial=True, kv_len=3)
+    with pytest.raises(ArgumentError, match="kv_offset must be an integer of 0 or more"):
+        attention(q, k, v, return_partial=True, kv_offset=-1)
+    with pytest.raises(ArgumentError, match="are for partial results"):
+        attention(q, k, v, kv_offset=3)
+    with pytest.raises(UnsupportedError, match="dropout"):
+        attention(q, k, v, return_partial=True, dropout_p=0.5)
+    with pytest.raises(UnsupportedError, match="CPU only"):
+        attention(q, k, v, return_partial=True, device="cuda")
+
+
+def _softmax_of(s):
+    return rows.softmax(s)
