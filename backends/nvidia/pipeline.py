@@ -9,8 +9,8 @@ KERNEL = (
 """From stage 0 to scheduled kernels."""
 
 WARP = (
-    f"{KERNEL},warp-assign-layouts,canonicalize,cse,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
-    "warp-overlap-products,canonicalize,cse"
+    f"{KERNEL},warp-assign-layouts,canonicalize,cse,warp-join-loops,canonicalize,cse,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
+    "warp-overlap-products,canonicalize,cse,warp-ping-pong,canonicalize,cse"
 )
 """From stage 0 to kernels of the `warp` dialect, where their passes apply."""
 

@@ -32,9 +32,11 @@ def stages() -> dict[str, str]:
         for name, passes in (
             ("tiles", "nvidia-kernel"),
             ("layouts", f"warp-assign-layouts,{_TIDY}"),
+            ("joined", f"warp-join-loops,{_TIDY}"),
             ("roles", f"warp-specialize,{_TIDY}"),
             ("rings", f"warp-pipeline-loads,{_TIDY}"),
             ("overlap", f"warp-overlap-products,{_TIDY}"),
+            ("turns", f"warp-ping-pong,{_TIDY}"),
         ):
             Pipeline.parse(passes, registry()).run(module)
             found[name] = module.operation.get_asm(use_name_loc_as_prefix=True)
@@ -46,13 +48,13 @@ def shown() -> dict[str, str]:
     made = stages()
     loop = _from(made["tiles"], r"scf.for .* = %c0 to", r"scf.yield")
     layouts = _from(made["layouts"], r"%k_stage:2", r'"warp.arrive"\(%k_free')
-    producer = _from(made["rings"], r"scf.for .* = %c0 to", r"scf.yield")
-    consumer = made["overlap"][made["overlap"].index('sym_name = "producer"') :]
+    producer = _from(made["rings"], r"scf.for .* = %c0 to", r"arith.addi %k_count")
+    consumer = made["turns"][made["turns"].index('sym_name = "producer"') :]
     return {
         "tiles": _folded(_short(loop)),
         "layouts": _short(layouts),
         "producer": _short(producer),
-        "consumer": _short(_from(consumer, r"scf.for .* = %c128 to", r"scf.yield")),
+        "consumer": _folded(_short(_from(consumer, r"scf.for .* = %c1 to", r"scf.yield .*index"))),
     }
 
 
@@ -84,7 +86,7 @@ def with_listings(page: str) -> str:
 
 def kernel() -> str:
     """The whole kernel."""
-    return _HEAD + stages()["overlap"]
+    return _HEAD + stages()["turns"]
 
 
 if __name__ == "__main__":

@@ -5,17 +5,28 @@ import pytest
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.reference import Sizes
 from attn_mlir.reference.warp import kernels_of
+from attn_mlir.reference.warp.barriers import RULES as RULES_OF_BARRIERS
+from attn_mlir.reference.warp.kernels import RULES as RULES_OF_KERNELS
+from attn_mlir.reference.warp.machine import Machine
+from attn_mlir.reference.warp.program import Inst
+from attn_mlir.reference.warp.units import Steps, Unit
 from machine_code import compiled
 from warp_forming import Program, check, formed, missed
 from warp_text import check_text
 
 _RINGS = "warp-assign-layouts,canonicalize,cse,warp-specialize,warp-pipeline-loads{stages=3},canonicalize,cse"
+_JOINED = (
+    "warp-assign-layouts,canonicalize,cse,warp-join-loops,canonicalize,cse,warp-specialize,warp-pipeline-loads{stages=2},"
+    "canonicalize,cse,warp-overlap-products,canonicalize,cse"
+)
 PASSES = {
     "layouts": "warp-assign-layouts,canonicalize,cse",
     "roles": "warp-assign-layouts,warp-specialize,canonicalize,cse",
     "rings": _RINGS,
     "overlap": f"{_RINGS},warp-overlap-products,canonicalize,cse",
     "vote": f"{_RINGS},warp-overlap-products,warp-conditional-rescale,canonicalize,cse",
+    "one loop": "warp-assign-layouts,canonicalize,cse,warp-join-loops,canonicalize,cse",
+    "ping-pong": f"{_JOINED},warp-ping-pong,canonicalize,cse",
     "overlap without a producer": "warp-assign-layouts,warp-overlap-products,canonicalize,cse",
     "rings without a producer": "warp-assign-layouts,warp-pipeline-loads,canonicalize",
 }
@@ -30,6 +41,8 @@ ADVERSARIAL = {
     "rings": ("producer 0 first, copies late", "consumer 0 first, copies at once", "consumer 1 first, copies late", "random 0"),
     "overlap": ("producer 0 first, copies late", "consumer 0 first, copies at once", "consumer 1 first, copies late", "random 0"),
     "vote": ("producer 0 first, copies late", "consumer 1 first, copies at once"),
+    "one loop": ("fair", "all 1 first, copies late"),
+    "ping-pong": ("producer 0 first, copies late", "consumer 0 first, copies at once", "consumer 1 first, copies late", "random 1"),
     "overlap without a producer": ("all 1 first, copies late", "random 0"),
     "rings without a producer": ("all 0 first, copies late", "random 1"),
 }
@@ -45,8 +58,9 @@ def test_masks_odd_lengths_and_groups_behind_each_pass(stage: str, name: str) ->
 
 @pytest.mark.parametrize("name", ROWS)
 def test_any_row_behind_all_passes(name: str) -> None:
+    """In one loop, too, where bodies with and without a mask differ in maps of their own."""
     check(Program(name), PASSES["overlap"], ODD, ADVERSARIAL["overlap"][:2])
-    check(Program(name), PASSES["overlap"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["overlap"][3:])
+    check(Program(name), PASSES["ping-pong"], Sizes(1, 2, 1, 65, 130), ADVERSARIAL["ping-pong"][3:])
 
 
 @pytest.mark.parametrize("program", [Program("causal-softmax", 64, 128), Program("causal-softmax", 192, 32, "bf16")], ids=str)
@@ -66,13 +80,62 @@ def test_function_stays_where_a_pass_does_not_apply(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["causal-softmax", "layer-norm"])
-@pytest.mark.parametrize("stage", ["rings", "overlap", "vote"])
+@pytest.mark.parametrize("stage", ["rings", "overlap", "vote", "ping-pong"])
 def test_machine_code_without_spills(stage: str, name: str) -> None:
     """Printed as it stands: the text says what the IR does, products are not serialised."""
     (kernel,) = kernels_of(formed(Program(name), PASSES[stage]))
     check_text(kernel)
     binary = compiled(kernel_code(kernel, RULES))
     assert binary.spills == 0 and binary.stack == 0
+
+
+@pytest.mark.parametrize("program", [Program("causal-softmax"), Program("causal-softmax", 192)], ids=str)
+def test_one_warpgroup_multiplies_at_a_time(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In loops, from its turn to the commit of its products, whatever the order; turns go around."""
+    multiplying: list[str] = []
+    turns: list[str] = []
+
+    def entering(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+        yield from RULES_OF_BARRIERS["warp.named_sync"](machine, unit, inst, number)
+        multiplying.append(unit.name)
+        turns.append(unit.name)
+        assert len(multiplying) == 1
+
+    def leaving(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+        if unit.name in multiplying:
+            multiplying.remove(unit.name)
+        yield from RULES_OF_BARRIERS["warp.named_arrive"](machine, unit, inst, number)
+
+    monkeypatch.setitem(RULES_OF_KERNELS, "warp.named_sync", entering)
+    monkeypatch.setitem(RULES_OF_KERNELS, "warp.named_arrive", leaving)
+    for name in ("fair", "random 0", "consumer 1 first, copies late"):
+        turns.clear()
+        check(program, PASSES["ping-pong"], Sizes(1, 1, 1, 300, 300), (name,), blocks=1)
+        groups = program.q // 64
+        assert len(turns) > 2 * groups and turns == [f"consumer {n % groups}" for n in range(len(turns))]
+
+
+@pytest.mark.parametrize("lost", ["warp.named_sync", "warp.named_arrive", "warp.wait", "warp.arrive"])
+def test_lost_op_of_one_loop_in_turns_is_found(lost: str) -> None:
+    program = Program("causal-softmax")
+    lines = str(formed(program, PASSES["ping-pong"])).splitlines()
+    places = [n for n, line in enumerate(lines) if f'"{lost}"(' in line]
+    assert places
+    for place in places:
+        assert missed("\n".join(lines[:place] + lines[place + 1 :]), program), f"line {place}: {lines[place].strip()}"
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [
+    ("turns of the wrong warpgroup", "arith.remui", "arith.minui"),
+    ("whole and cut blocks exchanged", "arith.cmpi slt, %arg", "arith.cmpi sge, %arg"),
+    ("blocks of the other loop", "arith.ceildivsi", "arith.divsi"),
+    ("too few threads in a turn", "threads = 256", "threads = 128"),
+])  # fmt: skip
+def test_planted_fault_of_one_loop_in_turns_is_found(name: str, old: str, new: str) -> None:
+    program = Program("causal-softmax")
+    text = str(formed(program, PASSES["ping-pong"]))
+    assert old in text
+    assert missed(text.replace(old, new), program), name
 
 
 @pytest.mark.parametrize("lost", ["warp.wait", "warp.arrive", "warp.mma_commit", "warp.mma_begin", "warp.arrive_expect"])

@@ -73,7 +73,7 @@ FAULTS = [
     Planted("one warp gives a stage back for all", f"deadlock {_LATE}", elected),
     Planted("nobody begins the ping-pong", "deadlock", lambda e: e.drop("named_arrive", 0)),
     Planted("the ping-pong is not passed on", "deadlock", lambda e: e.drop("named_arrive", 1)),
-    Planted("a named barrier of the wrong number of threads", "wrong threads", lambda e: e.set("named_sync", "threads", 128, 0)),
+    Planted("named barrier of the wrong number of threads", "wrong threads nobody waits", lambda e: e.set("named_sync", "threads", 128)),
     Planted("roles that ask for too many registers", "verifier", lambda e: e.set("role", "registers", 40, 0)),
     Planted("too few registers", "registers", lambda e: e.set("role", "registers", 96, 1)),
     Planted("accumulator not kept", "wrong numbers", lambda e: e.replace(e.find("mma_async", 2), 3, e.find("mma_async", 1).operands[3])),

@@ -7,6 +7,10 @@ from attn_mlir.mlir import ir
 
 SCHEDULE = "warp.schedule"
 """Attribute of a kernel: what was chosen for it, by `tile-schedule` or a tuner. Options of a pass go before it."""
+PING_PONG = 1
+"""The first of the named barriers by which warpgroups take turns, one for each of them; 0 is that of all threads."""
+STORES = 8
+"""The first of the named barriers at which a warpgroup's threads meet before a store, one for each of them."""
 THREADS = 128
 """Of a warpgroup."""
 MOST = 248
@@ -24,6 +28,14 @@ def chosen(kernel: ir.Operation, name: str, option: int, usual: int) -> int:
     if not isinstance(found, int):
         raise Refused(f"`{name}` in the schedule is a number, not '{found}'")
     return found
+
+
+def wanted(kernel: ir.Operation, name: str) -> bool:
+    """Whether the schedule does not say 0 for something that is usually done. Raises Refused."""
+    try:
+        return attributes.read(kernel, SCHEDULE).get(name, 1) != 0
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 def launch_registers(file: int, warpgroups: int) -> int:

@@ -24,10 +24,10 @@ def along(index: str, digits: Sequence[Digit], axis: str) -> str:
     return " + ".join(terms) or "0"
 
 
-def place(tile: Fragment, register: str, axis: str) -> str:
+def place(tile: Fragment, register: str, axis: str, lane: str = "lane") -> str:
     """The row or column of the element in a register of this thread."""
     digits = tile.layout.registers if tile.form == "tile" else tile.layout.row_digits
-    parts = [along(register, digits, axis), along("lane", tile.layout.lanes, axis), along("warp", tile.layout.warps, axis)]
+    parts = [along(register, digits, axis), along(lane, tile.layout.lanes, axis), along("warp", tile.layout.warps, axis)]
     return " + ".join(part for part in parts if part != "0") or "0"
 
 
@@ -47,12 +47,19 @@ def _map(printer: Printer, op: ir.Operation) -> None:
     digits = tile.layout.registers if tile.form == "tile" else tile.layout.row_digits
     printer.row_index = along("r", digits, "number")
     packed = [name for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed == 2]
-    printer.line(*(f"float {name}_low;" for name in packed), "#pragma unroll")
+    printer.line(*(f"float {name}_low;" for name in packed))
+    places = [a for a in block.arguments if any(use.owner.operation.name != "tensor.extract" for use in a.uses)]
+    lane = "lane"
+    if places and tile.form == "tile" and any(view.operation.name == "arith.sitofp" for view in block.operations):
+        # Numbers made of columns alone are the same in every iteration of a loop: compilers would keep them in registers, one a column.
+        lane = printer.names.fresh("lane_here")
+        printer.line(f"const int {lane} = attn::opaque(lane);")
+    printer.line("#pragma unroll")
     with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
         for argument, axis in zip(block.arguments, ("row", "column"), strict=False):
             printer.printed[argument] = ""
-            if any(use.owner.operation.name != "tensor.extract" for use in argument.uses):
-                text = place(tile, "r", axis)
+            if argument in places:
+                text = place(tile, "r", axis, lane)
                 printer.line(f"const int {printer.name(argument, axis)} = {text};")
         for view in list(block.operations)[:-1]:
             printer.op(view.operation)

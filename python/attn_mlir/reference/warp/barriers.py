@@ -46,6 +46,7 @@ def _wait(machine: Machine, unit: Unit, inst: Inst, barrier: list[Barrier], stag
 
 
 def _named(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
+    """A barrier at which all only arrive orders nothing: someone has to wait in each phase."""
     yield
     threads, own = inst.attributes["threads"], machine.lanes * len(unit.active)
     slot = unit.block.named.setdefault(number, Barrier(threads, threads))
@@ -55,6 +56,11 @@ def _named(machine: Machine, unit: Unit, inst: Inst, number: int) -> Steps:
         raise Fault("wrong threads", inst.location, f"{wanted}: {own} come, to one of {threads}")
     for warp in unit.active:
         slot.arrive(warp.release(), machine.lanes)
+    slot.awaited |= inst.name == "warp.named_sync"
+    if slot.phase > phase:
+        if not slot.awaited:
+            raise Fault("nobody waits", inst.location, f"a phase of named barrier {number} is over for which no warpgroup waits")
+        slot.awaited = False
     return slot, phase
 
 

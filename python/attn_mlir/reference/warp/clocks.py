@@ -69,6 +69,8 @@ class Barrier:
     bytes: int = 0
     gathered: Clocks = field(default_factory=Clocks)
     last: Clocks = field(default_factory=Clocks)
+    awaited: bool = False
+    """Of a named barrier: whether someone waits for the phase at hand."""
 
     def arrive(self, clocks: Clocks, count: int = 1, bytes_: int = 0) -> None:
         """So many arrivals, and bytes that are announced, or have come (negative)."""

@@ -1,0 +1,40 @@
+"""Makes one loop of those over whole and over cut blocks of keys."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.forming.joining import Joined, chains_of
+from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all
+
+
+@dataclass(frozen=True)
+class JoinLoops(Pass):
+    """Replaces loops of a role that follow each other, as those over blocks which a mask keeps whole or cuts, by a single one.
+
+    A loop follows another where it begins with what that one hands on, and only numbers stand between them. The joined loop counts the
+    iterations of all; each knows whose it is, and the index that it has there. Products, copies, waits and maps that are alike stand in it
+    once, with numbers chosen where they differ; maps of two forms (with and without a mask) stand in an `scf.if`. So a later overlap of
+    products is filled and emptied once for all loops, and code and registers of their products are those of one.
+
+    Where no loops follow each other, or bodies differ in more, the kernel stays as it is, with the reason in `warp.refused`.
+    """
+
+    name = "warp-join-loops"
+
+    def run(self, module: ir.Operation) -> bool:
+        for kernel in find_all(module, "warp.kernel"):
+            changed, reason = False, Refused("no loops follow each other")
+            blocks = [op.regions[0].blocks[0] for op in find_all(kernel, "warp.role", "scf.for")]
+            for chain in [chain for block in blocks for chain in chains_of(block)]:
+                try:
+                    Joined(chain).join()
+                    changed = True
+                except Refused as why:
+                    reason = why
+            if changed:
+                applied(kernel, self.name)
+            else:
+                refuse(kernel, self.name, reason)
+        return True
