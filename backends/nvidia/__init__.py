@@ -6,7 +6,8 @@ from attn_mlir.backends.nvidia import pipeline
 BACKEND = Backend(
     name="nvidia",
     package="attn_mlir.backends.nvidia",
-    device_types=("cuda",),
+    device_types=("cuda", "cuda-emulated"),
+    tensors={"cuda-emulated": "cpu"},
     passes={
         "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",

@@ -8,11 +8,15 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
+from attn_mlir.backends.gpu.program import GpuProgram
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.gpu.units import Unit, read_unit, slow_kernels
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang
 from attn_mlir.backends.nvidia.compile import asked_for
+from attn_mlir.backends.nvidia.emulation import EMULATED
+from attn_mlir.backends.nvidia.emulation import driver as emulated
+from attn_mlir.backends.nvidia.emulation.program import EmulatedProgram
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaProgram
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.units import round_results, unpack
@@ -34,26 +38,37 @@ class NvidiaKernel(AttentionKernel[NvidiaProgram]):
         return self.program.again(inputs, layout)
 
 
-def compile_module(source: str) -> NvidiaKernel:
-    """Compiles a module given as text; machine code is made at the first launch.
+def compile_module(source: str, device: str = "cuda") -> NvidiaKernel | AttentionKernel[EmulatedProgram]:
+    """Compiles a module given as text; machine code is made at the first launch, none for "cuda-emulated".
 
     Raises CompileError, or UnsupportedError for what no kernel takes.
     """
+    if device == EMULATED:
+        return emulated.compile_module(source)
     program = compile_program(source, "attention")
     return _KERNELS.setdefault(program, NvidiaKernel(program))
 
 
-def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> NvidiaProgram:
+def compile_derivative(
+    source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0, device: str = "cuda"
+) -> GpuProgram:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`.
 
     While the machine code of a forward pass is made, that of its backward is, too.
     """
+    if device == EMULATED:
+        return emulated.compile_derivative(source, function, wrt, deterministic, segment)
+    return derivative_for_gpu(source, function, wrt, deterministic, segment)
+
+
+def derivative_for_gpu(source: str, function: str, wrt: Sequence[str], deterministic: bool, segment: int) -> NvidiaProgram:
+    """`compile_derivative` for a GPU."""
     program = compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(current_target().arch), segment), deterministic)
     if function in _BACKWARD and program.beside is None:
 
         def backward() -> None:
             with LOCK:
-                made = compile_derivative(source, _BACKWARD[function], wrt, deterministic, segment)
+                made = derivative_for_gpu(source, _BACKWARD[function], wrt, deterministic, segment)
             made.binaries()
 
         program.beside = backward

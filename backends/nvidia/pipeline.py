@@ -8,11 +8,14 @@ KERNEL = (
 )
 """From stage 0 to scheduled kernels."""
 
-WARP = (
-    f"{KERNEL},warp-assign-layouts,canonicalize,cse,warp-join-loops,canonicalize,cse,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
+SCHEDULE = (
+    "warp-assign-layouts,canonicalize,cse,warp-join-loops,canonicalize,cse,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
     "warp-overlap-products,canonicalize,cse,warp-ping-pong,canonicalize,cse"
 )
-"""From stage 0 to kernels of the `warp` dialect, where their passes apply."""
+"""From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
+
+WARP = f"{KERNEL},{SCHEDULE}"
+"""From stage 0 to kernels of the `warp` dialect."""
 
 
 def outline(arch: str) -> str:

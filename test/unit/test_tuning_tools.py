@@ -164,7 +164,10 @@ def test_what_is_measured_is_printed_kept_and_drawn(tmp_path: Path, capsys: pyte
     ("argv", "told"),
     [
         (["nothing"], "there is no file 'nothing', and no attention of that name; known are softmax, softmax1"),
-        (["softmax", "--device", "abacus"], "--device is one of cpu, cuda, hip, hip-emulated, hip-interpreted, got 'abacus'"),
+        (
+            ["softmax", "--device", "abacus"],
+            "--device is one of cpu, cuda, cuda-emulated, hip, hip-emulated, hip-interpreted, got 'abacus'",
+        ),
         (["softmax", "--dtype", "fp3"], "--dtype is one of f16, bf16, f32, f64, got 'fp3'"),
         (["softmax", "--function", "bwd"], "--function is one of attention, attention_fwd, attention_bwd, got 'bwd'"),
         (["softmax", "--top", "0"], "--top must be positive, got 0"),
@@ -175,6 +178,7 @@ def test_what_is_measured_is_printed_kept_and_drawn(tmp_path: Path, capsys: pyte
         (["softmax", "--arch", "z80", "--dry-run"], "no CPU is known as 'z80': one of avx512, avx2"),
         (["softmax", "--plot", "x.png"], "--plot writes SVG: give a name that ends in .svg, got 'x.png'"),
         (["softmax", "--plot", "x.svg", "--dry-run"], "--plot draws measured times, which --dry-run does not take"),
+        (["softmax", "--device", "cuda-emulated"], "nothing can be measured: 'cuda-emulated' runs kernels on the CPU"),
         (["softmax", "--device", "hip-emulated"], "nothing can be measured: 'hip-emulated' runs kernels on the CPU"),
         (["linear", "--causal"], "--causal is for rows: linear is causal as it is"),
         (["linear", "--q-len", "8", "--kv-len", "9"], "--kv-len: a linear attention has one length, got 8 and 9"),

@@ -25,3 +25,8 @@ def applied(kernel: ir.Operation, pass_: str) -> None:
         kernel.attributes[REFUSED] = ir.DictAttr.get(left, kernel.context)
     else:
         del kernel.attributes[REFUSED]
+
+
+def reasons(op: ir.Operation) -> dict[str, str]:
+    """Why passes did not change a kernel, or made none of a function, by their names."""
+    return {item.name: ir.StringAttr(item.attr).value for item in ir.DictAttr(op.attributes[REFUSED])} if REFUSED in op.attributes else {}

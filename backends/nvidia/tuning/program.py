@@ -11,6 +11,7 @@ from attn_mlir.backends.gpu.bench import GpuBench
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import cuda, driver, pipeline
 from attn_mlir.backends.nvidia.compile import compiler_for
+from attn_mlir.backends.nvidia.emulation import EMULATED
 from attn_mlir.backends.nvidia.target import TARGETS, NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.choices import choices_in, with_choices
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
@@ -75,13 +76,15 @@ def _kernels(text: str, job: Job, sizes: Sequence[Any], arch: str | NvidiaTarget
 def compile_job(text: str, job: Job) -> Any:
     """The program, lowered; its machine code is made or loaded when it is needed."""
     if job.function or job.segment:
-        made = driver.compile_derivative(text, job.function, job.wrt, job.deterministic, job.segment)
+        made = driver.derivative_for_gpu(text, job.function, job.wrt, job.deterministic, job.segment)
         made.beside = None  # of many candidates, one is used
         return made
     return driver.compile_module(text).program
 
 
 def _refusal(device: str) -> str:
+    if device == EMULATED:
+        return f"'{device}' runs kernels on the CPU, whose times say nothing about a GPU"
     return "" if torch.cuda.is_available() else "there is no NVIDIA GPU here"
 
 

@@ -5,7 +5,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.limits import check_programs
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
-from attn_mlir.backends.nvidia.forming.refusal import REFUSED
+from attn_mlir.backends.nvidia.forming.refusal import REFUSED, reasons
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
@@ -20,9 +20,8 @@ def kernels_of(module: ir.Module) -> list[ir.Operation]:
         check_programs(module, "NVIDIA")
         Pipeline.parse(pipeline.WARP, registry()).run(module)
     for function in [op for op in find_all(module.operation, "func.func") if REFUSED in op.attributes]:
-        reasons = [ir.StringAttr(item.attr).value for item in ir.DictAttr(function.attributes[REFUSED])]
         name = ir.StringAttr(function.attributes["sym_name"]).value
-        raise CompileError(f"no scheduled kernel is made of @{name}: {'; '.join(reasons)}")
+        raise CompileError(f"no scheduled kernel is made of @{name}: {'; '.join(reasons(function).values())}")
     kernels = find_all(module.operation, "warp.kernel")
     if not kernels:
         raise CompileError("no kernel in this module: it needs a function at its top level with an attn op in it, or a 'warp.kernel'")

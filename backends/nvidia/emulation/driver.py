@@ -1,0 +1,51 @@
+"""Compiles programs for the emulation of Hopper, or finds them in memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attention_kernel import AttentionKernel
+from attn_mlir.backends.gpu.scheduled import scheduled
+from attn_mlir.backends.gpu.units import Unit, read_unit
+from attn_mlir.backends.nvidia import pipeline, target
+from attn_mlir.backends.nvidia.emulation.kernel import form
+from attn_mlir.backends.nvidia.emulation.program import EmulatedProgram
+from attn_mlir.backends.nvidia.units import round_results
+from attn_mlir.backends.program import OUTLINE, function_named, prepare_derivative, reported
+from attn_mlir.mlir import ir
+
+_PROGRAMS: dict[Any, EmulatedProgram] = {}
+_KERNELS: dict[EmulatedProgram, AttentionKernel[EmulatedProgram]] = {}
+
+
+def compile_module(source: str) -> AttentionKernel[EmulatedProgram]:
+    """Compiles a module given as text. Raises CompileError, or UnsupportedError for what no scheduled kernel is made of."""
+    program = compile_program(source, "attention")
+    return _KERNELS.setdefault(program, AttentionKernel(program))
+
+
+def compile_derivative(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> EmulatedProgram:
+    """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
+    return compile_program(source, *prepare_derivative(function, wrt, pipeline.outline(target.HOPPER.arch), segment), deterministic)
+
+
+def compile_program(source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False) -> EmulatedProgram:
+    """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory."""
+    choices: attributes.Fields = {"arch": target.HOPPER.arch, **({"deterministic": 1} if deterministic else {})}
+    key = (source, name, prepare, *choices.items())
+    if key not in _PROGRAMS:
+        _PROGRAMS[key] = _compile(source, name, prepare, choices)
+    return _PROGRAMS[key]
+
+
+def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -> EmulatedProgram:
+    texts: dict[str, str] = {}
+    units: dict[str, Unit] = {}
+    with reported(), ir.Context() as context:
+        module, host = scheduled(context, source, name, prepare, choices, pipeline.KERNEL, "NVIDIA")
+        round_results(module, host)
+        for step in [step for step in host.steps if step.kernel]:
+            function = function_named(module, step.kernel)
+            texts[step.kernel], code = form(function)
+            units[step.kernel] = read_unit(function, len(step.results), lambda _, code=code: code)
+    return EmulatedProgram(source, prepare, choices, host, units, texts)

@@ -1,0 +1,76 @@
+"""Scheduled kernels on torch tensors of the CPU."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.emulation import EMULATED
+from attn_mlir.backends.nvidia.forming.refusal import reasons
+from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import LOCK, ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.warp import arguments_of, kernels_of, run_scheduled
+from attn_mlir.reference.warp.schedules import drawn
+from attn_mlir.registry import registry
+
+_BLOCKS = 2
+"""Thread blocks that run at the same time; each takes every second tile, so that loops over tiles are run, too."""
+_SEED = 0
+
+
+def form(function: ir.Operation) -> tuple[str, KernelCode]:
+    """The kernel in the `warp` dialect that passes form of a tiled function which `tile-schedule` has left, and its CUDA.
+
+    Raises UnsupportedError, which names what there is no such kernel of.
+    """
+    text = function.get_asm(print_generic_op_form=True, enable_debug_info=True)
+    module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
+    Pipeline.parse(pipeline.SCHEDULE, registry()).run(module)
+    kernels = find_all(module.operation, "warp.kernel")
+    if not kernels:
+        (refused,) = find_all(module.operation, "func.func")
+        name, why = ir.StringAttr(refused.attributes["sym_name"]).value, "; ".join(reasons(refused).values())
+        raise UnsupportedError(
+            f'device="{EMULATED}" runs kernels of the warp dialect, and none is made of @{name}: {why or "it has no tiles"}. '
+            'Use device="cpu", or "hip-emulated" for kernels of another GPU'
+        )
+    return module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True), kernel_code(kernels[0], RULES)
+
+
+class EmulatedKernel:
+    """A kernel that the evaluator runs: roles interleaved at random, copies that land late, every race found."""
+
+    def __init__(self, text: str) -> None:
+        with LOCK:
+            self._context = ir.Context()
+            load_all(self._context)
+            with self._context:
+                self._module = ir.Module.parse(text)
+                (self._kernel,) = kernels_of(self._module)
+
+    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
+        """Runs on the arguments of the tile function, of which those with numbers in `outputs` are written.
+
+        Raises `reference.warp.Fault` where a GPU would hang, race, or read what is not there.
+        """
+        arrays = [_array(x, n in outputs) if isinstance(x, torch.Tensor) else x for n, x in enumerate(arguments)]
+        with LOCK, self._context:
+            assert len(arguments_of(self._kernel)) == len(arrays)
+            run_scheduled(self._kernel, arrays, lambda: drawn(_SEED), _BLOCKS)
+        for number in outputs:
+            arguments[number].copy_(torch.from_numpy(arrays[number]))
+
+
+def _array(tensor: torch.Tensor, written: bool) -> np.ndarray:
+    """What a tensor holds, exactly; what is written begins as NaN."""
+    if written:
+        return np.full(tuple(tensor.shape), np.nan)
+    whole = not tensor.is_floating_point()
+    return tensor.detach().to(torch.int64 if whole else torch.float64).contiguous().numpy().copy()

@@ -1,0 +1,49 @@
+"""Programs whose kernels the evaluator of the `warp` dialect runs, on torch tensors of the CPU."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.outputs import outputs_of
+from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.units import Unit
+from attn_mlir.backends.host import Host, Step
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.emulation.kernel import EmulatedKernel
+from attn_mlir.backends.program import Made, Plan
+from attn_mlir.backends.segments import Machine
+from attn_mlir.errors import ArgumentError
+
+
+class EmulatedProgram(GpuProgram):
+    """A function that takes tensors and numbers and returns tensors. See `driver.Program`."""
+
+    def __init__(
+        self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], texts: Mapping[str, str]
+    ) -> None:
+        """`texts` are the kernels in the `warp` dialect, by their names."""
+        super().__init__(source, prepare, choices, host, units)
+        self._kernels = {name: EmulatedKernel(text) for name, text in texts.items()}
+
+    def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        if inputs[0].device.type != "cpu":
+            raise ArgumentError(f"q is on {inputs[0].device}, but an emulation takes tensors on the CPU: move them with .cpu()")
+        return super().run(inputs, layout)
+
+    def machine(self) -> Machine:
+        return Machine(1)
+
+    def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
+        unit = self.units[step.kernel]
+        memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1)
+        self._kernels[step.kernel]([*operands, *[each.seen for each in memory]], range(len(operands), len(operands) + len(memory)))
+        return [each.result() for each in memory]
+
+    def stages(self) -> dict[str, str]:
+        """See `driver.Kernel.stages`; "cuda" is the last: the kernels that are emulated, as they are printed."""
+        return {**self.ir_stages(pipeline.WARP), "cuda": "\n".join(unit.code.source for unit in self.units.values())}
+
+    def explain(self) -> str:
+        return "\n".join(unit.describe() for unit in self.units.values())

@@ -1,0 +1,144 @@
+"""`device="cuda-emulated"`: scheduled kernels for Hopper through the public API, run by the evaluator; the reference is float64."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir import ArgumentError, AttentionEngine, OnlineSoftmax, UnsupportedError, attention, masks, meta_tensor, rows
+from attn_mlir.backends.nvidia.emulation import kernel as emulation
+from attn_mlir.reference.warp import Fault
+
+DEVICE = "cuda-emulated"
+CAUSAL = masks.causal()
+
+
+def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float16) -> list[torch.Tensor]:
+    return [torch.randn(shape).to(dtype) for shape in shapes]
+
+
+def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, atol: float = 4e-3, **options: Any) -> None:
+    """Compares with float64 on the CPU, relative to the largest element."""
+    got = attention(q, k, v, device=DEVICE, **options)
+    wanted = attention(q.double(), k.double(), v.double(), device="cpu", **options)
+    results = list(zip(got, wanted, strict=True)) if isinstance(got, tuple) else [(got, wanted)]
+    for mine, theirs in results:
+        assert mine.dtype == q.dtype or mine.dtype == torch.float32
+        torch.testing.assert_close(mine.double(), theirs.double(), rtol=0, atol=atol * max(1.0, float(theirs.abs().max())))
+
+
+@pytest.mark.parametrize("length", [1, 17, 127])
+def test_causal_lengths(length: int) -> None:
+    check(*tensors(*[(1, 2, length, 64)] * 3), mask_mod=CAUSAL)
+
+
+def test_grouped_heads_batches_and_fewer_keys_than_queries() -> None:
+    check(*tensors((2, 4, 200, 64), (2, 2, 40, 64), (2, 2, 40, 64)), mask_mod=CAUSAL, return_lse=True)
+
+
+def test_wider_rows_in_bf16() -> None:
+    check(*tensors(*[(1, 1, 150, 128)] * 3, dtype=torch.bfloat16), atol=2e-2)
+
+
+def test_layouts_and_strides() -> None:
+    q, k, v = (x.transpose(1, 2) for x in tensors(*[(1, 2, 40, 64)] * 3))
+    o = attention(q, k, v, mask_mod=CAUSAL, layout="bshd", device=DEVICE)
+    assert torch.equal(o.transpose(1, 2), attention(*(x.transpose(1, 2) for x in (q, k, v)), mask_mod=CAUSAL, device=DEVICE))
+
+
+def with_vector(values: torch.Tensor) -> Callable[..., Any]:
+    def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s + values[j]
+
+    return score_mod
+
+
+def test_captured_vector() -> None:
+    values = torch.randn(150)
+    q, k, v = tensors(*[(1, 2, 150, 64)] * 3)
+    o = attention(q, k, v, score_mod=with_vector(values), device=DEVICE)
+    wanted = ((q.double() @ k.double().mT / 8 + values.double()).softmax(-1) @ v.double()).to(o.dtype)
+    torch.testing.assert_close(o, wanted, rtol=0, atol=4e-3)
+
+
+def test_sigmoid_rows() -> None:
+    q, k, v = tensors(*[(1, 1, 150, 64)] * 3)
+    check(q, k, v, mask_mod=CAUSAL, row=rows.sigmoid)
+
+
+def test_fully_masked_rows_give_zeros_and_masked_nan_does_not_count() -> None:
+    """Rows below 20 see nothing; keys from 60 on are masked and NaN."""
+    q, k, v = tensors(*[(1, 1, 90, 64)] * 3)
+
+    def some(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (j < 60) & (i >= 20)
+
+    wanted = attention(q.double(), k.double(), v.double(), mask_mod=some, device="cpu")
+    k[:, :, 60:] = torch.nan
+    o = attention(q, k, v, mask_mod=some, device=DEVICE)
+    assert (o[:, :, :20] == 0).all()
+    torch.testing.assert_close(o.double(), wanted, rtol=0, atol=4e-3)
+
+
+def test_extreme_scores() -> None:
+    q, k, v = tensors(*[(1, 1, 140, 64)] * 3)
+    check(q * 100, k * 20, v, mask_mod=CAUSAL)
+
+
+def test_engine() -> None:
+    metas = tuple(meta_tensor("B", 2, "S", 64, dtype=torch.float16) for _ in range(3))
+    q, k, v = tensors(*[(1, 33, 2, 64)] * 3)
+    made = [AttentionEngine(metas, mask_mod=CAUSAL, online_func=OnlineSoftmax(), device=name)(q, k, v) for name in (DEVICE, "cpu")]
+    torch.testing.assert_close(*made, rtol=0, atol=4e-3)
+
+
+def test_compile() -> None:
+    def call(q: torch.Tensor) -> torch.Tensor:
+        return attention(q, q, q, mask_mod=CAUSAL, device=DEVICE) + 1
+
+    (q,) = tensors((1, 2, 17, 64))
+    with torch.no_grad():
+        assert torch.equal(torch.compile(call, fullgraph=True, backend="aot_eager")(q), call(q))
+
+
+@pytest.mark.parametrize(("shape", "options", "message"), [
+    ((1, 1, 17, 32), {}, "rows of 64, 128, 192 or 256 elements fit swizzled tiles"),
+    ((1, 1, 17, 64), {"dropout_p": 0.1, "dropout_seed": (1, 0)}, "attn.kept"),
+], ids=["narrow", "dropout"])  # fmt: skip
+def test_what_is_not_formed_is_named(shape: tuple[int, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        attention(*tensors(*[shape] * 3), device=DEVICE, **options)
+
+
+def test_backward_is_not_formed_yet() -> None:
+    """The forward of a derivative is; what the backward lacks is named when it is asked for."""
+    q, k, v = (x.requires_grad_() for x in tensors(*[(1, 1, 17, 64)] * 3))
+    o = attention(q, k, v, mask_mod=CAUSAL, device=DEVICE)
+    with pytest.raises(UnsupportedError, match=f'device="{DEVICE}" runs kernels of the warp dialect, and none is made of @attention_bwd'):
+        o.sum().backward()
+    with pytest.raises(UnsupportedError, match="warp dialect"):
+        attn_mlir.retention_linear(*(x.detach().transpose(1, 2) for x in (q, k, v)), device=DEVICE)
+
+
+def test_tensors_of_other_devices_are_refused() -> None:
+    meta = [tensor.to("meta") for tensor in tensors(*[(1, 1, 5, 64)] * 3)]
+    with pytest.raises(ArgumentError, match="meta"):
+        attention(*meta, device=DEVICE)
+
+
+@pytest.mark.parametrize("lost", ["warp.wait", "warp.arrive", "warp.named_arrive"])
+def test_a_fault_of_a_kernel_reaches_the_caller(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that lacks an op raises what is wrong, in a program of its own."""
+    form = emulation.form
+
+    def broken(function: Any) -> Any:
+        text, code = form(function)
+        lines = text.splitlines()
+        place = [n for n, line in enumerate(lines) if f'"{lost}"(' in line][-1]
+        return "\n".join(lines[:place] + lines[place + 1 :]), code
+
+    monkeypatch.setattr(attn_mlir.backends.nvidia.emulation.driver, "form", broken)
+    with pytest.raises(Fault, match=r"read before full|deadlock|overwritten"):
+        attention(*tensors(*[(1, 1, 400, 64)] * 3), mask_mod=masks.sliding_window(200 + len(lost)), device=DEVICE)
