@@ -129,9 +129,9 @@ class Attention(AttentionReport, EngineModule):
         entry, _ = self._entry(self._last)
         return stages_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
 
-    def ir(self, stage: str = "traced") -> str:
-        """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._entry(self._last)[0], stage, self.stages)
+    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
+        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
+        return stage_of(self._entry(self._last)[0], stage, self.stages, pretty)
 
     def explain(self) -> str:
         """What was derived from the row: how each reduction is carried, the rules for merging and finalizing, and their check."""

@@ -294,9 +294,9 @@ class AttentionEngine(AttentionReport, EngineModule):
         """The program as IR: "traced", and after each pass, by the pass's name."""
         return stages_of(self._find(self._dtypes, None, dropout=self._dropout)[0], self._device.name or "cpu")
 
-    def ir(self, stage: str = "traced") -> str:
-        """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._find(self._dtypes, None, dropout=self._dropout)[0], stage, self.stages)
+    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
+        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
+        return stage_of(self._find(self._dtypes, None, dropout=self._dropout)[0], stage, self.stages, pretty)
 
     def explain(self) -> str:
         """How it is computed: the online program as it is written, the row that it comes to with its merge rule, and the backward pass."""

@@ -19,6 +19,9 @@ from attn_mlir.mlir import LOCK
 from attn_mlir.runtime import programs
 from attn_mlir.runtime.orders import REPEATED, output_order
 
+_CODE = ("tilelang", "cuda", "hip")
+"""Stages that are source code and no IR."""
+
 
 def program_of(entry: Entry, deterministic: bool = False) -> programs.Program:
     """The program of a trace, which all equal traces share."""
@@ -48,14 +51,17 @@ def slow_of(entry: Entry) -> str:
     return "".join([*lines, *[f"copied: {name}, in a call of this process: {reason}\n" for name, reason in copied.items()]])
 
 
-def stage_of(entry: Entry, stage: str, stages: Callable[[], dict[str, str]]) -> str:
-    """One of what `stages` returns, which is not called for "traced". Raises ArgumentError for an unknown stage."""
-    if stage == "traced":
-        return entry.traced.text
-    made = stages()
+def stage_of(entry: Entry, stage: str, stages: Callable[[], dict[str, str]], pretty: bool = False) -> str:
+    """One of what `stages` returns, which is not called for "traced". Raises ArgumentError for an unknown stage.
+
+    `pretty` is for people, where the stage is IR: CUDA, HIP and TileLang stay as they are.
+    """
+    made = {"traced": entry.traced.text} if stage == "traced" else stages()
     if stage not in made:
         raise ArgumentError(f"stage is one of {', '.join(made)}; got {stage!r}")
-    return made[stage]
+    if not pretty or stage in _CODE:
+        return made[stage]
+    return importlib.import_module("attn_mlir.pretty").pretty_text(made[stage])
 
 
 def execute(

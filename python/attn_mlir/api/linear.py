@@ -96,9 +96,9 @@ class LinearAttention(LinearReport, EngineModule):
         entry = self._entry()
         return stages_of(entry if self._tuning is None else self._tuning.latest(entry, self._device), self._device)
 
-    def ir(self, stage: str = "traced") -> str:
-        """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._entry(), stage, self.stages)
+    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
+        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
+        return stage_of(self._entry(), stage, self.stages, pretty)
 
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""

@@ -166,9 +166,9 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         """The program as IR: "traced", and after each pass, by the pass's name."""
         return stages_of(self._find(self._dtypes, None, self._decay)[0], self._device.name or "cpu")
 
-    def ir(self, stage: str = "traced") -> str:
-        """The program after one stage of `stages()`. Raises ArgumentError for an unknown stage."""
-        return stage_of(self._find(self._dtypes, None, self._decay)[0], stage, self.stages)
+    def ir(self, stage: str = "traced", pretty: bool = False) -> str:
+        """The program after one stage of `stages()`, as MLIR or, `pretty`, for people. Raises ArgumentError for an unknown stage."""
+        return stage_of(self._find(self._dtypes, None, self._decay)[0], stage, self.stages, pretty)
 
     def explain(self) -> str:
         """What was derived from the recurrence: the chunked form, its factors, and their check."""

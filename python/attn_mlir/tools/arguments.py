@@ -22,6 +22,7 @@ class Options:
     print_after: tuple[str, ...]
     generic: bool
     debug_info: bool
+    pretty: bool
     timing: bool
     explain: bool
     show_passes: bool
@@ -40,6 +41,8 @@ def parse_arguments(argv: Sequence[str], registry: Registry) -> Options:
     parser = _build()
     flags = {flag for action in parser._actions for flag in action.option_strings}
     arguments = parser.parse_args([_as_pipeline(a, flags, registry, parser) for a in argv])
+    if arguments.pretty and (arguments.mlir_print_op_generic or arguments.mlir_print_debuginfo):
+        parser.error("--pretty prints neither the generic form nor locations: leave out --mlir-print-op-generic and --mlir-print-debuginfo")
     return Options(
         input=arguments.input,
         output=arguments.output,
@@ -50,6 +53,7 @@ def parse_arguments(argv: Sequence[str], registry: Registry) -> Options:
         print_after=tuple(name for names in arguments.print_ir_after for name in names.split(",")),
         generic=arguments.mlir_print_op_generic,
         debug_info=arguments.mlir_print_debuginfo,
+        pretty=arguments.pretty,
         timing=arguments.timing,
         explain=arguments.attn_explain,
         show_passes=arguments.show_passes,
@@ -91,6 +95,7 @@ def _build() -> argparse.ArgumentParser:
     add("--print-ir-after", action="append", default=[], metavar="PASS", help="print the IR after this pass")
     add("--mlir-print-op-generic", action="store_true", help="print every operation in generic form")
     add("--mlir-print-debuginfo", action="store_true", help="print locations")
+    add("--pretty", action="store_true", help="print IR for people, not for parsers: loops, infix expressions, each type once")
     add("--timing", action="store_true", help="print how long each pass took, to standard error")
     add("--attn-explain", action="store_true", help="print the derivation of the online form instead of the IR")
     add("--show-passes", action="store_true", help="list the passes and their options")

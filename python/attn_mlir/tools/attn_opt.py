@@ -77,12 +77,12 @@ def process(chunk: Source, pipeline: Pipeline, options: Options) -> Outcome:
         with context:
             module = source.parse(chunk)
         timer = listing.Timer()
-        printer = listing.Printer(sys.stderr, options)
+        printer = listing.Printer(sys.stderr, options, chunk)
         with context:
             pipeline.run(module, after=(timer, printer))
             if options.timing:
                 print(timer, file=sys.stderr)
-            return Outcome(_explain(module) if options.explain else listing.asm(module.operation, options, chunk.name))
+            return Outcome(_explain(module) if options.explain else listing.asm(module.operation, options, chunk))
     except DiagnosticError as error:
         found = places.placed(error, chunk, lambda bare: _quietly(bare, pipeline))
         return Outcome(None, tuple(diagnostic.renamed(chunk.name) for diagnostic in found.diagnostics))

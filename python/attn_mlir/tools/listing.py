@@ -6,7 +6,9 @@ from typing import TextIO
 from attn_mlir.mlir import ir
 from attn_mlir.passes.options import PipelineError, full_spec, suggest
 from attn_mlir.passes.pipeline import Pipeline, Registry, Step
+from attn_mlir.pretty import pretty
 from attn_mlir.tools.arguments import Options
+from attn_mlir.tools.source import Source
 
 
 def passes(registry: Registry) -> str:
@@ -40,8 +42,10 @@ def check_names(names: Sequence[str], pipeline: Pipeline) -> None:
             raise PipelineError(f"no pass '{name}' in the pipeline to print after{suggest(name, steps)}")
 
 
-def asm(operation: ir.Operation, options: Options, source_name: str) -> str:
-    """The text of `operation`, with values named as the author named them."""
+def asm(operation: ir.Operation, options: Options, source: Source) -> str:
+    """The text of `operation`, with values named as the author named them; `source` is what it was read from."""
+    if options.pretty:
+        return pretty(operation, source.text)
     text = operation.get_asm(
         use_name_loc_as_prefix=True,
         print_generic_op_form=options.generic,
@@ -49,21 +53,22 @@ def asm(operation: ir.Operation, options: Options, source_name: str) -> str:
     )
     assert isinstance(text, str)
     # The parser names text that it gets from memory "-".
-    text = text.replace('loc("-":', f'loc("{source_name}":') if options.debug_info else text
+    text = text.replace('loc("-":', f'loc("{source.name}":') if options.debug_info else text
     return text if text.endswith("\n") else f"{text}\n"
 
 
 class Printer:
     """Prints the IR after the chosen steps; a pipeline callback."""
 
-    def __init__(self, file: TextIO, options: Options) -> None:
+    def __init__(self, file: TextIO, options: Options, source: Source) -> None:
         self._file = file
+        self._source = source
         self._options = options
 
     def __call__(self, step: Step, module: ir.Operation, seconds: float) -> None:
         if self._options.print_after_all or step.name in self._options.print_after:
             print(f"// -----// IR Dump After {step.text} //----- //", file=self._file)
-            print(asm(module, self._options, "-"), file=self._file)
+            print(asm(module, self._options, self._source), file=self._file)
 
 
 class Timer:
