@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 CLANG  ?= 22
 
-.PHONY: all demo test lint docs check-docs lit unit bench gallery format wheels clang clean
+.PHONY: all demo test lint docs check-docs docs-site lit unit bench gallery format wheels clang clean
 
 all: test
 
@@ -43,6 +43,11 @@ docs: $(STAMP)
 
 check-docs: $(STAMP)
 	$(BIN)/python -m attn_mlir.tools.gen_docs --check docs/reference
+
+# The site of the documentation, in build/site. A broken link is an error. Not a part of `make test`: mkdocs is no other dependency's.
+docs-site: $(STAMP)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lit: $(STAMP)
 	$(BIN)/lit -j $(JOBS) -q test

@@ -57,6 +57,40 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     assert list(broken_links(page)) == ["nowhere.md: no such file", "page.md#other: no such heading"]
 
 
+def site_pages() -> list[str]:
+    """The pages of the site in the order of its navigation, as paths from the root."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    outside = {"readme.md": "README.md", "agents.md": "AGENTS.md"}
+    return [outside.get(page, f"docs/{page}") for page in re.findall(r"^ *- (\S+\.md)$", nav, flags=re.MULTILINE)]
+
+
+def test_navigation_names_every_page_once() -> None:
+    assert sorted(site_pages()) == sorted(map(named, PAGES))
+
+
+def test_index_has_the_order_of_the_navigation() -> None:
+    index = ROOT / "docs/index.md"
+    links = re.findall(r"\]\(([^)]+\.md)\)", index.read_text())
+    assert ["docs/index.md", *[named((index.parent / link).resolve()) for link in links]] == site_pages()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_length(page: Path) -> None:
+    """A page is read to its end; the reference, which is generated, is looked up."""
+    most = 150 if page.name == "README.md" else 200
+    assert "reference" in page.parts or len(page.read_text().splitlines()) <= most
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "notes"], ids=named)
+def test_notes_are_dated(page: Path) -> None:
+    assert re.search(r"\b20\d\d-\d\d-\d\d\b", page.read_text().splitlines()[0])
+
+
+def test_readme_ends_with_what_is_not_there() -> None:
+    last = re.findall(r"^## (.*)$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)[-1]
+    assert last == "What is there, what is not, and what comes"
+
+
 def causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return q_idx >= kv_idx
 
