@@ -38,16 +38,18 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The reference, and the stub of the package.
 docs: $(STAMP)
 	$(BIN)/python -m attn_mlir.tools.gen_docs docs/reference
 
-check-docs: $(STAMP)
+check-# The reference, and the stub of the package.
+docs: $(STAMP)
 	$(BIN)/python -m attn_mlir.tools.gen_docs --check docs/reference
 
 # The site of the documentation, in build/site. A broken link is an error. Not a part of `make test`: mkdocs is no other dependency's.
 docs-site: $(STAMP)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lit: $(STAMP)
 	$(BIN)/lit -j $(JOBS) -q test
