@@ -1,5 +1,6 @@
 """Rows of several weights, each with an o of its own, against the same computed densely in float64."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -229,7 +230,7 @@ def test_packed_and_nested() -> None:
     found, lse = attention_varlen(q, k, v, offsets, row=row, return_lse=True)
     parts = []
     other = doubled((q, k, v))
-    for begin, end in zip(ends, ends[1:], strict=False):
+    for begin, end in itertools.pairwise(ends):
         a, b, c = (x[begin:end].transpose(0, 1) for x in other)
         s = a @ b.repeat_interleave(2, 0).mT * D**-0.5
         made = [w @ c.repeat_interleave(2, 0) for w in (s.softmax(-1), s.sigmoid())]
