@@ -192,6 +192,8 @@ def test_what_is_refused() -> None:
         attention(q, k, v, return_partial=True, kv_offset=-1)
     with pytest.raises(ArgumentError, match="are for partial results"):
         attention(q, k, v, kv_offset=3)
+    with pytest.raises(UnsupportedError, match="the row gives 2 weights"):
+        attention(q, k, v, return_partial=True, row=lambda s: (rows.softmax(s), s.sigmoid()))
     with pytest.raises(UnsupportedError, match="dropout"):
         attention(q, k, v, return_partial=True, dropout_p=0.5)
     with pytest.raises(UnsupportedError, match="CPU only"):

@@ -13,6 +13,7 @@ from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import direct, execute, slow_of, stage_of, stages_of
 from attn_mlir.api.extra_qk import check_count, check_given, extra_pairs, flat, forms, with_dims
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
+from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import Layout, Problem, check_inputs, device_type, layout_of, scale_form
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.reports import AttentionReport
@@ -86,6 +87,7 @@ class Attention(AttentionReport, EngineModule):
         self._entry(self._last)
         self._end()
 
+    @graph_part
     def forward(
         self,
         q: torch.Tensor,
@@ -144,6 +146,7 @@ class Attention(AttentionReport, EngineModule):
         return _find(with_function(self._functions), inputs, own, lse, states, None, self._form, others)
 
 
+@graph_part
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,

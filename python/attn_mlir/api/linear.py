@@ -9,6 +9,7 @@ import torch
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import execute, slow_of, stage_of, stages_of
+from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import device_type, refuse_jit_trace, scale_form
 from attn_mlir.api.linear_inputs import ORDERS, LinearCall, check_flags, check_linear, check_segment
 from attn_mlir.api.reports import LinearReport
@@ -74,6 +75,7 @@ class LinearAttention(LinearReport, EngineModule):
         self._entry()
         self._end()
 
+    @graph_part
     def forward(
         self, q: Any, k: Any, v: Any, decay: Any = None, initial_state: Any = None, cu_seqlens: Any = None, **unknown: Never
     ) -> Any:
@@ -109,6 +111,7 @@ class LinearAttention(LinearReport, EngineModule):
         return find(self._mods, self._last, None)[0]
 
 
+@graph_part
 def linear_attention(
     q: torch.Tensor,
     k: torch.Tensor,

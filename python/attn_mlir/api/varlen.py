@@ -12,6 +12,7 @@ from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
 from attn_mlir.api.execute import direct, execute
 from attn_mlir.api.given_masks import is_block_mask
+from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import Problem, check_inputs, device_type, scale_form
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
@@ -23,6 +24,7 @@ from attn_mlir.runtime.orders import all_in_order
 Function = Callable[..., Any]
 
 
+@graph_part
 def attention_varlen(
     q: torch.Tensor,
     k: torch.Tensor,

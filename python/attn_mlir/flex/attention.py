@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, FlexKernelOptions
 
 from attn_mlir.api.attention import _execute
 from attn_mlir.api.autocast import _is_any_enabled, cast
+from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import known_problem
 from attn_mlir.api.rows import softmax
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.flex.aux import AuxOutput, AuxRequest, FlexKernelOptions
 from attn_mlir.flex.resolve import mask_for, mask_function
 from attn_mlir.frontend.elementary import detach, exp, maximum
 from attn_mlir.runtime.orders import all_in_order, heads_first
@@ -54,6 +55,7 @@ def softmax_with_max(s: Any) -> Any:
     return e / maximum(total, 1e-30), {"lse": lse, "max_scores": greatest}
 
 
+@graph_part
 def flex_attention(
     query: Tensor,
     key: Tensor,
