@@ -187,6 +187,7 @@ def _request(
         form, others, factor = forms(scale, inputs.head_dim, inputs.extra_dims)
         entry, scan = _find(with_function(attention._functions), inputs, form, lse, states, None, dropout.form, others)
     program = program_of(entry)
+    refuse_outputs(program)
     tensors = dict.fromkeys(pair_names(len(inputs.extra_dims)))
     values = entry.captures(scan, factor, {**dropout.values, **tensors})
     sizes = (name, inputs.element, inputs.head_dim, inputs.value_dim, layout_of(_layout(attention)))
@@ -224,6 +225,15 @@ def _both(
 def _make(sizes: tuple[str, str, int, int, str], texts: tuple[str, str], captures: Any, outputs: Any, wrt: Any, plan: Any) -> Request:
     name, element, head_dim, value_dim, layout = sizes
     return Request(name, *texts, element, head_dim, value_dim, layout, captures, outputs, wrt, plan)
+
+
+def refuse_outputs(program: Program) -> None:
+    """Raises UnsupportedError for a row of several weights, whose outputs libraries do not have."""
+    if program.weights > 1:
+        raise UnsupportedError(
+            f"a row of {program.weights} weights, which has as many outputs, is not compiled ahead of time yet: make a library for each "
+            "weight, of an attention whose row returns it alone"
+        )
 
 
 _KINDS = {"dropout_drop": "drop", "dropout_scale": "keep"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from attn_mlir import driver
-from attn_mlir.api.ahead import products_of
+from attn_mlir.api.ahead import products_of, refuse_outputs
 from attn_mlir.backends.ahead.request import Capture, Linear, Request
 from attn_mlir.backends.program import function_named
 from attn_mlir.dialects import load_all
@@ -73,6 +73,7 @@ def _programs(exported: torch.export.ExportedProgram) -> list[str]:
 
 def _request(program: programs.Program, name: str) -> Request:
     """A library of a program that is known by its text alone."""
+    refuse_outputs(program)
     with LOCK, ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(program.text)

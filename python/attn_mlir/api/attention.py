@@ -185,7 +185,8 @@ def attention(
     have any strides, as `q, k, v = qkv.unbind(2)` of a packed tensor has them; docs/layouts.md tells which ones are copied.
 
     row: row(s), row(s, b, h, q_idx) or row(s, b, h, q_idx, kv_idx), from one row of scores to its weights; or to
-    (weights, {"name": row state}). kv_idx is a row, too: the position of each key.
+    (weights, {"name": row state}). kv_idx is a row, too: the position of each key. Further weights have an o of their own, of the same v:
+    `return p, p2` or `return p, p2, {"name": row state}`, and in the place of o there is a tuple of as many.
     score_mod: score_mod(score, b, h, q_idx, kv_idx), the changed score. mask_mod: mask_mod(b, h, q_idx, kv_idx), true
     where a key is present; or a BlockMask, whose mask_mod is taken; or a string such as "t:128,0", see `masks.parse`.
     scale: what scores are multiplied with first; None means 1/sqrt(D).

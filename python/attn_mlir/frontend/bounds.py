@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from attn_mlir.frontend import where
-from attn_mlir.frontend.emit import Piece, reachable
+from attn_mlir.frontend.emit import Piece
 from attn_mlir.frontend.node import Node, Position, Source
+from attn_mlir.frontend.reach import reachable
 
 _QUERY = ("", "B", "Hq", "Sq", "D")
 _SIZES = {

@@ -13,6 +13,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import where
 from attn_mlir.frontend.given import LENGTHS, OFFSETS, POSITION, SEQUENCE, SEQUENCES, TOTALS, Inputs, product_pairs
 from attn_mlir.frontend.node import Kind, Node, Position, Source
+from attn_mlir.frontend.reach import is_specialised, reachable
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.mlir import LOCK, arith, ir
 
@@ -286,25 +287,6 @@ def new_function(name: str, arguments: Sequence[tuple[str, ir.Type]], results: S
     here = ir.Location.current
     function = ir.Operation.create("func.func", attributes=attributes, regions=1)
     return function.regions[0].blocks.append(*types, arg_locs=[ir.Location.name(name, here) for name, _ in arguments])
-
-
-def is_specialised(node: Node, specialised: Mapping[Source, Any]) -> bool:
-    """Whether a capture or size became a constant."""
-    source = {"capture": node.attribute, "size": node.attribute[0] if node.op == "size" else None}.get(node.op)
-    return source is not None and source in specialised
-
-
-def reachable(results: Sequence[Node], specialised: Mapping[Source, Any] = MappingProxyType({})) -> list[Node]:
-    """The nodes that `results` need, operands first, in the order in which they were written."""
-    seen: dict[Node, None] = {}  # ordered, so that the same functions give the same text in every process
-    stack = list(results)
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen[node] = None
-            if not is_specialised(node, specialised):
-                stack.extend(node.operands)
-    return sorted(seen, key=lambda node: node.order)
 
 
 def location_of(position: Position | None, name: str | None = None) -> ir.Location:

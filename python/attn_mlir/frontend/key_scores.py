@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from attn_mlir.errors import TraceError
 from attn_mlir.frontend import ops, report, where
 from attn_mlir.frontend.dropout import score_piece
-from attn_mlir.frontend.emit import Piece, reachable
+from attn_mlir.frontend.emit import Piece
 from attn_mlir.frontend.node import Node
+from attn_mlir.frontend.reach import reachable
 from attn_mlir.frontend.scope import Trace
 
 __all__ = ["with_key_scores"]

@@ -13,11 +13,12 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import functions, where
 from attn_mlir.frontend.bounds import LINEAR_SIZES, extents
 from attn_mlir.frontend.captures import Scan
-from attn_mlir.frontend.emit import Emitter, Inputs, Piece, location_of, reachable, texts_of, used_captures
+from attn_mlir.frontend.emit import Emitter, Inputs, Piece, location_of, texts_of, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
 from attn_mlir.frontend.named_tensors import LINEAR_DIMS, NamedTrace
 from attn_mlir.frontend.node import Node
 from attn_mlir.frontend.program import Traced, rebinder, unique
+from attn_mlir.frontend.reach import reachable
 from attn_mlir.frontend.rebind import Rebinder
 from attn_mlir.frontend.scope import Captured, Scope
 from attn_mlir.frontend.scores import SCALE

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attn_mlir.frontend import functions
-from attn_mlir.frontend.emit import reachable
 from attn_mlir.frontend.node import Node
+from attn_mlir.frontend.reach import reachable
 from attn_mlir.frontend.report import failure
 
 __all__ = ["refuse_row_values", "row_result"]

@@ -139,6 +139,23 @@ func.func @outputs(%q: !t) {
 
 // -----
 
+!t = tensor<?x?x?x64xf16>
+!w = tensor<?x?x?x32xf16>
+func.func @remainder_of_an_output(%q: !t, %w: !w) {
+  %o = "attn.attention"(%q, %q, %q) ({
+    "attn.term"(%w) {output = 1} : (!w) -> ()
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %i: index):
+      "attn.yield"(%s, %s) : (f32, f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!t, !t, !t) -> !t
+  // expected-error @below {{'attn.remainder' is that of an output numbered from 1 whose terms have o's type, got 1 : i64}}
+  "attn.remainder"(%o) {index = 1 : i64} : (!t) -> !t
+  return
+}
+
+// -----
+
 !t = tensor<?x?x?x64xf32>
 func.func @remainder(%q: !t) {
   %o = "attn.attention"(%q, %q, %q) ({
