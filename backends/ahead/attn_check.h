@@ -128,10 +128,11 @@ inline int32_t read(const DLTensor *given, const char *name, Element element, in
     if (plain.shape[i] < 0 || plain.shape[i] >= int64_t(1) << 31)
       return fail(ATTN_MLIR_ERROR_SHAPE, "%s has size %lld in dimension %d", name, (long long)plain.shape[i], i);
   }
-  __int128 count = wanted.bytes, reach = 0;
+  __int128 count = wanted.bytes, reach = 0, step = wanted.bytes;
   for (int i = 0; i < rank; ++i) {
-    count *= plain.shape[i];
-    if (count > INT64_MAX / 64) return fail(ATTN_MLIR_ERROR_SHAPE, "%s has more elements than memory can hold", name);
+    count *= plain.shape[i], step *= plain.shape[i] > 0 ? plain.shape[i] : 1;
+    // Sizes beside a 0 count, too: strides are made of them.
+    if (step > INT64_MAX / 64) return fail(ATTN_MLIR_ERROR_SHAPE, "%s has more elements than memory can hold", name);
   }
   plain.set_dense_strides();
   if (given->strides)

@@ -102,7 +102,7 @@ _ABOUT = {
 def header(request: Request, target: str, version: str) -> str:
     """The text of the header."""
     name = request.name
-    guard = f"ATTN_MLIR_{name.upper()}_H"
+    guard = f"ATTN_MLIR_{name}_H"  # as it is: the headers of `Near` and `near` may be in one program
     rows = "".join([f" and {output}" for output in request.rows])
     notes, about = (_NOTES, _ABOUT) if request.linear is None else (_LINEAR_NOTES, _LINEAR_ABOUT)
     lines = [

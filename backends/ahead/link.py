@@ -90,10 +90,20 @@ def _visible(folder: Path, exported: Sequence[str], name: str) -> list[str]:
     """Options of the linker for a shared library of this name with these symbols."""
     if sys.platform == "darwin":
         (folder / "exported").write_text("".join(f"_{name}\n" for name in exported))
-        return [f"-Wl,-exported_symbols_list,{folder}/exported"]
+        return ["-Xlinker", "-exported_symbols_list", "-Xlinker", f"{folder}/exported"]
     shown = f"global: {' '.join(f'{name};' for name in exported)} " if exported else ""
     (folder / "exported").write_text(f"{{ {shown}local: *; }};\n")
-    return [f"-Wl,--version-script={folder}/exported", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack", f"-Wl,-soname,{name}"]
+    # -Wl would take a comma in a name for the end of it.
+    return [
+        "-Xlinker",
+        f"--version-script={folder}/exported",
+        "-Wl,-Bsymbolic",
+        "-Wl,-z,noexecstack",
+        "-Xlinker",
+        "-soname",
+        "-Xlinker",
+        name,
+    ]
 
 
 def _archive(command: Sequence[str], options: Sequence[str], files: Sequence[str], folder: Path, made: Path) -> None:

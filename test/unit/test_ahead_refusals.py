@@ -13,6 +13,7 @@ import torch
 
 import attn_mlir
 from ahead_calls import Loaded, dl
+from attn_mlir.backends.ahead import link
 from attn_mlir.errors import ArgumentError, CompileError
 
 pytestmark = pytest.mark.skipif(
@@ -104,10 +105,27 @@ def test_sizes_that_no_memory_has_are_refused(loaded: Loaded) -> None:
         large.shape[i] = size
     with pytest.raises(RuntimeError, match="3: q has more elements than memory can hold"):
         loaded.forward((large, *plain(q, k, v)[1:]), [q])
+    for i, size in enumerate((0, 2**31 - 1, 2**31 - 1)):  # no elements, but strides that no number holds
+        large.shape[i] = size
+    with pytest.raises(RuntimeError, match="3: q has more elements than memory can hold"):
+        loaded.sizes(large, *plain(q, k, v)[1:])
     far = dl(q)
     far.strides[2] = 2**62
     with pytest.raises(RuntimeError, match="4: stride 4611686018427387904 of q reaches beyond all memory"):
         loaded.forward((far, *plain(q, k, v)[1:]), [q])
+
+
+def test_names_of_files_with_commas(tmp_path: Path) -> None:
+    """The linker splits what -Wl hands over at commas."""
+    out = tmp_path / "lib a,b.so"
+    link.link(
+        link.find_compiler(None),
+        {"host": 'extern "C" __attribute__((visibility("default"))) int seven() { return 7; }\n'},
+        {},
+        ["seven"],
+        out,
+    )
+    assert ctypes.CDLL(str(out)).seven() == 7
 
 
 def test_sizes_read_no_data(loaded: Loaded) -> None:

@@ -222,6 +222,15 @@ def test_errors(tmp_path: Path) -> None:
         attention().report(tmp_path / "x.html", dtype=torch.int32)
 
 
+def test_a_name_that_no_file_takes(tmp_path: Path) -> None:
+    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return q_idx >= kv_idx
+
+    mask.__name__ = mask.__qualname__ = "a\ud800</title>"
+    attn_mlir.Attention(mask_mod=mask).report(tmp_path / "x.html")
+    assert r"a\ud800&lt;/title&gt;" in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 SCRIPT = """{
 const errors = window.caught;

@@ -6,6 +6,7 @@ import xml.etree.ElementTree
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -251,6 +252,25 @@ def test_errors() -> None:
     with pytest.raises(ArgumentError, match="pass num_heads="):
         attn_mlir.visualize(by_head, q_len=9)
     assert attn_mlir.visualize(by_head, q_len=9, num_heads=4, block_size=1).counts["whole"] == 15
+
+
+def test_names_that_no_file_takes(tmp_path: Path) -> None:
+    """Markup in a name stays text, and what is no character of XML is written out."""
+
+    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return q_idx >= kv_idx
+
+    for name, told in (("</title><script>x</script>&", "</title><script>x</script>&"), ("a\x00\x0b\ud800", r"a\x00\x0b\ud800")):
+        mask.__name__ = name
+        picture = attn_mlir.visualize(mask, q_len=17)
+        picture.save(tmp_path / "x.svg")
+        picture.save(tmp_path / "x.png")
+        title = ElementTree.parse(tmp_path / "x.svg").getroot()[0]
+        assert title.text is not None and told in title.text and told in str(picture)
+    mask.__name__ = "long" * 1000
+    assert len(str(attn_mlir.visualize(mask, q_len=17)).splitlines()[0]) < 200
+    with pytest.raises(ArgumentError, match="score is a number"):
+        attn_mlir.visualize(mask, q_len=17, score_mod=lambda s, b, h, q, k: s, score="1")  # type: ignore[arg-type]
 
 
 def test_scores_that_are_no_numbers_warn_of_nothing() -> None:

@@ -17,6 +17,8 @@ from attn_mlir.seeing.svg import draw
 _WIDTH, _HEIGHT = 64, 32
 _SHADES = "░▒▓"
 _ROWS = 8
+_LONGEST = 80
+"""Characters of a function's name that are shown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +244,12 @@ def names(functions: Mapping[str, Any]) -> str:
 
 
 def name_of(function: Any) -> str:
-    """The name of a function, a string as it is."""
+    """The name of a function, a string as it is; written so that files and fonts take it: no control characters, and no end of them."""
+    name = "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in _name_of(function)])
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+
+
+def _name_of(function: Any) -> str:
     if isinstance(function, str):
         return function
     made = getattr(function, "_attn_mlir_made", None)
@@ -255,5 +262,5 @@ def name_of(function: Any) -> str:
 
 def _argument(value: Any) -> str:
     if callable(value):
-        return name_of(value)
+        return _name_of(value)
     return repr(value) if isinstance(value, (str, int, float, bool, type(None))) else "..."

@@ -60,7 +60,7 @@ def write_report(path: str | Path, subject: Subject, backward: bool, binaries: b
     if backward:
         runs["backward"] = _seen(subject, "bwd", _with_gradient(subject.entry), binaries)
     picture = subject.picture(runs["forward"].block) if subject.picture is not None else None
-    path.write_text(page(_data(subject, runs), _texts(subject, runs, picture)), encoding="utf-8")
+    path.write_text(page(_data(subject, runs), _texts(subject, runs, picture)), encoding="utf-8", errors="backslashreplace")
 
 
 def _seen(subject: Subject, function: str, wrt: Sequence[str], binaries: bool) -> Seen:

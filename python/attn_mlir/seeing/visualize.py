@@ -66,6 +66,8 @@ def visualize(
         mask_mod = parse(mask_mod)
     _, _, _, _, mask_mod, _ = with_function((None, None, None, None, mask_mod, None))
     batch, heads = 1 + max(i for i, _ in at), 1 + max(j for _, j in at)
+    if isinstance(score, bool) or not isinstance(score, (int, float)):
+        raise ArgumentError(f"score is a number, what score_mod makes of it is shown; got {score!r}")
     if num_heads is not None and num_heads < heads:
         raise ArgumentError(f"h={heads - 1} is no head of num_heads={num_heads}")
     problem = {"B": batch, "Hq": num_heads or heads, "Hkv": num_heads or heads, "Sq": sizes[0], "Skv": sizes[1], "D": 1, "Dv": 1}
