@@ -31,21 +31,25 @@ def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, atol: float = 4e-3,
 
 @pytest.mark.parametrize("length", [1, 17, 127])
 def test_causal_lengths(length: int) -> None:
-    check(*tensors(*[(1, 2, length, 64)] * 3), mask_mod=CAUSAL)
+    q, k, v = tensors(*[(1, 2, length, 64)] * 3)
+    check(q, k, v, mask_mod=CAUSAL)
 
 
 def test_grouped_heads_batches_and_fewer_keys_than_queries() -> None:
-    check(*tensors((2, 4, 200, 64), (2, 2, 40, 64), (2, 2, 40, 64)), mask_mod=CAUSAL, return_lse=True)
+    q, k, v = tensors((2, 4, 200, 64), (2, 2, 40, 64), (2, 2, 40, 64))
+    check(q, k, v, mask_mod=CAUSAL, return_lse=True)
 
 
 def test_wider_rows_in_bf16() -> None:
-    check(*tensors(*[(1, 1, 150, 128)] * 3, dtype=torch.bfloat16), atol=2e-2)
+    q, k, v = tensors(*[(1, 1, 150, 128)] * 3, dtype=torch.bfloat16)
+    check(q, k, v, atol=2e-2)
 
 
 def test_layouts_and_strides() -> None:
     q, k, v = (x.transpose(1, 2) for x in tensors(*[(1, 2, 40, 64)] * 3))
     o = attention(q, k, v, mask_mod=CAUSAL, layout="bshd", device=DEVICE)
-    assert torch.equal(o.transpose(1, 2), attention(*(x.transpose(1, 2) for x in (q, k, v)), mask_mod=CAUSAL, device=DEVICE))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    assert torch.equal(o.transpose(1, 2), attention(q, k, v, mask_mod=CAUSAL, device=DEVICE))
 
 
 def with_vector(values: torch.Tensor) -> Callable[..., Any]:
@@ -108,8 +112,9 @@ def test_compile() -> None:
     ((1, 1, 17, 64), {"dropout_p": 0.1, "dropout_seed": (1, 0)}, "attn.kept"),
 ], ids=["narrow", "dropout"])  # fmt: skip
 def test_what_is_not_formed_is_named(shape: tuple[int, ...], options: dict[str, Any], message: str) -> None:
+    q, k, v = tensors(*[shape] * 3)
     with pytest.raises(UnsupportedError, match=message):
-        attention(*tensors(*[shape] * 3), device=DEVICE, **options)
+        attention(q, k, v, device=DEVICE, **options)
 
 
 def test_backward_is_not_formed_yet() -> None:
@@ -119,13 +124,13 @@ def test_backward_is_not_formed_yet() -> None:
     with pytest.raises(UnsupportedError, match=f'device="{DEVICE}" runs kernels of the warp dialect, and none is made of @attention_bwd'):
         o.sum().backward()
     with pytest.raises(UnsupportedError, match="warp dialect"):
-        attn_mlir.retention_linear(*(x.detach().transpose(1, 2) for x in (q, k, v)), device=DEVICE)
+        attn_mlir.retention_linear(q.detach(), k.detach(), v.detach(), device=DEVICE)
 
 
 def test_tensors_of_other_devices_are_refused() -> None:
-    meta = [tensor.to("meta") for tensor in tensors(*[(1, 1, 5, 64)] * 3)]
+    q, k, v = (tensor.to("meta") for tensor in tensors(*[(1, 1, 5, 64)] * 3))
     with pytest.raises(ArgumentError, match="meta"):
-        attention(*meta, device=DEVICE)
+        attention(q, k, v, device=DEVICE)
 
 
 @pytest.mark.parametrize("lost", ["warp.wait", "warp.arrive", "warp.named_arrive"])
@@ -140,5 +145,6 @@ def test_a_fault_of_a_kernel_reaches_the_caller(lost: str, monkeypatch: pytest.M
         return "\n".join(lines[:place] + lines[place + 1 :]), code
 
     monkeypatch.setattr(attn_mlir.backends.nvidia.emulation.driver, "form", broken)
+    q, k, v = tensors(*[(1, 1, 400, 64)] * 3)
     with pytest.raises(Fault, match=r"read before full|deadlock|overwritten"):
-        attention(*tensors(*[(1, 1, 400, 64)] * 3), mask_mod=masks.sliding_window(200 + len(lost)), device=DEVICE)
+        attention(q, k, v, mask_mod=masks.sliding_window(200 + len(lost)), device=DEVICE)

@@ -1,5 +1,7 @@
 """Passes that form kernels of the `warp` dialect: what each of them leaves runs in the evaluator and is right against float64."""
 
+import re
+
 import pytest
 
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
@@ -27,6 +29,7 @@ PASSES = {
     "vote": f"{_RINGS},warp-overlap-products,warp-conditional-rescale,canonicalize,cse",
     "one loop": "warp-assign-layouts,canonicalize,cse,warp-join-loops,canonicalize,cse",
     "ping-pong": f"{_JOINED},warp-ping-pong,canonicalize,cse",
+    "stores": f"{_JOINED},warp-ping-pong,warp-stage-stores,canonicalize,cse",
     "overlap without a producer": "warp-assign-layouts,warp-overlap-products,canonicalize,cse",
     "rings without a producer": "warp-assign-layouts,warp-pipeline-loads,canonicalize",
 }
@@ -43,6 +46,7 @@ ADVERSARIAL = {
     "vote": ("producer 0 first, copies late", "consumer 1 first, copies at once"),
     "one loop": ("fair", "all 1 first, copies late"),
     "ping-pong": ("producer 0 first, copies late", "consumer 0 first, copies at once", "consumer 1 first, copies late", "random 1"),
+    "stores": ("producer 0 first, copies late", "consumer 0 first, copies late", "consumer 1 first, copies at once"),
     "overlap without a producer": ("all 1 first, copies late", "random 0"),
     "rings without a producer": ("all 0 first, copies late", "random 1"),
 }
@@ -80,7 +84,7 @@ def test_function_stays_where_a_pass_does_not_apply(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["causal-softmax", "layer-norm"])
-@pytest.mark.parametrize("stage", ["rings", "overlap", "vote", "ping-pong"])
+@pytest.mark.parametrize("stage", ["rings", "overlap", "vote", "stores"])
 def test_machine_code_without_spills(stage: str, name: str) -> None:
     """Printed as it stands: the text says what the IR does, products are not serialised."""
     (kernel,) = kernels_of(formed(Program(name), PASSES[stage]))
@@ -123,6 +127,55 @@ def test_lost_op_of_one_loop_in_turns_is_found(lost: str) -> None:
     assert places
     for place in places:
         assert missed("\n".join(lines[:place] + lines[place + 1 :]), program), f"line {place}: {lines[place].strip()}"
+
+
+_ORDERED = "warp-assign-layouts,canonicalize,cse,warp-order-tiles{group=2},canonicalize,cse"
+
+
+def test_ordered_tiles_are_each_taken_once() -> None:
+    """Heads that are no multiple of a group, several batches, rounds that are whole and one that is not; and every number of blocks."""
+    for blocks in (2, 5):
+        check(Program("causal-softmax"), _ORDERED, Sizes(1, 3, 3, 290, 290), ("fair",), blocks)
+    check(Program("causal-softmax"), _ORDERED, Sizes(2, 3, 1, 130, 130), ("random 0",), 4)
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [
+    ("rounds turned that are not whole", "arith.andi", "arith.ori"),
+    ("heads of a whole group in the last one", "arith.minsi %{width}", "arith.maxsi %{width}"),
+    ("numbers of blocks and heads exchanged", "arith.remui", "arith.divui"),
+])  # fmt: skip
+def test_planted_fault_of_the_order_of_tiles_is_found(name: str, old: str, new: str) -> None:
+    """A tile that is taken twice, or never."""
+    program = Program("causal-softmax")
+    text = str(formed(program, _ORDERED))
+    width = re.search(r"(%\d+) = arith.subi %\d+, %\d+ : index\n *%\d+ = arith.minsi \1, %c2", text)
+    assert width is not None
+    old, new = (each.replace("%{width}", width[1]) for each in (old, new))
+    assert old in text
+    assert missed(text.replace(old, new), program, Sizes(1, 3, 3, 290, 290), 5), name
+
+
+@pytest.mark.parametrize("lost", ["warp.fence_async", "warp.named_sync", "warp.store_commit"])
+def test_lost_op_of_a_store_is_found(lost: str) -> None:
+    """Three tiles for one thread block: what a store before them reads may not be overwritten."""
+    program = Program("causal-softmax")
+    lines = str(formed(program, PASSES["stores"])).splitlines()
+    places = [n for n, line in enumerate(lines) if f'"{lost}"(' in line]
+    assert places
+    for place in places:
+        assert missed("\n".join(lines[:place] + lines[place + 1 :]), program), f"line {place}: {lines[place].strip()}"
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [
+    ("a store that may still be read", "pending = 0 : i64, read = true", "pending = 1 : i64, read = true"),
+    ("a role that ends before its stores", "pending = 0 : i64, read = false", "pending = 1 : i64, read = false"),
+    ("a barrier of other threads", "threads = 128", "threads = 256"),
+])  # fmt: skip
+def test_planted_fault_of_a_store_is_found(name: str, old: str, new: str) -> None:
+    program = Program("causal-softmax")
+    text = str(formed(program, PASSES["stores"]))
+    assert old in text
+    assert missed(text.replace(old, new), program), name
 
 
 @pytest.mark.parametrize(("name", "old", "new"), [

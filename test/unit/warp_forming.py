@@ -78,9 +78,8 @@ def check(program: Program, passes: str, sizes: Sizes, names: tuple[str, ...] = 
             assert found < TOLERANCES[program.element], f"result {n} differs by {found:.1e} in schedule '{name}'"
 
 
-def missed(text: str, program: Program) -> bool:
+def missed(text: str, program: Program, sizes: Sizes = Sizes(1, 1, 1, 320, 320), blocks: int = 1) -> bool:  # noqa: B008
     """Whether a kernel that lacks something is found out: as a fault, or by its numbers."""
-    sizes = Sizes(1, 1, 1, 320, 320)
     inputs, wanted = problem(program, sizes)
     context = ir.Context()
     load_all(context)
@@ -90,7 +89,7 @@ def missed(text: str, program: Program) -> bool:
         for schedule in schedules_of(kernel).values():
             outputs = [np.full(each.shape, np.nan) for each in wanted]
             try:
-                run_scheduled(kernel, [*inputs, *outputs], schedule, 1)
+                run_scheduled(kernel, [*inputs, *outputs], schedule, blocks)
             except Fault:
                 return True
             if not all(

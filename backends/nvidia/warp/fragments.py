@@ -49,11 +49,13 @@ def _map(printer: Printer, op: ir.Operation) -> None:
     packed = [name for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed == 2]
     printer.line(*(f"float {name}_low;" for name in packed))
     places = [a for a in block.arguments if any(use.owner.operation.name != "tensor.extract" for use in a.uses)]
+    floats = {op.results[0]: axis for op in (v.operation for v in block.operations) if (axis := _float_of_place(op, block)) is not None}
     lane = "lane"
-    if places and tile.form == "tile" and any(view.operation.name == "arith.sitofp" for view in block.operations):
+    if "column" in floats.values():
         # Numbers made of columns alone are the same in every iteration of a loop: compilers would keep them in registers, one a column.
         lane = printer.names.fresh("lane_here")
         printer.line(f"const int {lane} = attn::opaque(lane);")
+    bases = {axis: _base(printer, tile, axis, lane) for axis in dict.fromkeys(floats.values())}
     printer.line("#pragma unroll")
     with printer.writer.block(f"for (int r = 0; r < {tile.elements}; ++r)"):
         for argument, axis in zip(block.arguments, ("row", "column"), strict=False):
@@ -61,10 +63,34 @@ def _map(printer: Printer, op: ir.Operation) -> None:
             if argument in places:
                 text = place(tile, "r", axis, lane)
                 printer.line(f"const int {printer.name(argument, axis)} = {text};")
-        for view in list(block.operations)[:-1]:
-            printer.op(view.operation)
+        for inner in [view.operation for view in list(block.operations)[:-1]]:
+            axis = floats.get(inner.results[0])
+            if axis is None:
+                printer.op(inner)
+            else:
+                printer.define(inner.results[0], f"{bases[axis]} + (float)({along('r', digits, axis)})", "x")
         for value, target, kind, result in zip(yielded(block), targets, kinds, op.results, strict=True):
             _element(printer, value, target, kind, result)
+
+
+def _float_of_place(op: ir.Operation, block: ir.Block) -> str | None:
+    """ "row" or "column" where an op makes a float of an element's own place in a tile."""
+    if op.name != "arith.sitofp" or len(block.arguments) != 2 or str(op.results[0].type) != "f32":
+        return None
+    source = op.operands[0]
+    if not isinstance(source.owner, ir.Block) and source.owner.name == "arith.index_cast":
+        source = source.owner.operation.operands[0]
+    return next((axis for argument, axis in zip(block.arguments, ("row", "column"), strict=True) if source == argument), None)
+
+
+def _base(printer: Printer, tile: Fragment, axis: str, lane: str) -> str:
+    """A float of the thread's part of a place; small integers are exact, so that a register's part can be added to it.
+
+    A conversion for each register would cost more, and compilers would make all of them early, in registers of their own.
+    """
+    name = printer.names.fresh(f"{axis}_float")
+    printer.line(f"const float {name} = (float)({along(lane, tile.layout.lanes, axis)} + {along('warp', tile.layout.warps, axis)});")
+    return name
 
 
 def _element(printer: Printer, value: ir.Value, target: str, kind: str, result: ir.Value) -> None:

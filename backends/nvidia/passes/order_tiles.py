@@ -1,0 +1,104 @@
+"""Hands out tiles in another order: those of a group of heads together, the longest first, in turn from both ends."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.forming.facts import chosen, wanted
+from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.dialects.warp import build
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all, maker
+
+_GROUP = 16
+_MOST = 1 << 30
+"""More than there are tiles: a bound that is told, so that printers count in 32 bits."""
+
+
+@dataclass(frozen=True)
+class OrderTiles(Pass):
+    """Changes which tile a number of the static tile scheduler stands for; every tile is still taken once.
+
+    Numbers count through groups of `group` heads, whose keys stay in the second level cache meanwhile, in a group block after block from
+    the last one on (under a causal mask the longest), and in a block head after head. Without the option `warp.schedule` says how many
+    heads make a group; where `reverse` is 0 there, blocks are counted from the first one on.
+
+    Thread block n of N takes numbers n, N + n, ...; lengths fall from number to number, so in every second round it takes the one as far
+    from the round's end, if that round is whole: none gets the longest tile of all rounds.
+
+    A kernel stays as it is, with the reason in `warp.refused`, where its tiles are not handed out as `warp-assign-layouts` does.
+    """
+
+    name = "warp-order-tiles"
+    group: int = 0
+
+    def run(self, module: ir.Operation) -> bool:
+        if self.group < 0:
+            module.location.emit_error(f"{self.name}: `group` must not be negative, got {self.group}")
+            return False
+        for kernel in find_all(module, "warp.kernel"):
+            try:
+                self._order(kernel)
+            except Refused as reason:
+                refuse(kernel, self.name, reason)
+            else:
+                applied(kernel, self.name)
+        return True
+
+    def _order(self, kernel: ir.Operation) -> None:
+        heads = chosen(kernel, "group", self.group, _GROUP)
+        reverse = wanted(kernel, "reverse")
+        found = [_read(loop) for loop in find_all(kernel, "scf.for") if maker(loop.operands[0], "warp.block_id") is not None]
+        if not found:
+            raise Refused("no loop takes tiles from its thread block's number on")
+        for loop, block, pair in found:
+            _renumber(loop, block, pair, heads, reverse)
+
+
+def _read(loop: ir.Operation) -> tuple[ir.Operation, ir.Operation, ir.Operation]:
+    """The loop over tiles, and what makes the number of a block and of a pair of batch and head of a tile's. Raises Refused."""
+    tile = loop.regions[0].blocks[0].arguments[0]
+    uses = {use.owner.operation.name: use.owner.operation for use in tile.uses}
+    block, pair = uses.get("arith.remsi"), uses.get("arith.divsi")
+    if maker(loop.operands[2], "warp.block_count") is None or len(list(tile.uses)) != 2 or block is None or pair is None:
+        raise Refused("a tile's number is more than that of its block and its head")
+    if block.operands[1] != pair.operands[1]:
+        raise Refused("a tile's number is divided by different numbers of blocks")
+    return loop, block, pair
+
+
+def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, heads: int, reverse: bool) -> None:
+    body = loop.regions[0].blocks[0]
+    tile, blocks, count = body.arguments[0], block.operands[1], loop.operands[2]
+    with loop.location, ir.InsertionPoint(loop):
+        tiles = _bounded(loop.operands[1], build.index(_MOST))
+        loop.operands[1] = tiles
+    with loop.location, ir.InsertionPoint.at_block_begin(body):
+        one, two, many = build.index(1), build.index(2), build.index(_MOST)
+        round_ = arith.DivUIOp(tile, count).result
+        ends = arith.MulIOp(arith.AddIOp(round_, one).result, count).result
+        # Rounds whose tiles all exist, every second of them from its end.
+        odd = arith.CmpIOp(arith.CmpIPredicate.ne, arith.RemUIOp(round_, two).result, build.index(0)).result
+        turned = arith.AndIOp(odd, arith.CmpIOp(arith.CmpIPredicate.sle, ends, tiles).result).result
+        begin = arith.MulIOp(round_, count).result
+        mirrored = arith.SubIOp(arith.AddIOp(begin, ends).result, arith.AddIOp(tile, one).result).result
+        number = _bounded(arith.SelectOp(turned, mirrored, tile).result, many)
+        size = arith.MulIOp(blocks, build.index(heads)).result
+        first = _bounded(arith.MulIOp(arith.DivUIOp(number, size).result, build.index(heads)).result, many)
+        inside = arith.RemUIOp(number, size).result
+        pairs = _bounded(arith.DivUIOp(tiles, blocks).result, many)
+        width = arith.MaxSIOp(arith.MinSIOp(arith.SubIOp(pairs, first).result, build.index(heads)).result, one).result
+        last = arith.SubIOp(blocks, one).result
+        row = _bounded(arith.DivUIOp(inside, width).result, last)
+        with block.location:
+            placed = arith.SubIOp(last, row).result if reverse else row
+        with pair.location:
+            own = _bounded(arith.AddIOp(first, arith.RemUIOp(inside, width).result).result, many)
+    block.results[0].replace_all_uses_with(placed)
+    pair.results[0].replace_all_uses_with(own)
+    block.erase()
+    pair.erase()
+
+
+def _bounded(value: ir.Value, most: ir.Value) -> ir.Value:
+    """The value, which is never negative, and `most` at most."""
+    return arith.MaxSIOp(arith.MinSIOp(value, most).result, build.index(0)).result

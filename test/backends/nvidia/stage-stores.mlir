@@ -1,0 +1,68 @@
+// Tiles leave through shared memory: written, shown to copies, and stored by one thread while the role goes on.
+// RUN: attn-opt %s --split-input-file -p 'warp-stage-stores' | FileCheck %s
+
+!half = tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+!rows = tensor<64xf32, #warp.layout<"wgmma", "rows">>
+!out = memref<?x?x?x64xf16>
+!sums = memref<?x?x?xf32>
+
+// CHECK: %[[BUFFER:.*]] = "warp.alloc"() : () -> memref<1x128x64xf16, #warp.shared<128 : i64>>
+// CHECK: ^bb0(%[[WARPGROUP:.*]]: index):
+// CHECK: scf.for
+// CHECK: %[[FIRST:.*]] = arith.muli %[[WARPGROUP]], %c64{{.*}} : index
+// CHECK: %[[OWN:.*]] = arith.addi %[[WARPGROUP]], %c8{{.*}} : index
+// CHECK: %[[VIEW:.*]] = "warp.view"(%[[BUFFER]], %{{.*}}, %[[FIRST]], %{{.*}})
+// CHECK-NEXT: "warp.elect"() ({
+// CHECK-NEXT: "warp.store_wait"() {pending = 0 : i64, read = true}
+// CHECK-NEXT: }) : () -> ()
+// CHECK-NEXT: "warp.named_sync"(%[[OWN]]) {threads = 128 : i64}
+// CHECK-NEXT: "warp.write"(%{{.*}}, %[[VIEW]])
+// CHECK-NEXT: "warp.fence_async"
+// CHECK-NEXT: "warp.named_sync"(%[[OWN]]) {threads = 128 : i64}
+// CHECK-NEXT: "warp.elect"() ({
+// CHECK-NEXT: "warp.store_async"(%[[VIEW]], %{{.*}}, %{{.*}}, %{{.*}}, %[[ROW:.*]], %{{.*}})
+// CHECK-NEXT: "warp.store_commit"
+// Row values stay.
+// CHECK: "warp.store"
+// CHECK-NOT: "warp.store"
+// CHECK: "warp.elect"() ({
+// CHECK-NEXT: "warp.store_wait"() {pending = 0 : i64, read = false}
+"warp.kernel"() ({
+^bb0(%o: !out, %lse: !sums, %n: index):
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %tile = ub.poison : !half
+    %values = ub.poison : !rows
+    scf.for %m = %c0 to %n step %c1 {
+      "warp.store"(%tile, %o, %c0, %m, %w) : (!half, !out, index, index, index) -> ()
+      "warp.store"(%values, %lse, %c0, %m, %w) : (!rows, !sums, index, index, index) -> ()
+    }
+  }) {registers = 160 : i64, sym_name = "consumer", warpgroups = 2 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+!half = tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+
+// CHECK: warp.refused = {"warp-stage-stores" = "tiles that leave through shared memory take 8192 bytes beside 0, there are 4096"}
+"warp.kernel"() ({
+^bb0(%o: memref<?x?x?x64xf16>):
+  %c0 = arith.constant 0 : index
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %tile = ub.poison : !half
+    "warp.store"(%tile, %o, %c0, %c0, %w) : (!half, memref<?x?x?x64xf16>, index, index, index) -> ()
+  }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 4096 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+// CHECK: warp.refused = {"warp-stage-stores" = "no tile of 16-bit elements in whole panels is stored"}
+"warp.kernel"() ({
+^bb0(%n: index):
+  "warp.role"() ({
+  ^bb0(%w: index):
+  }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
