@@ -8,13 +8,25 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from dropout_variants import program, timed
 
-DIMS, CASES, KINDS = (64, 128), ("causal", "full", "sigmoid", "alibi"), ("hopper", "warp")
+DIMS, CASES = (64, 128), ("causal", "full", "sigmoid", "alibi")
+KINDS = {
+    "hopper": (),
+    "warp": (),
+    "plain": ("warp-order-tiles", "warp-join-loops", "warp-ping-pong", "warp-stage-stores"),
+    "no-order": ("warp-order-tiles",),
+    "two-loops": ("warp-join-loops",),
+    "no-turns": ("warp-ping-pong",),
+    "no-stage": ("warp-stage-stores",),
+    "vote": (),
+}
+"""The Hopper emitter's kernels, those of all passes, and those that lack some; "vote" also has `warp-conditional-rescale`."""
 LENGTHS, SHAPES, SLOPE = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192)), 0.0625
 
 
@@ -23,7 +35,7 @@ def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score - SLOPE * (q_idx - kv_idx)
 
 
-def build(folder: Path) -> None:
+def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
     """Compiles the kernels of every case and writes them to `folder`; says what the compiler tells, or why there is none."""
     import attn_mlir
     from attn_mlir.backends.nvidia import codegen, driver, pipeline
@@ -37,21 +49,23 @@ def build(folder: Path) -> None:
     from attn_mlir.passes.pipeline import Pipeline
     from attn_mlir.registry import registry
 
-    def scheduled(function: ir.Operation) -> Any:
+    def scheduled(function: ir.Operation, kind: str) -> Any:
         """A kernel that `tile-schedule` has left, through the passes behind it."""
         text = function.get_asm(print_generic_op_form=True)
         module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
-        Pipeline.parse(pipeline.WARP.removeprefix(f"{pipeline.KERNEL},"), registry()).run(module)
+        passes = [name for name in pipeline.SCHEDULE.split(",") if name not in KINDS[kind]]
+        passes += ["warp-conditional-rescale", "canonicalize", "cse"] if kind == "vote" else []
+        Pipeline.parse(",".join(passes), registry()).run(module)
         return codes_of(module)[0]
 
     folder.mkdir(parents=True, exist_ok=True)
     causal = {"mask_mod": attn_mlir.masks.causal()}
     forms = {"causal": causal, "full": {}, "sigmoid": {**causal, "row": attn_mlir.rows.sigmoid}, "alibi": {**causal, "score_mod": alibi}}
     emit = codegen.emit
-    for name in CASES:
+    for name in cases:
         for dim in DIMS:
-            for kind in KINDS:
-                setattr(codegen, "emit", scheduled if kind == "warp" else emit)
+            for kind in kinds:
+                setattr(codegen, "emit", emit if kind == "hopper" else partial(scheduled, kind=kind))
                 call = attn_mlir.Attention(**forms[name])
                 call.__dict__.update(_last=Inputs("f16", dim, dim), _form=None)
                 try:
@@ -82,13 +96,13 @@ def drawn(batch: int, heads: int, length: int, dim: int) -> list[torch.Tensor]:
     return [torch.randn(batch, heads, length, dim, device="cuda").half() for _ in range(3)]
 
 
-def run(folder: Path, rounds: int) -> None:
+def run(folder: Path, rounds: int, kinds: list[str], cases: list[str]) -> None:
     """Prints relative errors at odd lengths, with a mark where a second launch gives other bits; then times."""
     torch.manual_seed(0)
     made: dict[tuple[str, int], dict[str, Callable[[Any], list[torch.Tensor]]]] = {}
     for dim in DIMS:
-        for name in CASES:
-            there = [kind for kind in KINDS if (folder / f"{kind}-{name}-{dim}.zip").exists()]
+        for name in cases:
+            there = [kind for kind in kinds if (folder / f"{kind}-{name}-{dim}.zip").exists()]
             made[name, dim] = {kind: program(folder, f"{kind}-{name}-{dim}") for kind in there}
             for kind, launch in made[name, dim].items():
                 errors = []
@@ -98,8 +112,8 @@ def run(folder: Path, rounds: int) -> None:
                     (o, *_), wanted = launch(inputs), dense(q, k, v, name)
                     differs = not torch.equal(launch(inputs)[0], o)
                     errors.append(f"{float((o.double() - wanted).norm() / wanted.norm()):.0e}{'!' * differs}")
-                print(f"{kind:6} {name:7} D {dim:3}  {'  '.join(errors)}", flush=True)
-    print(f"-- {torch.cuda.get_device_name()}, f16, milliseconds, TFLOP/s, and the speed of 'warp' in units of 'hopper'")
+                print(f"{kind:9} {name:7} D {dim:3}  {'  '.join(errors)}", flush=True)
+    print(f"-- {torch.cuda.get_device_name()}, f16, TFLOP/s, and the speed in units of that of the Hopper emitter's kernel")
     for (name, dim), launches in made.items():
         for batch, length in SHAPES:
             inputs = drawn(batch, 2048 // dim, length, dim)
@@ -109,9 +123,8 @@ def run(folder: Path, rounds: int) -> None:
                     taken = timed(lambda launch=launches[kind], inputs=inputs: launch(inputs), 5)
                     best[kind] = min(best.get(kind, taken), taken) if number else taken
             work = 4e-9 * batch * 2048 * length**2 * (1 if name == "full" else 0.5)
-            told = "  ".join(f"{kind} {taken:.3f} ms {work / taken:.0f}" for kind, taken in best.items())
-            quotient = f"{best['hopper'] / best['warp']:.2f}" if len(best) == len(KINDS) else ""
-            print(f"{name:7} D {dim:3} S {length}  {told}  {quotient}", flush=True)
+            told = "  ".join(f"{kind} {work / taken:.0f} {best['hopper'] / taken:.2f}" for kind, taken in best.items() if "hopper" in best)
+            print(f"{name:7} D {dim:3} S {length}  {told}", flush=True)
 
 
 def main() -> None:
@@ -120,11 +133,17 @@ def main() -> None:
     parser.add_argument("what", choices=["build", "run"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="which of the kernels, separated by commas; the Hopper emitter's always")
+    parser.add_argument("--cases", default=",".join(CASES))
     options = parser.parse_args()
+    chosen = list(dict.fromkeys(["hopper", *options.kinds.split(",")]))
+    unknown = [name for name in chosen if name not in KINDS] + [name for name in options.cases.split(",") if name not in CASES]
+    if unknown:
+        parser.error(f"not one of {', '.join((*KINDS, *CASES))}: {', '.join(unknown)}")
     if options.what == "build":
-        build(options.folder)
+        build(options.folder, chosen, options.cases.split(","))
     else:
-        run(options.folder, options.rounds)
+        run(options.folder, options.rounds, chosen, options.cases.split(","))
 
 
 if __name__ == "__main__":

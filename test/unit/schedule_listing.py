@@ -32,11 +32,12 @@ def stages() -> dict[str, str]:
         for name, passes in (
             ("tiles", "nvidia-kernel"),
             ("layouts", f"warp-assign-layouts,{_TIDY}"),
-            ("joined", f"warp-join-loops,{_TIDY}"),
+            ("joined", f"warp-order-tiles,warp-join-loops,{_TIDY}"),
             ("roles", f"warp-specialize,{_TIDY}"),
             ("rings", f"warp-pipeline-loads,{_TIDY}"),
             ("overlap", f"warp-overlap-products,{_TIDY}"),
             ("turns", f"warp-ping-pong,{_TIDY}"),
+            ("stores", f"warp-stage-stores,{_TIDY}"),
         ):
             Pipeline.parse(passes, registry()).run(module)
             found[name] = module.operation.get_asm(use_name_loc_as_prefix=True)
@@ -86,7 +87,7 @@ def with_listings(page: str) -> str:
 
 def kernel() -> str:
     """The whole kernel."""
-    return _HEAD + stages()["turns"]
+    return _HEAD + stages()["stores"]
 
 
 if __name__ == "__main__":

@@ -72,6 +72,22 @@ def test_sigmoid_rows() -> None:
     check(q, k, v, mask_mod=CAUSAL, row=rows.sigmoid)
 
 
+def test_documents() -> None:
+    """A mask over captured document numbers: which blocks are read follows from the tensor."""
+    document = torch.tensor([0] * 70 + [1] * 90 + [2] * 40, dtype=torch.int32)
+
+    def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (document[i] == document[j]) & (i >= j)
+
+    q, k, v = tensors(*[(1, 2, 200, 64)] * 3)
+    check(q, k, v, mask_mod=mask)
+
+
+def test_dropout_has_the_bits_of_the_cpu() -> None:
+    q, k, v = tensors(*[(1, 2, 70, 64)] * 3)
+    check(q, k, v, mask_mod=CAUSAL, dropout_p=0.3, dropout_seed=(5, 3))
+
+
 def test_fully_masked_rows_give_zeros_and_masked_nan_does_not_count() -> None:
     """Rows below 20 see nothing; keys from 60 on are masked and NaN."""
     q, k, v = tensors(*[(1, 1, 90, 64)] * 3)
@@ -109,8 +125,8 @@ def test_compile() -> None:
 
 @pytest.mark.parametrize(("shape", "options", "message"), [
     ((1, 1, 17, 32), {}, "rows of 64, 128, 192 or 256 elements fit swizzled tiles"),
-    ((1, 1, 17, 64), {"dropout_p": 0.1, "dropout_seed": (1, 0)}, "attn.kept"),
-], ids=["narrow", "dropout"])  # fmt: skip
+    ((1, 1, 17, 64), {"key_mod": lambda x, *_: x * 2}, "computes a tile of other rows"),
+], ids=["narrow", "keys that are computed"])  # fmt: skip
 def test_what_is_not_formed_is_named(shape: tuple[int, ...], options: dict[str, Any], message: str) -> None:
     q, k, v = tensors(*[shape] * 3)
     with pytest.raises(UnsupportedError, match=message):

@@ -22,7 +22,7 @@ def chains_of(block: ir.Block) -> list[list[ir.Operation]]:
                 chains[-1].append(op)
             else:
                 chains.append([op])
-        elif not op.name.startswith((*_LOOSE, "memref.dim")):
+        elif not op.name.startswith((*_LOOSE, "memref.dim", "attn.range")):
             chains.append([])
     return [chain for chain in chains if len(chain) > 1]
 

@@ -209,7 +209,7 @@ class Former:
                 self._for(op)
             case "scf.if":
                 self._if(op)
-            case _ if op.name.startswith(("arith.", "math.", "memref.")):
+            case _ if op.name.startswith(("arith.", "math.", "memref.")) or op.name == "attn.range":
                 self._scalar(op)
             case _:
                 raise Refused(f"'{op.name}' has no form on fragments yet")

@@ -13,7 +13,7 @@ LARGEST = 3.4028234663852886e38
 _IDENTITY = {"sum": 0.0, "max": -LARGEST, "min": LARGEST}
 _DOTS = {"tile.dot": 0, "tile.dot_add": 1, "tile.dot_rescale": 2}
 """Ops that multiply, and which operand is a."""
-_SCALAR = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract")
+_SCALAR = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract", "attn.kept")
 
 
 @dataclass(frozen=True)

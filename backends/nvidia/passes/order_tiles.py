@@ -69,6 +69,7 @@ def _read(loop: ir.Operation) -> tuple[ir.Operation, ir.Operation, ir.Operation]
 def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, heads: int, reverse: bool) -> None:
     body = loop.regions[0].blocks[0]
     tile, blocks, count = body.arguments[0], block.operands[1], loop.operands[2]
+    product = maker(loop.operands[1], "arith.muli")
     with loop.location, ir.InsertionPoint(loop):
         tiles = _bounded(loop.operands[1], build.index(_MOST))
         loop.operands[1] = tiles
@@ -85,7 +86,8 @@ def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, heads
         size = arith.MulIOp(blocks, build.index(heads)).result
         first = _bounded(arith.MulIOp(arith.DivUIOp(number, size).result, build.index(heads)).result, many)
         inside = arith.RemUIOp(number, size).result
-        pairs = _bounded(arith.DivUIOp(tiles, blocks).result, many)
+        known = product is not None and product.operands[1] == blocks
+        pairs = _bounded(product.operands[0] if product is not None and known else arith.DivUIOp(tiles, blocks).result, many)
         width = arith.MaxSIOp(arith.MinSIOp(arith.SubIOp(pairs, first).result, build.index(heads)).result, one).result
         last = arith.SubIOp(blocks, one).result
         row = _bounded(arith.DivUIOp(inside, width).result, last)

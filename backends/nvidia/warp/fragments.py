@@ -147,4 +147,9 @@ def _vote(printer: Printer, op: ir.Operation, flags: str) -> None:
     printer.line(f"const bool {printer.name(op.results[0], 'some')} = __any_sync(0xffffffffu, {some});")
 
 
-RULES: dict[str, Rule] = {"tensor.extract": _extract, "warp.map": _map, "warp.reduce": _reduce, "warp.vote": _vote}
+def _kept(printer: Printer, op: ir.Operation, *operands: str) -> None:
+    """Dropout's bit of one element; its Philox words are made again for each."""
+    printer.define(op.results[0], f"{printer.helper('philox_kept')}({', '.join(operands)})", "kept")
+
+
+RULES: dict[str, Rule] = {"attn.kept": _kept, "tensor.extract": _extract, "warp.map": _map, "warp.reduce": _reduce, "warp.vote": _vote}

@@ -59,7 +59,24 @@ def _element(printer: Printer, op: ir.Operation, memory: object, *places: str) -
     printer.define(op.results[0], printer.arguments.element(memory, [operand(p) for p in places]), "of_memory")
 
 
+def _range(printer: Printer, op: ir.Operation, source: ir.Value, *box: str) -> None:
+    """Smallest and largest element of a box of a captured tensor; the lanes of each warp share the work."""
+    rank, name = len(box) // 2, printer.names.fresh("range")
+    printer.line(f"attn::Range {name};")
+    offset, loops = "0", ""
+    for dim in range(rank - 1):
+        at = printer.names.fresh("at")
+        loops += f"for (int {at} = {box[dim]}; {at} < {box[rank + dim]}; ++{at}) "
+        offset += f" + {at} * {printer.arguments.stride(source, dim)}"
+    stride = printer.arguments.stride(source, rank - 1)
+    printer.line(f"{loops}{name}.scan({printer.arguments.pointer(source)} + {offset}, {stride}, {box[rank - 1]}, {box[-1]});")
+    printer.line(f"{name}.combine();")
+    for result, member in zip(op.results, ("lowest", "highest"), strict=True):
+        printer.define(result, f"({printer.type_of(result)}){name}.{member}", "least" if member == "lowest" else "most")
+
+
 RULES: dict[str, Rule] = {
+    "attn.range": _range,
     "arith.*": _scalar,
     "arith.divui": _unsigned,
     "arith.remui": _unsigned,

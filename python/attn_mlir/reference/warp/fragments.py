@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.dialects.warp.layouts import Fragment
+from attn_mlir.philox import kept
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.memory import rounded
 from attn_mlir.reference.warp.program import Inst
@@ -49,4 +50,9 @@ def _vote(machine: Machine, unit: Unit, inst: Inst, condition: np.ndarray) -> bo
     return bool(np.any(rows_of(condition, inst.source_fragments[0], unit.active[0].number)))
 
 
-RULES: dict[str, Rule] = {"tensor.extract": _extract, "warp.map": _map, "warp.reduce": _reduce, "warp.vote": _vote}
+def _kept(machine: Machine, unit: Unit, inst: Inst, *operands: Any) -> np.ndarray:
+    """Dropout's bits of all elements of a map."""
+    return kept(*(np.asarray(each).astype(np.int64) for each in operands))
+
+
+RULES: dict[str, Rule] = {"attn.kept": _kept, "tensor.extract": _extract, "warp.map": _map, "warp.reduce": _reduce, "warp.vote": _vote}

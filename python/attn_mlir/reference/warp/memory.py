@@ -46,6 +46,15 @@ def _load_number(machine: Machine, unit: Unit, inst: Inst, memory: Buffer | Tens
     return int(memory.array[places])
 
 
+def _range(machine: Machine, unit: Unit, inst: Inst, source: Tensor, *box: int) -> list[int]:
+    """Of integers in global memory that the kernel does not write; the warps of a role look each for themselves."""
+    begins, ends = box[: source.array.ndim], box[source.array.ndim :]
+    if not all(0 <= b < e <= size for b, e, size in zip(begins, ends, source.array.shape, strict=True)):
+        raise Fault("out of bounds", inst.location, f"scans {list(begins)} to {list(ends)} of {list(source.array.shape)}")
+    part = source.array[tuple(slice(b, e) for b, e in zip(begins, ends, strict=True))]
+    return [int(part.min()), int(part.max())]
+
+
 def _load_global(inst: Inst, memory: Tensor, *places: Any) -> Any:
     """Of a tensor that the kernel does not write: numbers, or elements of a map."""
     clipped = [np.clip(p, 0, n - 1) for p, n in zip(places, memory.array.shape, strict=True)]
@@ -204,6 +213,7 @@ def rounded(value: np.ndarray, type_: ir.Type) -> np.ndarray:
 
 
 RULES: dict[str, Rule] = {
+    "attn.range": _range,
     "memref.load": _load_number,
     "memref.store": _store_number,
     "warp.add_async": _store_async,
