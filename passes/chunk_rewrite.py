@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear import interval_of, segment_of
+from attn_mlir.dialects.attn.linear_gradients import interval_of
+from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.chunk import PIECES, ChunkForm, derive_chunks

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from attn_mlir.dialects.attn.linear import segment_of, state_shape
+from attn_mlir.dialects.attn.linear_recurrence import state_shape
+from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
 from attn_mlir.passes.derivation.errors import DerivationError

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape, with_all_heads
+from attn_mlir.dialects.attn.linear_gradients import interval_of
+from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_heads
+from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.mlir import ir
 from attn_mlir.passes.linear_scale import scale_of

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear import interval_of, state_shape, with_all_heads
+from attn_mlir.dialects.attn.linear_gradients import interval_of
+from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_heads
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from attn_mlir.dialects.attn.linear import interval_of, segment_of
+from attn_mlir.dialects.attn.linear_gradients import interval_of
+from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.mlir import ir
 
 

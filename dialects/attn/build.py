@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from attn_mlir.dialects.attn.linear import OUTPUTS as LINEAR_OUTPUTS
+from attn_mlir.dialects.attn.linear_gradients import OUTPUTS as LINEAR_OUTPUTS
 from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir

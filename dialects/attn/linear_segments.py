@@ -1,15 +1,59 @@
-"""What joins the segments of a sequence that a linear attention sweeps at the same time: total decays, and states between them."""
+"""Sequences of different lengths and segments of one: how a linear attention is cut, total decays of segments, and states between them."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
+from attn_mlir.dialects.attn.linear_gradients import ForGradients, interval_of
 from attn_mlir.dialects.attn.pieces import verify_pieces
 from attn_mlir.dialects.variadic import single_variadic
 from attn_mlir.dialects.verify import check, is_score_type, is_tensor
 from attn_mlir.mlir import ext, ir
 
 _DIRECTIONS = ("forward", "backward")
+
+
+class Cut(ForGradients):
+    """**Several sequences, or segments of one.** With `offsets`, B is 1 and positions offsets[n] to offsets[n + 1] are sequence n: each
+    starts from its own initial state, [sequences, H, K, V]. Its states begin at row (offsets[n] // interval + n) K of [1, H, (T //
+    interval + sequences) K, V]; rows that this leaves out hold anything.
+
+    With `segment` = L, positions i L to (i + 1) L of batch entry b are segment i. It starts from its own initial state and makes its own
+    final state, both at b N + i of [B N, H, K, V], N = ceil(T / L): what `attn.state_scan` takes and makes.
+
+    Fields:
+        offsets: integers, [sequences + 1]
+        segment: positions, a multiple of `interval`; not with offsets
+    """
+
+    offsets: ext.Operand[Any] | None
+
+
+def verify_cut(op: Any) -> bool:
+    """Checks offsets and segments."""
+    if op.offsets is not None:
+        type_ = op.offsets.type
+        fits = is_tensor(type_, 1) and isinstance(type_.element_type, ir.IntegerType)
+        if not check(op, fits, f"takes offsets as a tensor of integers [sequences + 1], got {type_}"):
+            return False
+    attributes = op.operation.attributes
+    if "segment" not in attributes:
+        return True
+    segment = attributes["segment"]
+    positive = isinstance(segment, ir.IntegerAttr) and segment.value > 0
+    if not check(op, positive, f"has segments of at least one position, got {segment}"):
+        return False
+    if not check(op, op.offsets is None, "is cut by offsets or into segments, not both"):
+        return False
+    interval = interval_of(op.operation) or 1
+    return check(
+        op, segment.value % interval == 0, f"makes states every {interval} positions, which do not divide segments of {segment.value}"
+    )
+
+
+def segment_of(op: ir.Operation) -> int | None:
+    """The positions of a segment of an `attn.linear_attention` or `attn.chunk`; None where it has none."""
+    return ir.IntegerAttr(op.attributes["segment"]).value if "segment" in op.attributes else None
 
 
 def _verify_like(op: Any) -> bool:

@@ -13,7 +13,7 @@ along: the initial state with dq, that of the last state's gradient with dk and 
 from dataclasses import dataclass
 from functools import cached_property
 
-from attn_mlir.dialects.attn.linear import with_all_heads
+from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
 from attn_mlir.dialects.attn.rows import reached
 from attn_mlir.mlir import ir
 from attn_mlir.passes.differentiation.errors import DifferentiationError

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.dialects.attn.linear_recurrence import state_shape
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.differentiation.functions import zero_capture

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.dialects.attn.linear_recurrence import state_shape
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.differentiation.linear_model import source_of
 from attn_mlir.passes.differentiation.linear_writer import Writer

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from attn_mlir.dialects.attn.linear import is_exact
+from attn_mlir.dialects.attn.linear_gradients import is_exact
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece

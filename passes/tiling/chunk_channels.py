@@ -5,7 +5,7 @@ It is `tile.decay_channels` for key channels, `tile.decay_values` for value chan
 
 from typing import TYPE_CHECKING
 
-from attn_mlir.dialects.attn.linear import is_exact
+from attn_mlir.dialects.attn.linear_gradients import is_exact
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import ir, tensor
 from attn_mlir.passes.regions import block_of, maker, piece

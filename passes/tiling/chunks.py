@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape, with_all_heads
+from attn_mlir.dialects.attn.linear_gradients import interval_of
+from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_heads
+from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.linear_roles import follower_of, gradient_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends import fields
 from attn_mlir.backends.amd import blocks
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.dialects.attn.linear import interval_of
+from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all

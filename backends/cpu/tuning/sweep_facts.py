@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.tuning.scan_facts import ScanFacts, fields_of
-from attn_mlir.dialects.attn.linear import interval_of
+from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.linear_roles import follower_of, gradient_of
 

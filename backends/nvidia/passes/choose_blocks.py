@@ -9,7 +9,7 @@ from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in
 from attn_mlir.backends.nvidia.tuning.sweep_facts import sweep_facts
 from attn_mlir.backends.nvidia.tuning.sweeps import is_prepared
-from attn_mlir.dialects.attn.linear import interval_of
+from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.tuning.scan_facts import ScanFacts, fields_of
-from attn_mlir.dialects.attn.linear import is_exact
+from attn_mlir.dialects.attn.linear_gradients import is_exact
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import piece
 from attn_mlir.passes.tiling.chunk_channels import fits_at_once

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from attn_mlir.dialects.attn.linear import state_shape
+from attn_mlir.dialects.attn.linear_recurrence import state_shape
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces
 from attn_mlir.reference.evaluator import find_function

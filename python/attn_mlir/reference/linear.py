@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from attn_mlir.dialects.attn.linear import interval_of, segment_of, state_shape
+from attn_mlir.dialects.attn.linear_gradients import interval_of
+from attn_mlir.dialects.attn.linear_recurrence import state_shape
+from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.reference.errors import EvaluationError

@@ -3,8 +3,10 @@
 import argparse
 import dataclasses
 import inspect
+import itertools
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,23 +64,43 @@ def _dialect(dialect: Any) -> str:
     name = dialect.DIALECT_NAMESPACE
     ops = sorted(dialect.operations, key=lambda op: op.OPERATION_NAME)
     marked = [(f"!{each.type_name}", each) for each in dialect.types] + [(f"#{each.attr_name}", each) for each in dialect.attributes]
-    return "\n\n".join([f"# The `{name}` dialect", _NOTE, _doc(dialect), *(_kind(*each) for each in marked), *map(_op, ops)]) + "\n"
+    return "\n\n".join([f"# The `{name}` dialect", _NOTE, _doc(dialect).strip(), *(_kind(*each) for each in marked), *map(_op, ops)]) + "\n"
 
 
 def _kind(name: str, kind: Any) -> str:
     """A type or an attribute."""
     parameters = [f"`{field.name}`" for field in kind._fields]
-    return "\n\n".join([f"## `{name}`", _doc(kind), f"Parameters: {', '.join(parameters)}."])
+    return "\n\n".join([f"## `{name}`", _doc(kind).strip(), f"Parameters: {', '.join(parameters)}."])
 
 
 def _op(op: Any) -> str:
-    parts = [f"## `{op.OPERATION_NAME}`", _doc(op)]
-    rows = [(f"`{field.name}`", kind, _constraint(field)) for cls, kind in _KINDS for field in op._fields if isinstance(field, cls)]
-    if rows:
-        parts.append(_table(("name", "kind", "type"), rows))
+    """An op, with a part for each class whose fields it takes over; the first op that does describes them."""
+    parts = [f"## `{op.OPERATION_NAME}`", *_described(op)]
+    for base in [base for base in reversed(op.__mro__[1:]) if _own_fields(base)]:
+        first = next(each for each in op._dialect_obj.operations if issubclass(each, base))
+        told = f"What else it takes and makes is described with `{first.OPERATION_NAME}`."
+        parts += _described(base) if op is first else [told] if told not in parts else []
     if traits := _traits(op):
         parts.append(f"Traits: {', '.join(traits)}.")
     return "\n\n".join(parts)
+
+
+def _own_fields(cls: type) -> list[Any]:
+    """The fields that a class declares itself."""
+    return [field for field in getattr(cls, "_fields", ()) if field.name in vars(cls).get("__annotations__", {})]
+
+
+def _described(cls: type) -> list[str]:
+    """The text of a class, and a table of its fields, with their meaning where the docstring ends with `Fields:`."""
+    text, _, described = _doc(cls).strip().partition("\n\nFields:\n")
+    meanings = dict(re.findall(r"^    (\w+): ((?:.*\n?)(?: {8}.*\n?)*)", described, flags=re.MULTILINE))
+    ordered = [(field, kind) for kinds, kind in _KINDS for field in _own_fields(cls) if isinstance(field, kinds)]
+    rows = [(f"`{field.name}`", kind, _constraint(field)) for field, kind in ordered]
+    if not meanings:
+        return [text, _table(("name", "kind", "type"), rows)] if rows else [text]
+    optional = [(f"`{name}`", "attribute, optional", "integer or unit") for name in meanings if f"`{name}`" not in [row[0] for row in rows]]
+    table = [(name, kind, _escaped(" ".join(meanings.get(name.strip("`"), "").split()))) for name, kind, _ in (*rows, *optional)]
+    return [text, _table(("name", "kind", "meaning"), table)]
 
 
 def _constraint(field: Any) -> str:
@@ -103,7 +125,7 @@ def _passes(known: Registry) -> str:
 
 
 def _pass(cls: type[Pass]) -> str:
-    parts = [f"## `{cls.name}`", _doc(cls)]
+    parts = [f"## `{cls.name}`", _doc(cls).strip()]
     rows = []
     for field in dataclasses.fields(cls):
         default = default_of(field)
@@ -115,9 +137,19 @@ def _pass(cls: type[Pass]) -> str:
 
 
 def _doc(cls: type) -> str:
-    parts = inspect.cleandoc(cls.__doc__ or "").split("`")
-    # Outside of code, Markdown would take `tensor<?xD>` for a tag.
-    return "`".join(part if i % 2 else part.replace("<", "\\<") for i, part in enumerate(parts))
+    lines = inspect.cleandoc(cls.__doc__ or "").split("\n")
+    return "".join(part if is_code else _escaped(part) for is_code, part in _parts(lines))
+
+
+def _parts(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    """The lines joined, cut where indented blocks begin and end; whether a part is such a block comes first."""
+    for is_code, part in itertools.groupby(lines, key=lambda line: line.startswith("    ")):
+        yield is_code, "".join(f"{line}\n" for line in part)
+
+
+def _escaped(text: str) -> str:
+    """Text in which Markdown finds no tags: outside of code it would take `tensor<?xD>` for one."""
+    return "`".join(part if i % 2 else part.replace("<", "\\<") for i, part in enumerate(text.split("`")))
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
