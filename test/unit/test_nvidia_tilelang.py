@@ -202,3 +202,48 @@ def test_a_failure_of_tilelang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "version", lambda: "none")
     with pytest.raises(CompileError, match="no such thing"):
         lowering.lower("raise ValueError('no such thing')", "sm_90a")
+
+
+_LOWERED = """
+import os, types
+def lower(arch):
+    print("what TileLang prints")
+    function = types.SimpleNamespace(attrs={"global_symbol": "f"})
+    return types.SimpleNamespace(device_mod=types.SimpleNamespace(functions={0: function}), kernel_source=f"{arch} {os.getpid()}")
+"""
+
+
+def test_a_process_lowers_program_after_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after one that fails; where one ends the process, that is told, and another process takes the next."""
+    monkeypatch.setattr(lowering.processes, "_WAITING", [])
+    first = lowering._run(_LOWERED, "sm_90a")
+    assert first.source.startswith("sm_90a ") and (first.entry, first.shared_bytes) == ("f", 0)
+    with pytest.raises(CompileError, match="no such thing"):
+        lowering._run("raise ValueError('no such thing')", "sm_90a")
+    assert lowering._run(_LOWERED, "sm_90a") == first
+    with pytest.raises(CompileError, match="its last words"):
+        lowering._run("import os, sys; sys.stderr.write('its last words'); sys.stderr.flush(); os._exit(1)", "sm_90a")
+    assert lowering._run(_LOWERED, "sm_90a") != first
+    monkeypatch.setenv("TILELANG_PRINT", "1")  # a setting, which the process has not
+    second = lowering._run(_LOWERED, "sm_80").source
+    assert second.startswith("sm_80 ")
+    (process,) = lowering.processes._WAITING
+    assert second.endswith(f" {process._process.pid}")
+
+
+def test_processes_end_without_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering.processes, "_WAITING", [])
+    monkeypatch.setattr(lowering.processes, "_IDLE", 0.0)
+    first = lowering.processes.Process()
+    assert first._process.wait(timeout=60) == 0
+    lowering.processes._WAITING.append(first)
+    monkeypatch.setattr(lowering.processes, "_IDLE", 60.0)
+    assert lowering._run(_LOWERED, "sm_90a").entry == "f"  # by another one
+
+
+def test_programs_that_take_too_long_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering.processes, "_WAITING", [])
+    monkeypatch.setattr(lowering, "_LIMIT", 0.2)
+    with pytest.raises(CompileError, match="TileLang took longer than 0 s"):
+        lowering._run("import time; time.sleep(100)", "sm_90a")
+    assert not lowering.processes._WAITING

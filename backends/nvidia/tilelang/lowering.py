@@ -1,12 +1,9 @@
-"""From TileLang programs to CUDA. TileLang runs in a process of its own: it takes seconds to import, and brings its own compiler."""
+"""From TileLang programs to CUDA. TileLang runs in processes of its own: it takes seconds to import, and brings its own compiler."""
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,24 +13,12 @@ from pathlib import Path
 from attn_mlir import forks
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu.kernel import Parameter
+from attn_mlir.backends.nvidia.tilelang import processes
 from attn_mlir.backends.nvidia.tilelang.program import Program
 from attn_mlir.errors import CompileError, UnsupportedError
 
 _LIMIT = 600
 _SUFFIX = "cu"
-_RUNNER = """
-import importlib.util, json, sys
-path, arch, out = sys.argv[1:]
-spec = importlib.util.spec_from_file_location("program", path)
-program = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(program)
-lowered = program.lower(arch)
-(function,) = lowered.device_mod.functions.values()
-shared = int(function.attrs["dyn_shared_memory_buf"]) if "dyn_shared_memory_buf" in function.attrs else 0
-with open(out, "w") as file:
-    json.dump({"source": lowered.kernel_source, "shared": shared, "entry": str(function.attrs["global_symbol"])}, file)
-"""
-
 
 _AHEAD: dict[tuple[str, str], "Future[Lowered]"] = {}
 forks.in_child(_AHEAD.clear)
@@ -70,7 +55,7 @@ def lower(program: str, arch: str) -> Lowered:
 def _lower(program: str, arch: str) -> Lowered:
     if not available():
         raise UnsupportedError("this kernel goes through TileLang, which is not installed: pip install 'attn-mlir[nvidia]'")
-    key = disk_cache.key_of(program, arch, version(), _RUNNER)
+    key = disk_cache.key_of(program, arch, version(), processes.RUNNER)
     found = disk_cache.find(key, _SUFFIX, lambda code, facts: Lowered(code.decode(), str(facts["entry"]), int(facts["shared"])))
     if found is not None:
         return found
@@ -91,17 +76,12 @@ def lower_ahead(programs: Sequence[tuple[str, str]]) -> None:
 
 def _run(program: str, arch: str) -> Lowered:
     with tempfile.TemporaryDirectory() as folder:
-        path, out = Path(folder) / "kernel.py", Path(folder) / "kernel.json"
+        path = Path(folder) / "kernel.py"
         path.write_text(program)
-        command = [sys.executable, "-c", _RUNNER, str(path), arch, str(out)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise CompileError(f"TileLang took longer than {_LIMIT} s") from error
-        if done.returncode or not out.is_file():
-            raise CompileError(f"TileLang refuses a program that attn-mlir made (please report it): {_last(done.stderr)}")
-        fields = json.loads(out.read_text())
-        return Lowered(fields["source"], fields["entry"], fields["shared"])
+        fields = processes.run(str(path), arch, _LIMIT)
+    if "error" in fields:
+        raise CompileError(f"TileLang refuses a program that attn-mlir made (please report it): {_last(fields['error'])}")
+    return Lowered(fields["source"], fields["entry"], fields["shared"])
 
 
 def _last(text: str) -> str:
