@@ -19,6 +19,7 @@ _PASSES = {
     "attn-chunk-rewrite": "chunk_rewrite:ChunkRewrite",
     "attn-guard-empty-rows": "guard_empty_rows:GuardEmptyRows",
     "attn-expose-states": "expose_states:ExposeStates",
+    "attn-split-kv": "split_kv:SplitKv",
     "attn-tile": "tile:Tile",
     "attn-choose-kept": "choose_kept:ChooseKept",
     "attn-expand-dropout": "expand_dropout:ExpandDropout",

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.linear_roles import follower_of, gradient_of, leader_of, sweep_of
-from attn_mlir.passes.regions import find_all, returned_by
+from attn_mlir.passes.regions import find_all, piece, returned_by
 from attn_mlir.passes.tiling.chunk_block import Choices
 from attn_mlir.passes.tiling.chunk_channels import AT_ONCE, fits_at_once
 from attn_mlir.passes.tiling.chunks import build_chunks
+from attn_mlir.passes.tiling.combine import CombineBuilder
 from attn_mlir.passes.tiling.elements import build_elements, build_row_dot
 from attn_mlir.passes.tiling.frame import argument_number
 from attn_mlir.passes.tiling.kernel import KernelBuilder
@@ -17,13 +18,13 @@ from attn_mlir.passes.tiling.linear_sums import build_decay_gradient, build_head
 from attn_mlir.passes.tiling.pairs import build_pairs
 
 _SINGLE = ("attn.row_dot", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
-_CLUSTERS = ("attn.online", "attn.pairs", "attn.elements", *_SINGLE)
+_CLUSTERS = ("attn.online", "attn.combine", "attn.pairs", "attn.elements", *_SINGLE)
 _UNREADY = (("attn.attention", "online", "attn-online-rewrite"), ("attn.linear_attention", "chunked", "attn-chunk-rewrite"))
 
 
 @dataclass(frozen=True)
 class Tile(Pass):
-    """Replaces each function holding an `attn.online`, `attn.pairs`, `attn.elements`, `attn.row_dot` or `attn.chunk` by a `tile` kernel.
+    """Replaces each function holding an `attn.online`, `attn.pairs`, `attn.elements`, `attn.chunk` or the like by a `tile` kernel.
 
     The kernel takes memrefs, the outputs last. Its attribute `tile.kernel` says how to launch it:
 
@@ -101,7 +102,7 @@ class Tile(Pass):
             if callee in kernels:
                 call.location.emit_error(f"{self.name}: @{callee} becomes a kernel of memrefs; run attn-outline{{keep-hosts=false}} first")
                 return False
-        if not all(op.name == "attn.online" or self._is_cluster(function, op) for function, op in found):
+        if not all(op.name in ("attn.online", "attn.combine") or self._is_cluster(function, op) for function, op in found):
             return False
         for function, op in found:
             if not self._build(function, op):
@@ -121,7 +122,12 @@ class Tile(Pass):
         """Inserts the kernel before the function; False after an error."""
         block_q, block_kv = self._blocks(function)
         if op.name == "attn.online":
+            if piece(op, "attn.parts") is not None and (self.whole or piece(op, "attn.sequences") is not None):
+                op.location.emit_error(f"{self.name}: 'attn.parts' are for tensors that are not packed, without `whole`")
+                return False
             return KernelBuilder(function, op, block_q, block_kv, self.whole).build()
+        if op.name == "attn.combine":
+            return CombineBuilder(function, op).build()
         makers = [value.owner.operation for value in returned_by(function)]
         match op.name:
             case "attn.pairs":

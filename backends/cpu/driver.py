@@ -1,5 +1,6 @@
 """Compiles programs for the CPU and runs them on torch tensors."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from attn_mlir.backends.cpu.jit import Worker, load_workers
 from attn_mlir.backends.cpu.launch import launch, readable
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED, threads_of
 from attn_mlir.backends.cpu.program import SUFFIX, CpuProgram, build_derivative, bytecode
+from attn_mlir.backends.cpu.split import Split, compile_split, parts_of
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
 from attn_mlir.backends.program import DTYPES, function_named, products_of, reported, stages_of
@@ -63,6 +65,8 @@ class CpuKernel:
     (`attn-pack-heads`). It is compiled at the first call with grouped heads, so that no later length compiles anything. Few queries have
     one with smaller blocks, compiled at the first call with them, and a single one of heads that are not grouped has its own.
 
+    Few queries see long caches in parts (`split.parts_of`), by kernels that are compiled at the first call with as many keys.
+
     Where mods read other channels, these change queries and keys on the way; for more queries a `program` does so before
     (`attn-apply-mods`).
     """
@@ -75,6 +79,16 @@ class CpuKernel:
         self._copies = Copies()
         self._small: dict[tuple[bool, tuple[int, int]], tuple[Worker, Signature]] = {}
         """Kernels for few rows: whether these are heads of a group, not queries, and the sizes of blocks."""
+        self._split: dict[tuple[bool, tuple[int, int]], Split | None] = {}
+        """The same with the keys in parts; None where the row does not allow that."""
+        self._splits = 0
+        """How many parts keys are in; 0: as `parts_of` chooses."""
+
+    def with_splits(self, splits: int) -> "CpuKernel":
+        """The same kernel, which sees keys in so many parts; 0: chosen by their number, 1: in one pass."""
+        made = copy.copy(self)
+        made._splits = splits
+        return made
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, captures: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Kernel.run`."""
@@ -95,6 +109,7 @@ class CpuKernel:
         rows = [empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
         queries = [captures[i] for i, _ in self._signature.products]
         results, worker, signature = [*each, *rows], self._worker, self._signature
+        few: tuple[bool, tuple[int, int]] | None = None
         if not batch * heads * q_len:
             return results
         targets = results
@@ -105,10 +120,19 @@ class CpuKernel:
             q, targets = _group_heads(q, group), [_group_heads(target, group) for target in targets]
             queries = [_group_heads(query, group) for query in queries]
             worker, signature = decoder
+            few = True, pipeline.FEW_ROWS
         elif worker is None or q_len <= pipeline.FEW_ROWS[0]:
-            worker, signature = self._of_few_rows(False, pipeline.ONE_ROW if q_len == 1 else pipeline.FEW_ROWS)
+            few = False, pipeline.ONE_ROW if q_len == 1 else pipeline.FEW_ROWS
+            worker, signature = self._of_few_rows(*few)
+        cut = (1, 0) if few is None else parts_of(k.shape[2], self._splits)
+        if self._splits > 1 and q_len > pipeline.FEW_ROWS[0]:
+            raise UnsupportedError(f"num_splits is for {pipeline.FEW_ROWS[0]} queries at most, got {q_len}: leave it out")
+        split = None if few is None or cut[0] == 1 else self._of_parts(*few)
         if queries:
             captures = _with_products(captures, queries, signature.products)
+        if split is not None:
+            split.run((q, k, v), captures, signature.scalars, targets, cut, self._copies)
+            return results
         launch(worker, (q, k, v), captures, signature.scalars, targets, signature.block_q, self._copies, signature.threads)
         return results
 
@@ -124,6 +148,20 @@ class CpuKernel:
                 if key not in self._small:
                     self._small[key] = _compile(self._source, blocks, packed)
         return self._small[key]
+
+    def _of_parts(self, packed: bool, blocks: tuple[int, int]) -> Split | None:
+        key = packed, blocks
+        if key not in self._split:
+            with LOCK:
+                if key not in self._split:
+                    first = f"attn-pack-heads,{pipeline.ONLINE}" if packed else pipeline.ONLINE
+                    self._split[key] = compile_split(self._source, first, blocks, lambda module: _set_blocks(module, blocks, packed))
+        if self._split[key] is None and self._splits > 1:
+            raise UnsupportedError(
+                "num_splits: keys are not seen in parts where a row takes several passes over them, or has several sums of values; "
+                "explain() tells. Leave num_splits out"
+            )
+        return self._split[key]
 
     def stages(self) -> dict[str, str]:
         """See `driver.Kernel.stages`."""

@@ -23,12 +23,14 @@ def launch(
     block_q: int,
     copies: Copies,
     threads: int = 0,
+    entries: int = 0,
 ) -> None:
     """Runs the whole grid: blocks of `block_q` rows of q = inputs[0], [B, H, S, D]. `scalars` are the kinds of the captures.
 
-    On `threads` threads at most; 0: as many as torch has.
+    On `threads` threads at most; 0: as many as torch has. `entries`: those of the results where they are not B.
     """
     batch, heads, length = inputs[0].shape[:3]
+    batch = entries or batch
     blocks = -(-length // block_q)
     words = array("q", (0, batch * heads * blocks, blocks, heads))
     # Copies must live as long as the kernel runs: the words hold addresses only.

@@ -16,6 +16,7 @@ from attn_mlir.dialects.attn.pairs import (
     RemainderOp,
     TermOp,
 )
+from attn_mlir.dialects.attn.parts import CarriedOp, CombineOp, PartsOp
 from attn_mlir.dialects.attn.pieces import (
     BlockMaskOp,
     BoundsOp,
@@ -39,9 +40,11 @@ __all__ = [
     "Attn",
     "BlockMaskOp",
     "BoundsOp",
+    "CarriedOp",
     "CarryOp",
     "ChunkOp",
     "CollectOp",
+    "CombineOp",
     "DecayGradientOp",
     "DecayOp",
     "DecaySumOp",
@@ -63,6 +66,7 @@ __all__ = [
     "OutputOp",
     "PairOp",
     "PairsOp",
+    "PartsOp",
     "ProductOp",
     "QueryBoundsOp",
     "QueryOp",

@@ -105,6 +105,11 @@ def sequences(begins: ir.Value, lengths: ir.Value, of: str) -> None:
     ir.Operation.create("attn.sequences", operands=[begins, lengths], attributes={"of": ir.StringAttr.get(of)})
 
 
+def parts(count: ir.Value, length: ir.Value) -> None:
+    """`attn.parts`: keys in so many parts of so many keys."""
+    ir.Operation.create("attn.parts", operands=[count, length])
+
+
 def term(value: ir.Value, output: int) -> None:
     """`attn.term`: a further tensor that an attention sums into its output number `output`."""
     ir.Operation.create("attn.term", operands=[value], attributes={"output": i64(output)})

@@ -67,7 +67,7 @@ def _verify_terms(op: Any) -> bool:
 _MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.score", "attn.mask", "attn.bounds", "attn.block_mask"})
 _SEVERAL = frozenset({"attn.product", "attn.term", "attn.sequences"})
 _ATTENTION = _MODS | _SEVERAL | {"attn.row"}
-_ONLINE = _MODS | _SEVERAL | {"attn.init", "attn.step", "attn.merge", "attn.finalize"}
+_ONLINE = _MODS | _SEVERAL | {"attn.init", "attn.step", "attn.merge", "attn.finalize", "attn.parts"}
 
 
 @single_variadic

@@ -8,6 +8,7 @@ from attn_mlir.dialects.verify import check, entry_block, is_score_type, termina
 from attn_mlir.mlir import ext, ir
 
 _OWNERS = ("attn.attention", "attn.online")
+_STATES_OWNERS = ("attn.online", "attn.combine")
 _MODS_OWNERS = (*_OWNERS, "attn.linear_attention", "attn.chunk")
 
 
@@ -213,7 +214,7 @@ class InitOp(Attn.Operation, name="init"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self, ("attn.online",))
+        return verify_owner(self, _STATES_OWNERS)
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "b, h, q_idx", ["index"] * 3, None)
@@ -243,7 +244,7 @@ class MergeOp(Attn.Operation, name="merge"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self, ("attn.online",))
+        return verify_owner(self, _STATES_OWNERS)
 
     def verify_region_invariants(self) -> bool:
         return verify_signature(self, "states a..., states b...", [], None, rest="score")
@@ -255,7 +256,7 @@ class FinalizeOp(Attn.Operation, name="finalize"):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        return verify_owner(self, ("attn.online",))
+        return verify_owner(self, _STATES_OWNERS)
 
     def verify_region_invariants(self) -> bool:
         block = entry_block(self)

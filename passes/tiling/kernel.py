@@ -1,5 +1,7 @@
 """Builds the tiled kernel of one `attn.online`."""
 
+from dataclasses import replace
+
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref
 from attn_mlir.passes.regions import block_of, piece, pieces
@@ -24,12 +26,17 @@ class KernelBuilder:
         self._block_q = block_q
         self._block_kv = block_kv
         self._whole = whole
-        self._score = _score_type(online)
+        self._score = self._score_type()
         self._element = ir.RankedTensorType(online.operands[0].type).element_type
         self._accumulators = ir.IntegerAttr(online.attributes["accumulators"]).value
         sources = online.attributes["sources"] if "sources" in online.attributes else None
         self._sources = [0] * self._accumulators if sources is None else list(ir.DenseI64ArrayAttr(sources))
         self._packed = packing_of(online, "query")
+        self._parts = piece(online, "attn.parts")
+        self._entry: ir.Value | None = None
+        """The entry of the results that a program makes; None: that of the queries."""
+        self._limits: tuple[ir.Value, ir.Value] | None = None
+        """The keys of the program's part."""
         self._results: list[Result] = []
         self._live: list[int] = []
 
@@ -84,6 +91,10 @@ class KernelBuilder:
         stays_zero = [is_constant(w, 0.0) and is_constant(s, 1.0) for w, s in zip(weights, scales, strict=True)]
         return [number for number in range(self._accumulators) if number in read and not stays_zero[number]]
 
+    def _score_type(self) -> ir.Type:
+        """f32 or f64: the type of the states, or of the accumulators where there are none."""
+        return block_of(pieces(self._online, "attn.step")[0]).arguments[0].type
+
     def _build_body(self, outer: ScalarEmitter, arguments: list[ir.Value], inputs: int) -> None:
         for op in list(self._online.block.operations):
             if op.operation == self._online:
@@ -91,6 +102,9 @@ class KernelBuilder:
             clone = clone_scalar(op.operation, [outer.emit(operand) for operand in op.operation.operands])
             for old, new in zip(op.operation.results, clone.results, strict=True):
                 outer.set(old, new)
+        self._fill_body(outer, arguments, inputs)
+
+    def _fill_body(self, outer: ScalarEmitter, arguments: list[ir.Value], inputs: int) -> None:
         program = self._program(outer, arguments[-1])
         block = BlockBuilder(self._online, program, self._live, self._sources)
         initial = self._initial_states(program)
@@ -105,6 +119,9 @@ class KernelBuilder:
         """`work` is the list of work, where tensors are packed."""
         q, k, v = (outer.emit(operand) for operand in self._online.operands)
         query_block, h, b = (build.program_id(axis) for axis in range(3))
+        self._entry = b
+        if self._parts is not None:
+            b = self._part_of(outer, self._parts, b)
         one, size = constant_index(1), constant_index(self._block_q)
         group = arith.DivSIOp(memref.DimOp(q, one).result, memref.DimOp(k, one).result).result
         if self._packed is None:
@@ -130,6 +147,20 @@ class KernelBuilder:
         program.keys = [Rows(k, piece(self._online, "attn.key")), *[Rows(key) for _, key in products]]
         program.sources = [Rows(v, piece(self._online, "attn.value")), *map(Rows, terms)]
         return program
+
+    def _part_of(self, outer: ScalarEmitter, parts: ir.Operation, entry: ir.Value) -> ir.Value:
+        """The batch entry of an entry of the results, whose keys are within `_limits` from now on."""
+        count, length = (outer.emit(operand) for operand in parts.operands)
+        begin = arith.MulIOp(arith.RemSIOp(entry, count).result, length).result
+        self._limits = begin, arith.AddIOp(begin, length).result
+        return arith.DivSIOp(entry, count).result
+
+    def _within(self, segment: Segment) -> Segment:
+        """What of a segment is in the program's part."""
+        if self._limits is None:
+            return segment
+        first, last = self._limits
+        return replace(segment, begin=arith.MaxSIOp(segment.begin, first).result, end=arith.MinSIOp(segment.end, last).result)
 
     def _initial_states(self, program: Program) -> list[ir.Value]:
         init = block_of(pieces(self._online, "attn.init")[0])
@@ -160,7 +191,7 @@ class KernelBuilder:
         if masked and bounds is not None:
             limits = program.scalars().inline(block_of(bounds), [program.b, program.h, program.begin, program.end])
         for segment in plan_segments(program.kv_len, limits, masked, classified, self._block_kv, self._whole):
-            carried = self._loop(block, step, segment, carried)
+            carried = self._loop(block, step, self._within(segment), carried)
         return carried
 
     def _loop(self, block: BlockBuilder, step: ir.Operation, segment: Segment, carried: list[ir.Value]) -> list[ir.Value]:
@@ -216,7 +247,8 @@ class KernelBuilder:
             emitter = scalars(i, None)
             return [emitter.emit(yielded[result.number]) for result, _ in of_rows], []
 
-        place = program.of_queries.batch, program.h, program.of_queries.row(program.begin), program.rows
+        entry = program.of_queries.batch if self._entry is None or self._packed is not None else self._entry
+        place = entry, program.h, program.of_queries.row(program.begin), program.rows
         outputs = list(zip(self._results, targets, strict=False))
         of_rows = [(result, target) for result, target in outputs if result.is_row]
         for result, target in outputs:
@@ -252,11 +284,6 @@ def _arguments_read(block: ir.Block, values: list[ir.Value]) -> set[int]:
         elif value.owner.operation.block == block:
             todo.extend(value.owner.operation.operands)
     return found
-
-
-def _score_type(online: ir.Operation) -> ir.Type:
-    """f32 or f64: the type of the states, or of the accumulators where there are none."""
-    return block_of(pieces(online, "attn.step")[0]).arguments[0].type
 
 
 def _argument_names(entry: ir.Block) -> list[str]:

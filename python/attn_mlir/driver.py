@@ -91,6 +91,14 @@ def compile(module: str, device: str) -> Kernel:
         return compiler(module)
 
 
+def with_splits(kernel: Kernel, device: str, splits: int) -> Kernel:
+    """The kernel, which sees the keys of a few queries in so many parts. Raises UnsupportedError for devices whose kernels do not."""
+    make = getattr(kernel, "with_splits", None)
+    if make is None:
+        raise UnsupportedError(f"num_splits is for the CPU, got a kernel for '{device}', which chooses itself: leave it out")
+    return make(splits)
+
+
 def compile_derivative(
     module: str, device: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0
 ) -> Program:

@@ -1,5 +1,6 @@
 """`attention(q, k, v, ...)` and the compiled object `Attention(...)`: attention of the user's own design."""
 
+import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Never
@@ -21,7 +22,7 @@ from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend import program
 from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
@@ -32,6 +33,7 @@ from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order,
 Function = Callable[..., Any]
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]] | None
 _CACHE = TraceCache()
+MAX_SPLITS = 1024
 
 
 class Attention(AttentionReport, EngineModule):
@@ -171,6 +173,7 @@ def attention(
     kv_offset: int = 0,
     q_len: int | None = None,
     kv_len: int | None = None,
+    num_splits: int = 0,
     **unknown: Never,
 ) -> Any:
     """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
@@ -205,6 +208,8 @@ def attention(
     return_partial: give a `Partial` in place of o, which `merge` merges with those of other keys. q_offset, kv_offset: where the given
     queries and keys begin in the whole sequence, as functions see it; q_len, kv_len: how long it is, for q_len() and kv_len(), up to the
     end of the given part where they are left out. Only partial results have positions of their own.
+    num_splits: how many parts the keys of up to 16 queries are seen in, on several threads, where nothing needs a gradient (CPU only). 0:
+    chosen by the number of keys; 1: one part.
     """
     if unknown:
         raise unexpected(attention, unknown)
@@ -226,13 +231,23 @@ def attention(
     if extra_qk is not None or may_cast():
         q, k, v, *extra = cast(q, k, v, *flat(extra_qk))
     if is_dynamo_compiling():
+        if num_splits:
+            raise UnsupportedError("num_splits is chosen inside of torch.compile: leave it out there")
         from attn_mlir.api.compiled import attention_in_graph  # with the operators, which take long to register
 
         name = None if device is None else str(device)
         options = (scale, layout, return_lse, return_states, bool(deterministic), name)
         return attention_in_graph(q, k, v, functions, *options, dropout_p, dropout_seed, extra)
     dropout = dropout_of(dropout_p, dropout_seed, q)
-    return _execute(q, k, v, functions, scale, layout, return_lse, return_states, device, bool(deterministic), None, dropout, extra)[0]
+    options = (scale, layout, return_lse, return_states, device, bool(deterministic), None, dropout, extra)
+    return _execute(q, k, v, functions, *options, splits=check_splits(num_splits))[0]
+
+
+def check_splits(num_splits: Any) -> int:
+    """The number of parts that a caller asks for; 0: chosen. Raises ArgumentError."""
+    if isinstance(num_splits, bool) or not isinstance(num_splits, int) or not 0 <= num_splits <= MAX_SPLITS:
+        raise ArgumentError(f"num_splits must be an integer from 0 (chosen) to {MAX_SPLITS}, got {num_splits!r}")
+    return num_splits
 
 
 def _execute(
@@ -250,6 +265,7 @@ def _execute(
     dropout: Dropout = NONE,
     extra: Sequence[torch.Tensor] = (),
     problem: Problem | None = None,
+    splits: int = 0,
 ) -> tuple[Any, Inputs, str]:
     """The result, and the inputs and the device that it was computed for. `problem`: what is known of q, k and v."""
     if problem is None:
@@ -265,7 +281,7 @@ def _execute(
         form, others, factor = forms(scale, problem.inputs.head_dim, pairs.dims)
     else:
         (form, factor), others, given = scale_form(scale, problem.inputs.head_dim), (), dropout.values
-    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form, others)
+    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form, others, splits)
     captures = entry.captures(scan, factor, given)
     results = None
     if tuning is None:
@@ -291,13 +307,15 @@ def _find(
     device: Any,
     dropout: DropoutForm | None = None,
     extra_scales: tuple[str | float, ...] = (),
+    splits: int = 0,
 ) -> tuple[Entry, Scan]:
     def trace() -> program.Traced:
         query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
         if row is None:
             raise ArgumentError("row must be a function from a row of scores to its weights, got None")
         form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, extra_scales, lse, states, dropout)
-        return program.trace(form, inputs, device)
+        traced = program.trace(form, inputs, device)
+        return dataclasses.replace(traced, splits=splits) if splits else traced
 
-    dims = (inputs.element, inputs.head_dim, inputs.value_dim, inputs.packed, inputs.parts, *inputs.extra_dims)
+    dims = (inputs.element, inputs.head_dim, inputs.value_dim, inputs.packed, inputs.parts, splits, *inputs.extra_dims)
     return _CACHE.find(functions, (dims, scale, extra_scales, lse, states, dropout), trace)

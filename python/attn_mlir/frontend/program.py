@@ -98,6 +98,8 @@ class Traced:
     """Branches taken on captured numbers."""
     weights: int = 1
     """How many weights the row gives, each with an o of its own."""
+    splits: int = 0
+    """How many parts keys are seen in where there are few queries; 0: chosen."""
 
     @property
     def is_plain(self) -> bool:

@@ -69,6 +69,8 @@ class Program:
     """Why compiled kernels are slower than their device can do, by their names."""
     served: dict[str, "Program"] = dataclasses.field(default_factory=dict)
     """The same program for devices that take tensors of another type, see `served_by`."""
+    splits: int = 0
+    """How many parts kernels for few queries see keys in; 0: chosen."""
 
     reads_results: ClassVar[bool] = True
     """Whether its backward reads what the forward pass gave."""
@@ -84,7 +86,7 @@ class Program:
                 # Once more with locations, for a message that shows the user's lines.
                 kernel = driver.compile(self.located, device)
             tell(kernel, device, lambda: driver.slow_kernels(self.located, device, "", ()), self.slow, self.located)
-            self.kernels[device] = kernel
+            self.kernels[device] = kernel = driver.with_splits(kernel, device, self.splits) if self.splits else kernel
         return kernel
 
     def derivative(self, device: str, function: str, wrt: str) -> driver.Program:
@@ -265,6 +267,8 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         form["packed"] = True
     if traced.weights > 1:
         form["weights"] = traced.weights
+    if traced.splits:
+        form["splits"] = traced.splits
     name = json.dumps(form)
     if name not in _TABLE:
         _TABLE[name] = _read(form, name, traced.located, traced.written[1])
@@ -305,6 +309,8 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
     if "linear" in form:
         kind = importlib.import_module(_LINEAR).LinearProgram
         options |= {"inputs": tuple(form["linear"]), "segment": form["segment"]}
+    elif "splits" in form:
+        options |= {"splits": form["splits"]}
     elif form.get("packed"):
         kind = importlib.import_module(_VARLEN).VarlenProgram
     return kind(
