@@ -95,7 +95,7 @@ def _says(text: str) -> Callable[[Rule], Rule]:
 
 
 def _wrong_place(place: Callable[..., str]) -> Callable[..., str]:
-    return lambda tile, register, axis: place(tile, register, axis).replace("* 16", "* 8")
+    return lambda tile, register, axis, lane="lane": place(tile, register, axis, lane).replace("* 16", "* 8")
 
 
 def _along(along: Callable[..., str]) -> Callable[..., str]:
