@@ -12,6 +12,10 @@ class Pass(abc.ABC):
     """A module pass; its dataclass fields are its pipeline options."""
 
     name: ClassVar[str]
+    before: ClassVar[str] = ""
+    """Upstream passes that run before `run`, as a part of the pass."""
+    after: ClassVar[str] = ""
+    """Upstream passes that run after `run`, as a part of the pass."""
 
     @abc.abstractmethod
     def run(self, module: ir.Operation) -> bool:
@@ -25,4 +29,8 @@ class Pass(abc.ABC):
 
 def add_to(manager: passmanager.PassManager, pass_: Pass, spec: str) -> None:
     """Appends `pass_` to `manager`; `spec` is how diagnostics and IR dumps name it."""
+    if pass_.before:
+        manager.add(pass_.before)
     manager.add(pass_, name=type(pass_).__name__, argument=spec)
+    if pass_.after:
+        manager.add(pass_.after)

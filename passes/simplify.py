@@ -11,18 +11,19 @@ from attn_mlir.passes.simplification.folding import truth
 
 _IDENTITIES = ("attn.query", "attn.key", "attn.value", "attn.score", "attn.decay", "attn.result")
 _OWNERS = ("attn.attention", "attn.online", "attn.linear_attention", "attn.chunk", "attn.pairs", "attn.elements")
-_PURE_DIALECTS = ("arith", "math", "tensor", "attn")
 
 
 @dataclass(frozen=True)
 class Simplify(Pass):
     """Simplifies every scalar piece without changing what happens to NaN and infinities.
 
-    Constants are folded, divisions by constants become products, small powers products or roots; equal expressions
-    are computed once; mods that return their input and masks that keep everything disappear.
+    Constants are folded, divisions by constants become products, small powers products or roots; mods that return their input and
+    masks that keep everything disappear. MLIR's `cse` runs before and after, so that rules see equal values as one, equal expressions are
+    computed once, and what nothing uses goes.
     """
 
     name = "attn-simplify"
+    before = after = "func.func(cse)"
 
     def run(self, module: ir.Operation) -> bool:
         for owner in find_all(module, *_OWNERS):
@@ -36,51 +37,19 @@ class Simplify(Pass):
 
 
 def _simplify(block: ir.Block) -> None:
-    while _rewrite(block) | _merge_equal(block) | _drop_dead(block):
-        pass
-
-
-def _rewrite(block: ir.Block) -> bool:
-    """Applies the rules once to every op, in order."""
-    changed = False
-    for op in [o.operation for o in block.operations]:
-        if len(list(op.results)) != 1 or not list(op.operands):
-            continue
-        with op.location, ir.InsertionPoint(op):
-            new = rewrite(op)
-        if new is not None:
-            op.results[0].replace_all_uses_with(new)
-            op.erase()
-            changed = True
-    return changed
-
-
-def _merge_equal(block: ir.Block) -> bool:
-    """Common subexpression elimination; every op in a piece is pure."""
-    seen: dict[tuple[object, ...], ir.Operation] = {}
-    changed = False
-    for op in [o.operation for o in block.operations]:
-        if list(op.regions) or not list(op.results):
-            continue
-        attributes = tuple((name, str(op.attributes[name])) for name in sorted(op.attributes))
-        key = (op.name, tuple(op.operands), attributes, tuple(str(r.type) for r in op.results))
-        known = seen.setdefault(key, op)
-        if known is not op:
-            for old, new in zip(list(op.results), list(known.results), strict=True):
-                old.replace_all_uses_with(new)
-            op.erase()
-            changed = True
-    return changed
-
-
-def _drop_dead(block: ir.Block) -> bool:
-    changed = False
-    for op in reversed([o.operation for o in block.operations]):
-        pure = op.name.partition(".")[0] in _PURE_DIALECTS and op.name != "attn.yield"
-        if pure and not any(list(r.uses) for r in op.results):
-            op.erase()
-            changed = True
-    return changed
+    """Applies the rules to every op, in order, until none of them changes anything."""
+    changed = True
+    while changed:
+        changed = False
+        for op in [view.operation for view in block.operations]:
+            if len(op.results) != 1 or not len(op.operands) or not list(op.results[0].uses):
+                continue
+            with op.location, ir.InsertionPoint(op):
+                new = rewrite(op)
+            if new is not None:
+                op.results[0].replace_all_uses_with(new)
+                op.erase()
+                changed = True
 
 
 def _does_nothing(piece: ir.Operation) -> bool:

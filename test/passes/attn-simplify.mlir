@@ -82,3 +82,31 @@ func.func @attention(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: ten
   }) {outputs = []} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>
   return %o : tensor<?x?x?x64xf32>
 }
+
+// -----
+
+// MLIR's cse is a part of the pass: rules meet equal values as one, a product is the same either way round, dead values go.
+// CHECK-LABEL: @attention
+// CHECK:       ^bb0(%[[S:.*]]: f32,
+// CHECK-NEXT:    %[[SUM:.*]] = "attn.reduce"(%[[S]]) {kind = "sum"}
+// CHECK-NEXT:    %[[E:.*]] = math.exp %[[S]]
+// CHECK-NEXT:    %[[PRODUCT:.*]] = arith.mulf %[[E]], %[[SUM]]
+// CHECK-NEXT:    %[[P:.*]] = arith.addf %[[PRODUCT]], %[[PRODUCT]]
+// CHECK-NEXT:    "attn.yield"(%[[P]])
+func.func @attention(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32> {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %sum = "attn.reduce"(%s) {kind = "sum"} : (f32) -> f32
+      %e = math.exp %s : f32
+      %e2 = math.exp %s : f32
+      %larger = arith.maximumf %e, %e2 : f32
+      %x = arith.mulf %larger, %sum : f32
+      %y = arith.mulf %sum, %e : f32
+      %dead = math.log %y : f32
+      %p = arith.addf %x, %y : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>) -> tensor<?x?x?x64xf32>
+  return %o : tensor<?x?x?x64xf32>
+}
