@@ -13,6 +13,7 @@ _NAMES = {
     "attn_mlir.api.ahead": "InputSpec compile_ahead",
     "attn_mlir.api.ahead_linear": "LinearSpec",
     "attn_mlir.api.ahead_operators": "compile_operators",
+    "attn_mlir.api.append": "append_kv",
     "attn_mlir.api.attention": "Attention attention",
     "attn_mlir.api.block_mask": "create_block_mask",
     "attn_mlir.api.custom_io": "CustomIO",

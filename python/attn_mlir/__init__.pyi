@@ -11,6 +11,7 @@ from attn_mlir.api.ahead import InputSpec as InputSpec
 from attn_mlir.api.ahead import compile_ahead as compile_ahead
 from attn_mlir.api.ahead_linear import LinearSpec as LinearSpec
 from attn_mlir.api.ahead_operators import compile_operators as compile_operators
+from attn_mlir.api.append import append_kv as append_kv
 from attn_mlir.api.attention import Attention as Attention
 from attn_mlir.api.attention import attention as attention
 from attn_mlir.api.block_mask import create_block_mask as create_block_mask

@@ -1,0 +1,132 @@
+"""`append_kv`: new keys and values written into caches in place, contiguous or paged, rotated where asked."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_mlir.errors import ArgumentError, UnsupportedError
+
+
+def append_kv(
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seqused_k: Tensor,
+    *,
+    block_table: Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    q: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    interleaved: bool = False,
+) -> Tensor | None:
+    """Writes k and v behind the keys that caches hold, in place; returns q, rotated where tables are given (None without q).
+
+    k is [B, n, Hkv, D], v [B, n, Hkv, Dv]; seqused_k, int32 [B], says how many keys each sequence has before: new ones come at positions
+    seqused_k[b] to seqused_k[b] + n. Caches are [rows, S, Hkv, D], of any strides, of which sequence b has row b, or cache_batch_idx[b].
+    With block_table, int32 [B, most pages], they are [pages, size, Hkv, D]: position p is row p % size of page block_table[b, p // size].
+
+    rotary_cos, rotary_sin: [positions, R / 2] tables that rotate the first R channels of k and of q, [B, n_q, Hq, D], whose rows are at
+    positions seqused_k[b], seqused_k[b] + 1, ...; channel i is paired with i + R / 2, or if `interleaved` 2 i with 2 i + 1.
+
+    It has no gradients, and runs on the CPU, where everything is checked before anything is written.
+    """
+    _check(k_cache, v_cache, k, v, seqused_k)
+    count, new = k.shape[:2]
+    positions = seqused_k.long()[:, None] + torch.arange(new)
+    if (seqused_k < 0).any():
+        raise ArgumentError("seqused_k must not be negative")
+    entry, slot = _places(k_cache, positions, block_table, cache_batch_idx)
+    if (rotary_cos is None) != (rotary_sin is None):
+        raise ArgumentError("rotary_cos and rotary_sin come together")
+    if rotary_cos is not None and rotary_sin is not None:
+        if q is not None:
+            _check_rotated("q", q, count)
+            at = seqused_k.long()[:, None] + torch.arange(q.shape[1])
+            q = _rotated("q", q, at, rotary_cos, rotary_sin, interleaved)
+        k = _rotated("k", k, positions, rotary_cos, rotary_sin, interleaved)
+    with torch.no_grad():
+        k_cache[entry, slot] = k.to(k_cache.dtype)
+        v_cache[entry, slot] = v
+    return q
+
+
+def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
+    named = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
+    for name, x in named.items():
+        if not isinstance(x, Tensor) or x.dim() != 4:
+            given = f"shape {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise ArgumentError(f"{name} must be a tensor of four dimensions, [entry, position, head, dim], got {given}")
+        if x.device.type != "cpu":
+            raise UnsupportedError(f"append_kv runs on the CPU only, and {name} is on {x.device}: write k_cache[entry, position] = k there")
+        if x.dtype != k.dtype:
+            raise ArgumentError(f"{name} has dtype {x.dtype} but k has {k.dtype}: cast one of them")
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise ArgumentError(f"{name} requires a gradient, and caches are written in place: call append_kv under torch.no_grad()")
+    if k_cache.shape[:3] != v_cache.shape[:3]:
+        raise ArgumentError(f"v_cache has shape {list(v_cache.shape)}, which does not go with that of k_cache, {list(k_cache.shape)}")
+    for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
+        if x.shape[2:] != cache.shape[2:] or x.shape[:2] != k.shape[:2]:
+            raise ArgumentError(
+                f"{name} has shape {list(x.shape)}, which does not go with k, {list(k.shape)}, and its cache, {list(cache.shape)}"
+            )
+    _check_table("seqused_k", seqused_k, 1, k.shape[0])
+
+
+def _check_table(name: str, x: Any, rank: int, count: int) -> None:
+    if not isinstance(x, Tensor) or x.dtype != torch.int32 or x.dim() != rank or len(x) != count or x.device.type != "cpu":
+        given = f"{list(x.shape)} of {x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
+        wanted = f"[{count}]" if rank == 1 else f"[{count}, pages]"
+        raise ArgumentError(f"{name} must be an int32 tensor {wanted} on the CPU, got {given}")
+
+
+def _places(cache: Tensor, positions: Tensor, table: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The entry and the row in the cache of every new key; no two may share one."""
+    size, end = cache.shape[1], int(positions.max()) + 1 if positions.numel() else 0
+    if table is None:
+        name, limit = "cache_batch_idx", size
+        if rows is not None:
+            _check_table(name, rows, 1, len(positions))
+        entry = (torch.arange(len(positions)) if rows is None else rows.long())[:, None].expand_as(positions)
+    else:
+        name, limit = "block_table", table.shape[-1] * size if isinstance(table, Tensor) and table.dim() == 2 else 0
+        if rows is not None:
+            raise ArgumentError("cache_batch_idx is for contiguous caches: leave it out where block_table is given")
+        _check_table(name, table, 2, len(positions))
+    if end > limit:
+        what = f"block_table has {table.shape[-1]} pages of {size} positions" if table is not None else f"k_cache has {size} positions"
+        raise ArgumentError(f"seqused_k and the new keys reach position {end - 1}, but {what}")
+    if table is not None:
+        entry = table.long().gather(1, positions // size)
+    if entry.numel() and (int(entry.min()) < 0 or int(entry.max()) >= len(cache)):
+        raise ArgumentError(f"{name} names {'pages' if table is not None else 'rows'} from {int(entry.min())} to {int(entry.max())}, "
+                            f"but k_cache has {len(cache)}")  # fmt: skip
+    slot = positions % size
+    if len(torch.unique(entry * size + slot)) != entry.numel():
+        raise ArgumentError(f"{name} gives several sequences one place to write to")
+    return entry, slot
+
+
+def _check_rotated(name: str, x: Any, count: int) -> None:
+    if not isinstance(x, Tensor) or x.dim() != 4 or len(x) != count or not x.is_floating_point():
+        given = f"shape {list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise ArgumentError(f"{name} must be a tensor of floats [{count}, position, head, dim], got {given}")
+
+
+def _rotated(name: str, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """The rows at these positions, rotated in the type of the tables or in float32, whichever is wider."""
+    if cos.shape != sin.shape or cos.dim() != 2 or 2 * cos.shape[1] > x.shape[3]:
+        raise ArgumentError(
+            f"rotary_cos and rotary_sin must be [positions, R / 2] with R up to {name}'s {x.shape[3]}, got {list(cos.shape)}"
+        )
+    if positions.numel() and int(positions.max()) >= len(cos):
+        raise ArgumentError(f"rotary_cos has {len(cos)} positions, but {name} reaches position {int(positions.max())}")
+    half, wide = cos.shape[1], torch.promote_types(torch.promote_types(cos.dtype, torch.float32), x.dtype)
+    c, s = (table[positions].to(wide)[:, :, None] for table in (cos, sin))
+    turned, rest = x[..., : 2 * half].to(wide), x[..., 2 * half :]
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    parts = a * c - b * s, b * c + a * s
+    made = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
+    return torch.cat([made.to(x.dtype), rest], -1)

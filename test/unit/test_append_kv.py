@@ -1,0 +1,80 @@
+"""append_kv: what is written where, key by key, and that nothing else is."""
+
+import math
+
+import pytest
+import torch
+
+from attn_mlir import ArgumentError, append_kv
+
+
+def tables(positions: int, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    angles = torch.arange(positions)[:, None] * 0.5 ** torch.arange(channels // 2)
+    return angles.cos(), angles.sin()
+
+
+def turned(x: torch.Tensor, position: int, channels: int, interleaved: bool) -> torch.Tensor:
+    """A row [H, D] rotated, pair by pair."""
+    y = x.clone()
+    for i in range(channels // 2):
+        a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + channels // 2)
+        c, s = math.cos(position * 0.5**i), math.sin(position * 0.5**i)
+        y[:, a], y[:, b] = x[:, a] * c - x[:, b] * s, x[:, b] * c + x[:, a] * s
+    return y
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_new_keys_are_written_in_place(paged: bool, interleaved: bool) -> None:
+    lengths, new, size = [0, 5, 15], 3, 4
+    used = torch.tensor(lengths, dtype=torch.int32)
+    k, v, q = torch.randn(3, new, 2, 8), torch.randn(3, new, 2, 6), torch.randn(3, new, 4, 8)
+    shape = (20, size) if paged else (5, 18)
+    k_cache, v_cache = torch.randn(*shape, 2, 8), torch.randn(shape[0], 2, shape[1], 6).transpose(1, 2)
+    pages = torch.randperm(20)[:15].reshape(3, 5).int()
+    rows = torch.tensor([4, 0, 2], dtype=torch.int32)
+    place = {"block_table": pages} if paged else {"cache_batch_idx": rows}
+    wanted = k_cache.clone(), v_cache.clone()
+    for b, length in enumerate(lengths):
+        for j in range(new):
+            p = length + j
+            where = (int(pages[b, p // size]), p % size) if paged else (int(rows[b]), p)
+            wanted[0][where], wanted[1][where] = turned(k[b, j], p, 6, interleaved), v[b, j]
+    cos, sin = tables(32, 6)
+    made = append_kv(k_cache, v_cache, k, v, used, q=q, rotary_cos=cos, rotary_sin=sin, interleaved=interleaved, **place)
+    torch.testing.assert_close(k_cache, wanted[0])
+    assert torch.equal(v_cache, wanted[1])
+    assert made is not None
+    torch.testing.assert_close(made[2, 1], turned(q[2, 1], 16, 6, interleaved))
+
+
+def test_without_rotation_bits_are_kept() -> None:
+    k_cache = torch.zeros(2, 7, 1, 4, dtype=torch.bfloat16)
+    v_cache, k = k_cache.clone(), torch.randn(2, 2, 1, 4).bfloat16()
+    assert append_kv(k_cache, v_cache, k, -k, torch.tensor([5, 0], dtype=torch.int32)) is None
+    assert torch.equal(k_cache[0, 5:], k[0]) and torch.equal(v_cache[1, :2], -k[1])
+    assert not k_cache[0, :5].any() and not k_cache[1, 2:].any()
+
+
+def test_what_is_refused_writes_nothing() -> None:
+    k_cache, v_cache, k = torch.zeros(2, 4, 1, 4), torch.zeros(2, 4, 1, 4), torch.ones(2, 2, 1, 4)
+    used = torch.tensor([1, 2], dtype=torch.int32)
+    table = torch.tensor([[0, 1], [1, 0]], dtype=torch.int32)
+    for message, options in (
+        ("reach position 4, but k_cache has 4 positions", {"seqused_k": used + 1}),
+        ("seqused_k must be an int32 tensor", {"seqused_k": used.long()}),
+        ("seqused_k must not be negative", {"seqused_k": used - 2}),
+        ("block_table names pages from 0 to 2", {"block_table": table + torch.tensor([[0, 0], [1, 0]], dtype=torch.int32)}),
+        ("block_table gives several sequences one place", {"block_table": table * 0, "seqused_k": used * 0}),
+        ("cache_batch_idx gives several sequences one place", {"cache_batch_idx": used * 0, "seqused_k": used * 0}),
+        ("cache_batch_idx is for contiguous caches", {"cache_batch_idx": used, "block_table": table}),
+        ("rotary_cos has 3 positions", dict(zip(("rotary_cos", "rotary_sin"), tables(3, 4), strict=True))),
+        ("come together", {"rotary_cos": tables(3, 4)[0]}),
+        ("v has shape", {"v": k[:, :1]}),
+        ("k_cache has dtype", {"k_cache": k_cache.double()}),
+        ("requires a gradient", {"v": k.clone().requires_grad_()}),
+    ):
+        given = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": k, "seqused_k": used, **options}
+        with pytest.raises(ArgumentError, match=message):
+            append_kv(**given)
+    assert not k_cache.any() and not v_cache.any()
