@@ -1,6 +1,7 @@
 """append_kv: what is written where, key by key, and that nothing else is."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def test_new_keys_are_written_in_place(paged: bool, interleaved: bool) -> None:
     k_cache, v_cache = torch.randn(*shape, 2, 8), torch.randn(shape[0], 2, shape[1], 6).transpose(1, 2)
     pages = torch.randperm(20)[:15].reshape(3, 5).int()
     rows = torch.tensor([4, 0, 2], dtype=torch.int32)
-    place = {"block_table": pages} if paged else {"cache_batch_idx": rows}
+    place: dict[str, Any] = {"block_table": pages} if paged else {"cache_batch_idx": rows}
     wanted = k_cache.clone(), v_cache.clone()
     for b, length in enumerate(lengths):
         for j in range(new):
@@ -74,7 +75,7 @@ def test_what_is_refused_writes_nothing() -> None:
         ("k_cache has dtype", {"k_cache": k_cache.double()}),
         ("requires a gradient", {"v": k.clone().requires_grad_()}),
     ):
-        given = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": k, "seqused_k": used, **options}
+        given: dict[str, Any] = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": k, "seqused_k": used, **options}
         with pytest.raises(ArgumentError, match=message):
             append_kv(**given)
     assert not k_cache.any() and not v_cache.any()

@@ -1,6 +1,7 @@
 """Partial results: merged in any order and grouping they are the attention to all keys, of rows of the user's own."""
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -104,12 +105,11 @@ def test_rearranged_rows() -> None:
     """A prefix that requests share, whose queries are rows of one batch entry there."""
     q, k, v = inputs(1, 17)
     prefix_k, prefix_v = torch.randn(2, 1, 2, 127, 16)
-    options = case_of("softmax").options() | {"mask_mod": None, "score_mod": None}
-    prefix = attention(q.transpose(0, 2), prefix_k, prefix_v, **options, return_partial=True)
-    own = attention(q, k, v, **options, return_partial=True, kv_offset=127)
+    prefix = attention(q.transpose(0, 2), prefix_k, prefix_v, return_partial=True)
+    own = attention(q, k, v, return_partial=True, kv_offset=127)
     o = merge(own, prefix.apply(lambda x: x.transpose(0, 2))).finalize()
     everything = [torch.cat([a.expand(2, -1, -1, -1), b], 2) for a, b in ((prefix_k, k), (prefix_v, v))]
-    torch.testing.assert_close(o, attention(q, *everything, **options), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(o, attention(q, everything[0], everything[1]), atol=1e-5, rtol=1e-5)
 
 
 def test_packed_sequences() -> None:
@@ -172,8 +172,8 @@ def test_torch_compile() -> None:
 def test_what_is_refused() -> None:
     q, k, v = inputs(5, 17)
 
-    def temperature(s):
-        return torch.softmax(s / s.std(), -1) if isinstance(s, torch.Tensor) else _softmax_of(s / ((s * s).mean() + 1e-3).sqrt())
+    def temperature(s: Any) -> Any:
+        return rows.softmax(s / ((s * s).mean() + 1e-3).sqrt())
 
     with pytest.raises(UnsupportedError, match=r"more than one pass over them \(.*one more pass"):
         attention(q, k, v, row=temperature, return_partial=True)
@@ -198,7 +198,3 @@ def test_what_is_refused() -> None:
         attention(q, k, v, return_partial=True, dropout_p=0.5)
     with pytest.raises(UnsupportedError, match="CPU only"):
         attention(q, k, v, return_partial=True, device="cuda")
-
-
-def _softmax_of(s):
-    return rows.softmax(s)

@@ -1,5 +1,7 @@
 """Split-KV: few queries see long caches in parts, combined by the derived merge."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -25,8 +27,8 @@ def test_parts_are_the_whole(row: str, queries: int) -> None:
 
 def test_parts_of_bf16_and_ungrouped_heads() -> None:
     for heads in (4, 2):
-        q, k, v = torch.randn(2, heads, 1, 16), *torch.randn(2, 2, 2, 999, 16)
-        q, k, v = (x.bfloat16() for x in (q, k, v))
+        k, v = torch.randn(2, 2, 2, 999, 16).bfloat16()
+        q = torch.randn(2, heads, 1, 16).bfloat16()
         o, whole = (attention(q, k, v, num_splits=n) for n in (5, 1))
         assert o.dtype == torch.bfloat16
         torch.testing.assert_close(o, whole, atol=1e-3, rtol=1e-2)
@@ -34,7 +36,10 @@ def test_parts_of_bf16_and_ungrouped_heads() -> None:
 
 def test_the_end_reads_captures_and_masks_leave_rows_empty() -> None:
     q, k, v = inputs(3, 127)
-    options = {"row": rows.softmax_sink(torch.tensor([0.3, -1.0, 2.0, 0.5])), "mask_mod": lambda b, h, q_idx, kv_idx: kv_idx < 20 * q_idx}
+    options: dict[str, Any] = {
+        "row": rows.softmax_sink(torch.tensor([0.3, -1.0, 2.0, 0.5])),
+        "mask_mod": lambda b, h, q_idx, kv_idx: kv_idx < 20 * q_idx,
+    }
     o, whole = (attention(q, k, v, **options, num_splits=n) for n in (6, 1))
     torch.testing.assert_close(o, whole, atol=1e-5, rtol=1e-5)
     assert not o[:, :, 0].any()
@@ -69,7 +74,7 @@ def test_parts_cover_all_keys_once(keys: int) -> None:
 def test_what_is_refused() -> None:
     q, k, v = inputs(1, 17)
 
-    def temperature(s):
+    def temperature(s: Any) -> Any:
         e = exp(s / ((s * s).mean() + 1e-3).sqrt())
         return e / e.sum()
 

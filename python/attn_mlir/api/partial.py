@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import maybe_current_level
 
 from attn_mlir.api.attention import _find
 from attn_mlir.api.autocast import cast
@@ -225,11 +226,7 @@ class Request:
 
 def _differentiated(values: Sequence[Any]) -> bool:
     """Whether something needs a gradient or has a tangent, or where operators have to be seen."""
-    return bool(needing_gradient(values)) or may_carry_tangents() or _in_transform() or not eager().applies(values)
-
-
-def _in_transform() -> bool:
-    return torch._C._functorch.maybe_current_level() is not None
+    return bool(needing_gradient(values)) or may_carry_tangents() or maybe_current_level() is not None or not eager().applies(values)
 
 
 def _without_rows(states: Sequence[Tensor], initial: Sequence[Tensor], end: int) -> list[Tensor]:
