@@ -61,7 +61,7 @@ def test_what_is_refused_writes_nothing() -> None:
     k_cache, v_cache, k = torch.zeros(2, 4, 1, 4), torch.zeros(2, 4, 1, 4), torch.ones(2, 2, 1, 4)
     used = torch.tensor([1, 2], dtype=torch.int32)
     table = torch.tensor([[0, 1], [1, 0]], dtype=torch.int32)
-    for message, options in (
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("reach position 4, but k_cache has 4 positions", {"seqused_k": used + 1}),
         ("seqused_k must be an int32 tensor", {"seqused_k": used.long()}),
         ("seqused_k must not be negative", {"seqused_k": used - 2}),
@@ -74,7 +74,8 @@ def test_what_is_refused_writes_nothing() -> None:
         ("v has shape", {"v": k[:, :1]}),
         ("k_cache has dtype", {"k_cache": k_cache.double()}),
         ("requires a gradient", {"v": k.clone().requires_grad_()}),
-    ):
+    ]
+    for message, options in cases:
         given: dict[str, Any] = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": k, "seqused_k": used, **options}
         with pytest.raises(ArgumentError, match=message):
             append_kv(**given)

@@ -85,24 +85,22 @@ def _check_table(name: str, x: Any, rank: int, count: int) -> None:
 def _places(cache: Tensor, positions: Tensor, table: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]:
     """The entry and the row in the cache of every new key; no two may share one."""
     size, end = cache.shape[1], int(positions.max()) + 1 if positions.numel() else 0
-    if table is None:
-        name, limit = "cache_batch_idx", size
-        if rows is not None:
-            _check_table(name, rows, 1, len(positions))
-        entry = (torch.arange(len(positions)) if rows is None else rows.long())[:, None].expand_as(positions)
-    else:
-        name, limit = "block_table", table.shape[-1] * size if isinstance(table, Tensor) and table.dim() == 2 else 0
-        if rows is not None:
+    if table is not None:
+        _check_table("block_table", table, 2, len(positions))
+    if rows is not None:
+        if table is not None:
             raise ArgumentError("cache_batch_idx is for contiguous caches: leave it out where block_table is given")
-        _check_table(name, table, 2, len(positions))
-    if end > limit:
-        what = f"block_table has {table.shape[-1]} pages of {size} positions" if table is not None else f"k_cache has {size} positions"
+        _check_table("cache_batch_idx", rows, 1, len(positions))
+    if end > (size if table is None else table.shape[1] * size):
+        what = f"k_cache has {size} positions" if table is None else f"block_table has {table.shape[1]} pages of {size} positions"
         raise ArgumentError(f"seqused_k and the new keys reach position {end - 1}, but {what}")
     if table is not None:
         entry = table.long().gather(1, positions // size)
+    else:
+        entry = (torch.arange(len(positions)) if rows is None else rows.long())[:, None].expand_as(positions)
+    name, kind = ("cache_batch_idx", "rows") if table is None else ("block_table", "pages")
     if entry.numel() and (int(entry.min()) < 0 or int(entry.max()) >= len(cache)):
-        raise ArgumentError(f"{name} names {'pages' if table is not None else 'rows'} from {int(entry.min())} to {int(entry.max())}, "
-                            f"but k_cache has {len(cache)}")  # fmt: skip
+        raise ArgumentError(f"{name} names {kind} from {int(entry.min())} to {int(entry.max())}, but k_cache has {len(cache)}")
     slot = positions % size
     if len(torch.unique(entry * size + slot)) != entry.numel():
         raise ArgumentError(f"{name} gives several sequences one place to write to")
