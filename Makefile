@@ -20,7 +20,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
-test: clang lint check-docs lit unit
+# The linters are single processes, beside which lit's fill the cores; tests come when all of them pass.
+test: clang $(STAMP)
+	$(MAKE) -j 2 --output-sync=target lint check-docs lit
+	$(MAKE) unit
 
 # clang, its linker and disassembler for kernels for AMD GPUs: from apt, where that is allowed. Tests that need them are skipped otherwise.
 clang:

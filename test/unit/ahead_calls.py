@@ -1,10 +1,15 @@
 """Calls of libraries made ahead of time, through ctypes: torch tensors as DLTensors."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
+
+from attn_mlir.backends.ahead import link
 
 _CODES = {
     torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16), torch.bool: (6, 8),
@@ -12,6 +17,18 @@ _CODES = {
 }  # fmt: skip
 STREAM = 100
 """One of device 0, of the libraries that stand in for drivers."""
+
+
+@contextmanager
+def plain_host(plain: bool = True) -> Iterator[None]:
+    """Libraries made within have a host's part that is compiled without optimisation, which takes less than half of the time, if `plain`.
+
+    For further libraries of a kind of which a test has an optimised one: their C++ differs in tables alone.
+    """
+    flags = tuple("-O0" if flag == "-O2" else flag for flag in link._FLAGS) if plain else link._FLAGS
+    assert "-O2" in link._FLAGS
+    with mock.patch.object(link, "_FLAGS", flags):
+        yield
 
 
 class DLTensor(ctypes.Structure):

@@ -9,15 +9,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 import attn_mlir
+from ahead_calls import plain_host
 from ahead_cuda_calls import load
 from ahead_cuda_cases import ALIBI, CASES, LIBRARIES, Spec, compared, copies, failures, streams, without_driver
 from attn_mlir.backends.nvidia import compile as nvidia_compile
+from attn_mlir.backends.nvidia.ahead import build as ahead_build
+from attn_mlir.backends.nvidia.compile import compile_all
 from attn_mlir.errors import UnsupportedError
+from nvidia_fakes import BINARY
 
 C, CXX = shutil.which("cc") or shutil.which("gcc"), shutil.which(os.environ.get("CXX") or "c++")
 try:
@@ -27,19 +32,27 @@ except UnsupportedError:
     MISSING = "needs NVRTC or nvcc"
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 SOURCE = Path(__file__).parents[1] / "Inputs" / "fake_cuda.c"
+PRINTED = ("alibi", "fixed", "states")
+"""Libraries whose kernels are printed, but not compiled: the libcuda here runs none, and tests of the printers compile such kernels."""
+OPTIMISED = ("odd", "packed")
+"""Libraries whose host's part is optimised, as users have it: an attention and a linear one."""
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The library of a case, compiled once."""
+    """The library of a case, made once."""
     found: dict[str, Path] = {}
     folder = tmp_path_factory.mktemp("cuda")
+
+    def compile_kernels(name: str) -> Any:
+        return mock.patch.object(ahead_build, "compile_all", (lambda codes: [BINARY] * len(codes)) if name in PRINTED else compile_all)
 
     def make(name: str) -> Path:
         name = LIBRARIES[name]
         if name not in found:
             attention, spec, _, more = CASES[name]
-            found[name] = attn_mlir.compile_ahead(attention, spec, "sm_90a", folder / f"lib{name}.so", **more).library
+            with compile_kernels(name), plain_host(name not in OPTIMISED):
+                found[name] = attn_mlir.compile_ahead(attention, spec, "sm_90a", folder / f"lib{name}.so", **more).library
         return found[name]
 
     return make
