@@ -51,9 +51,9 @@ class Snapshot:
         for table, (known, place, shape, memory, content) in zip(tables, self._tables, strict=True):
             if table is not known:
                 return False
-            if memory is not None and (
-                table.data_ptr() != place or table.shape != shape or not table.is_contiguous() or memory.raw != content
-            ):
+            if memory is None or table is None:
+                continue
+            if table.data_ptr() != place or table.shape != shape or not table.is_contiguous() or memory.raw != content:
                 return False
         if not self._states:
             return True
