@@ -198,3 +198,25 @@ def test_what_is_refused() -> None:
         attention(q, k, v, return_partial=True, dropout_p=0.5)
     with pytest.raises(UnsupportedError, match="CPU only"):
         attention(q, k, v, return_partial=True, device="cuda")
+
+
+def test_positions_are_found_by_their_place() -> None:
+    """Users call the parameters of their functions as they like."""
+    q, k, v = (torch.randn(1, 2, n, 16, dtype=torch.float64) for n in (5, 33, 33))
+
+    def mask(x: Any, y: Any, kv_idx: Any, q_idx: Any) -> Any:  # a query's position, then a key's
+        return 6 * kv_idx + 3 >= q_idx
+
+    def row(s: Any, x: Any, y: Any, i: Any, j: Any) -> Any:
+        e = torch.exp(s - s.max()) * (1 + j % 3 + i)
+        return e / e.sum()
+
+    def double(x: Any, first: Any, second: Any, place: Any, channel: Any) -> Any:
+        return x * (1 + 0.1 * place)
+
+    functions = {"score_mod": lambda s, x, y, i, j: s - 0.1 * abs(i - j), "mask_mod": mask, "key_mod": double, "value_mod": double}
+    parts = []
+    for a, b in ((0, 17), (17, 33)):
+        options = {"row": row, "return_partial": True, "kv_offset": a, "kv_len": 33}
+        parts.append(attention(q, k[:, :, a:b], v[:, :, a:b], **options, **functions))
+    assert (merge(*parts).finalize() - attention(q, k, v, row=row, **functions)).abs().max() < 1e-12

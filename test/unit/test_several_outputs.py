@@ -250,7 +250,7 @@ def test_packed_and_nested() -> None:
         parts.append([*[o.transpose(0, 1) for o in made], s.logsumexp(-1)])
     wanted = [torch.cat([part[i] for part in parts], 1 if i == 2 else 0) for i in range(3)]
     compare(with_gradients([*found, lse], [q, k, v]), with_gradients(wanted, other), 2e-5)
-    call: Any = torch.compile(lambda *x: attention_varlen(*list(x), row=row), backend="aot_eager", fullgraph=True)
+    call: Any = torch.compile(lambda q, k, v, cu: attention_varlen(q, k, v, cu, row=row), backend="aot_eager", fullgraph=True)
     compare(list(call(q, k, v, offsets)), wanted[:2], 3e-6)
     jagged = [torch.nested.nested_tensor_from_jagged(x.detach(), offsets.long()).transpose(1, 2) for x in (q, k, v)]
     nested, states = attention(*jagged, row=row, return_lse=True)

@@ -104,3 +104,17 @@ def test_kernels_by_themselves_make_no_lists_of_work() -> None:
     source = (Path(__file__).parents[1] / "Inputs" / "packed-causal.mlir").read_text()
     with pytest.raises(UnsupportedError, match="packed sequences have lists of work"):
         driver.compile(source, "cpu")
+
+
+def test_the_sequence_is_found_by_its_place() -> None:
+    """Users call the parameters of their functions as they like: `b` may be the head."""
+
+    def score(s: Any, batch: Any, b: Any, i: Any, j: Any) -> Any:
+        return s * (1 + 0.1 * attn_mlir.kv_len()) + 0.3 * b + j - (attn_mlir.kv_len() - attn_mlir.q_len() + i)
+
+    x, offsets = torch.randn(30, 2, 16), torch.tensor([0, 7, 7, 30], dtype=torch.int32)
+    o = attn_mlir.attention_varlen(x, x, x, offsets, score_mod=score)
+    for begin, end in ((0, 7), (7, 30)):
+        each = x[begin:end].transpose(0, 1)[None]
+        alone = attn_mlir.attention(each, each, each, score_mod=score)[0].transpose(0, 1)
+        assert torch.equal(o[begin:end], alone)

@@ -11,7 +11,7 @@ from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import where
-from attn_mlir.frontend.given import LENGTHS, OFFSETS, POSITION, SEQUENCE, SEQUENCES, TOTALS, Inputs, product_pairs
+from attn_mlir.frontend.given import LENGTHS, OFFSETS, POSITION, SEQUENCE, SEQUENCES, TOTALS, Inputs, places_of, product_pairs
 from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.reach import is_specialised, reachable
 from attn_mlir.frontend.scope import Captured
@@ -191,12 +191,13 @@ class Emitter:
     def _body(self, piece: Piece, arguments: Sequence[ir.Value]) -> list[ir.Value]:
         """Emits what a piece computes of its arguments."""
         values: dict[Node, ir.Value] = dict(zip(piece.arguments, arguments, strict=True))
+        places = places_of(piece.name, piece.arguments) if self.inputs.parts or self.inputs.packed else {}
         if self.inputs.parts:
-            values |= {node: self._moved(node, values[node]) for node in piece.arguments if node.attribute in OFFSETS}
+            values |= {node: self._moved(place, values[node]) for node, place in places.items() if place in OFFSETS}
         order = reachable(piece.results, self.specialised)
         named = {node.position: node for node in order if node.position is not None}
         constants: dict[tuple[str, str], ir.Value] = {}
-        self._sequence = next((values[node] for node in piece.arguments if node.attribute == "b"), None)
+        self._sequence = next((values[node] for node, place in places.items() if place == "b"), None)
         for node in order:
             if node in values:
                 continue
@@ -240,9 +241,9 @@ class Emitter:
             return rule(self, node, operands)
         return ir.Operation.create(node.op, results=[self.types[node.kind]], operands=operands).result
 
-    def _moved(self, node: Node, position: ir.Value) -> ir.Value:
+    def _moved(self, place: str, position: ir.Value) -> ir.Value:
         """A position in the whole sequence."""
-        return _one("arith.addi", self.index, position, self.outer[POSITION, OFFSETS[str(node.attribute)]])
+        return _one("arith.addi", self.index, position, self.outer[POSITION, OFFSETS[place]])
 
     def _is_total(self, node: Node) -> bool:
         """Whether a size is the number of positions of a sequence that the tensors have a part of."""

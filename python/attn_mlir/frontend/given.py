@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from attn_mlir.frontend.node import Source
+from attn_mlir.frontend.node import Node, Source
 from attn_mlir.frontend.scope import Captured
 
 PRODUCT, SEQUENCE = "product", "sequences"
@@ -16,6 +16,11 @@ POSITIONS = ("q_offset", "kv_offset", "q_total", "kv_total")
 """The arguments of a function on parts of longer sequences: where these begin, and how long the sequences are (of packed tensors, 0)."""
 TOTALS = {("size", "q", 2): ("q_offset", "q_total"), ("size", "k", 2): ("kv_offset", "kv_total")}
 OFFSETS = {"q_idx": "q_offset", "kv_idx": "kv_offset"}
+_OF_ROW, _OF_PAIR = ("b", "h", "q_idx"), ("b", "h", "q_idx", "kv_idx")
+_PLACES = {
+    "query": ("b", "h", "q_idx", "d"), "key": ("b", "h", "kv_idx", "d"), "value": ("b", "h", "kv_idx", "d"),
+    "score": _OF_PAIR, "mask": _OF_PAIR, "row": _OF_ROW,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +40,11 @@ class Inputs:
     def largest(self) -> float:
         """The largest finite score."""
         return sys.float_info.max if self.element == "f64" else 3.4028234663852886e38
+
+
+def places_of(piece: str, arguments: Sequence[Node]) -> dict[Node, str]:
+    """What the integers among a piece's arguments are, by the order in which functions take them: users name them as they like."""
+    return dict(zip([argument for argument in arguments if argument.kind == "int"], _PLACES[piece], strict=False))
 
 
 def sequence_captures(inputs: Inputs) -> list[Captured]:
