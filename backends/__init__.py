@@ -29,8 +29,8 @@ class Backend:
     `attn_mlir.findings.Finding`s about the machine) are references of the same form; `targets` are the names under which it makes
     code ahead of time. `packed`: it takes the packed tensors of `attn.sequences`, in `compile` and `derive`.
 
-    `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile` and
-    `derive` of a backend that has any also take `device`, one of `device_types`.
+    `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile`,
+    `derive` and `see` of a backend that has any also take `device`, one of `device_types`.
     """
 
     name: str
@@ -66,6 +66,10 @@ class Backend:
     def deriver(self, device: str) -> Callable[..., Any] | None:
         """The driver's function for derivatives, or None when the backend has none yet."""
         return None if self.derive is None else self._for_device(self.derive, device)
+
+    def seer(self, device: str) -> Callable[..., Any] | None:
+        """The backend's function that tells what a report shows, or None when it has none."""
+        return None if self.see is None else self._for_device(self.see, device)
 
     def _for_device(self, reference: str, device: str) -> Callable[..., Any]:
         function = self.load(reference)

@@ -6,9 +6,12 @@ from typing import Any
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
+from attn_mlir.reference.warp import Event
 
 SCHEDULED = "scheduled"
 """The file that locations name for lines of the scheduled kernels."""
+FORMED = "formed"
+"""The file that locations name for lines of kernels in the `warp` dialect."""
 _SCHEDULE = "tile-schedule"
 
 
@@ -31,10 +34,23 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Timeline:
+    """What the roles of a kernel do in time, in a small problem; or `why` there is no schedule in IR to show."""
+
+    kernel: str
+    problem: str = ""
+    events: tuple[Event, ...] = ()
+    model: tuple[str, ...] = ()
+    """What the time is, a line for each kind of work."""
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Seen:
     """stages: the program as IR with locations, "traced" and after each pass that changed it, by the pass's name.
 
-    Ops of the stages after `schedule` and lines of `codes` are also located in the lines of that stage: in a file called SCHEDULED.
+    Ops of the stages after `schedule` and lines of `codes` are also located in the lines of that stage: in a file called SCHEDULED. Those
+    of kernels of the `warp` dialect also in the lines of the stage `formed`, "" for none: in a file called FORMED.
     """
 
     stages: dict[str, str]
@@ -43,6 +59,8 @@ class Seen:
     facts: tuple[Facts, ...] = ()
     block: tuple[int, int] | None = None
     """Queries and keys of a block of the first kernel over rows."""
+    formed: str = ""
+    timelines: tuple[Timeline, ...] = ()
 
 
 @dataclass
@@ -55,6 +73,7 @@ class Recorder:
     stages: dict[str, str] = field(default_factory=dict)
     schedule: str = ""
     block: tuple[int, int] | None = None
+    formed: str = ""
 
     def __post_init__(self) -> None:
         self.stages["traced"] = self.source
@@ -66,7 +85,13 @@ class Recorder:
         if step.name == _SCHEDULE:
             self.add(step.name, operation)
             self.schedule, self.block = step.name, _block(operation)
-            _mark(operation)
+            _mark(operation, SCHEDULED)
+
+    def form(self, operation: ir.Operation) -> None:
+        """Keeps the kernels of the `warp` dialect as the last stage, and marks their ops with its lines."""
+        self.add("warp-kernel", operation)
+        self.formed = next(reversed(self.stages))
+        _mark(operation, FORMED)
 
     def add(self, name: str, operation: ir.Operation) -> None:
         """Keeps a stage unless it is the last one again."""
@@ -84,13 +109,13 @@ def _block(operation: ir.Operation) -> tuple[int, int] | None:
     return None
 
 
-def _mark(operation: ir.Operation) -> None:
-    """Adds the line of an op in the text of the module to its location."""
+def _mark(operation: ir.Operation, file: str) -> None:
+    """Adds the line of an op in the text of the module, called `file`, to its location."""
     text = operation.get_asm(use_name_loc_as_prefix=True)
     parsed = [op.location for op in walk(ir.Module.parse(text, operation.context).operation)]
     for op, place in zip(walk(operation), parsed, strict=True):
         if isinstance(place, ir.FileLineColLoc):
-            op.location = _with_line(op.location, ir.Location.file(SCHEDULED, place.start_line, 1, operation.context))
+            op.location = _with_line(op.location, ir.Location.file(file, place.start_line, 1, operation.context))
 
 
 def _with_line(location: ir.Location, line: ir.Location) -> ir.Location:

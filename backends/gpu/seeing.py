@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.limits import check_types
 from attn_mlir.backends.gpu.units import outlined
-from attn_mlir.backends.host import read_host
+from attn_mlir.backends.host import Host, read_host
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.backends.seen import Code, Facts, Recorder, Seen
 from attn_mlir.dialects import load_all
@@ -33,31 +33,49 @@ def see_kernels(
 
     `compiled` tells what a compiler says of kernels; it is asked where it is given, and what it raises is told in its place.
     """
-    name, prepare = prepared
     recorder = Recorder(source)
     with reported(), ir.Context() as context:
-        load_all(context)
-        module = ir.Module.parse(source)
-        check_types(module, maker)
-        Pipeline.parse(prepare, registry()).run(module, after=[recorder])
-        host = read_host(function_named(module, name))
-        outlined(module, host, choices)
-        Pipeline.parse(to_kernels, registry()).run(module, after=[recorder])
-        functions = [function_named(module, kernel) for kernel in dict.fromkeys(step.kernel for step in host.steps if step.kernel)]
+        module, host = watched(context, recorder, prepared, choices, to_kernels, maker)
+        functions = kernels_in(module, host)
         schedules = [attributes.read(function, attributes.SCHEDULE) for function in functions]
-        made = [_emitted(function, emit) for function in functions]
+        made = [emitted(function, emit) for function in functions]
     codes = [code for code, _ in made]
-    told: list[Known] = [[] for _ in codes]
-    if compiled is not None:
-        try:
-            told = compiled(codes)
-        except (UnsupportedError, CompileError) as error:
-            told = [[("registers", f"not known: {error}")] for _ in codes]
+    told = compilers_word(codes, compiled)
     facts = [Facts(code.name, (*_facts(code, s), *known)) for code, s, known in zip(codes, schedules, told, strict=True)]
     return Seen(recorder.stages, recorder.schedule, tuple(shown for _, shown in made), tuple(facts), recorder.block)
 
 
-def _emitted(function: ir.Operation, emit: Callable[[ir.Operation], KernelCode]) -> tuple[KernelCode, Code]:
+def watched(
+    context: ir.Context, recorder: Recorder, prepared: tuple[str, str], choices: Fields, to_kernels: str, maker: str
+) -> tuple[ir.Module, Host]:
+    """The recorder's program as `gpu.scheduled` lowers it, in the current context, with all stages recorded."""
+    name, prepare = prepared
+    load_all(context)
+    module = ir.Module.parse(recorder.source)
+    check_types(module, maker)
+    Pipeline.parse(prepare, registry()).run(module, after=[recorder])
+    host = read_host(function_named(module, name))
+    outlined(module, host, choices)
+    Pipeline.parse(to_kernels, registry()).run(module, after=[recorder])
+    return module, host
+
+
+def kernels_in(module: ir.Module, host: Host) -> list[ir.Operation]:
+    """The functions that a host launches, each once."""
+    return [function_named(module, kernel) for kernel in dict.fromkeys(step.kernel for step in host.steps if step.kernel)]
+
+
+def compilers_word(codes: Sequence[KernelCode], compiled: Callable[[Sequence[KernelCode]], list[Known]] | None) -> list[Known]:
+    """What `compiled` tells of kernels, or why it does not; nothing where it is not given."""
+    if compiled is None:
+        return [[] for _ in codes]
+    try:
+        return compiled(codes)
+    except (UnsupportedError, CompileError) as error:
+        return [[("registers", f"not known: {error}")] for _ in codes]
+
+
+def emitted(function: ir.Operation, emit: Callable[[ir.Operation], KernelCode]) -> tuple[KernelCode, Code]:
     """The code of a kernel, and the same with the ops of its lines."""
     code = emit(function)
     if code.program:  # made through TileLang, by a program whose printer tells nothing

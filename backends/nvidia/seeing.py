@@ -1,21 +1,32 @@
 """What a report shows of programs for NVIDIA GPUs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.seeing import Known, see_kernels
 from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.compile import compile_all
 from attn_mlir.backends.nvidia.driver import current_target
+from attn_mlir.backends.nvidia.emulation import EMULATED
+from attn_mlir.backends.nvidia.emulation import seeing as emulated
 from attn_mlir.backends.program import prepare_derivative
-from attn_mlir.backends.seen import Seen
+from attn_mlir.backends.seen import Seen, Timeline
+
+_PRINTED = (
+    'kernels for device="cuda" are printed with a schedule that their printer knows, which is not IR; '
+    f'report(..., device="{EMULATED}") shows the timeline of the kernel of the warp dialect, where one is formed'
+)
 
 
-def see(source: str, function: str, wrt: Sequence[str], binaries: bool) -> Seen:
+def see(source: str, function: str, wrt: Sequence[str], binaries: bool, device: str = "cuda") -> Seen:
     """See `Backend.see`."""
+    if device == EMULATED:
+        return emulated.see(source, function, wrt, _compiled if binaries else None)
     arch = current_target().arch
     prepared = prepare_derivative(function, wrt, pipeline.outline(arch))
-    return see_kernels(source, prepared, {"arch": arch}, pipeline.KERNEL, "NVIDIA", codegen.emit, _compiled if binaries else None)
+    seen = see_kernels(source, prepared, {"arch": arch}, pipeline.KERNEL, "NVIDIA", codegen.emit, _compiled if binaries else None)
+    return replace(seen, timelines=(Timeline("", why=_PRINTED),))
 
 
 def _compiled(codes: Sequence[KernelCode]) -> list[Known]:

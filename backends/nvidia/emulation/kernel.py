@@ -36,12 +36,17 @@ def form(function: ir.Operation) -> tuple[str, KernelCode]:
     kernels = find_all(module.operation, "warp.kernel")
     if not kernels:
         (refused,) = find_all(module.operation, "func.func")
-        name, why = ir.StringAttr(refused.attributes["sym_name"]).value, "; ".join(reasons(refused).values())
-        raise UnsupportedError(
-            f'device="{EMULATED}" runs kernels of the warp dialect, and none is made of @{name}: {why or "it has no tiles"}. '
-            'Use device="cpu", or "hip-emulated" for kernels of another GPU'
-        )
+        raise UnsupportedError(refusal(refused))
     return module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True), kernel_code(kernels[0], RULES)
+
+
+def refusal(function: ir.Operation) -> str:
+    """Why passes have formed no kernel of a function, for people."""
+    name, why = ir.StringAttr(function.attributes["sym_name"]).value, "; ".join(reasons(function).values())
+    return (
+        f'device="{EMULATED}" runs kernels of the warp dialect, and none is made of @{name}: {why or "it has no tiles"}. '
+        'Use device="cpu", or "hip-emulated" for kernels of another GPU'
+    )
 
 
 class EmulatedKernel:

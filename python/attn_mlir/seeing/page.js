@@ -1,6 +1,7 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const panes = { source: [], left: [], right: [] };
+const events = [];
 let kept = null;
 
 const TOKEN = /(\/\/.*$|#(?!\w).*$)|("(?:[^"\\]|\\.)*")|(%[\w$.#]+|\^\w+)|\b((?:arith|math|tensor|memref|scf|vector|llvm|func|cf|index)\.[\w.]+|def|return|lambda|const|float|int|for|if|else|import|from)\b/g;
@@ -10,7 +11,7 @@ function colour(element, text) {
   for (const found of text.matchAll(TOKEN)) {
     element.append(text.slice(end, found.index));
     const span = document.createElement("span");
-    span.className = found[1] ? "c" : found[2] ? (/^"(attn|tile)\./.test(found[2]) ? "o" : "t") : found[3] ? "v" : "o";
+    span.className = found[1] ? "c" : found[2] ? (/^"(attn|tile|warp)\./.test(found[2]) ? "o" : "t") : found[3] ? "v" : "o";
     span.textContent = found[0];
     element.append(span);
     end = found.index + found[0].length;
@@ -65,29 +66,72 @@ function showStage(side, index) {
   light(kept);
 }
 
-// Lines of the schedule have negative numbers; where the line pointed at has one, what shares it is meant, and the rest is near.
+// Places in functions are level 0, lines of the schedule (negative) level 1, lines of kernels in the warp dialect level 2.
+const FORMED = -1000000;
+const level = (n) => (n >= 0 ? 0 : n > FORMED ? 1 : 2);
+
+// Two lines are compared at the finest level that both have: what shares something there is meant, what shares a coarser one is near.
+function meets(links, other) {
+  for (const fine of [2, 1, 0]) {
+    const mine = links.filter((n) => level(n) === fine);
+    if (!mine.length || ![...other].some((n) => level(n) === fine)) continue;
+    if (mine.some((n) => other.has(n))) return "hit";
+    return links.some((n) => level(n) < fine && other.has(n)) ? "near" : "";
+  }
+  return "";
+}
+
 function light(entry) {
-  const exact = entry ? [...entry.links].filter((n) => n < 0) : [];
-  const places = entry ? [...entry.links].filter((n) => n >= 0) : [];
+  const links = entry ? [...entry.links] : [];
   for (const side of Object.keys(panes)) {
     for (const other of panes[side]) {
-      const line = exact.some((n) => other.links.has(n));
-      const place = places.some((n) => other.links.has(n));
-      const known = side !== "source" && exact.length && [...other.links].some((n) => n < 0);
+      const how = meets(links, other.links);
       const list = other.element.classList;
-      list.toggle("hit", Boolean(entry) && (line || (place && !known)));
-      list.toggle("near", Boolean(entry) && place && known && !line);
+      list.toggle("hit", how === "hit");
+      list.toggle("near", how === "near");
       list.toggle("self", other === entry);
     }
   }
+  for (const event of events) event.element.classList.toggle("tl-hit", meets(links, event.links) === "hit");
   const status = document.getElementById("status");
   status.textContent = entry && entry.links.size ? told(entry) : "\u00a0";
 }
 
 function told(entry) {
-  const places = [...entry.links].filter((n) => n >= 0).map((n) => `${data.places[n][0]}:${data.places[n][1]}:${data.places[n][2]}`);
-  const lines = [...entry.links].filter((n) => n < 0).map((n) => `schedule line ${-n}`);
-  return [...places, ...lines].join("  ");
+  const at = (fine) => [...entry.links].filter((n) => level(n) === fine);
+  const places = at(0).map((n) => `${data.places[n][0]}:${data.places[n][1]}:${data.places[n][2]}`);
+  const lines = at(1).map((n) => `schedule line ${-n}`);
+  return [...places, ...lines, ...at(2).map((n) => `warp-kernel line ${FORMED - n}`)].join("  ");
+}
+
+// An event of a timeline is a line of its kernel: it lights up the same, and a click shows the kernel and scrolls there.
+function showTimelines() {
+  for (const box of document.querySelectorAll(".timeline")) {
+    const timeline = data.timelines[Number(box.dataset.timeline)];
+    const words = box.nextElementSibling;
+    for (const element of box.querySelectorAll(".tl-event")) {
+      const [line, links] = timeline.events[Number(element.dataset.event)];
+      element.entry = { element, links: new Set(links), side: "timeline", text: element.querySelector("title").textContent, number: line };
+      events.push(element.entry);
+    }
+    const entryOf = (event) => event.target.closest(".tl-event")?.entry;
+    box.addEventListener("mouseover", (event) => {
+      const entry = entryOf(event) || null;
+      if (entry) words.textContent = [entry.text, told(entry)].join("   ");
+      if (!kept) light(entry);
+    });
+    box.addEventListener("mouseleave", () => { if (!kept) light(null); });
+    box.addEventListener("click", (event) => {
+      const entry = entryOf(event);
+      if (!entry) return;
+      kept = null;
+      showStage("left", data.stages.findIndex((stage) => stage.run === timeline.run && stage.name === timeline.stage));
+      kept = entry;
+      light(entry);
+      scrollOthers(entry);
+      document.getElementById("code").scrollIntoView();
+    });
+  }
 }
 
 function scrollOthers(entry) {
@@ -115,6 +159,7 @@ function listen(side) {
 }
 
 showSources();
+showTimelines();
 for (const side of ["left", "right"]) {
   const select = document.getElementById("stage-" + side);
   const runs = [...new Set(data.stages.map((stage) => stage.run))];

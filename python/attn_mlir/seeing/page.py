@@ -6,9 +6,13 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from attn_mlir.backends.seen import Timeline
 from attn_mlir.seeing.picture import MaskPicture
+from attn_mlir.seeing.timeline import draw
 
 _HERE = Path(__file__).parent
+_NARROWEST, _WIDEST, _CYCLE = 1200, 6000, 0.16
+"""Pixels of a timeline, and of a cycle in it."""
 
 
 def page(data: dict[str, Any], texts: dict[str, Any]) -> str:
@@ -17,6 +21,7 @@ def page(data: dict[str, Any], texts: dict[str, Any]) -> str:
         ("code", "Code", _code()),
         ("derivation", "Derivation", _derivation(texts["explained"])),
         *([("mask", "Mask", _mask(texts["picture"]))] if texts["picture"] is not None else []),
+        *([("timeline", "Timeline", _timelines(texts["timelines"]))] if texts["timelines"] else []),
         ("kernels", "Kernels", _kernels(texts["kernels"], texts["floor"])),
     ]
     links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections)
@@ -83,6 +88,29 @@ def _mask(picture: MaskPicture) -> str:
         for panel in picture.panels
     )
     return f'<div class="picture">{picture.svg()}</div>\n{rows}\n'
+
+
+_TIME = (
+    "Time is that of a model of one multiprocessor, in cycles; nothing of it was measured. Roles take their ops in the order in which this "
+    "time lets them, and wait where the barriers of the kernel say so. Point at an event for its op; click it to go to its lines."
+)
+
+
+def _timelines(timelines: list[tuple[str, Timeline]]) -> str:
+    """The timelines of kernels in order: the n-th drawing is the n-th of the data's."""
+    parts = []
+    for number, (run, each) in enumerate(timelines):
+        if not each.events:
+            parts.append(f'<p class="why">{html.escape(f"{run}: no timeline: {each.why}")}</p>')
+            continue
+        width = max(_NARROWEST, min(_WIDEST, round(max(event.end for event in each.events) * _CYCLE)))
+        model = "".join(f"<li>{html.escape(line)}</li>" for line in each.model)
+        parts.append(
+            f'<p class="hint">{html.escape(run)}. {_TIME}</p>\n<div class="timeline" data-timeline="{number}" tabindex="0">'
+            f'{draw(each, width)}</div>\n<p class="status told" aria-live="polite">&nbsp;</p>\n'
+            f"<details><summary>What the time is made of</summary><ul>{model}</ul></details>"
+        )
+    return "\n".join(parts) + "\n"
 
 
 def _kernels(kernels: list[tuple[str, str, Any]], floor: list[tuple[str, str]]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import attn_mlir
 from attn_mlir.api.execute import program_of
 from attn_mlir.backends import backend_for, load_backends
-from attn_mlir.backends.seen import SCHEDULED, Seen
+from attn_mlir.backends.seen import FORMED, SCHEDULED, Seen
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.program import Traced
@@ -19,7 +19,10 @@ from attn_mlir.seeing.locations import Listing, Place, places_in, read_listing
 from attn_mlir.seeing.page import page
 from attn_mlir.seeing.picture import MaskPicture, name_of
 from attn_mlir.seeing.sources import excerpts
+from attn_mlir.seeing.timeline import line_of
 
+FORMED_BELOW = -1_000_000
+"""Numbers of lines of kernels in the `warp` dialect are this and less, those of other lines of the schedule are -1 and less."""
 _FLOATS = ("f16", "bf16", "f32", "f64")
 _WORK = re.compile(r"(\d+) flops of matrix work for each present pair")
 _TRAFFIC = re.compile(r"at least B Hq Sq (\d+) \+ B Hkv Skv (\d+) bytes")
@@ -65,14 +68,15 @@ def write_report(path: str | Path, subject: Subject, backward: bool, binaries: b
 
 def _seen(subject: Subject, function: str, wrt: Sequence[str], binaries: bool) -> Seen:
     backend = backend_for(subject.device)
-    if backend is None or backend.see is None:
+    see = backend.seer(subject.device) if backend is not None else None
+    if see is None:
         usable = sorted(device for each in load_backends().values() if each.see for device in each.device_types)
         raise UnsupportedError(f"there is no report for device '{subject.device}': use one of {', '.join(usable)}")
     text = subject.traced.located
     if function and subject.traced.written[1]:
         text, function = subject.traced.written[1], f"written-{function}"
     with LOCK:
-        return backend.load(backend.see)(text, function, tuple(wrt), binaries)
+        return see(text, function, tuple(wrt), binaries)
 
 
 def _with_gradient(entry: Entry) -> list[str]:
@@ -89,8 +93,9 @@ def _data(subject: Subject, runs: Mapping[str, Seen]) -> dict[str, Any]:
     call = _call_site(subject.traced.located)
 
     def links(places: Sequence[Place]) -> list[int]:
-        """Numbers of places; lines of the schedule are negative."""
-        found = [-line if file == SCHEDULED else numbers.setdefault((file, line, column), len(numbers))
+        """Numbers of places; lines of the schedule are negative, those of kernels in the `warp` dialect much so."""
+        known = {SCHEDULED: 0, FORMED: FORMED_BELOW}
+        found = [known[file] - line if file in known else numbers.setdefault((file, line, column), len(numbers))
                  for file, line, column in places if (file, line, column) not in call]  # fmt: skip
         return sorted(set(found))
 
@@ -99,8 +104,9 @@ def _data(subject: Subject, runs: Mapping[str, Seen]) -> dict[str, Any]:
         for name, text in seen.stages.items():
             listing = read_listing(text)
             found = [links(places) for places in listing.places]
-            if name == seen.schedule:
-                found = [sorted({-number, *each}) for number, each in enumerate(found, start=1)]
+            if name in (seen.schedule, seen.formed):
+                last = FORMED_BELOW if name == seen.formed else 0
+                found = [sorted({last - number, *each}) for number, each in enumerate(found, start=1)]
             stages.append(_stage(run, name, _about(name), listing, found, name == seen.schedule))
         for code in seen.codes:
             found = [links(places_in(locations)) for locations in code.locations]
@@ -122,6 +128,11 @@ def _data(subject: Subject, runs: Mapping[str, Seen]) -> dict[str, Any]:
             for each in shown
         ],
         "stages": stages,
+        "timelines": [
+            {"run": run, "stage": seen.formed, "events": [[line_of(event), links(places_in([event.location]))] for event in each.events]}
+            for run, seen in runs.items()
+            for each in seen.timelines
+        ],
     }
 
 
@@ -149,6 +160,8 @@ def _about(name: str) -> str:
     base = re.sub(r"-\d+$", "", name)
     if name == "traced":
         return "the functions as regions on scalars"
+    if name == "warp-kernel":
+        return "the kernels in the warp dialect, of which code is printed"
     if name == "llvm":
         return "the kernels in the LLVM dialect, of which machine code is made"
     return (known[base]().__doc__ or "").strip().partition("\n")[0] if base in known else ""
@@ -163,6 +176,7 @@ def _texts(subject: Subject, runs: Mapping[str, Seen], picture: MaskPicture | No
         "explained": subject.explained,
         "picture": picture,
         "kernels": kernels,
+        "timelines": [(run, each) for run, seen in runs.items() for each in seen.timelines],
         "floor": _floor(subject.explained, picture) if picture is not None else [],
     }
 

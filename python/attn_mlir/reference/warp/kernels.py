@@ -8,8 +8,10 @@ import numpy as np
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import barriers, fragments, memory, products, structure
+from attn_mlir.reference.warp.costs import Costs
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.schedules import Schedule, schedules
+from attn_mlir.reference.warp.timed import Event, TimedMachine
 
 RULES: dict[str, Rule] = {**structure.RULES, **barriers.RULES, **memory.RULES, **products.RULES, **fragments.RULES}
 
@@ -42,3 +44,11 @@ def run_scheduled(kernel: ir.Operation, arguments: Sequence[Any], schedule: Sche
     """
     with np.errstate(all="ignore"):
         return Machine(kernel, arguments, schedule(), blocks, RULES).execute()
+
+
+def run_timed(kernel: ir.Operation, arguments: Sequence[Any], costs: Costs, blocks: int = 1) -> list[Event]:
+    """What the warpgroups of a kernel do, in the order of the time that a model gives their ops; see `run_scheduled`."""
+    with np.errstate(all="ignore"):
+        machine = TimedMachine(kernel, arguments, costs, blocks, RULES)
+        machine.execute()
+        return machine.record

@@ -1,0 +1,110 @@
+"""What a report shows of programs for the emulation of Hopper: `warp` kernels, their CUDA, and the timeline of their roles."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.seeing import Known, compilers_word, emitted, kernels_in, watched
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.emulation.kernel import refusal
+from attn_mlir.backends.nvidia.forming.refusal import reasons
+from attn_mlir.backends.nvidia.target import HOPPER
+from attn_mlir.backends.nvidia.units import round_results
+from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.backends.program import function_named, prepare_derivative, reported
+from attn_mlir.backends.seen import Facts, Recorder, Seen, Timeline
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.errors import EvaluationError
+from attn_mlir.reference.inputs import InputMaker, Sizes
+from attn_mlir.reference.tiles import inputs_of
+from attn_mlir.reference.warp import Costs, Fault, check_registers, kernels_of, run_timed
+from attn_mlir.reference.warp.registers import BESIDE
+from attn_mlir.registry import registry
+
+_BLOCKS_OF_QUERIES, _BLOCKS_OF_KEYS = 2, 4
+_COPY_LATENCY = 600
+"""Cycles, about those of global memory."""
+_TIDY = ("canonicalize", "cse")
+
+
+def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequence[KernelCode]], list[Known]] | None) -> Seen:
+    """See `Backend.see`; `compiled` tells what a compiler says of kernels."""
+    recorder = Recorder(source)
+    prepared = prepare_derivative(function, wrt, pipeline.outline(HOPPER.arch))
+    with reported(), ir.Context() as context:
+        module, host = watched(context, recorder, prepared, {"arch": HOPPER.arch}, pipeline.KERNEL, "NVIDIA")
+        round_results(module, host)
+        names = [_name(kernel) for kernel in kernels_in(module, host)]
+        problem = _problem(recorder.block)
+        arguments = {name: _arguments(module, name, problem) for name in names}
+        recorder.skipped = _TIDY
+        Pipeline.parse(pipeline.SCHEDULE, registry()).run(module, after=[recorder])
+        kernels = kernels_of(module)
+        if kernels:
+            recorder.form(module.operation)
+        made = [emitted(kernel, lambda kernel: kernel_code(kernel, RULES)) for kernel in kernels]
+        facts = [Facts(code.name, tuple(_known(kernel, code))) for kernel, (code, _) in zip(kernels, made, strict=True)]
+        timelines = [Timeline(_name(op), why=refusal(op)) for op in find_all(module.operation, "func.func")]
+        timelines += [_timeline(kernel, problem, arguments[_name(kernel)]) for kernel in kernels]
+    told = compilers_word([code for code, _ in made], compiled)
+    facts = [Facts(each.kernel, (*each.known, *more)) for each, more in zip(facts, told, strict=True)]
+    shown = tuple(code for _, code in made)
+    return Seen(recorder.stages, recorder.schedule, shown, tuple(facts), recorder.block, recorder.formed, tuple(timelines))
+
+
+def _name(op: ir.Operation) -> str:
+    return ir.StringAttr(op.attributes["sym_name"]).value
+
+
+def _problem(block: tuple[int, int] | None) -> Sizes:
+    """One head with a few blocks of queries and keys."""
+    queries, keys = block or (128, 128)
+    return Sizes(1, 1, 1, _BLOCKS_OF_QUERIES * queries, _BLOCKS_OF_KEYS * keys)
+
+
+def _arguments(module: ir.Module, name: str, problem: Sizes) -> list[Any]:
+    """Random inputs of a tiled function, and memory for its outputs."""
+    function = function_named(module, name)
+    types = [argument.type for argument in function.regions[0].blocks[0].arguments]
+    inputs = [_whole(each) for each in InputMaker(problem).make(module, name)]
+    shapes = [(*inputs[0].shape[:3], *ir.MemRefType(type_).shape[3:]) for type_ in types[inputs_of(function) :]]
+    return [*inputs, *(np.full(shape, np.nan) for shape in shapes)]
+
+
+def _whole(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.int64) if array.dtype.kind in "bi" else array
+
+
+def _timeline(kernel: ir.Operation, problem: Sizes, arguments: list[Any]) -> Timeline:
+    """The timeline of a kernel; what the evaluator does not run is told in its place."""
+    costs = Costs(HOPPER.tensor_flops, HOPPER.lanes, HOPPER.special_lanes, HOPPER.l2_bytes, _COPY_LATENCY)
+    try:
+        return Timeline(
+            _name(kernel), f"{problem}, random inputs, one thread block", tuple(run_timed(kernel, arguments, costs)), tuple(costs.told())
+        )
+    except EvaluationError as error:
+        return Timeline(_name(kernel), why=str(error))
+
+
+def _known(kernel: ir.Operation, code: KernelCode) -> Known:
+    """What is known without a compiler."""
+    given = [f"{_name(role)} {ir.IntegerAttr(role.attributes['registers']).value}" for role in find_all(kernel, "warp.role")]
+    return [
+        ("made by", f"passes of the warp dialect for {code.arch}"),
+        ("thread block", f"{code.threads} threads, grid: {code.grid}"),
+        ("shared memory", f"{code.shared_bytes:,} bytes a thread block"),
+        ("registers of roles", f"{', '.join(given)}; {_registers(kernel)}"),
+        *[(f"{pass_} refused", why) for pass_, why in reasons(kernel).items()],
+    ]
+
+
+def _registers(kernel: ir.Operation) -> str:
+    """An estimate, not what a compiler takes."""
+    try:
+        return f"fragments and {BESIDE} more: {', '.join(f'{name} {count}' for name, count in check_registers(kernel).items())}"
+    except Fault as fault:
+        return f"estimated: {fault.diagnostics[0].message}"
