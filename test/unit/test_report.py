@@ -1,11 +1,7 @@
 """The page of `report`: what is on it, which lines are linked, that it is safe to open, and that it works in a browser."""
 
-import json
 import re
-import shutil
-import subprocess
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,7 @@ from attn_mlir import ArgumentError, UnsupportedError, masks
 from attn_mlir.backends.gpu import origins
 from attn_mlir.seeing.locations import read_listing
 from engine_helpers import meta
+from report_pages import BROWSER, Page, in_browser, linked
 
 SLOPES = torch.tensor([0.5, 0.25])
 
@@ -34,38 +31,6 @@ def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 @cache
 def attention() -> attn_mlir.Attention:
     return attn_mlir.Attention(row=relu_normalised, score_mod=alibi, mask_mod=masks.causal())
-
-
-class Page(HTMLParser):
-    """The elements of a page, and its data."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = text
-        self.feed(text)
-        found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-        assert len(found) == 1
-        self.data = json.loads(found[0])
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def stage(self, name: str, run: str = "forward") -> dict[str, Any]:
-        return next(stage for stage in self.data["stages"] if (stage["run"], stage["name"]) == (run, name))
-
-    def source(self, text: str) -> tuple[int, list[int]]:
-        """The line of the functions that holds a text, and its links."""
-        for source in self.data["sources"]:
-            for i, line in enumerate(source["lines"]):
-                if text in line:
-                    return source["first"] + i, source["links"][i]
-        raise AssertionError(text)
-
-
-def linked(stage: dict[str, Any], links: list[int]) -> list[str]:
-    """The lines of a stage that share a link."""
-    return [line.strip() for line, found in zip(stage["lines"], stage["links"], strict=True) if set(found) & set(links)]
 
 
 def unnamed(text: str) -> str:
@@ -231,16 +196,12 @@ def test_a_name_that_no_file_takes(tmp_path: Path) -> None:
     assert r"a\ud800&lt;/title&gt;" in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
-BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 SCRIPT = """{
-const errors = window.caught;
-const out = document.createElement("pre");
-out.id = "found";
 const row = (side, text) => [...document.querySelectorAll(`#listing-${side} .row`)].find((e) => e.textContent.includes(text));
 const lit = (side) => [...document.querySelectorAll(`#listing-${side} .row.hit code`)].map((e) => e.textContent.trim());
 const over = (element) => element.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
 over(row("source", "w = s.max(0.0)"));
-const result = { errors, ready: document.documentElement.dataset.ready, left: lit("left"), right: lit("right") };
+const result = { left: lit("left"), right: lit("right") };
 result.status = document.getElementById("status").textContent;
 over(row("left", '"tile.dot"'));
 result.dot = lit("right");
@@ -254,23 +215,13 @@ result.traced = lit("left");
 document.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
 result.escaped = lit("left").length;
 result.bold = document.querySelectorAll("b").length;
-out.textContent = JSON.stringify(result);
-document.body.append(out);
+return result;
 }"""
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
 def test_in_a_browser(path: Path, tmp_path: Path) -> None:
-    text = path.read_text()
-    text = text.replace("<head>", "<head><script>window.caught = []; onerror = (m) => window.caught.push(String(m));</script>", 1)
-    (tmp_path / "page.html").write_text(text.replace("</body>", f"<script>{SCRIPT}</script></body>"))
-    profile = tmp_path / "profile"
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--virtual-time-budget=5000"]
-    ran = subprocess.run([*command, "--dump-dom", (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=120)
-    found = re.search(r'<pre id="found">(.*?)</pre>', ran.stdout, re.DOTALL)
-    assert found is not None, ran.stderr[-2000:]
-    result = json.loads(found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
-    assert result["errors"] == [] and result["ready"] == "true"
+    result = in_browser(path, SCRIPT, tmp_path)
     assert result["left"] and all(line.startswith("%weight") for line in result["left"])
     assert result["right"] and all("llvm.intr.maximum" in line for line in result["right"])
     assert re.fullmatch(r"unit/test_report\.py:\d+:9", result["status"])

@@ -13,7 +13,7 @@ _KINDS = ("load", "product", "map", "store", "wait", "arrive")
 _STYLE = """
 .tl-paper{fill:#fff}.tl-text{fill:#212529}.tl-small{fill:#5c636a;font-size:11px}.tl-lane{fill:#f1f3f5}.tl-grid{stroke:#ced4da}
 .tl-load{fill:#1c7ed6}.tl-product{fill:#f08c00}.tl-map{fill:#2b8a3e}.tl-store{fill:#ae3ec9}.tl-wait{fill:#adb5bd}.tl-arrive{fill:#212529}
-.tl-flight{fill-opacity:.35}.tl-order{fill:none;stroke:#c92a2a;stroke-width:.8;stroke-opacity:.75}.tl-event:hover,.tl-hit{stroke:#e03131;stroke-width:1.5}
+.tl-flight{fill-opacity:.35}.tl-order{fill:none;stroke:#c92a2a;stroke-width:1.2}.tl-event:hover,.tl-hit{stroke:#e03131;stroke-width:1.5}
 @media (prefers-color-scheme:dark){.tl-paper{fill:#16191d}.tl-text{fill:#e9ecef}
 .tl-small{fill:#adb5bd}.tl-lane{fill:#23272c}.tl-grid{stroke:#495057}
 .tl-load{fill:#4dabf7}.tl-product{fill:#ffa94d}.tl-map{fill:#69db7c}.tl-store{fill:#da77f2}.tl-wait{fill:#5c636a}.tl-arrive{fill:#f1f3f5}
@@ -95,7 +95,7 @@ def _lanes(events: Sequence[Event], rows: dict[int, int]) -> dict[str, _Lane]:
 
 def _legend() -> Iterator[str]:
     x = _LEFT
-    for kind, told in zip(_KINDS, ("load", "product (pale: issued, waited for)", "map", "store", "wait", "arrival"), strict=True):
+    for kind, told in zip(_KINDS, ("load", "product", "map", "store (pale: issued, or its unit is busy)", "wait", "arrival"), strict=True):
         yield f'<rect class="tl-{kind}" x="{x}" y="32" width="{3 if kind == "arrive" else 10}" height="10"/>'
         yield f'<text class="tl-small" x="{x + 14}" y="41">{told}</text>'
         x += 30 + 6 * len(told)
@@ -121,8 +121,8 @@ def _event(number: int, event: Event, lane: _Lane, row: int | None, scale: float
     if event.kind == "arrive":
         return f'{opened}<rect x="{x - 1:.1f}" y="{y + 1}" width="2" height="{height - 2}"/></g>'
     parts = []
-    if row is not None or event.kind == "wait":
-        style = ' class="tl-flight"' if row is not None else ""
+    if event.end > event.begin or event.kind == "wait":
+        style = ' class="tl-flight"' if event.kind != "wait" else ""
         width = max(_LEAST, (event.end - event.begin) * scale)
         parts.append(f'<rect{style} x="{x:.1f}" y="{y + 1}" width="{width:.1f}" height="{height - 2}"/>')
     if event.busy is not None:
