@@ -13,15 +13,16 @@ from attn_mlir.backends.nvidia.forming.refusal import reasons
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.units import round_results
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
-from attn_mlir.backends.program import function_named, prepare_derivative, reported
+from attn_mlir.backends.program import prepare_derivative, reported
 from attn_mlir.backends.seen import Facts, Recorder, Seen, Timeline
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.errors import EvaluationError
-from attn_mlir.reference.inputs import InputMaker, Sizes
+from attn_mlir.reference.inputs import Sizes
+from attn_mlir.reference.scalar import element_type
 from attn_mlir.reference.tiles import inputs_of
-from attn_mlir.reference.warp import Costs, Fault, check_registers, kernels_of, run_timed
+from attn_mlir.reference.warp import Costs, Fault, arguments_of, check_registers, kernels_of, run_timed
 from attn_mlir.reference.warp.registers import BESIDE
 from attn_mlir.registry import registry
 
@@ -38,9 +39,8 @@ def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequ
     with reported(), ir.Context() as context:
         module, host = watched(context, recorder, prepared, {"arch": HOPPER.arch}, pipeline.KERNEL, "NVIDIA")
         round_results(module, host)
-        names = [_name(kernel) for kernel in kernels_in(module, host)]
+        inputs = {_name(kernel): inputs_of(kernel) for kernel in kernels_in(module, host)}
         problem = _problem(recorder.block)
-        arguments = {name: _arguments(module, name, problem) for name in names}
         recorder.skipped = _TIDY
         Pipeline.parse(pipeline.SCHEDULE, registry()).run(module, after=[recorder])
         kernels = kernels_of(module)
@@ -49,7 +49,7 @@ def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequ
         made = [emitted(kernel, lambda kernel: kernel_code(kernel, RULES)) for kernel in kernels]
         facts = [Facts(code.name, tuple(_known(kernel, code))) for kernel, (code, _) in zip(kernels, made, strict=True)]
         timelines = [Timeline(_name(op), why=refusal(op)) for op in find_all(module.operation, "func.func")]
-        timelines += [_timeline(kernel, problem, arguments[_name(kernel)]) for kernel in kernels]
+        timelines += [_timeline(kernel, problem, inputs[_name(kernel)]) for kernel in kernels]
     told = compilers_word([code for code, _ in made], compiled)
     facts = [Facts(each.kernel, (*each.known, *more)) for each, more in zip(facts, told, strict=True)]
     shown = tuple(code for _, code in made)
@@ -66,26 +66,34 @@ def _problem(block: tuple[int, int] | None) -> Sizes:
     return Sizes(1, 1, 1, _BLOCKS_OF_QUERIES * queries, _BLOCKS_OF_KEYS * keys)
 
 
-def _arguments(module: ir.Module, name: str, problem: Sizes) -> list[Any]:
-    """Random inputs of a tiled function, and memory for its outputs."""
-    function = function_named(module, name)
-    types = [argument.type for argument in function.regions[0].blocks[0].arguments]
-    inputs = [_whole(each) for each in InputMaker(problem).make(module, name)]
-    shapes = [(*inputs[0].shape[:3], *ir.MemRefType(type_).shape[3:]) for type_ in types[inputs_of(function) :]]
-    return [*inputs, *(np.full(shape, np.nan) for shape in shapes)]
+def _arguments(kernel: ir.Operation, problem: Sizes, inputs: int) -> list[Any]:
+    """q, k and v at random, captures, and memory for the outputs, which are what follows so many inputs."""
+    draw = np.random.default_rng(0)
+    q, k, v, *rest = arguments_of(kernel)
+    rows = {0: (problem.batch, problem.heads, problem.q_len), 1: (problem.batch, problem.kv_heads, problem.kv_len)}
+    given: list[Any] = [draw.standard_normal((*rows[min(n, 1)], ir.MemRefType(t).shape[3])) for n, t in enumerate((q, k, v))]
+    given += [_capture(draw, type_, problem) for type_ in rest[: inputs - 3]]
+    return [*given, *(np.full((*rows[0], *ir.MemRefType(type_).shape[3:]), np.nan) for type_ in rest[inputs - 3 :])]
 
 
-def _whole(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.int64) if array.dtype.kind in "bi" else array
+def _capture(draw: np.random.Generator, type_: ir.Type, problem: Sizes) -> Any:
+    """A number, or a tensor that varies along its last axis alone, large enough for every index; integers ascend as those of documents."""
+    whole = isinstance(element_type(type_), (ir.IntegerType, ir.IndexType))
+    if not isinstance(type_, ir.MemRefType):
+        return 1 if whole else 1.0
+    largest = 2 * max(problem.q_len, problem.kv_len)
+    shape = [largest if type_.is_dynamic_dim(axis) else type_.shape[axis] for axis in range(type_.rank)]
+    size = shape[-1] if shape else 1
+    row = np.sort(draw.integers(0, 2, size)) if whole else draw.standard_normal(size)
+    return np.broadcast_to(row if shape else row[0], shape)
 
 
-def _timeline(kernel: ir.Operation, problem: Sizes, arguments: list[Any]) -> Timeline:
+def _timeline(kernel: ir.Operation, problem: Sizes, inputs: int) -> Timeline:
     """The timeline of a kernel; what the evaluator does not run is told in its place."""
     costs = Costs(HOPPER.tensor_flops, HOPPER.lanes, HOPPER.special_lanes, HOPPER.l2_bytes, _COPY_LATENCY)
     try:
-        return Timeline(
-            _name(kernel), f"{problem}, random inputs, one thread block", tuple(run_timed(kernel, arguments, costs)), tuple(costs.told())
-        )
+        events = run_timed(kernel, _arguments(kernel, problem, inputs), costs)
+        return Timeline(_name(kernel), f"{problem}, random inputs, one thread block", tuple(events), tuple(costs.told()))
     except EvaluationError as error:
         return Timeline(_name(kernel), why=str(error))
 

@@ -21,9 +21,10 @@ _BARRIERS = ("warp.wait", "warp.arrive", "warp.arrive_expect")
 class Event:
     """An op that a warpgroup of a thread block ran, in cycles of the model.
 
-    `kind`: "load", "product", "map", "store", "wait" or "arrive". What is asynchronous begins when it is issued and ends when it has landed
-    or, of products and loads to registers, was waited for; a unit is `busy` with it from one time to another. `after`: of a wait, the
-    number of the event that ended it, or of the copy or product that it was for; None where nobody else did.
+    `kind`: "load", "product", "map", "store", "wait" or "arrive". `location`: the op's as MLIR writes it, then those of the ops in its regions.
+    What is asynchronous begins when it is issued and ends when it has landed or, of products and loads to registers, was waited for; a unit
+    is `busy` with it from one time to another. `after`: of a wait, the number of the event that ended it, or of the copy or product that it
+    was for; None where nobody else did.
     """
 
     block: int
@@ -53,6 +54,7 @@ class TimedMachine(Machine):
         self._free: dict[tuple[int, str], float] = {}
         """When a unit of a thread block has done what it was given."""
         self._flights: dict[int, tuple[Flight, int]] = {}
+        self._locations: dict[int, str] = {}
         self._phases: dict[tuple[Any, ...], int] = {}
         """The event by which a phase of a barrier was over."""
         super().__init__(kernel, arguments, self._earliest, blocks, rules)
@@ -74,7 +76,7 @@ class TimedMachine(Machine):
             return
         yield
         (kind, by, cost), begin, number = COSTS[inst.name], self._at[id(unit)], len(self.record)
-        event = Event(unit.block.number, unit.name, kind, inst.name, str(inst.location), begin, begin)
+        event = Event(unit.block.number, unit.name, kind, inst.name, self._location(inst), begin, begin)
         self.record.append(event)
         waited = self._waited(unit, inst)
         if waited and kind == "wait" and inst.name != "warp.store_wait":
@@ -90,6 +92,13 @@ class TimedMachine(Machine):
         elif kind != "arrive":
             event.busy = self._given(unit, by, cycles)
             self._at[id(unit)] = event.end = event.busy[1]
+
+    def _location(self, inst: Inst) -> str:
+        """Of an op, and then of what its regions hold."""
+        if id(inst) not in self._locations:
+            inner = [op.location for _, body in inst.blocks for op in body]
+            self._locations[id(inst)] = " ".join(dict.fromkeys(map(str, [inst.location, *inner])))
+        return self._locations[id(inst)]
 
     def _given(self, unit: Unit, by: str, cycles: float) -> tuple[float, float]:
         """When a unit that is given work begins and ends."""
