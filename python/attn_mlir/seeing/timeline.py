@@ -95,10 +95,11 @@ def _lanes(events: Sequence[Event], rows: dict[int, int]) -> dict[str, _Lane]:
 
 def _legend() -> Iterator[str]:
     x = _LEFT
-    for kind, told in zip(_KINDS, ("load", "product", "map", "store (pale: issued, or its unit is busy)", "wait", "arrival"), strict=True):
-        yield f'<rect class="tl-{kind}" x="{x}" y="32" width="{3 if kind == "arrive" else 10}" height="10"/>'
+    for kind, told in (*((kind, "arrival" if kind == "arrive" else kind) for kind in _KINDS), ("", "pale: issued, or its unit is busy")):
+        style = f"tl-{kind}" if kind else "tl-map tl-flight"
+        yield f'<rect class="{style}" x="{x}" y="32" width="{3 if kind == "arrive" else 10}" height="10"/>'
         yield f'<text class="tl-small" x="{x + 14}" y="41">{told}</text>'
-        x += 30 + 6 * len(told)
+        x += 32 + 6 * len(told)
     yield f'<path class="tl-order" d="M{x} 37h16"/><text class="tl-small" x="{x + 20}" y="41">what ends a wait of another role</text>'
 
 

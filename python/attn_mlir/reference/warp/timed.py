@@ -21,7 +21,7 @@ _BARRIERS = ("warp.wait", "warp.arrive", "warp.arrive_expect")
 class Event:
     """An op that a warpgroup of a thread block ran, in cycles of the model.
 
-    `kind`: "load", "product", "map", "store", "wait" or "arrive". `location`: the op's as MLIR writes it, then those of the ops in its regions.
+    `kind`: "load", "product", "map", "store", "wait" or "arrive". `location`: the op's, then those in its regions, as MLIR writes them.
     What is asynchronous begins when it is issued and ends when it has landed or, of products and loads to registers, was waited for; a unit
     is `busy` with it from one time to another. `after`: of a wait, the number of the event that ended it, or of the copy or product that it
     was for; None where nobody else did.
