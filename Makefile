@@ -45,8 +45,7 @@ format: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m attn_mlir.tools.gen_docs docs/reference
 
-check-# The reference, and the stub of the package.
-docs: $(STAMP)
+check-docs: $(STAMP)
 	$(BIN)/python -m attn_mlir.tools.gen_docs --check docs/reference
 
 # The site of the documentation, in build/site. A broken link is an error. Not a part of `make test`: mkdocs is no other dependency's.
