@@ -25,7 +25,11 @@ class GuardEmptyRows(Pass):
     """Selects o = 0 and lse = -inf for rows without keys, where the formulas do not give that by themselves.
 
     Nothing changes where `rows_nonempty = true` proves that there are none.
+
+    `every`: also where the formulas give it, if they compute anything: their derivatives may be no numbers there.
     """
+
+    every: bool = False
 
     name = "attn-guard-empty-rows"
 
@@ -33,16 +37,19 @@ class GuardEmptyRows(Pass):
         for online in find_all(module, "attn.online"):
             proof = online.attributes["rows_nonempty"] if "rows_nonempty" in online.attributes else None
             if proof is None or not ir.BoolAttr(proof).value:
-                _guard(online)
+                _guard(online, self.every)
         return True
 
 
-def _guard(online: ir.Operation) -> None:
+def _guard(online: ir.Operation, every: bool) -> None:
     finalize = piece(online, "attn.finalize")
     if finalize is None:
         return
     names: list[str | None] = [*[None] * outputs_of(online), *[ir.StringAttr(a).value for a in online.attributes["outputs"]]]
     wrong = _wrong_outputs(online, finalize, names)
+    if every:
+        computed = [not isinstance(value.owner, ir.Block) for value in list(block_of(finalize).operations)[-1].operation.operands]
+        wrong = sorted({*wrong, *[i for i, name in enumerate(names) if name in (None, "lse") and computed[i]]})
     if not wrong:
         return
     state, identity = _telling_state(online) or _add_count(online)

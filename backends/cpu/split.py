@@ -19,7 +19,7 @@ from attn_mlir.backends.program import function_named, reported
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import find_all, piece
+from attn_mlir.passes.regions import find_all, piece, returned_by
 from attn_mlir.registry import registry
 
 PART, MOST_PARTS, _STEP = 2048, 64, 64
@@ -113,7 +113,10 @@ def compile_split(source: str, first: str, blocks: Sequence[int], set_blocks: Ca
 
 
 def _several(online: ir.Operation) -> bool:
-    return ir.IntegerAttr(online.attributes["accumulators"]).value != 1
+    """Whether there are several sums of values, or outputs made of one."""
+    function = online.parent
+    alone = function is not None and list(returned_by(function)) == list(online.results)
+    return ir.IntegerAttr(online.attributes["accumulators"]).value != 1 or not alone
 
 
 def _loaded(code: bytes, facts: dict[str, Any]) -> Split:

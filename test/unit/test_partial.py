@@ -220,3 +220,43 @@ def test_positions_are_found_by_their_place() -> None:
         options = {"row": row, "return_partial": True, "kv_offset": a, "kv_len": 33}
         parts.append(attention(q, k[:, :, a:b], v[:, :, a:b], **options, **functions))
     assert (merge(*parts).finalize() - attention(q, k, v, row=row, **functions)).abs().max() < 1e-12
+
+
+END = {
+    "length": lambda s: torch.sigmoid(s) / attn_mlir.kv_len(),
+    "sequence": lambda s, b, h, i: torch.sigmoid(s) * TWO[b],
+    "position": lambda s, b, h, i: torch.sigmoid(s) * (1 + i % 4),
+}
+TWO, BYTES, SMALL = torch.tensor([0.5, 2.0]), torch.tensor([100, 3], dtype=torch.int8), torch.tensor([3, 200], dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("name", END)
+def test_ends_of_packed_rows_read_their_sequence(name: str) -> None:
+    x, offsets = torch.randn(20, 2, 16), torch.tensor([0, 3, 18], dtype=torch.int32)
+    whole = attn_mlir.attention_varlen(x, x, x, offsets, row=END[name])
+    part = attn_mlir.attention_varlen(x, x, x, offsets, row=END[name], return_partial=True)
+    assert (part.finalize() - whole).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("factor", [lambda h: BYTES[h] * 3, lambda h: SMALL[h] - 5, lambda h: SMALL[h] + SMALL[h]])
+def test_ends_compute_integers_in_64_bits(factor: Any) -> None:
+    q, k = torch.randn(1, 2, 5, 16), torch.randn(1, 2, 9, 16)
+    row = lambda s, b, h, i: torch.sigmoid(s) * factor(h)  # noqa: E731
+    part = attention(q, k, k, row=row, return_partial=True)
+    assert (part.finalize() - attention(q, k, k, row=row)).abs().max() < 1e-3
+
+
+def test_rows_without_keys_have_finite_gradients() -> None:
+    """The formula gives 0 there by itself, but its derivative is no number."""
+    q, k = torch.randn(1, 2, 5, 16), torch.randn(1, 2, 9, 16)
+    sink = torch.randn(2, requires_grad=True)
+
+    def row(s: Any, b: Any, h: Any, i: Any) -> Any:
+        e = torch.exp(s - s.max())
+        return e / (e.sum() + torch.exp(sink[h].tanh() - s.max()))
+
+    options = {"row": row, "mask_mod": lambda b, h, i, j: (j >= 4) & (i != 3)}
+    parts = [attention(q, k[:, :, a:b], k[:, :, a:b], return_partial=True, kv_offset=a, kv_len=9, **options) for a, b in ((0, 4), (4, 9))]
+    (merged,) = torch.autograd.grad(merge(*parts).finalize().square().sum(), sink)
+    (whole,) = torch.autograd.grad(attention(q, k, k, **options).square().sum(), sink)
+    assert (merged - whole).abs().max() < 1e-5

@@ -84,3 +84,10 @@ def test_what_is_refused() -> None:
         attention(inputs(17, 17)[0], k, v, num_splits=3)
     with pytest.raises(ArgumentError, match="num_splits must be an integer"):
         attention(q, k, v, row=two_reductions, num_splits=-1)
+
+
+def test_outputs_of_one_sum_are_not_split() -> None:
+    q, k = torch.randn(1, 2, 1, 16), torch.randn(1, 2, 4096, 16)
+    o, twice = attention(q, k, k, row=lambda s: (s.softmax(-1), s.softmax(-1) * 2))
+    assert (o - attention(q, k, k, num_splits=1)).abs().max() < 1e-6
+    assert (twice - 2 * o).abs().max() < 1e-6

@@ -65,6 +65,9 @@ def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
             raise ArgumentError(f"{name} has dtype {x.dtype} but k has {k.dtype}: cast one of them")
         if torch.is_grad_enabled() and x.requires_grad:
             raise ArgumentError(f"{name} requires a gradient, and caches are written in place: call append_kv under torch.no_grad()")
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape, strict=True)):
+            raise ArgumentError(f"{name} has one place in memory for several elements, as expand() makes: give it memory of its own")
     if k_cache.shape[:3] != v_cache.shape[:3]:
         raise ArgumentError(f"v_cache has shape {list(v_cache.shape)}, which does not go with that of k_cache, {list(k_cache.shape)}")
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):

@@ -217,6 +217,8 @@ def attention(
     if isinstance(mask_mod, str):
         mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    if num_splits and (return_partial or getattr(q, "is_nested", False)):
+        raise UnsupportedError("num_splits is for whole results of tensors that are not nested: leave it out")
     if return_partial:
         options = (scale, layout, return_lse, return_states, device, deterministic)
         return importlib.import_module("attn_mlir.api.partial").of_attention((q, k, v), functions, options, places, (dropout_p, extra_qk))

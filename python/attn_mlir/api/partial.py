@@ -46,15 +46,16 @@ class Partial:
     dtype: torch.dtype
     order: str = "bhsd"
     """That of the dimensions of o."""
-    packed: bool = False
-    """Whether o is [Tq, Hq, Dv], as that of packed sequences."""
+    places: tuple[Tensor, Tensor] | None = None
+    """Of packed sequences, whose o is [Tq, Hq, Dv]: the sequence of each row and its position in that, both [Tq]."""
     moved: bool = False
     """Whether `apply` changed the order of the rows."""
 
     def finalize(self) -> Tensor:
         """o: the attention to all keys that were merged."""
         o = in_order(self._ended(0).expand(self.accumulators[0].shape).to(self.dtype), self.order)
-        return o.squeeze(0) if self.packed else o
+        o = o.contiguous()
+        return o if self.places is None else o.squeeze(0)
 
     @property
     def lse(self) -> Tensor:
@@ -68,7 +69,7 @@ class Partial:
             asked = "return_lse=True" if name == "lse" else "return_states=True"
             raise ArgumentError(f"this partial result has no row output {name!r}, it has {known}: pass {asked} to attention")
         row = self._ended(1 + self.form.outputs.index(name)).expand(*self.accumulators[0].shape[:3], 1).squeeze(-1)
-        return row.squeeze(0) if self.packed else row
+        return row if self.places is None else row.squeeze(0)
 
     def apply(self, function: Callable[[Tensor], Tensor], moves: bool = True) -> "Partial":
         """The same with a function applied to every tensor: `p.apply(lambda x: x.transpose(0, 2))`.
@@ -90,8 +91,7 @@ class Partial:
                 "the end of this row reads b, h or q_idx, and `apply` has moved its rows: pass moves=False where it has not, or merge "
                 "behind a partial result whose rows lie as attention made them, as in merge(own, prefix.apply(...))"
             )
-        rows = self.accumulators[0].shape[:3]
-        indices = [torch.arange(n).reshape([-1 if i == axis else 1 for i in range(4)]) for axis, n in enumerate(rows)]
+        indices = [x.unsqueeze(-1) for x in _indices(self.accumulators[0].shape[:3], self.places)]
         states = [x.unsqueeze(-1) for x in self.states.values()]
         return torch.as_tensor(code(self.captures, [*self.accumulators, *indices, *states], self.accumulators[0].dtype)[number])
 
@@ -174,6 +174,8 @@ class Request:
         return self._run(problem, q, k, v)
 
     def _run(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Partial:
+        if self.packed is not None and not len(self.packed["q_lengths"]):
+            raise ArgumentError("cu_seqlens_q holds no sequence, which has no partial result")
         if problem.device_type != "cpu":
             raise UnsupportedError(
                 f"partial results are computed on the CPU only, and q is on {problem.device}: move q, k and v there, or merge results of "
@@ -201,7 +203,8 @@ class Request:
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = (*q.shape[:3],)
         outer = (*(Shape(tuple(x.shape)) for x in qkv), *captures)
-        indices = [torch.arange(n).reshape([-1 if i == axis else 1 for i in range(3)]) for axis, n in enumerate(rows)]
+        places = None if self.packed is None else _places(self.packed["q_begins"], self.packed["q_lengths"], rows[2])
+        indices = _indices(rows, places)
         initial = [torch.as_tensor(x, dtype=score).expand(rows) for x in form.init(outer, indices, score)]
         if problem.is_empty:
             zeros = [q.new_zeros((*rows, v.shape[3]), dtype=score) for _ in form.entries]
@@ -212,7 +215,7 @@ class Request:
         if self.packed is not None:
             states = _without_rows(states, initial, int(self.packed["q_lengths"].sum()))
         named = dict(zip(form.states, states, strict=True))
-        return Partial(tuple(made[0] for made in results), named, form, outer, dtype, self.order, self.packed is not None)
+        return Partial(tuple(made[0] for made in results), named, form, outer, dtype, self.order, places)
 
     def _results(self, entry: Entry, problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], captures: list[Any]) -> list[Tensor]:
         """An accumulator, and the states where they come with it."""
@@ -222,6 +225,24 @@ class Request:
         program = program_of(entry)  # whose sums are wider than its inputs
         program.check(captures, problem.sizes, problem.device)
         return program.kernel("cpu").run(q, k, v, captures, "bhsd")
+
+
+def _indices(rows: Sequence[int], places: tuple[Tensor, Tensor] | None) -> list[Tensor]:
+    """b, h and q_idx of the rows [B, H, S], as functions see them, each of three dimensions."""
+    indices = [torch.arange(n).reshape([-1 if i == axis else 1 for i in range(3)]) for axis, n in enumerate(rows)]
+    if places is not None:
+        indices[0], indices[2] = (x.reshape(1, 1, -1) for x in places)
+    return indices
+
+
+def _places(begins: Tensor, lengths: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The sequence of each of `count` rows, and its position there; rows behind the last sequence count as its first row."""
+    sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths.long())
+    position = torch.arange(len(sequence)) - begins.long()[sequence]
+    behind = count - len(sequence)
+    return torch.cat([sequence, torch.full((behind,), max(len(lengths) - 1, 0))]), torch.cat(
+        [position, torch.zeros(behind, dtype=torch.long)]
+    )
 
 
 def _differentiated(values: Sequence[Any]) -> bool:

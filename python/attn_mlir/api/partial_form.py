@@ -16,7 +16,7 @@ from attn_mlir.passes.regions import block_of, find_all, pieces
 from attn_mlir.registry import registry
 from attn_mlir.runtime.scalar_code import Code, code_of
 
-_ONLINE = "attn-simplify,attn-online-rewrite,attn-guard-empty-rows"
+_ONLINE = "attn-simplify,attn-online-rewrite,attn-guard-empty-rows{every=true}"
 _EXPOSED = "attn-expose-states{{accumulator={number}}},attn-dense-rows"
 _FORMS: dict[tuple[str, bool], "Form"] = {}
 

@@ -49,7 +49,7 @@ def subject(role: str, function: Any) -> str:
 def position_of(function: Any) -> Position | None:
     """Where a user's function is defined."""
     code = code_of(function)
-    return None if code is None else (code, 0)
+    return None if code is None else Position(code, 0)
 
 
 def definition(function: Any) -> where.Where | None:

@@ -6,11 +6,31 @@ Nodes are plain Python objects, so a traced value that escapes from its function
 import dataclasses
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["float", "int", "bool"]
-Position = tuple[CodeType, int]
-"""A place in the user's code: code object and instruction offset; `where.resolve` finds line and column."""
+
+
+class Position(NamedTuple):
+    """A place in the user's code: code object and instruction offset; `where.resolve` finds line and column.
+
+    Code objects count by identity: those of two files, as of two cells of a notebook, may be equal, and those that dynamo makes may hold
+    what has no hash.
+    """
+
+    code: CodeType
+    offset: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Position) and self.code is other.code and self.offset == other.offset
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((id(self.code), self.offset))
+
+
 Source = tuple[Any, ...]
 """Where the value of a function argument comes from; see `captures`."""
 

@@ -153,7 +153,7 @@ def _drawing_line(function: Callable[..., Any], arguments: Sequence[Any], genera
             now = _states(generators)
             if now != states:
                 found = last
-        last = (frame.f_code, frame.f_lasti) if event == "line" else last
+        last = Position(frame.f_code, frame.f_lasti) if event == "line" else last
         return look
 
     before = sys.gettrace()
@@ -210,7 +210,7 @@ def _user_line(frame: FrameType) -> Position | None:
         if found is None and not _is_library(at):
             if "site-packages" in at.f_code.co_filename:
                 return None
-            found = at.f_code, at.f_lasti
+            found = Position(at.f_code, at.f_lasti)
         at = at.f_back
     return found
 

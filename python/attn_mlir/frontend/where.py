@@ -45,7 +45,7 @@ def here() -> Position | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
-    return None if frame is None else (frame.f_code, frame.f_lasti)
+    return None if frame is None else Position(frame.f_code, frame.f_lasti)
 
 
 def call_site() -> Position | None:
@@ -53,7 +53,7 @@ def call_site() -> Position | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_package(frame.f_code.co_filename):
         frame = frame.f_back
-    return None if frame is None else (frame.f_code, frame.f_lasti)
+    return None if frame is None else Position(frame.f_code, frame.f_lasti)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,14 +81,11 @@ class Where:
         return "\n".join(lines)
 
 
+@functools.lru_cache(maxsize=4096)
 def resolve(position: Position) -> Where:
     """The line, columns and assigned variable of a position."""
     code, offset = position
-    return _resolve(code, code.co_filename, offset)  # code objects of different files may be equal: two cells of a notebook
-
-
-@functools.lru_cache(maxsize=4096)
-def _resolve(code: CodeType, file: str, offset: int) -> Where:
+    file = code.co_filename
     line, end_line, column, end_column = code.co_firstlineno, code.co_firstlineno, 0, 0
     for index, entry in enumerate(code.co_positions()):
         if index == offset // 2 and entry[0] is not None:
@@ -97,7 +94,7 @@ def _resolve(code: CodeType, file: str, offset: int) -> Where:
             break
     name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
     column, end_column = _characters(file, line, column, end_column)
-    return Where(file, name, line, column + 1, end_line, end_column + 1 if end_column else 0, _assigned(code).get(offset))
+    return Where(file, name, line, column + 1, end_line, end_column + 1 if end_column else 0, _assigned(Position(code, 0)).get(offset))
 
 
 def _characters(file: str, line: int, column: int, end_column: int) -> tuple[int, int]:
@@ -110,10 +107,10 @@ def _characters(file: str, line: int, column: int, end_column: int) -> tuple[int
 
 
 @functools.lru_cache(maxsize=512)
-def _assigned(code: CodeType) -> dict[int, str]:
+def _assigned(start: Position) -> dict[int, str]:
     """For each instruction whose result is stored at once into a variable: that variable's name."""
     names: dict[int, str] = {}
-    instructions = list(dis.get_instructions(code))
+    instructions = list(dis.get_instructions(start.code))
     for instruction, following in itertools.pairwise(instructions):
         if following.opname.startswith("STORE_") and following.opname not in ("STORE_SUBSCR", "STORE_ATTR"):
             stored = following.argval

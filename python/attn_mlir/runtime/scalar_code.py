@@ -127,7 +127,7 @@ class _Run:
                 return _FLOAT_TESTS[op.attribute](*map(self.value, op.operands))
             case "arith.cmpi":
                 return _INTEGER_TESTS[op.attribute](*map(self.value, op.operands))
-            case "arith.sitofp":
+            case "arith.sitofp" | "arith.uitofp":
                 (x,) = map(self.value, op.operands)
                 return x.to(self.score) if isinstance(x, Tensor) else torch.tensor(float(x), dtype=self.score)
         return _OPERATORS[op.name](*map(self.value, op.operands))
@@ -175,6 +175,25 @@ def _same(x: Any) -> Any:
     return x
 
 
+def _wide(x: Any) -> Any:
+    """An integer in the 64 bits in which kernels compute."""
+    return x.long() if isinstance(x, Tensor) else int(x)
+
+
+def _integer(x: Any) -> Any:
+    return torch.as_tensor(x).long()
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    """With the sign of a, as in C."""
+    return torch.fmod(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _round(x: Tensor) -> Tensor:
+    """Halves away from 0."""
+    return torch.sign(x) * torch.floor(torch.abs(x) + 0.5)
+
+
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "arith.addf": torch.add,
     "arith.subf": torch.sub,
@@ -212,9 +231,22 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "arith.andi": lambda a, b: a & b,
     "arith.ori": lambda a, b: a | b,
     "arith.xori": lambda a, b: a ^ b,
-    "arith.index_cast": _same,
-    "arith.extui": _same,
+    "arith.remsi": _remainder,
+    "arith.remf": torch.fmod,
+    "math.absi": abs,
+    "math.round": _round,
+    "math.roundeven": torch.round,
+    "math.trunc": torch.trunc,
+    "math.sinh": torch.sinh,
+    "math.cosh": torch.cosh,
+    "math.tan": torch.tan,
+    "math.atan2": torch.atan2,
+    "arith.fptosi": _integer,
+    "arith.index_cast": _wide,
+    "arith.extui": _wide,
+    "arith.extsi": _wide,
     "arith.extf": _same,
+    "arith.truncf": _same,
 }
 
 
@@ -242,5 +274,5 @@ _INTEGER_TESTS: dict[int, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 """`arith.cmpi` by its predicate."""
 
-_SPECIAL = {"arith.constant", "tensor.dim", "tensor.extract", "arith.select", "arith.cmpf", "arith.cmpi", "arith.sitofp"}
+_SPECIAL = {"arith.constant", "tensor.dim", "tensor.extract", "arith.select", "arith.cmpf", "arith.cmpi", "arith.sitofp", "arith.uitofp"}
 _KNOWN = frozenset({*_OPERATORS, *_SPECIAL})
