@@ -65,9 +65,16 @@ class Point:
         return _names(find_function(self.original, self.primal))
 
     @property
+    def outputs(self) -> list[str]:
+        """The names of the sums of values that @`primal` gives: "o", and where there are several "o1", "o2"..."""
+        made = _results(find_function(self.original, self.primal))
+        count = sum(ir.RankedTensorType(type_).rank == 4 for type_ in made)
+        return [f"o{n}" if n else "o" for n in range(max(count, 1))]
+
+    @property
     def rows(self) -> int:
         """How many row outputs @`primal` has."""
-        return len(_results(find_function(self.original, self.primal))) - 1
+        return len(_results(find_function(self.original, self.primal))) - len(self.outputs)
 
     def forward(self, inputs: Sequence[Array]) -> list[Array]:
         """o, rows and, where there is a function that gives them, saved."""
@@ -85,7 +92,7 @@ class Point:
     def weights(self) -> list[Array]:
         """do and drows; 0 for what is not finite, as lse is where a row has no key."""
         rng = np.random.default_rng([self.seed, 2])
-        results = self.forward(self.inputs)[: 1 + self.rows]
+        results = self.forward(self.inputs)[: len(self.outputs) + self.rows]
         return [np.where(np.isfinite(r), rng.standard_normal(r.shape), 0.0) for r in results]
 
     def arguments(self, kind: str) -> list[Array]:
@@ -114,14 +121,15 @@ class Point:
 
     def results(self, kind: str) -> list[str]:
         """The names of what the derivative function `kind` gives."""
-        outputs = ["o", *(f"row output {i}" for i in range(self.rows))]
+        sums, rows = self.outputs, [f"row output {i}" for i in range(self.rows)]
+        outputs = [*sums, *rows]
         gradients = [f"d{self.names[i]}" for i in self.wrt]
         match kind:
             case "fwd":
                 saved = len(_results(find_function(self.module, f"{self.primal}_fwd"))) - len(outputs)
                 return [*outputs, *(f"saved {i}" for i in range(saved))]
             case "jvp":
-                return ["o", "o_dot", *outputs[1:], *(f"{name}_dot" for name in outputs[1:])]
+                return [*(each for name in sums for each in (name, f"{name}_dot")), *rows, *(f"{name}_dot" for name in rows)]
             case "bwd":
                 return gradients
             case _:
@@ -147,7 +155,9 @@ class Point:
         wanted = value(self.inputs)
         slopes = _slopes(lambda e: value(_moved(self.inputs, dict(zip(self.wrt, self.directions(), strict=True)), e)))
         exact = [Slope(x, np.zeros_like(x)) for x in wanted]
-        told = [exact[0], slopes[0], *exact[1:], *slopes[1:]]
+        count = len(self.outputs)
+        pairs = [each for pair in zip(exact[:count], slopes[:count], strict=True) for each in pair]
+        told = [*pairs, *exact[count:], *slopes[count:]]
         return [want.difference(n, got) for n, got, want in zip(names, results, told, strict=True)]
 
     def _check_gradients(self, kind: str, names: list[str], results: Sequence[Array]) -> list[Difference]:
