@@ -146,7 +146,7 @@ def _explain(error: Exception) -> TraceError:
     at = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if not where.is_ours(frame.f_code.co_filename):
-            at = (frame.f_code, _last_instruction(error, frame))
+            at = Position(frame.f_code, _last_instruction(error, frame))
     kind = "AttributeError" if isinstance(error, helps.UnknownAttribute) else type(error).__name__
     return report.failure(name, f"raised {kind}: {error}", helps.for_exception(error, at), at)
 
