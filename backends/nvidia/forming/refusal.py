@@ -1,7 +1,12 @@
 """Why a pass leaves a kernel as it is, told on the kernel."""
 
-from attn_mlir.mlir import ir
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+
+_Part = TypeVar("_Part")
 REFUSED = "warp.refused"
 """Attribute: by the name of a pass, the reason."""
 
@@ -25,6 +30,30 @@ def applied(kernel: ir.Operation, pass_: str) -> None:
         kernel.attributes[REFUSED] = ir.DictAttr.get(left, kernel.context)
     else:
         del kernel.attributes[REFUSED]
+
+
+def change_kernels(module: ir.Operation, pass_: str, change: Callable[[ir.Operation], None]) -> None:
+    """Changes each `warp.kernel` by a pass; one that `change` refuses stays as it is, and tells why."""
+    for kernel in find_all(module, "warp.kernel"):
+        try:
+            change(kernel)
+        except Refused as reason:
+            refuse(kernel, pass_, reason)
+        else:
+            applied(kernel, pass_)
+
+
+def change_parts(parts: Iterable[_Part], change: Callable[[_Part], None], none: str) -> None:
+    """Changes those parts of a kernel that `change` does not refuse. Raises Refused where it takes none: the last reason, or `none`."""
+    changed, reason = False, Refused(none)
+    for part in parts:
+        try:
+            change(part)
+            changed = True
+        except Refused as why:
+            reason = why
+    if not changed:
+        raise reason
 
 
 def reasons(op: ir.Operation) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.joining import Joined, chains_of
-from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.backends.nvidia.forming.refusal import change_kernels, change_parts
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -24,17 +24,11 @@ class JoinLoops(Pass):
     name = "warp-join-loops"
 
     def run(self, module: ir.Operation) -> bool:
-        for kernel in find_all(module, "warp.kernel"):
-            changed, reason = False, Refused("no loops follow each other")
-            blocks = [op.regions[0].blocks[0] for op in find_all(kernel, "warp.role", "scf.for")]
-            for chain in [chain for block in blocks for chain in chains_of(block)]:
-                try:
-                    Joined(chain).join()
-                    changed = True
-                except Refused as why:
-                    reason = why
-            if changed:
-                applied(kernel, self.name)
-            else:
-                refuse(kernel, self.name, reason)
+        change_kernels(module, self.name, _join)
         return True
+
+
+def _join(kernel: ir.Operation) -> None:
+    blocks = [op.regions[0].blocks[0] for op in find_all(kernel, "warp.role", "scf.for")]
+    chains = [chain for block in blocks for chain in chains_of(block)]
+    change_parts(chains, lambda chain: Joined(chain).join(), "no loops follow each other")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import chosen, wanted
-from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
@@ -35,13 +35,7 @@ class OrderTiles(Pass):
         if self.group < 0:
             module.location.emit_error(f"{self.name}: `group` must not be negative, got {self.group}")
             return False
-        for kernel in find_all(module, "warp.kernel"):
-            try:
-                self._order(kernel)
-            except Refused as reason:
-                refuse(kernel, self.name, reason)
-            else:
-                applied(kernel, self.name)
+        change_kernels(module, self.name, self._order)
         return True
 
     def _order(self, kernel: ir.Operation) -> None:

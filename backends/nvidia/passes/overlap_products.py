@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.backends.nvidia.forming.refusal import change_kernels, change_parts
 from attn_mlir.backends.nvidia.forming.rotation import parts_of, rotate
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -24,20 +24,13 @@ class OverlapProducts(Pass):
     name = "warp-overlap-products"
 
     def run(self, module: ir.Operation) -> bool:
-        for kernel in find_all(module, "warp.kernel"):
-            loops = [op for op in find_all(kernel, "scf.for") if _multiplies(op)]
-            changed, reason = False, Refused("no loop multiplies")
-            for loop in loops:
-                try:
-                    rotate(parts_of(loop))
-                    changed = True
-                except Refused as why:
-                    reason = why
-            if changed:
-                applied(kernel, self.name)
-            else:
-                refuse(kernel, self.name, reason)
+        change_kernels(module, self.name, _overlap)
         return True
+
+
+def _overlap(kernel: ir.Operation) -> None:
+    loops = [op for op in find_all(kernel, "scf.for") if _multiplies(op)]
+    change_parts(loops, lambda loop: rotate(parts_of(loop)), "no loop multiplies")
 
 
 def _multiplies(loop: ir.Operation) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import PING_PONG, THREADS, wanted
-from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.base import Pass
@@ -25,13 +25,7 @@ class PingPong(Pass):
     name = "warp-ping-pong"
 
     def run(self, module: ir.Operation) -> bool:
-        for kernel in find_all(module, "warp.kernel"):
-            try:
-                self._order(kernel)
-            except Refused as reason:
-                refuse(kernel, self.name, reason)
-            else:
-                applied(kernel, self.name)
+        change_kernels(module, self.name, self._order)
         return True
 
     def _order(self, kernel: ir.Operation) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import chosen
-from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
 from attn_mlir.mlir import ir
@@ -28,13 +28,7 @@ class PipelineLoads(Pass):
         if self.stages < 0:
             module.location.emit_error(f"{self.name}: `stages` must not be negative, got {self.stages}")
             return False
-        for kernel in find_all(module, "warp.kernel"):
-            try:
-                self._deepen(kernel)
-            except Refused as reason:
-                refuse(kernel, self.name, reason)
-            else:
-                applied(kernel, self.name)
+        change_kernels(module, self.name, self._deepen)
         return True
 
     def _deepen(self, kernel: ir.Operation) -> None:

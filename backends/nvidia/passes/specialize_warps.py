@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import chosen, launch_registers
-from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.slicing import Slice
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
@@ -32,13 +32,7 @@ class SpecializeWarps(Pass):
     consumer_registers: int = 0
 
     def run(self, module: ir.Operation) -> bool:
-        for kernel in find_all(module, "warp.kernel"):
-            try:
-                self._split(kernel)
-            except Refused as reason:
-                refuse(kernel, self.name, reason)
-            else:
-                applied(kernel, self.name)
+        change_kernels(module, self.name, self._split)
         return True
 
     def _split(self, kernel: ir.Operation) -> None:

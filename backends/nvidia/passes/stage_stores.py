@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import STORES, THREADS
-from attn_mlir.backends.nvidia.forming.refusal import Refused, applied, refuse
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.rings import SWIZZLE
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of, in_form
@@ -30,13 +30,7 @@ class StageStores(Pass):
     name = "warp-stage-stores"
 
     def run(self, module: ir.Operation) -> bool:
-        for kernel in find_all(module, "warp.kernel"):
-            try:
-                self._stage(kernel)
-            except Refused as reason:
-                refuse(kernel, self.name, reason)
-            else:
-                applied(kernel, self.name)
+        change_kernels(module, self.name, self._stage)
         return True
 
     def _stage(self, kernel: ir.Operation) -> None:
