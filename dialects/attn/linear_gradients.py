@@ -17,7 +17,7 @@ class ForGradients(Recurrence):
     beyond, and takes no differences. A term of o_t x_t passes from its s to its t (backward from t to s). Products of position t are,
     forward, the sums of all terms that pass into positions from t to the end of the interval, from before t; backward of all terms that
     pass from positions of the interval before t to beyond its end. Sums of terms within the interval may be moved from one of two such
-    sweeps to the other, since only their sum is used. States are seen from the beginning of the interval: forward those of the positions
+    passes to the other, since only their sum is used. States are seen from the beginning of the interval: forward those of the positions
     before it, backward those of the positions after it.
 
     Fields:

@@ -53,7 +53,7 @@ TABLE = (
     Entry("rows", 1, 128, None, {"block_q": 128, "block_kv": 128}, sums=1),
     Entry("rows", 1, 192, None, {"block_q": 128, "block_kv": 80}, sums=1),
     Entry("rows", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1),
-    # Tangents, sweeps over the keys of second derivatives, and several outputs (these not measured).
+    # Tangents, passes over the keys of second derivatives, and several outputs (these not measured).
     Entry("rows", _ANY, 128, None, {"block_q": 128, "block_kv": 64}),
     Entry("rows", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
     # Backward.
