@@ -89,7 +89,8 @@ def measure(only: str) -> dict[str, float]:
 
 def process(checkout: Path, only: str) -> dict[str, float]:
     """What `measure` gives in a process of its own, with the package of a checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "python")}
+    path = [str(checkout / "python"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     command = [sys.executable, str(Path(__file__).resolve()), "--worker", "--only", only]
     return json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
 
