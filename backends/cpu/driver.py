@@ -101,14 +101,15 @@ class CpuKernel:
         if self._program is not None and batch * heads * k.shape[2] and q_len > pipeline.FEW_ROWS[0]:
             return self._program.run((q, k, v, *captures), layout)
         shape, dtype = (batch, heads, q_len, columns), DTYPES[self._signature.output or self._signature.element]
-        if layout == "bhsd":
-            each = [empty(shape, dtype=dtype, device="cpu") for _ in range(self._signature.weights)]
-        else:
-            each = [empty_heads(shape, dtype, layout, "cpu") for _ in range(self._signature.weights)]
-        score = torch.float64 if q.dtype == torch.float64 else torch.float32
-        rows = [empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(self._signature.row_outputs)]
-        queries = [captures[i] for i, _ in self._signature.products]
-        results, worker, signature = [*each, *rows], self._worker, self._signature
+        worker, signature = self._worker, self._signature
+        # Most calls want one o and nothing else; a comprehension is a call of its own before Python 3.12.
+        results = [empty(shape, dtype=dtype, device="cpu") if layout == "bhsd" else empty_heads(shape, dtype, layout, "cpu")]
+        if signature.weights > 1:
+            results += [empty_heads(shape, dtype, layout, "cpu") for _ in range(signature.weights - 1)]
+        if signature.row_outputs:
+            score = torch.float64 if q.dtype == torch.float64 else torch.float32
+            results += [empty((batch, heads, q_len), dtype=score, device="cpu") for _ in range(signature.row_outputs)]
+        queries = [captures[i] for i, _ in signature.products] if signature.products else ()
         few: tuple[bool, tuple[int, int]] | None = None
         if not batch * heads * q_len:
             return results

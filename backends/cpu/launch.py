@@ -37,11 +37,12 @@ def launch(
     given, inputs = inputs, [readable(tensor, True) for tensor in inputs]
     if inputs[0] is not given[0] or inputs[1] is not given[1] or inputs[2] is not given[2]:
         copies.compare(given, inputs)
-    captures = _held(captures)
     for tensor in inputs:
         _append(words, tensor)
-    for capture, kind in zip(captures, scalars, strict=True):
-        _append_any(words, capture, kind)
+    if captures or scalars:
+        captures = _held(captures)
+        for capture, kind in zip(captures, scalars, strict=True):
+            _append_any(words, capture, kind)
     for tensor in outputs:
         _append(words, tensor)
     worker.run((ctypes.c_int64 * len(words)).from_buffer(words), batch * heads * blocks, _threads(threads))

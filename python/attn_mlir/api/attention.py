@@ -33,7 +33,7 @@ from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order,
 Function = Callable[..., Any]
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]] | None
 _CACHE = TraceCache()
-MAX_SPLITS = 1024
+MAX_SPLITS, _CHOSEN = 1024, 0
 
 
 class Attention(AttentionReport, EngineModule):
@@ -173,7 +173,7 @@ def attention(
     kv_offset: int = 0,
     q_len: int | None = None,
     kv_len: int | None = None,
-    num_splits: int = 0,
+    num_splits: int = _CHOSEN,
     **unknown: Never,
 ) -> Any:
     """Attention: o_i = sum_j p_ij v_j with p_i = row(score_mod(scale * q_i . k_j)) over the keys that mask_mod keeps.
@@ -213,16 +213,15 @@ def attention(
     """
     if unknown:
         raise unexpected(attention, unknown)
-    places = q_offset, kv_offset, q_len, kv_len
     if isinstance(mask_mod, str):
         mask_mod = parse(mask_mod)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
     if num_splits and (return_partial or getattr(q, "is_nested", False)):
         raise UnsupportedError("num_splits is for whole results of tensors that are not nested: leave it out")
     if return_partial:
-        options = (scale, layout, return_lse, return_states, device, deterministic)
+        options, places = (scale, layout, return_lse, return_states, device, deterministic), (q_offset, kv_offset, q_len, kv_len)
         return importlib.import_module("attn_mlir.api.partial").of_attention((q, k, v), functions, options, places, (dropout_p, extra_qk))
-    if places != (0, 0, None, None):
+    if q_len is not None or kv_len is not None or q_offset != 0 or kv_offset != 0:
         raise ArgumentError("q_offset, kv_offset, q_len and kv_len are for partial results: pass return_partial=True, and finalize it")
     if getattr(q, "is_nested", False) and q.layout == torch.jagged:
         nested = importlib.import_module("attn_mlir.api.nested").attention_nested
@@ -241,8 +240,9 @@ def attention(
         options = (scale, layout, return_lse, return_states, bool(deterministic), name)
         return attention_in_graph(q, k, v, functions, *options, dropout_p, dropout_seed, extra)
     dropout = dropout_of(dropout_p, dropout_seed, q)
-    options = (scale, layout, return_lse, return_states, device, bool(deterministic), None, dropout, extra)
-    return _execute(q, k, v, functions, *options, splits=check_splits(num_splits))[0]
+    splits = 0 if num_splits is _CHOSEN else check_splits(num_splits)
+    asked = return_lse, return_states, device, bool(deterministic)
+    return _execute(q, k, v, functions, scale, layout, *asked, None, dropout, extra, None, splits)[0]
 
 
 def check_splits(num_splits: Any) -> int:
@@ -297,6 +297,8 @@ def _execute(
             entry = tuning.entry(entry, q, k, v, captures, output_order(layout), target, deterministic)
         results = execute(entry, problem, q, k, v, captures, layout, target, deterministic)
         results = all_in_order(results, output_order(layout), weights)
+    if weights == 1 and not (return_lse or return_states):
+        return results[0], problem.inputs, target
     return named_results(results, weights, entry.traced.outputs, return_lse, return_states), problem.inputs, target
 
 
