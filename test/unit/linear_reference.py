@@ -51,13 +51,15 @@ def reference(
     fade = g.exp() if g.dim() == 4 else g.exp().unsqueeze(3).expand(b, h, t, dim)
     bounds = [0, t] if cu_seqlens is None else list(cu_seqlens)
     outputs, finals = [], []
+    # Taken apart at once: the gradient of x[:, :, i] is as large as x, at every position.
+    queries, keys, values, fades = (x.unbind(2) for x in (q, k, v, fade))
     for n, (begin, end) in enumerate(itertools.pairwise(bounds)):
         state = torch.zeros(b, h, dim, v.shape[3], dtype=torch.float64)
         if initial_state is not None:
             state = initial_state.double() if cu_seqlens is None else initial_state[n : n + 1].double()
         for i in range(begin, end):
-            state = fade[:, :, i, :, None] * state + k[:, :, i, :, None] * v[:, :, i, None, :]
-            outputs.append((q[:, :, i, None, :] @ state)[:, :, 0])
+            state = fades[i][..., None] * state + keys[i][..., None] * values[i][:, :, None]
+            outputs.append((queries[i][:, :, None] @ state)[:, :, 0])
         finals.append(state)
     o = torch.stack(outputs, 2) if outputs else v
     return o + skipped, torch.cat(finals)
