@@ -56,8 +56,9 @@ docs-site: $(STAMP)
 lit: $(STAMP)
 	$(BIN)/lit -j $(JOBS) -q test
 
+# Each process takes files as a whole, as long as it has some, since tests of a file share programs.
 unit: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/cpu_attention.py

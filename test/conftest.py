@@ -1,4 +1,4 @@
-"""pytest: every test draws the same inputs in every run, and tests marked `gpu` are skipped on machines without a GPU."""
+"""pytest: every test draws the same inputs in every run, LLVM optimises for tests of generated code, and those marked `gpu` need a GPU."""
 
 import os
 import zlib
@@ -12,20 +12,38 @@ os.environ.setdefault("ATTN_MLIR_POISON", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+LEVEL = "ATTN_MLIR_LLVM_LEVEL"
+OPTIMISED = frozenset(
+    f"test_{name}"
+    for name in (
+        *("ahead", "autograd", "benchmark_cpu", "cpu_linear", "cpu_numerics", "cpu_programs", "cpu_runtime", "cpu_targets", "gallery"),
+        *("large_scores", "linear_bf16", "linear_f16", "linear_precision", "random_calls", "regressions", "regressions_gradients"),
+        *("rounded_weights", "split_kv", "stable_rows", "varlen", "varlen_gradients"),
+    )
+)
+"""Files whose tests run the CPU's code as users do: they cover what the backend prints, with every kind of kernel, element and derivative.
+Elsewhere it is a means to look at something above, and LLVM, which takes most of a compilation's time to optimise, does not do so."""
+_GIVEN = os.environ.get(LEVEL)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "which random inputs tests draw from torch's default generator: each N draws others (default: %(default)s)"
     parser.addoption("--draws", type=int, default=0, metavar="N", help=text)
+    text = f"optimise the CPU's code in all tests, as users have it; otherwise in the files of test/conftest.py. {LEVEL} goes before both"
+    parser.addoption("--optimised", action="store_true", help=text)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seeds torch's default generator by the test's name, whatever ran before it; unseeded, each process would draw others."""
     import torch
 
+    if _GIVEN is None:
+        os.environ[LEVEL] = "3" if item.config.getoption("--optimised") or item.path.stem in OPTIMISED else "0"
     torch.manual_seed(zlib.crc32(f"{item.nodeid} {item.config.getoption('--draws')}".encode()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in OPTIMISED)  # first, so that they find no code in memory that is not optimised
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

@@ -14,6 +14,7 @@ from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.nvidia.hopper.intervals import Rows
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import load_all
+from attn_mlir.errors import ArgumentError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.expr import Graph, text
@@ -217,11 +218,18 @@ def test_a_program_too_long_for_a_pass_is_told_its_length() -> None:
             Pipeline.of([Deep()]).run(module)
 
 
-def test_llvm_optimises_what_is_not_too_long() -> None:
+def test_llvm_optimises_what_is_not_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ATTN_MLIR_LLVM_LEVEL")
     lines = "\n".join(f"%{n} = llvm.mlir.constant({n} : i64) : i64" for n in range(engine.LARGEST_OPTIMISED - 1))
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.parse(f"llvm.func @f() {{\n{lines}\nllvm.return }}")
         assert engine.level_of(module) == 3
+        monkeypatch.setenv("ATTN_MLIR_LLVM_LEVEL", "1")
+        assert engine.level_of(module) == 1
+        monkeypatch.setenv("ATTN_MLIR_LLVM_LEVEL", "fast")
+        with pytest.raises(ArgumentError, match="is 0, 1, 2 or 3, got 'fast'"):
+            engine.level_of(module)
+        monkeypatch.delenv("ATTN_MLIR_LLVM_LEVEL")
         module = ir.Module.parse(f"llvm.func @f() {{\n{lines}\n%last = llvm.mlir.constant(0 : i64) : i64\nllvm.return }}")
         with pytest.warns(RuntimeWarning, match="10001 operations"):
             assert engine.level_of(module) == 0
