@@ -4,6 +4,7 @@ Programs that run at the same time add into slots of their own, which are added 
 would take too much memory, programs share them and run one after another.
 """
 
+import functools
 import math
 import os
 from collections.abc import Sequence
@@ -63,7 +64,13 @@ def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Siz
     The batch of "chunks" may be sequences.
     `outputs` are the results' shapes, `width` the bytes of an element of sums, `inputs` the bytes of all inputs.
     """
-    batch, heads, length = over[:3]
+    return _chosen(kernel, tuple(over[:3]), tuple(outputs), width, max(_MEMORY, inputs), PROGRAMS)
+
+
+@functools.lru_cache(1024)
+def _chosen(kernel: Kernel, over: tuple[int, ...], outputs: tuple[torch.Size, ...], width: int, most: int, programs: int) -> Grid:
+    """The grid whose slots take `most` bytes, and which has so many `programs` if it can; remembered, since it takes longer than a launch."""
+    batch, heads, length = over
     blocks = -(-length // kernel.block_q)
     if kernel.grid == "chunks":
         return Grid(batch, heads, kernel.blocks, kernel.block_q)
@@ -72,8 +79,8 @@ def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Siz
     grids = []
     for level, free in enumerate((batch * heads, heads, 1)):
         if kernel.grid == "pairs":
-            most = max(1, min(-(-PROGRAMS // max(1, free)), -(-length // MIN_KEYS)))
-            for chunks in {most, 1}:
+            wanted = max(1, min(-(-programs // max(1, free)), -(-length // MIN_KEYS)))
+            for chunks in {wanted, 1}:
                 blocks_each = -(-blocks // chunks)
                 grids.append(Grid(batch, heads, -(-blocks // blocks_each), blocks_each * kernel.block_q, level))
         else:
@@ -81,9 +88,9 @@ def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Siz
 
     def rank(grid: Grid) -> tuple[int, int, int]:
         free = (batch * heads, heads, 1)[grid.level] * grid.blocks
-        return -min(free, PROGRAMS), grid.level, _bytes(kernel, grid, outputs, width)
+        return -min(free, programs), grid.level, _bytes(kernel, grid, outputs, width)
 
-    fitting = [grid for grid in grids if fits(kernel, grid, outputs, width, inputs)]
+    fitting = [grid for grid in grids if _bytes(kernel, grid, outputs, width) <= most]
     if fitting:
         return min(fitting, key=rank)
     if kernel.grid == "pairs":

@@ -11,6 +11,8 @@ def named_results(results: Sequence[Any], weights: int, names: Sequence[str], ls
     o = results[0] if weights == 1 else tuple(results[:weights])
     if not (lse or states):
         return o
+    if not states and weights == 1 and len(results) == 2:
+        return o, results[1]
     rows = dict(zip(names, results[weights:], strict=True))
     wanted = (o, rows["lse"]) if lse else (o,)
     return (*wanted, rows) if states else wanted
