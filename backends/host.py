@@ -37,6 +37,14 @@ class Kernel:
     sequences: int = -1
     segment: int = 0
     lengths: tuple[int, ...] = ()
+    list: int = 0
+    """How many rows have a list of keys of their own, where there are such (`attn.key_lists`): no block has rows of two lists."""
+
+    def blocks_of(self, length: int) -> int:
+        """How many blocks so many rows make."""
+        if not self.list:
+            return -(-length // self.block_q)
+        return length // self.list * -(-self.list // self.block_q) - (-(length % self.list) // self.block_q)
 
     def sequences_of(self, arguments: Sequence[Any]) -> int:
         """How many sequences (or segments of them) the programs of a kernel with the grid "chunks" have, on these arguments."""
@@ -102,7 +110,7 @@ def _check(host: Host, kernels: Mapping[str, Kernel]) -> None:
             raise ValueError(f"a step reads {step.operands}, of {made} values")
         if step.kernel:
             kernel = kernels[step.kernel]
-            sizes = min(kernel.block_q, kernel.blocks) >= 1 and min(kernel.over, kernel.segment) >= 0
+            sizes = min(kernel.block_q, kernel.blocks) >= 1 and min(kernel.over, kernel.segment, kernel.list) >= 0
             if (
                 not sizes
                 or not max(kernel.over, kernel.sequences, *kernel.lengths) < len(step.operands)
@@ -152,7 +160,7 @@ def _type(type_: ir.Type) -> Argument:
 def read_kernel(function: ir.Operation, results: int) -> Kernel:
     """Reads `tile.kernel` of a kernel with that many outputs."""
     attribute = ir.DictAttr(function.attributes["tile.kernel"])
-    names = ("grid", "over", "outputs", "disjoint", "serial", "blocks", "sequences", "segment", "lengths")
+    names = ("grid", "over", "outputs", "disjoint", "serial", "blocks", "sequences", "segment", "lengths", "list")
     fields = {name: attribute[name] for name in names if name in attribute}
     outputs = tuple(ir.StringAttr(kind).value for kind in ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else ("store",) * results
     disjoint = fields.get("disjoint")
@@ -168,5 +176,6 @@ def read_kernel(function: ir.Operation, results: int) -> Kernel:
         blocks=ir.IntegerAttr(fields["blocks"]).value if "blocks" in fields else 1,
         sequences=ir.IntegerAttr(fields["sequences"]).value if "sequences" in fields else -1,
         segment=ir.IntegerAttr(fields["segment"]).value if "segment" in fields else 0,
+        list=ir.IntegerAttr(fields["list"]).value if "list" in fields else 0,
         lengths=tuple(ir.DenseI64ArrayAttr(fields["lengths"])) if "lengths" in fields else (),
     )

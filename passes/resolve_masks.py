@@ -46,7 +46,7 @@ class ResolveMasks(Pass):
             mask = piece(owner, "attn.mask")
             for stale in [found for name in _STALE if (found := piece(owner, name)) is not None]:
                 stale.erase()
-            nonempty = packing_of(owner, "key") is None  # a sequence may have no keys
+            nonempty = packing_of(owner, "key") is None and piece(owner, "attn.key_lists") is None  # which may have or name no keys
             if mask is not None:
                 with mask.location:
                     nonempty = _Resolution(owner, mask, self.cuts).run() and nonempty

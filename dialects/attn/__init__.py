@@ -1,6 +1,7 @@
 """The `attn` dialect: what to compute."""
 
 from attn_mlir.dialects.attn.dialect import Attn
+from attn_mlir.dialects.attn.key_lists import KeyListsOp
 from attn_mlir.dialects.attn.linear import ChunkOp, LinearAttentionOp
 from attn_mlir.dialects.attn.linear_pieces import CarryOp, DecayGradientOp, DecayOp, EnterOp, HeadSumOp, LeaveOp, ResultOp, SkipOp, WeightOp
 from attn_mlir.dialects.attn.linear_segments import DecaySumOp, StateScanOp
@@ -56,6 +57,7 @@ __all__ = [
     "HeadSumOp",
     "InitOp",
     "KeptOp",
+    "KeyListsOp",
     "KeyOp",
     "KeySumOp",
     "LeaveOp",

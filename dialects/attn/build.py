@@ -132,6 +132,11 @@ def pairs() -> tuple[ir.Operation, ir.Block]:
     return op, op.regions[0].blocks.append()
 
 
+def key_lists(lists: Sequence[ir.Value], block: Sequence[int]) -> None:
+    """`attn.key_lists` of the tensors in the order of the op."""
+    ir.Operation.create("attn.key_lists", operands=list(lists), attributes={"block": ir.DenseI64ArrayAttr.get(list(block))})
+
+
 def elements(like: ir.Value, body: Body, packed: Callable[[], None] | None = None) -> ir.Value:
     """`attn.elements` over `like`; `body` gets the indices of an element and returns its weights.
 

@@ -22,6 +22,13 @@ def load(source: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Va
     return ir.Operation.create("tile.load", results=[result], operands=[source, b, h, row, count]).result
 
 
+def gather(source: ir.Value, b: ir.Value, h: ir.Value, rows: ir.Value, first: ir.Value, count: ir.Value) -> ir.Value:
+    """`tile.gather` of the `count` rows that `rows` names from `first` on."""
+    type_ = ir.MemRefType(source.type)
+    result = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size(), type_.shape[3]], type_.element_type)
+    return ir.Operation.create("tile.gather", results=[result], operands=[source, b, h, rows, count, first]).result
+
+
 def store(tile: ir.Value, target: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value) -> None:
     """`tile.store` of the first `count` rows."""
     ir.Operation.create("tile.store", operands=[tile, target, b, h, row, count])

@@ -48,6 +48,34 @@ class LoadOp(Tile.Operation, name="load"):
         return check(self, result.element_type == source.element_type, f"keeps the element type {source.element_type}, got {result}")
 
 
+class GatherOp(Tile.Operation, name="gather"):
+    """Rows of `source[b, h]` as a tile: row j is that which `rows`[first + j] names, for j < `count`.
+
+    `source` is [B, H, S, D], `rows` a memref of i32 whose numbers are rows of it. The tile has exactly `count` rows.
+    """
+
+    source: ext.Operand[Any]
+    b: ext.Operand[ir.IndexType]
+    h: ext.Operand[ir.IndexType]
+    rows: ext.Operand[Any]
+    count: ext.Operand[ir.IndexType]
+    first: ext.Operand[ir.IndexType]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        source, rows, result = self.source.type, self.rows.type, self.result.type
+        if not check(self, isinstance(source, ir.MemRefType) and source.rank == 4, f"reads a rank-4 memref [B, H, S, D], got {source}"):
+            return False
+        fits = isinstance(rows, ir.MemRefType) and rows.rank == 1 and str(rows.element_type) == "i32"
+        if not check(self, fits, f"takes `rows` as a rank-1 memref of i32, got {rows}"):
+            return False
+        shaped = isinstance(result, ir.RankedTensorType) and result.rank == 2 and result.is_dynamic_dim(0)
+        if not check(self, shaped, f"makes a rank-2 tile with as many rows as are named, got {result}"):
+            return False
+        same = result.shape[1] == source.shape[3] and result.element_type == source.element_type
+        return check(self, same, f"keeps the rows of {source}, got {result}")
+
+
 class StoreOp(Tile.Operation, name="store"):
     """Writes the first `count` rows of a tile to rows [row, row + count) of `target[b, h]`.
 

@@ -51,8 +51,8 @@ class Derivatives:
 
     @property
     def _may_be_empty(self) -> bool:
-        """Whether there may be rows without keys: masked ones, or those of a sequence without keys."""
-        return any(pieces(self.primal.attention, name) for name in ("attn.mask", "attn.sequences"))
+        """Whether there may be rows without keys: masked ones, those of a sequence without keys, or of an empty list."""
+        return any(pieces(self.primal.attention, name) for name in ("attn.mask", "attn.sequences", "attn.key_lists"))
 
     @cached_property
     def mods(self) -> Mods:

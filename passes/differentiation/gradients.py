@@ -136,8 +136,7 @@ class Gradients:
             for k in used or [0]:
                 query, key = self.program.products[k]
                 build.product(self.host.tensors[query], self.host.tensors[key])
-            self.host.clone_piece("attn.sequences")
-            self.host.clone_piece("attn.mask")
+            self.host.clone_present()
 
             def body(*arguments: ir.Value) -> list[ir.Value]:
                 known = {self.program.graph.leaf("x", k): value for k, value in zip(used, arguments, strict=False)}

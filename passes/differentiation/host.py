@@ -132,6 +132,11 @@ class Host:
         for found in pieces(self.primal.attention, name):
             clone_op(found, dict(self.mapping))
 
+    def clone_present(self) -> None:
+        """Copies the pieces that say which pairs there are."""
+        for name in ("attn.sequences", "attn.key_lists", "attn.mask"):
+            self.clone_piece(name)
+
     def sequences(self, side: str) -> Callable[[], None] | None:
         """What adds the `attn.sequences` of a side to an `attn.elements`; None where tensors are not packed."""
         packing = packing_of(self.primal.attention, side)

@@ -44,8 +44,7 @@ def write_attention(
             build.product(host.tensors[query], host.tensors[key])
         for _, tensor, output in terms[1:]:
             build.term(host.tensors[tensor], output)
-        host.clone_piece("attn.sequences")
-        host.clone_piece("attn.mask")
+        host.clone_present()
         _score_piece(host, program, scores, used)
         _row_piece(host, program, scores, terms, row_values, rows, computed)
     results = list(op.results)

@@ -1,5 +1,6 @@
 """Builds the work on one block of keys: scores, the stages of the step, and the accumulation of the outputs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from attn_mlir.dialects.attn.partners import partner_of
@@ -9,7 +10,7 @@ from attn_mlir.passes.masking import masked_score, masks_by_score
 from attn_mlir.passes.regions import block_of, maker, piece, scores_in
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_index, identity, keep, known_index
 from attn_mlir.passes.tiling.step import StepPlan, plan_step
-from attn_mlir.passes.tiling.work import Span
+from attn_mlir.passes.tiling.work import Span, read
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Program:
     queries: list[ir.Value] = field(default_factory=list)
     keys: list[Rows] = field(default_factory=list)
     sources: list[Rows] = field(default_factory=list)
+    listed: ir.Value | None = None
+    """The keys that lists name, where blocks of keys are parts of a list; None: they are those from a position on."""
 
     @property
     def kv_len(self) -> ir.Value:
@@ -75,10 +78,15 @@ class Program:
 
         return ScalarEmitter({}, find)
 
+    def kv_idx(self, first: ir.Value, j: ir.Value) -> ir.Value:
+        """Position of key j of the block that begins at `first`, a position or a place in the list."""
+        place = arith.AddIOp(first, j).result
+        return place if self.listed is None else read(self.listed, [place])
+
     def modify(
-        self, mod: ir.Operation | None, tile: ir.Value, count: ir.Value, head: ir.Value, begin: ir.Value, last: ir.Value
+        self, mod: ir.Operation | None, tile: ir.Value, count: ir.Value, head: ir.Value, position: Callable[[ir.Value], ir.Value]
     ) -> ir.Value:
-        """Applies `attn.query`, `attn.key` or `attn.value` to a tile of rows that starts at `begin`."""
+        """Applies `attn.query`, `attn.key` or `attn.value` to a tile of rows, row i of which is at `position(i)`."""
         if mod is None:
             return tile
         type_, partner = ir.RankedTensorType(tile.type), partner_of(mod)
@@ -86,8 +94,7 @@ class Program:
         def body(i: ir.Value, d: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
             channels = [d] if partner is None else [d, partner.index(d, type_.shape[1])]
             x = [cast_float(tensor.ExtractOp(tile, [i, channel]).result, self.score) for channel in channels]
-            position = arith.MinSIOp(arith.AddIOp(begin, i).result, last).result
-            (changed,) = self.scalars().inline(block_of(mod), [*x, self.b, head, position, d])
+            (changed,) = self.scalars().inline(block_of(mod), [*x, self.b, head, position(i), d])
             return [cast_float(changed, self.element)], []
 
         (result,), _ = build.map_([count, constant_index(type_.shape[1])], [type_], [], [], body)
@@ -171,12 +178,20 @@ class _Block:
         if rows not in self._loaded:
             p = self._owner.program
             if rows.mod is None:
-                place = p.of_keys.batch, p.kv_head, p.of_keys.row(self._kv)
-                self._loaded[rows] = build.load(rows.memory, *place, self._count, known_index(self._count))
+                place = p.of_keys.batch, p.kv_head
+                if p.listed is None:
+                    tile = build.load(rows.memory, *place, p.of_keys.row(self._kv), self._count, known_index(self._count))
+                else:
+                    tile = build.gather(rows.memory, *place, p.listed, self._kv, self._count)
+                self._loaded[rows] = tile
             else:
                 tile = self.load(Rows(rows.memory))
                 last = arith.SubIOp(p.kv_len, constant_index(1)).result
-                self._loaded[rows] = p.modify(rows.mod, tile, self._count, p.kv_head, self._kv, last)
+
+                def position(i: ir.Value) -> ir.Value:
+                    return p.kv_idx(self._kv, i) if p.listed is not None else arith.MinSIOp(p.kv_idx(self._kv, i), last).result
+
+                self._loaded[rows] = p.modify(rows.mod, tile, self._count, p.kv_head, position)
         return self._loaded[rows]
 
     def row(self, value: ir.Value) -> ir.Value:
@@ -299,7 +314,7 @@ class _Block:
         return present
 
     def _kv_idx(self, j: ir.Value) -> ir.Value:
-        return arith.AddIOp(self._kv, j).result
+        return self._owner.program.kv_idx(self._kv, j)
 
 
 def _of_dropout(value: ir.Value) -> bool:

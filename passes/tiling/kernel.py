@@ -4,10 +4,12 @@ from dataclasses import replace
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref
+from attn_mlir.passes.key_lists import key_lists_of
 from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.passes.sequences import packing_of
 from attn_mlir.passes.tiling.block import BlockBuilder, Program, Rows, is_constant
 from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, loop
+from attn_mlir.passes.tiling.listed import Limits, Range, keys_of, listed_keys, range_of, rows_in, rows_of
 from attn_mlir.passes.tiling.results import Result, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar, constant_float, constant_index
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
@@ -23,8 +25,9 @@ class KernelBuilder:
     def __init__(self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int, whole: bool = False) -> None:
         self._function = function
         self._online = online
-        self._block_q = block_q
-        self._block_kv = block_kv
+        self._lists = key_lists_of(online)
+        self._block_q = block_q if self._lists is None else rows_of(self._lists, block_q)
+        self._block_kv = block_kv if self._lists is None else keys_of(self._lists, block_kv)
         self._whole = whole
         self._score = self._score_type()
         self._element = ir.RankedTensorType(online.operands[0].type).element_type
@@ -37,6 +40,8 @@ class KernelBuilder:
         """The entry of the results that a program makes; None: that of the queries."""
         self._limits: tuple[ir.Value, ir.Value] | None = None
         """The keys of the program's part."""
+        self._listed: Range | None = None
+        """The entries of the program's list."""
         self._results: list[Result] = []
         self._live: list[int] = []
 
@@ -62,6 +67,8 @@ class KernelBuilder:
                 sizes["score"] = ir.TypeAttr.get(self._score)
             if self._packed is not None:
                 sizes["lengths"] = lengths_of(self._online)
+            if self._lists is not None:
+                sizes["list"] = ir.IntegerAttr.get(i64, self._lists.queries)
             kernel.attributes["tile.kernel"] = ir.DictAttr.get(sizes)
             names = [*_argument_names(entry), *[result.name for result in results], *(name for name, _ in lists)]
             block = ir.Block.create_at_start(kernel.regions[0], types, [ir.Location.name(n, self._online.location) for n in names])
@@ -124,7 +131,11 @@ class KernelBuilder:
             b = self._part_of(outer, self._parts, b)
         one, size = constant_index(1), constant_index(self._block_q)
         group = arith.DivSIOp(memref.DimOp(q, one).result, memref.DimOp(k, one).result).result
-        if self._packed is None:
+        if self._lists is not None:
+            of_queries, of_keys = span_of(None, b, q, outer), span_of(None, b, k, outer)
+            number, begin, end = rows_in(self._lists, query_block, self._block_q, of_queries.length)
+            self._listed = range_of(self._lists.ranges, b, h, memref.DimOp(q, one).result, number, outer)
+        elif self._packed is None:
             of_queries, of_keys = span_of(None, b, q, outer), span_of(None, b, k, outer)
             begin = arith.MulIOp(query_block, size).result
             end = arith.MinSIOp(arith.AddIOp(begin, size).result, of_queries.length).result
@@ -137,12 +148,14 @@ class KernelBuilder:
         kv_head = arith.DivSIOp(h, group).result
         spans = of_queries, of_keys
         program = Program(self._element, self._score, b, h, kv_head, begin, end, rows, last, *spans, outer, self._block_q, self._block_kv)
+        if self._lists is not None and self._lists.names_keys:
+            program.listed = outer.emit(self._lists.entries)
         products = [[outer.emit(operand) for operand in product.operands] for product in pieces(self._online, "attn.product")]
         terms = [outer.emit(term.operands[0]) for term in pieces(self._online, "attn.term")]
         tiles: dict[ir.Value, ir.Value] = {}
         for query in (q, *[query for query, _ in products]):
             tiles[query] = tiles.get(query) or build.load(query, of_queries.batch, h, of_queries.row(begin), rows, self._block_q)
-        changed = program.modify(piece(self._online, "attn.query"), tiles[q], size, h, begin, last)
+        changed = program.modify(piece(self._online, "attn.query"), tiles[q], size, h, program.q_idx)
         program.queries = [changed, *[tiles[query] for query, _ in products]]
         program.keys = [Rows(k, piece(self._online, "attn.key")), *[Rows(key) for _, key in products]]
         program.sources = [Rows(v, piece(self._online, "attn.value")), *map(Rows, terms)]
@@ -190,6 +203,13 @@ class KernelBuilder:
         limits = None
         if masked and bounds is not None:
             limits = program.scalars().inline(block_of(bounds), [program.b, program.h, program.begin, program.end])
+        if self._lists is not None and self._listed is not None:
+            entries, known = program.outer.emit(self._lists.entries), Limits(limits, masked)
+
+            def body(kv: ir.Value, count: ir.Value, inside: list[ir.Value], with_mask: bool) -> list[ir.Value]:
+                return block.build(step, kv, count, inside, masked=with_mask)
+
+            return listed_keys(self._lists, entries, self._listed, self._block_kv, program.kv_len, known, carried, body)
         for segment in plan_segments(program.kv_len, limits, masked, classified, self._block_kv, self._whole):
             carried = self._loop(block, step, self._within(segment), carried)
         return carried

@@ -23,6 +23,7 @@ class PairPlan:
     def __init__(self, pairs: ir.Operation, makers: Sequence[ir.Operation]) -> None:
         self.pairs, self.makers = pairs, list(makers)
         self.mask = piece(pairs, "attn.mask")
+        self.listed = piece(pairs, "attn.key_lists") is not None
         self.pair = block_of(pieces(pairs, "attn.pair")[0])
         self.products = [list(op.operands) for op in pieces(pairs, "attn.product")]
         self.score = self.pair.arguments[0].type
@@ -109,9 +110,11 @@ class PairBlocks:
             for _, term in plan.terms(n):
                 if term not in self._rows:
                     self._rows[term] = build.load(frame.get(term), *place)
-        self._track = bool(plan.rows) and plan.mask is not None
+        self._track = bool(plan.rows) and (plan.mask is not None or plan.listed)
         self.h = keys.head
         self._columns = ir.ShapedType.get_dynamic_size()
+        self.kept: ir.Value | None = None
+        """Bits that say which keys of the block the queries list; None: all of them."""
 
     @property
     def row_states(self) -> int:
@@ -162,7 +165,7 @@ class PairBlocks:
 
         def body(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
             positions = [self._keys.b, self.h, arith.AddIOp(row, j).result, self._keys.position(i)]
-            present = self._present(positions) if masked else None
+            present = self._present(positions, i, masked)
             known = dict(zip(list(plan.pair.arguments)[-4:], positions, strict=True))
             for k, tile in products.items():
                 known[plan.pair.arguments[k]] = tensor.ExtractOp(tile, [i, j]).result
@@ -192,10 +195,18 @@ class PairBlocks:
 
         return build.map_(extents, [self._tile(element)] * len(tiles), [], [], body)[0]
 
-    def _present(self, positions: list[ir.Value]) -> ir.Value:
+    def _present(self, positions: list[ir.Value], i: ir.Value, masked: bool) -> ir.Value | None:
+        """Whether the pair of row i is there; None where all are. With `masked` the mask decides, too."""
+        present = None
+        if self.kept is not None:
+            bit = arith.AndIOp(arith.ShRSIOp(self.kept, i).result, constant_index(1)).result
+            present = arith.CmpIOp(arith.CmpIPredicate.ne, bit, constant_index(0)).result
+        if not masked:
+            return present
         if self._plan.mask is None:
             raise ValueError("no mask to apply")
-        return self._frame.scalars().inline(block_of(self._plan.mask), positions)[0]
+        by_mask = self._frame.scalars().inline(block_of(self._plan.mask), positions)[0]
+        return by_mask if present is None else arith.AndIOp(present, by_mask).result
 
     def _carry(self, states: list[ir.Value], sums: list[ir.Value]) -> list[ir.Value]:
         if not states:
@@ -229,8 +240,8 @@ class PairBlocks:
     def _scatter_cells(self, n: int, tile: ir.Value, row: ir.Value, count: ir.Value, masked: bool) -> None:
         def body(i: ir.Value, j: ir.Value) -> tuple[ir.Value, ir.Value, Sequence[ir.Value]]:
             q_idx = arith.AddIOp(row, j).result
-            present = self._present([self._keys.b, self.h, q_idx, self._keys.position(i)]) if masked else _true()
-            return tensor.ExtractOp(tile, [i, j]).result, present, self._indices(n, i, q_idx)
+            present = self._present([self._keys.b, self.h, q_idx, self._keys.position(i)], i, masked)
+            return tensor.ExtractOp(tile, [i, j]).result, _true() if present is None else present, self._indices(n, i, q_idx)
 
         build.scatter_add(self._frame.outputs[n], [self._keys.count, count], body)
 

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref
+from attn_mlir.passes.key_lists import key_lists_of
 from attn_mlir.passes.regions import block_of, piece, pieces
 from attn_mlir.passes.sequences import packing_of
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, branch, loop
+from attn_mlir.passes.tiling.listed import Limits, listing_queries, range_of
 from attn_mlir.passes.tiling.pair_block import KeyBlock, PairBlocks, PairPlan
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.scatter import disjoint
@@ -25,7 +27,8 @@ _KINDS = {"attn.query_sum": "accumulate", "attn.key_sum": "store", "attn.scatter
 def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], keys: int, queries: int, whole: bool) -> None:
     """Inserts the kernel before the function. `makers` are the ops that make the function's results; for `whole` see `attn-tile`."""
     cluster = [pairs, *[use.owner.operation for use in pairs.results[0].uses]]
-    packing = packing_of(pairs, "key")
+    packing, lists = packing_of(pairs, "key"), key_lists_of(pairs)
+    keys = keys if lists is None else lists.tile
     apart = {op: disjoint(op, 3, packed=packing is not None) if op.name == "attn.scatter" else () for op in makers}
     outputs = [Output(op, _KINDS[op.name], apart[op]) for op in makers]
     query, key = pieces(pairs, "attn.product")[0].operands
@@ -53,6 +56,7 @@ class _Kernel:
     def __init__(self, frame: Frame, plan: PairPlan, query: ir.Value, key: ir.Value, sizes: tuple[int, int], whole: bool) -> None:
         self._frame, self._plan, self._whole = frame, plan, whole
         self._keys, self._queries = sizes
+        self._lists = key_lists_of(plan.pairs)
         self._chunk, self._kv_head, self._b = (build.program_id(axis) for axis in range(3))
         self._query, self._key, one = query, key, constant_index(1)
         self._group = arith.DivSIOp(memref.DimOp(query, one).result, memref.DimOp(key, one).result).result
@@ -116,9 +120,27 @@ class _Kernel:
         masked, classified = self._plan.mask is not None, piece(pairs, "attn.block_mask") is not None
         if masked and bounds is not None:
             limits = self._frame.scalars().inline(block_of(bounds), [keys.b, blocks.h, keys.kv, keys.end()])
+        if self._lists is not None:
+            return self._listed(blocks, keys, Limits(limits, masked), carried)
         for segment in plan_segments(keys.of_queries.length, limits, masked, classified, self._queries, self._whole):
             carried = self._loop(blocks, keys, segment, carried)
         return carried
+
+    def _listed(self, blocks: PairBlocks, keys: KeyBlock, limits: Limits, carried: list[ir.Value]) -> list[ir.Value]:
+        """Runs over the queries that list some of the keys."""
+        lists, outer = self._lists, self._frame.outer
+        if lists is None:
+            raise ValueError("no lists to run over")
+        number = arith.DivSIOp(keys.kv, constant_index(lists.tile)).result
+        heads = memref.DimOp(self._query, constant_index(1)).result
+        span = range_of(lists.back_ranges, keys.b, blocks.h, heads, number, outer)
+        back, kept = outer.emit(lists.back), outer.emit(lists.kept)
+
+        def body(place: ir.Value, row: ir.Value, count: ir.Value, inside: list[ir.Value], masked: bool) -> list[ir.Value]:
+            blocks.kept = read(kept, [place]) if lists.names_keys else None
+            return blocks.build(row, count, inside, masked)
+
+        return listing_queries(lists, back, span, self._queries, keys.of_queries.length, limits, carried, body)
 
     def _loop(self, blocks: PairBlocks, keys: KeyBlock, segment: Segment, carried: list[ir.Value]) -> list[ir.Value]:
         size = constant_index(self._queries)

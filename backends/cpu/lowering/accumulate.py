@@ -32,7 +32,7 @@ def lower_accumulate(context: Context, op: ir.Operation) -> None:
     rows_of = RowTile(emit.element_pointer(memory.address, base, context.score), memory.strides[3])
     columns = ir.RankedTensorType(b.type).shape[1]
     maker = b.owner.operation
-    terms = context.scalar(maker.operands[4] if maker.name == "tile.load" else maker.operands[0])
+    terms = context.scalar(maker.operands[4] if maker.name in ("tile.load", "tile.gather") else maker.operands[0])
     operands = _pairs(context, weights, b, terms) if isinstance(weights, LanePairs) else _singles(context, weights, b, terms)
     width = context.target.vector_bytes // context.score_bytes
     step = min(_PARTS, max(1, columns // width)) * width

@@ -95,7 +95,7 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
 def _extent_of(tile: ir.Value) -> ir.Value:
     """The value that says how many rows a tile of keys or values has: the op that made it has it as an operand."""
     op = tile.owner.operation
-    return op.operands[4] if op.name == "tile.load" else op.operands[0]
+    return op.operands[4] if op.name in ("tile.load", "tile.gather") else op.operands[0]
 
 
 def _value(lowered: object) -> ir.Value:

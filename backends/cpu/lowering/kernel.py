@@ -12,7 +12,7 @@ from attn_mlir.backends.cpu.lowering.context import Context, Lowered, Memory
 from attn_mlir.backends.cpu.lowering.control import lower_for, lower_if
 from attn_mlir.backends.cpu.lowering.dots import lower_dot, lower_dot_accumulate
 from attn_mlir.backends.cpu.lowering.maps import lower_map, lower_scalar
-from attn_mlir.backends.cpu.lowering.memory import lower_fill, lower_load, lower_store
+from attn_mlir.backends.cpu.lowering.memory import lower_fill, lower_gather, lower_load, lower_store
 from attn_mlir.backends.cpu.lowering.range import lower_range
 from attn_mlir.backends.cpu.lowering.scatter import lower_scatter_add
 from attn_mlir.backends.cpu.target import CpuTarget
@@ -152,6 +152,7 @@ RULES = {
     "tile.dot_add": lower_dot_accumulate,
     "tile.dot_rescale": lower_dot_accumulate,
     "tile.fill": lower_fill,
+    "tile.gather": lower_gather,
     "tile.load": lower_load,
     "tile.map": lower_map,
     "tile.program_id": _lower_program_id,

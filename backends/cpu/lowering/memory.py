@@ -1,5 +1,7 @@
 """Rules for loads, stores and fills."""
 
+from collections.abc import Callable
+
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, LaneTile, Memory, RowTile
 from attn_mlir.backends.cpu.lowering.packing import pack_lanes, pack_rows
@@ -25,6 +27,23 @@ def row_address(memory: Memory, b: ir.Value, h: ir.Value, row: ir.Value) -> ir.V
     return emit.element_pointer(memory.address, offset, memory.element)
 
 
+def lower_gather(context: Context, op: ir.Operation) -> None:
+    """`tile.gather`: rows are copied into a buffer, so that products read them behind one another."""
+    source, b, h, rows, count, first = op.operands
+    memory, numbers = _memory(context, source), _memory(context, rows)
+    columns = ir.RankedTensorType(op.results[0].type).shape[1]
+    address = row_address(memory, context.scalar(b), context.scalar(h), emit.index(0))
+    begin = emit.to_i64(context.scalar(first))
+
+    def place(row: ir.Value) -> ir.Value:
+        number = emit.element_pointer(numbers.address, emit.mul(emit.add(begin, row), numbers.strides[0]), numbers.element)
+        return arith.ExtSIOp(emit.i64(), emit.load(numbers.element, number)).result
+
+    target = RowTile(context.buffer(op), emit.integer(columns))
+    _convert_rows(context, address, memory, target, context.scalar(count), columns, place)
+    context.values[op.results[0]] = target
+
+
 def lower_load(context: Context, op: ir.Operation) -> None:
     """`tile.load`: transposed into lanes, left in memory, or converted row by row."""
     source, b, h, row, count = op.operands
@@ -47,13 +66,21 @@ def lower_load(context: Context, op: ir.Operation) -> None:
         context.values[op.results[0]] = pack_lanes(context, tile, emit.index(columns)) if layout == "lane_pairs" else tile
 
 
-def _convert_rows(context: Context, address: ir.Value, memory: Memory, target: RowTile, count: ir.Value, columns: int) -> None:
-    """Copies `count` rows of 16-bit floats into a buffer of scores."""
+def _convert_rows(
+    context: Context,
+    address: ir.Value,
+    memory: Memory,
+    target: RowTile,
+    count: ir.Value,
+    columns: int,
+    place: Callable[[ir.Value], ir.Value] = lambda row: row,
+) -> None:
+    """Copies `count` rows into a buffer of scores, of 16-bit floats perhaps; row i is that at `place(i)`."""
     whole = columns // _CHUNK * _CHUNK
     rows = scf.ForOp(emit.index(0), count, emit.index(1), [])
     with ir.InsertionPoint(rows.body):
         row = emit.to_i64(rows.induction_variable)
-        source = emit.element_pointer(address, emit.mul(row, memory.strides[2]), memory.element)
+        source = emit.element_pointer(address, emit.mul(place(row), memory.strides[2]), memory.element)
         destination = emit.element_pointer(target.address, emit.mul(row, target.stride), context.score)
         for begin, end, width in ((0, whole, _CHUNK), (whole, columns, 1)):
             if begin == end:

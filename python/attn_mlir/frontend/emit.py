@@ -11,7 +11,7 @@ from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import where
-from attn_mlir.frontend.given import LENGTHS, OFFSETS, POSITION, SEQUENCE, SEQUENCES, TOTALS, Inputs, places_of, product_pairs
+from attn_mlir.frontend.given import LENGTHS, LIST, LISTS, OFFSETS, POSITION, SEQUENCE, SEQUENCES, TOTALS, Inputs, places_of, product_pairs
 from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.reach import is_specialised, reachable
 from attn_mlir.frontend.scope import Captured
@@ -149,6 +149,8 @@ class Emitter:
                     of = [self.outer[SEQUENCE, name] for name in SEQUENCES]
                     build.sequences(of[0], of[1], "query")
                     build.sequences(of[2], of[3], "key")
+                if self.inputs.lists:
+                    build.key_lists([self.outer[LIST, name] for name in LISTS], self.inputs.lists)
                 for query, key in product_pairs(captures):
                     build.product(self.outer[query], self.outer[key])
                 for piece in pieces:

@@ -16,6 +16,9 @@ POSITIONS = ("q_offset", "kv_offset", "q_total", "kv_total")
 """The arguments of a function on parts of longer sequences: where these begin, and how long the sequences are (of packed tensors, 0)."""
 TOTALS = {("size", "q", 2): ("q_offset", "q_total"), ("size", "k", 2): ("kv_offset", "kv_total")}
 OFFSETS = {"q_idx": "q_offset", "kv_idx": "kv_offset"}
+LIST = "lists"
+LISTS = {"list": ("i32", 1), "list_ranges": ("i64", 4), "back": ("i32", 1), "back_kept": ("i32", 1), "back_ranges": ("i64", 4)}
+"""The arguments of a function with lists of keys, in the order of `attn.key_lists`: element types and ranks."""
 _OF_ROW, _OF_PAIR = ("b", "h", "q_idx"), ("b", "h", "q_idx", "kv_idx")
 _PLACES = {
     "query": ("b", "h", "q_idx", "d"), "key": ("b", "h", "kv_idx", "d"), "value": ("b", "h", "kv_idx", "d"),
@@ -36,6 +39,9 @@ class Inputs:
     parts: bool = False
     """Whether they are parts of longer sequences, whose positions the functions get."""
 
+    lists: tuple[int, ...] = ()
+    """Where lists say which keys queries see: queries and keys of a block, and keys of a tile (`attn.key_lists`)."""
+
     @property
     def largest(self) -> float:
         """The largest finite score."""
@@ -50,6 +56,11 @@ def places_of(piece: str, arguments: Sequence[Node]) -> dict[Node, str]:
 def sequence_captures(inputs: Inputs) -> list[Captured]:
     """Where the sequences of packed tensors begin and how long they are, as arguments of the function; none without packed tensors."""
     return [Captured((SEQUENCE, name), name, "tensor", "i32", 1) for name in SEQUENCES] if inputs.packed else []
+
+
+def list_captures(inputs: Inputs) -> list[Captured]:
+    """Lists of keys as arguments of the function; none where queries see all keys."""
+    return [Captured((LIST, name), name, "tensor", *type_) for name, type_ in LISTS.items()] if inputs.lists else []
 
 
 def position_captures(inputs: Inputs) -> list[Captured]:

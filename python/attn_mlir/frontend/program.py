@@ -15,7 +15,7 @@ from attn_mlir.frontend.decisions import Decision
 from attn_mlir.frontend.dropout import DropoutForm, with_dropout
 from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, refuse_score_mod, trace_call
-from attn_mlir.frontend.given import position_captures, product_captures, sequence_captures
+from attn_mlir.frontend.given import list_captures, position_captures, product_captures, sequence_captures
 from attn_mlir.frontend.key_scores import with_key_scores
 from attn_mlir.frontend.node import Node, Source
 from attn_mlir.frontend.rebind import Rebinder
@@ -92,6 +92,8 @@ class Traced:
     """Of a linear attention: which of q and k change by the head, and so need as many heads as v."""
     packed: bool = False
     """Whether the first captures are those of packed tensors, see `given.SEQUENCES`."""
+    listed: bool = False
+    """Whether the first captures are lists of keys, see `given.LISTS`."""
     tape: Tape | None = None
     """What is computed of captured values at every call, and what the trace is good for; None where nothing is."""
     decisions: tuple[Decision, ...] = ()
@@ -129,7 +131,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
     weights = len(row.results) - len(outputs)
     pieces = with_dropout(state, [*pieces, row], program.dropout, len(scales), weights)
     pieces = with_key_scores(state, pieces, key, functions.subject("row", program.row), len(scales))
-    given = [*sequence_captures(inputs), *position_captures(inputs), *product_captures(inputs)]
+    given = [*sequence_captures(inputs), *list_captures(inputs), *position_captures(inputs), *product_captures(inputs)]
     captures = unique([*given, *used_captures(pieces, state.captures, state.specialised)])
     text, located = emit(inputs, pieces, outputs, captures, state.specialised, state.labels)
     return Traced(
@@ -142,6 +144,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
         () if inputs.parts else extents(pieces),  # which are about positions in the tensors
         state.reusable,
         packed=inputs.packed,
+        listed=bool(inputs.lists),
         tape=state.tape(captures),
         decisions=tuple(state.decisions.values()),
         weights=weights,

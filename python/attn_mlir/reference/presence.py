@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attn_mlir.mlir import ir
+from attn_mlir.passes.key_lists import KeyLists, key_lists_of
 from attn_mlir.passes.regions import piece
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.problem import Problem
@@ -40,6 +41,7 @@ def presence(p: Problem) -> Presence:
         inside = (first <= kv[..., lo:hi]) & (kv[..., lo:hi] < last)
         present[..., lo:hi] = (present[..., lo:hi] | (everything & inside)) & visit
         visited.append(np.broadcast_to(visit, (*p.shape[:3], 1)))
+    present = _only_listed(p, present)
     _check_proof(p, present)
     return Presence(present, visited)
 
@@ -61,7 +63,7 @@ def pairs_presence(p: Problem) -> Array:
             rows = q[:, :, q_lo:q_hi]
             inside = (first <= rows) & (rows < last)
             present[:, :, q_lo:q_hi, lo:hi] = (kept[:, :, q_lo:q_hi] | (everything & inside)) & visit
-    return present
+    return _only_listed(p, present)
 
 
 def _query_bounds(p: Problem, lo: int, hi: int) -> Sequence[Array]:
@@ -87,6 +89,23 @@ def _mask(p: Problem) -> Array:
         return np.ones((1, 1, 1, 1), bool)
     (result,) = p.run(mask, p.indices())
     return result
+
+
+def _only_listed(p: Problem, present: Array) -> Array:
+    """Those of the pairs whose keys are listed, [B, Hq, Sq, Skv]."""
+    lists = key_lists_of(p.op)
+    return present if lists is None else present & _listed(p, lists)
+
+
+def _listed(p: Problem, lists: KeyLists) -> Array:
+    entries, ranges = (p.frame.values[value] for value in (lists.entries, lists.ranges))
+    present = np.zeros(p.shape, bool)
+    for b, h, block in np.ndindex(p.shape[0], p.shape[1], -(-p.shape[2] // lists.queries)):
+        rows = slice(block * lists.queries, (block + 1) * lists.queries)
+        begin, end = ranges[b, h * ranges.shape[1] // p.shape[1], block]
+        for number in entries[int(begin) : int(end)]:
+            present[b, h, rows, int(number) * lists.keys : (int(number) + 1) * lists.keys] = True
+    return present
 
 
 def _bounds(p: Problem) -> list[Array] | None:

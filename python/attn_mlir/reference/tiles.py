@@ -20,7 +20,7 @@ def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = 
     block = func.regions[0].blocks[0]
     sizes = ir.DictAttr(func.attributes["tile.kernel"])
     over = _over(func, arguments)
-    blocks, batch = -(-over.shape[2] // sizes["block_q"].value), over.shape[0]
+    blocks, batch = _blocks(over.shape[2], sizes), over.shape[0]
     if "grid" in sizes and sizes["grid"].value == "chunks":
         blocks = sizes["blocks"].value
         batch = arguments[sizes["sequences"].value].shape[0] - 1 if "sequences" in sizes else batch
@@ -32,6 +32,13 @@ def run_kernel(func: ir.Operation, arguments: Sequence[Array], rounding: bool = 
         ids = tuple(np.asarray(i) for i in (program, h, b))
         Frame({}, {**RULES, "tile.program_id": _program_id(ids)}, rounding=rounding).run(block, arguments)
     return [x for x, name in zip(arguments, block.arguments, strict=True) if _is_stored(name)]
+
+
+def _blocks(length: int, sizes: ir.DictAttr) -> int:
+    """How many blocks so many rows make, none of which has rows of two lists of keys."""
+    block = sizes["block_q"].value
+    each = sizes["list"].value if "list" in sizes else length
+    return sum(-(-min(each, length - first) // block) for first in range(0, length, max(1, each)))
 
 
 def _over(func: ir.Operation, arguments: Sequence[Array]) -> Array:
@@ -95,6 +102,16 @@ def _load(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     if missing < 0 or len(tile) == 0:
         raise OutOfBoundsError(f"'tile.load' reads {len(tile)} rows into a tile of {type_.shape[0]}", op.location)
     return [np.concatenate([tile, np.repeat(tile[-1:], missing, axis=0)])]
+
+
+def _gather(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    source, b, h, rows, count, first = args
+    if first < 0 or count < 0 or first + count > len(rows):
+        raise OutOfBoundsError(f"'tile.gather' reads numbers [{first}, {first + count}) of {len(rows)}", op.location)
+    named = rows[int(first) : int(first + count)]
+    if len(named) and (named.min() < 0 or named.max() >= source.shape[2]):
+        raise OutOfBoundsError(f"'tile.gather' reads rows {named.min()} to {named.max()} of {source.shape[2]}", op.location)
+    return [source[int(b), int(h), named.astype(np.int64)]]
 
 
 def _store(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
@@ -234,6 +251,7 @@ RULES: dict[str, FrameRule] = {
     "tile.dot_add": _dot_add,
     "tile.dot_rescale": _dot_rescale,
     "tile.fill": _fill,
+    "tile.gather": _gather,
     "tile.load": _load,
     "tile.map": _map,
     "tile.store": _store,

@@ -184,7 +184,8 @@ def make_plan(module: ir.Module | ir.Operation | str, names: Sequence[str] = ())
     for attention in find_all(module.operation, *_OWNERS):
         arguments = list(attention.block.arguments)
         found = [_argument_name(a, i) for i, a in enumerate(arguments)]
-        own = {arguments.index(tensor) for op in pieces(attention, "attn.sequences") for tensor in op.operands}
+        given = [*pieces(attention, "attn.sequences"), *pieces(attention, "attn.key_lists")]
+        own = {arguments.index(tensor) for op in given for tensor in op.operands}
         lengths |= own
         for piece in [op.operation for op in block_of(attention).operations if len(op.operation.regions)]:
             reads += [read for read in _reads(pool, piece, arguments) if read.tensor + _INPUTS not in own]

@@ -26,7 +26,7 @@ from attn_mlir.runtime.capture_bounds import make_plan
 
 _LIMIT = 512
 _Problem = tuple[int, int, int, int, int, int, int]
-_LINEAR, _VARLEN = "attn_mlir.runtime.linear", "attn_mlir.runtime.varlen"
+_LINEAR, _VARLEN, _LISTED = "attn_mlir.runtime.linear", "attn_mlir.runtime.varlen", "attn_mlir.runtime.listed"
 _TABLE: dict[str, "Program"] = {}
 _READ: dict[str, tuple[list[Any], list[Extent]]] = {}
 """Of each program here where its functions read captured tensors; nothing where functions at several places came to the same program."""
@@ -265,6 +265,8 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         form["linear"], form["segment"] = list(traced.linear), traced.segment
     if traced.packed:
         form["packed"] = True
+    if traced.listed:
+        form["listed"] = True
     if traced.weights > 1:
         form["weights"] = traced.weights
     if traced.splits:
@@ -313,6 +315,8 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
         options |= {"splits": form["splits"]}
     elif form.get("packed"):
         kind = importlib.import_module(_VARLEN).VarlenProgram
+    elif form.get("listed"):
+        kind = importlib.import_module(_LISTED).ListedProgram
     return kind(
         form["text"], located, names, kinds, outputs, nonzero, extents, products, written, form["deterministic"], name, form["device"],
         **options,

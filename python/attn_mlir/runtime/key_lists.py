@@ -1,0 +1,129 @@
+"""Key lists as kernels read them: of a tensor of block numbers, sorted lists without gaps, and their inverse.
+
+They are made on the host, at every call: what the tensor holds may have changed. An entry that is listed twice is there once.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from attn_mlir.errors import ArgumentError
+
+Array = np.ndarray[Any, Any]
+TILES = (32, 16)
+
+
+@dataclass(frozen=True)
+class Form:
+    """Queries and keys of a block as kernels see them, the keys of a tile of the inverse, and keys of a listed block of the user."""
+
+    queries: int
+    keys: int
+    tile: int
+    listed: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """As `attn.key_lists` takes them."""
+        return self.queries, self.keys, self.tile
+
+    @property
+    def parts(self) -> int:
+        """Entries that kernels see for one of the user's: keys of small blocks, which are listed one by one."""
+        return self.listed if self.keys == 1 else 1
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the inverse that an entry is in."""
+        return max(1, self.keys // self.tile)
+
+
+def form_of(queries: int, keys: int) -> Form:
+    """Blocks of whole vectors of keys stay blocks; of others, the keys are listed."""
+    tile = next((tile for tile in TILES if keys % tile == 0), 0)
+    return Form(queries, keys, tile, keys) if tile else Form(queries, 1, TILES[0], keys)
+
+
+def is_checked() -> bool:
+    """Whether what is allowed but may be a mistake is an error."""
+    return os.environ.get("ATTN_MLIR_CHECK", "0") not in ("", "0")
+
+
+def lists_of(index: torch.Tensor, q_len: int, kv_len: int, form: Form, inverse: bool) -> list[torch.Tensor]:
+    """The tensors of `frontend.given.LISTS`. Their sizes follow from those of `index`; what is behind the last entry is 0.
+
+    Raises ArgumentError for a number that is no block of the keys.
+    """
+    numbers = np.sort(index.detach().numpy(), axis=-1, kind="stable")
+    blocks = -(-kv_len // form.listed)
+    if numbers.size and (numbers[..., 0].min() < -1 or numbers[..., -1].max() >= blocks):
+        worst = int(numbers.max() if numbers.max() >= blocks else numbers.min())
+        raise ArgumentError(
+            f"key_index holds {worst}, but there are {blocks} blocks of {form.listed} keys: give 0 to {blocks - 1}, or -1 for no block"
+        )
+    present = numbers >= 0
+    twice = np.zeros_like(present)
+    twice[..., 1:] = present[..., 1:] & (numbers[..., 1:] == numbers[..., :-1])
+    if twice.any() and is_checked():
+        where = tuple(int(i) for i in np.argwhere(twice)[0][:3])
+        raise ArgumentError(f"key_index{list(where)} lists block {int(numbers[where][twice[where]][0])} twice (ATTN_MLIR_CHECK=1)")
+    present &= ~twice
+    entries, rows = numbers[present].astype(np.int64), np.repeat(np.arange(present.size // max(1, present.shape[-1])), _counts(present))
+    if form.parts > 1:
+        entries = (entries[:, None] * form.parts + np.arange(form.parts)).reshape(-1)
+        rows = np.repeat(rows, form.parts)
+        inside = entries < kv_len
+        entries, rows = entries[inside], rows[inside]
+    lists = int(np.prod(present.shape[:-1]))
+    room = index.numel() * form.parts
+    made = [_padded(entries, room), _ranges(rows, lists, present.shape[:-1])]
+    heads, tiles = present.shape[:2], -(-kv_len // form.tile)
+    if not inverse:
+        return [*made, _padded(entries[:0], 1), _padded(entries[:0], 1), torch.zeros((*heads, 0, 2), dtype=torch.int64)]
+    return [*made, *_inverse(entries, rows, (*heads, present.shape[2], tiles), form, room)]
+
+
+def _inverse(entries: Array, rows: Array, sizes: tuple[int, ...], form: Form, room: int) -> list[torch.Tensor]:
+    """The queries that list a tile, which of its keys these are, and where those of each tile lie. `sizes`: B, H, lists, tiles."""
+    batch, heads, per_head, tiles = sizes
+    owners, queries = rows // max(1, per_head), rows % max(1, per_head)
+    kept = np.full(len(entries), -1, np.int64)
+    if form.keys == 1:
+        tile = entries // form.tile
+        # Keys of one tile that a list names follow each other.
+        first = np.ones(len(entries), bool)
+        first[1:] = (tile[1:] != tile[:-1]) | (rows[1:] != rows[:-1])
+        starts = np.flatnonzero(first)
+        bits = np.left_shift(np.int64(1), entries % form.tile)
+        kept = np.bitwise_or.reduceat(bits, starts) if len(starts) else bits
+        tile, owners, queries = tile[starts], owners[starts], queries[starts]
+    else:
+        tile = (entries[:, None] * form.tiles + np.arange(form.tiles)).reshape(-1)
+        owners, queries, kept = (np.repeat(x, form.tiles) for x in (owners, queries, kept))
+        inside = tile < tiles
+        tile, owners, queries, kept = tile[inside], owners[inside], queries[inside], kept[inside]
+    own = owners * tiles + tile
+    order = np.argsort(own, kind="stable")
+    room *= form.tiles
+    words = kept[order].astype(np.uint64).astype(np.uint32).view(np.int32)
+    return [_padded(queries[order], room), _padded(words, room), _ranges(own[order], batch * heads * tiles, (batch, heads, tiles))]
+
+
+def _counts(present: Array) -> Array:
+    return present.sum(-1).reshape(-1)
+
+
+def _ranges(owners: Array, count: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """Where the entries of each of `count` owners lie, whose numbers rise."""
+    ends = np.cumsum(np.bincount(owners, minlength=count)[:count] if count else np.zeros(0, np.int64))
+    begins = np.concatenate([np.zeros(1, ends.dtype), ends])[:-1]
+    return torch.from_numpy(np.stack([begins, ends], -1).astype(np.int64).reshape(*shape, 2))
+
+
+def _padded(entries: Array, room: int) -> torch.Tensor:
+    made = np.zeros(max(1, room), np.int32)
+    made[: len(entries)] = entries
+    return torch.from_numpy(made)
