@@ -37,7 +37,11 @@ class KeyListsOp(Attn.Operation, name="key_lists"):
         operands = list(self.operation.operands)
         for (name, width), value in zip(_WIDTHS.items(), operands, strict=True):
             rank = 4 if width == 64 else 1
-            fits = is_tensor(value.type, rank) and isinstance(value.type.element_type, ir.IntegerType) and value.type.element_type.width == width
+            fits = (
+                is_tensor(value.type, rank)
+                and isinstance(value.type.element_type, ir.IntegerType)
+                and value.type.element_type.width == width
+            )
             if not check(self, fits, f"takes `{name}` as a tensor of i{width} and rank {rank}, got {value.type}"):
                 return False
         sizes = list(self.block) if isinstance(self.block, ir.DenseI64ArrayAttr) else []

@@ -11,11 +11,10 @@ from torch.compiler import is_dynamo_compiling
 from attn_mlir.api.autocast import cast, may_cast
 from attn_mlir.api.dropout import NONE, Dropout, check_p, dropout_of
 from attn_mlir.api.engine_module import EngineModule
-from attn_mlir.api.execute import direct, execute, needing_gradient, slow_of, stage_of, stages_of
+from attn_mlir.api.execute import direct, execute, slow_of, stage_of, stages_of
 from attn_mlir.api.extra_qk import check_count, check_given, extra_pairs, flat, forms, with_dims
 from attn_mlir.api.given_masks import Mask, check_sizes, is_block_mask, sizes_of, with_function
 from attn_mlir.api.graph_parts import graph_part
-from attn_mlir.api.key_lists import check_key_lists, make_lists, mask_of
 from attn_mlir.api.inputs import Layout, Problem, check_inputs, device_type, layout_of, scale_form
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.reports import AttentionReport
@@ -29,7 +28,6 @@ from attn_mlir.frontend.cache import Entry, TraceCache
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.frontend.given import LISTS
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 Function = Callable[..., Any]
@@ -249,11 +247,14 @@ def attention(
 
         name = None if device is None else str(device)
         options = (scale, layout, return_lse, return_states, bool(deterministic), name)
-        return attention_in_graph(q, k, v, functions, *options, dropout_p, dropout_seed, extra, (), key_index, key_block)
+        return attention_in_graph(q, k, v, functions, *options, dropout_p, dropout_seed, extra, (), (key_index, key_block))
     dropout = dropout_of(dropout_p, dropout_seed, q)
-    splits = 0 if num_splits is _CHOSEN else check_splits(num_splits)
     asked = return_lse, return_states, device, bool(deterministic)
-    return _execute(q, k, v, functions, scale, layout, *asked, None, dropout, extra, None, splits, (key_index, key_block))[0]
+    if key_index is not None:
+        options = (scale, layout, *asked, None, dropout, extra)
+        return importlib.import_module("attn_mlir.api.key_lists").attention_listed((q, k, v), functions, options, (key_index, key_block))
+    splits = 0 if num_splits is _CHOSEN else check_splits(num_splits)
+    return _execute(q, k, v, functions, scale, layout, *asked, None, dropout, extra, None, splits)[0]
 
 
 def check_splits(num_splits: Any) -> int:
@@ -279,7 +280,6 @@ def _execute(
     extra: Sequence[torch.Tensor] = (),
     problem: Problem | None = None,
     splits: int = 0,
-    lists: tuple[Any, Any] = (None, None),
 ) -> tuple[Any, Inputs, str]:
     """The result, and the inputs and the device that it was computed for. `problem`: what is known of q, k and v."""
     if problem is None:
@@ -295,18 +295,8 @@ def _execute(
         form, others, factor = forms(scale, problem.inputs.head_dim, pairs.dims)
     else:
         (form, factor), others, given = scale_form(scale, problem.inputs.head_dim), (), dropout.values
-    listed = None
-    if lists[0] is not None:
-        listed = check_key_lists(*lists, problem.sizes, problem.device)
-        if target != "cpu":
-            functions = (*functions[:4], mask_of(lists[0], problem.sizes, listed, functions[4]), functions[5])
-        else:
-            problem = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, lists=listed.sizes))
-            given = {**given, **dict.fromkeys(LISTS)}
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form, others, splits)
     captures = entry.captures(scan, factor, given)
-    if problem.inputs.lists and listed is not None:
-        captures[: len(LISTS)] = make_lists(lists[0], problem.sizes, listed, bool(needing_gradient((q, k, v, *captures))))
     results = None
     if tuning is None:
         values = (q, k, v, *captures)
@@ -343,5 +333,15 @@ def _find(
         traced = program.trace(form, inputs, device)
         return dataclasses.replace(traced, splits=splits) if splits else traced
 
-    dims = (inputs.element, inputs.head_dim, inputs.value_dim, inputs.packed, inputs.parts, inputs.lists, splits, *inputs.extra_dims)
+    dims = (
+        inputs.element,
+        inputs.head_dim,
+        inputs.value_dim,
+        inputs.packed,
+        inputs.parts,
+        inputs.lists,
+        inputs.group,
+        splits,
+        *inputs.extra_dims,
+    )
     return _CACHE.find(functions, (dims, scale, extra_scales, lse, states, dropout), trace)

@@ -21,6 +21,7 @@ from attn_mlir.api.dropout import dropout_of, seed_in_graph
 from attn_mlir.api.given_masks import check_sizes, function_of, sizes_of
 from attn_mlir.api.graphs import element, run_graph, symbol, traced
 from attn_mlir.api.inputs import LAYOUTS, Layout, device_type, layout_of
+from attn_mlir.api.key_lists import lists_in_graph, unfold
 from attn_mlir.api.results import named_results
 from attn_mlir.api.unknown_arguments import advice_on
 from attn_mlir.backends import tensors_of
@@ -49,10 +50,11 @@ def attention_in_graph(
     dropout_seed: Any = None,
     extra: Sequence[torch.Tensor] = (),
     packed: Sequence[torch.Tensor] = (),
+    lists: tuple[Any, Any] = (None, None),
 ) -> Any:
     """What `attention` returns; `functions` are query_mod, key_mod, value_mod, score_mod, mask_mod and row, `extra` is q2, k2, q3...
 
-    `packed` are those of `frontend.given.SEQUENCES`, where q, k and v are packed.
+    `packed` are those of `frontend.given.SEQUENCES`, where q, k and v are packed; `lists` are key_index and key_block.
     """
     emulation = emulation_in_graph(device, q)
     if in_transform():
@@ -61,6 +63,8 @@ def attention_in_graph(
         options = (scale, layout, return_lse, return_states, device, deterministic)
         if packed:
             raise UnsupportedError("attention_varlen inside a transform of torch.func is no part of a graph: call it uncompiled")
+        if lists[0] is not None:
+            raise UnsupportedError("key_index inside a transform of torch.func is no part of a graph: call it uncompiled")
         return outside(lambda: _execute(q, k, v, functions, *options, None, dropout_of(dropout_p, dropout_seed, q), extra)[0])
     layout = layout_of(layout)
     seed = seed_in_graph(dropout_p, dropout_seed, q)
@@ -114,13 +118,21 @@ def attention_in_graph(
             outputs.append("lse")
         lines = ["\n".join(words) for words in (names, states, outputs)]
         options = (scale, layout, return_lse, return_states, deterministic, emulation, seed, dropout_p)
-        results = traced(q, k, v, list(extra), list(packed), pieces, *lines, *options)
+        results = traced(q, k, v, list(extra), list(packed), pieces, *lines, *options, list(shape))
         return tuple(results), len(weights), tuple(outputs)
 
-    order = input_order(layout)
+    order, wanted = input_order(layout), layout
     q, k, v, *extra = [heads_first(x, order) for x in (q, k, v, *extra)]
+    shape: tuple[int, ...] = ()
+    if lists[0] is not None:
+        q, extra, packed, shape = lists_in_graph((q, k, v), extra, lists, bool(seed))
+        layout = layout if shape[-1] == 1 else "bhsd"
     results, weights, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v, *extra, *packed)
-    results = all_in_order(results, output_order(layout), weights)
+    if shape and shape[-1] > 1:
+        results = [unfold(result, shape[-1]) for result in results]
+        results = [result.contiguous() for result in all_in_order(results, output_order(wanted), weights)]
+    else:
+        results = all_in_order(results, output_order(layout), weights)
     return named_results(results, weights, outputs, return_lse, return_states)
 
 

@@ -23,7 +23,7 @@ from attn_mlir.api.hoist import attribute, hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import partners, program, scope, sizes
 from attn_mlir.frontend.dropout import DropoutForm
-from attn_mlir.frontend.given import SEQUENCES
+from attn_mlir.frontend.given import LIST, LISTS, SEQUENCE, SEQUENCES
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.scores import numbered
 from attn_mlir.frontend.values import wrap
@@ -104,11 +104,12 @@ def _device(given: torch.device | None) -> torch.device:
 def traced(
     q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
     scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
-    dropout_p: float,
+    dropout_p: float, lists: list[int],
 ) -> list[Tensor]:  # fmt: skip
     """Stands for the attention whose functions, called `names`, made `pieces`; the row's states follow its weights.
 
-    Several names come in lines; there is one for each score that a score_mod makes. `extra` are q2, k2, q3..., `packed` tells of sequences.
+    Several names come in lines; there is one for each score that a score_mod makes. `extra` are q2, k2, q3..., `packed` tells of sequences,
+    or holds lists of keys whose blocks and group `lists` has.
     `device` is one that takes tensors of another type, or empty. `dropout_seed` is seed and offset, or empty.
     It is never run: `run_graph` puts the program in its place.
     """
@@ -119,7 +120,7 @@ def traced(
 def _(
     q: Tensor, k: Tensor, v: Tensor, extra: list[Tensor], packed: list[Tensor], pieces: list[Tensor], names: str, states: str, outputs: str,
     scale: float | None, layout: str, lse: bool, return_states: bool, deterministic: bool, device: str, dropout_seed: list[Tensor],
-    dropout_p: float,
+    dropout_p: float, lists: list[int],
 ) -> list[Tensor]:  # fmt: skip
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     weights = len(pieces) - len(names.splitlines()) + 1 - len(states.splitlines())
@@ -185,7 +186,7 @@ def call_program(name: str, values: Sequence[Any], layout: str) -> list[Tensor]:
 
 def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[str, list[Any]]:
     """The name of the program, and where its captures come from: inputs of the graph, or numbers."""
-    _, _, _, extra, packed, pieces, names, states, _, scale, _, lse, return_states, deterministic, device, seed, p = call
+    _, _, _, extra, packed, pieces, names, states, _, scale, _, lse, return_states, deterministic, device, seed, p, lists = call
     stand_ins = {node: stand_in(value) for node, value in inputs.items()}
     functions: dict[str, Any] = {}
     lines = names.splitlines()
@@ -197,7 +198,8 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     problem = problem_of(*qkv, "bhsd")
     pairs = extra_pairs([inputs[node] for node in extra], qkv[0], problem, "bhsd")
     problem = with_dims(problem, pairs)
-    shapes = dataclasses.replace(problem.inputs, packed=bool(packed))
+    listed, *group = (tuple(lists[:-1]), lists[-1]) if lists else ((),)
+    shapes = dataclasses.replace(problem.inputs, packed=bool(packed) and not lists, lists=listed, group=group[0] if group else 1)
     found = [scale_in_graph(scale, dim, inputs, stand_ins) for dim in (problem.inputs.head_dim, *pairs.dims)]
     forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))
@@ -206,7 +208,8 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     made = program.trace(whole, shapes, qkv[0].device)
     guard(made, inputs, stand_ins)
     products = {("product", name): stand_ins[node] for name, node in zip(pairs.values, extra, strict=True)}
-    products |= {("sequences", name): stand_ins[node] for name, node in zip(SEQUENCES, packed, strict=False)}
+    kind, known = (LIST, LISTS) if lists else (SEQUENCE, SEQUENCES)
+    products |= {(kind, name): stand_ins[node] for name, node in zip(known, packed, strict=False)}
     captures = captures_of(made, stand_ins, factor, _dropout(seed, p, inputs, stand_ins), products)
     return name_on(programs.register(made, deterministic), device), captures
 

@@ -1,16 +1,67 @@
 """`key_index=` and `key_block=` of `attention`: which blocks of keys each block of queries sees."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from attn_mlir.api.attention import _execute, _find
+from attn_mlir.api.execute import execute, needing_gradient
+from attn_mlir.api.extra_qk import extra_pairs, forms, with_dims
+from attn_mlir.api.given_masks import check_sizes, is_block_mask, sizes_of, with_function
+from attn_mlir.api.inputs import check_inputs, device_type
+from attn_mlir.api.results import named_results
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.frontend.given import LISTS
 from attn_mlir.runtime.key_lists import Form, form_of, lists_of
+from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 MAX_KEY_BLOCK = 1 << 20
+FEW_QUERIES = 16
+"""Blocks of fewer queries do not fill the rows of a kernel's block."""
+
+
+def attention_listed(qkv: tuple[Any, Any, Any], functions: tuple[Any, ...], options: tuple[Any, ...], lists: tuple[Any, Any]) -> Any:
+    """What `attention` returns with `lists`, its key_index and key_block; `options` are the others, as `attention._execute` takes them."""
+    scale, layout, lse, states, device, deterministic, _, dropout, extra = options
+    q, k, v = qkv
+    problem = check_inputs(q, k, v, layout)
+    layout, sizes = problem.layout, problem.sizes
+    if is_block_mask(functions[4]):
+        check_sizes(sizes_of(functions[4]), sizes)
+        functions = with_function(functions)
+    target = problem.device_type if device is None else device_type(device) or ""
+    form = check_key_lists(*lists, sizes, problem.device)
+    index: torch.Tensor = lists[0]
+    if target != "cpu":
+        functions = (*functions[:4], mask_of(index, sizes, form, functions[4]), functions[5])
+        return _execute(q, k, v, functions, *options)[0]
+    pairs = extra_pairs(extra, q, problem, layout)
+    q, k, v = all_heads_first((q, k, v), input_order(layout), 3)
+    group = group_of(form, index, sizes, dropout.form is not None)
+    given = {**dropout.values, **pairs.values, **dict.fromkeys(LISTS)}
+    if group > 1:
+        q = fold(q, group)
+        given |= {name: fold(value, group) for name, value in pairs.values.items() if name.startswith("q")}
+        form = dataclasses.replace(form, queries=form.queries * group)
+    problem = with_dims(check_inputs(q, k, v, "bhsd"), pairs)
+    problem = dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, lists=form.sizes, group=group))
+    scaled, others, factor = forms(scale, problem.inputs.head_dim, pairs.dims)
+    entry, scan = _find(functions, problem.inputs, scaled, lse, states, problem.device, dropout.form, others)
+    captures = entry.captures(scan, factor, given)
+    captures[: len(LISTS)] = make_lists(index, sizes, form, bool(needing_gradient((q, k, v, *captures))))
+    order = "bhsd" if group > 1 else layout
+    results: Sequence[torch.Tensor] = execute(entry, problem, q, k, v, captures, order, target, deterministic)
+    weights = entry.traced.weights
+    if group > 1:
+        results = [unfold(result, group) for result in results]
+    results = all_in_order(results, output_order(layout), weights)
+    if group > 1:
+        results = [result.contiguous() for result in results]
+    return named_results(results, weights, entry.traced.outputs, lse, states)
 
 
 def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: torch.device) -> Form:
@@ -42,6 +93,25 @@ def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: to
     return form_of(queries, keys)
 
 
+def group_of(form: Form, index: torch.Tensor, sizes: Mapping[str, Any], dropout: bool) -> int:
+    """How many query heads become rows of their key head, so that they read the keys of a short block of queries once; 1: none.
+
+    They must share their lists. Dropout's random numbers are made for rows that follow each other.
+    """
+    shared = index.shape[1] in (1, sizes["Hkv"])
+    return sizes["Hq"] // sizes["Hkv"] if shared and form.queries < FEW_QUERIES and not dropout else 1
+
+
+def fold(x: torch.Tensor, group: int) -> torch.Tensor:
+    """[B, H, S, D] with the heads of a group as rows: [B, H / group, S group, D]."""
+    return x.unflatten(1, (-1, group)).transpose(2, 3).flatten(2, 3)
+
+
+def unfold(x: torch.Tensor, group: int) -> torch.Tensor:
+    """The inverse, also of [B, H, S]."""
+    return x.unflatten(2, (-1, group)).transpose(2, 3).flatten(1, 2)
+
+
 def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: Form, inverse: bool) -> list[torch.Tensor]:
     """The tensors of the lists; see `runtime.key_lists`. In graphs without data, an operator stands for them."""
     if is_functorch_wrapped_tensor(index):
@@ -49,8 +119,8 @@ def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: Form, invers
     if isinstance(index, FakeTensor) or torch.compiler.is_dynamo_compiling() or torch._C._len_torch_dispatch_stack():
         from attn_mlir.runtime import key_list_ops
 
-        return key_list_ops.key_lists(index, sizes["Sq"], sizes["Skv"], form.queries, form.listed, inverse)
-    return lists_of(index, sizes["Sq"], sizes["Skv"], form, inverse)
+        return key_list_ops.key_lists(index, sizes["Skv"], form.listed, inverse)
+    return lists_of(index, sizes["Skv"], form, inverse)
 
 
 def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: Form, mask_mod: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -80,3 +150,22 @@ def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
             f"key_index holds {high if high >= blocks else low}, but there are {blocks} blocks of {keys} keys: "
             f"give 0 to {blocks - 1}, or -1 for no block"
         )
+
+
+def lists_in_graph(
+    qkv: tuple[torch.Tensor, ...], extra: Sequence[torch.Tensor], lists: tuple[Any, Any], dropout: bool
+) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor], tuple[int, ...]]:
+    """q and the additional tensors with heads as rows, the tensors of the lists, and their blocks and group, inside of torch.compile."""
+    q, k, v = qkv
+    names = ("B", "Hq", "Sq", "Hkv", "Skv")
+    sizes = dict(zip(names, (*q.shape[:3], *k.shape[1:3]), strict=True))
+    index: torch.Tensor = lists[0]
+    form = check_key_lists(*lists, sizes, q.device)
+    if q.device.type != "cpu":
+        raise UnsupportedError("key_index inside of torch.compile runs on the CPU: call it uncompiled, or move the tensors")
+    group = group_of(form, index, sizes, dropout)
+    grad = torch.is_grad_enabled()
+    made = torch.ops.attn_mlir.key_lists(index, sizes["Skv"], form.listed, grad)
+    if group > 1:
+        q, extra = fold(q, group), [x if i % 2 else fold(x, group) for i, x in enumerate(extra)]
+    return q, list(extra), made, (form.queries * group, form.keys, form.tile, group)

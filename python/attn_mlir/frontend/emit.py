@@ -11,7 +11,20 @@ from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import where
-from attn_mlir.frontend.given import LENGTHS, LIST, LISTS, OFFSETS, POSITION, SEQUENCE, SEQUENCES, TOTALS, Inputs, places_of, product_pairs
+from attn_mlir.frontend.given import (
+    FOLDED,
+    LENGTHS,
+    LIST,
+    LISTS,
+    OFFSETS,
+    POSITION,
+    SEQUENCE,
+    SEQUENCES,
+    TOTALS,
+    Inputs,
+    places_of,
+    product_pairs,
+)
 from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.reach import is_specialised, reachable
 from attn_mlir.frontend.scope import Captured
@@ -182,6 +195,10 @@ class Emitter:
             dim = self._constant(node, "int", source[2])
             operands = [self.outer[source[1]], dim]
             self.outer[source] = ir.Operation.create("tensor.dim", results=[self.index], operands=operands, loc=location).result
+            if self.inputs.group > 1 and source in FOLDED:
+                group = self._constant(node, "int", self.inputs.group)
+                op = "arith.divsi" if source[2] == 2 else "arith.muli"
+                self.outer[source] = _one(op, self.index, self.outer[source], group)
 
     def _piece(self, piece: Piece) -> None:
         with location_of(piece.position):
@@ -193,7 +210,12 @@ class Emitter:
     def _body(self, piece: Piece, arguments: Sequence[ir.Value]) -> list[ir.Value]:
         """Emits what a piece computes of its arguments."""
         values: dict[Node, ir.Value] = dict(zip(piece.arguments, arguments, strict=True))
-        places = places_of(piece.name, piece.arguments) if self.inputs.parts or self.inputs.packed else {}
+        moved = self.inputs.parts or self.inputs.packed or self.inputs.group > 1
+        places = places_of(piece.name, piece.arguments) if moved else {}
+        if self.inputs.group > 1:
+            values |= self._unfolded(
+                {place: values[node] for node, place in places.items()}, {place: node for node, place in places.items()}
+            )
         if self.inputs.parts:
             values |= {node: self._moved(place, values[node]) for node, place in places.items() if place in OFFSETS}
         order = reachable(piece.results, self.specialised)
@@ -242,6 +264,16 @@ class Emitter:
         if rule is not None:
             return rule(self, node, operands)
         return ir.Operation.create(node.op, results=[self.types[node.kind]], operands=operands).result
+
+    def _unfolded(self, given: Mapping[str, ir.Value], nodes: Mapping[str, Node]) -> dict[Node, ir.Value]:
+        """Head and query as functions see them, where heads of a group are rows."""
+        if "q_idx" not in given:
+            return {}
+        group = _one("arith.constant", self.index, value=ir.IntegerAttr.get(self.index, self.inputs.group))
+        query = _one("arith.floordivsi", self.index, given["q_idx"], group)
+        member = _one("arith.subi", self.index, given["q_idx"], _one("arith.muli", self.index, query, group))
+        head = _one("arith.addi", self.index, _one("arith.muli", self.index, given["h"], group), member)
+        return {nodes["q_idx"]: query, nodes["h"]: head}
 
     def _moved(self, place: str, position: ir.Value) -> ir.Value:
         """A position in the whole sequence."""

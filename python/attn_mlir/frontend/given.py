@@ -19,6 +19,8 @@ OFFSETS = {"q_idx": "q_offset", "kv_idx": "kv_offset"}
 LIST = "lists"
 LISTS = {"list": ("i32", 1), "list_ranges": ("i64", 4), "back": ("i32", 1), "back_kept": ("i32", 1), "back_ranges": ("i64", 4)}
 """The arguments of a function with lists of keys, in the order of `attn.key_lists`: element types and ranks."""
+FOLDED = {("size", "q", 1), ("size", "q", 2)}
+"""Sizes that are others where heads are rows."""
 _OF_ROW, _OF_PAIR = ("b", "h", "q_idx"), ("b", "h", "q_idx", "kv_idx")
 _PLACES = {
     "query": ("b", "h", "q_idx", "d"), "key": ("b", "h", "kv_idx", "d"), "value": ("b", "h", "kv_idx", "d"),
@@ -41,6 +43,9 @@ class Inputs:
 
     lists: tuple[int, ...] = ()
     """Where lists say which keys queries see: queries and keys of a block, and keys of a tile (`attn.key_lists`)."""
+
+    group: int = 1
+    """Query heads of a key head that are rows of it: row r is query r // group of the member r % group."""
 
     @property
     def largest(self) -> float:

@@ -141,7 +141,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
         tuple(outputs),
         tuple(state.specialised.items()),
         tuple(state.nonzero - set(state.specialised)),
-        () if inputs.parts else extents(pieces),  # which are about positions in the tensors
+        () if inputs.parts or inputs.group > 1 else extents(pieces),  # which are about positions in the tensors
         state.reusable,
         packed=inputs.packed,
         listed=bool(inputs.lists),

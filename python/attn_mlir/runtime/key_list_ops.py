@@ -6,14 +6,14 @@ from attn_mlir.runtime.key_lists import form_of, lists_of
 
 
 @torch.library.custom_op("attn_mlir::key_lists", mutates_args=())
-def key_lists(index: torch.Tensor, q_len: int, kv_len: int, queries: int, keys: int, inverse: bool) -> list[torch.Tensor]:
-    """The tensors of `frontend.given.LISTS` for blocks of so many queries and keys."""
-    return lists_of(index, q_len, kv_len, form_of(queries, keys), inverse)
+def key_lists(index: torch.Tensor, kv_len: int, keys: int, inverse: bool) -> list[torch.Tensor]:
+    """The tensors of `frontend.given.LISTS` for blocks of so many keys."""
+    return lists_of(index, kv_len, form_of(1, keys), inverse)
 
 
 @key_lists.register_fake
-def _(index: torch.Tensor, q_len: int, kv_len: int, queries: int, keys: int, inverse: bool) -> list[torch.Tensor]:
-    form = form_of(queries, keys)
+def _(index: torch.Tensor, kv_len: int, keys: int, inverse: bool) -> list[torch.Tensor]:
+    form = form_of(1, keys)
     batch, heads, lists, count = index.shape
     room = batch * heads * lists * count * form.parts
     back, tiles = (room * form.tiles, -(-kv_len // form.tile)) if inverse else (0, 0)

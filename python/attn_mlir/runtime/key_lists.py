@@ -52,7 +52,7 @@ def is_checked() -> bool:
     return os.environ.get("ATTN_MLIR_CHECK", "0") not in ("", "0")
 
 
-def lists_of(index: torch.Tensor, q_len: int, kv_len: int, form: Form, inverse: bool) -> list[torch.Tensor]:
+def lists_of(index: torch.Tensor, kv_len: int, form: Form, inverse: bool) -> list[torch.Tensor]:
     """The tensors of `frontend.given.LISTS`. Their sizes follow from those of `index`; what is behind the last entry is 0.
 
     Raises ArgumentError for a number that is no block of the keys.
