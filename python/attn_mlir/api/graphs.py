@@ -198,8 +198,9 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], qkv: tuple[T
     problem = problem_of(*qkv, "bhsd")
     pairs = extra_pairs([inputs[node] for node in extra], qkv[0], problem, "bhsd")
     problem = with_dims(problem, pairs)
-    listed, *group = (tuple(lists[:-1]), lists[-1]) if lists else ((),)
-    shapes = dataclasses.replace(problem.inputs, packed=bool(packed) and not lists, lists=listed, group=group[0] if group else 1)
+    # Blocks that differ from call to call are nodes: for others, torch compiles again.
+    *listed, group = [int(inputs[n]) if isinstance(n, torch.fx.Node) else n for n in lists] or (1,)
+    shapes = dataclasses.replace(problem.inputs, packed=bool(packed) and not lists, lists=tuple(listed), group=group)
     found = [scale_in_graph(scale, dim, inputs, stand_ins) for dim in (problem.inputs.head_dim, *pairs.dims)]
     forms, factor = [form for form, _ in found], next((value for form, value in found if form == "runtime"), 0.0)
     score, mask, query, key, value = (functions.get(name) for name in ("score", "mask", "query", "key", "value"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
 from attn_mlir.api.attention import _execute, _find
@@ -117,10 +118,9 @@ def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: Form, invers
     if is_functorch_wrapped_tensor(index):
         raise UnsupportedError("key_index is batched by torch.vmap: put its batches into the dimension of q's batch instead")
     if isinstance(index, FakeTensor) or torch.compiler.is_dynamo_compiling() or torch._C._len_torch_dispatch_stack():
-        from attn_mlir.runtime import key_list_ops
-
-        return key_list_ops.key_lists(index, sizes["Skv"], form.listed, inverse)
-    return lists_of(index, sizes["Skv"], form, inverse)
+        return torch.ops.attn_mlir.key_lists(index, sizes["Skv"], form.listed, inverse)
+    with temporarily_clear_interpreter_stack():  # inside of torch.func's transforms, which hide the memory of tensors
+        return lists_of(index, sizes["Skv"], form, inverse)
 
 
 def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: Form, mask_mod: Callable[..., Any] | None) -> Callable[..., Any]:

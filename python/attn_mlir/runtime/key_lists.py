@@ -3,6 +3,7 @@
 They are made on the host, at every call: what the tensor holds may have changed. An entry that is listed twice is there once.
 """
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,7 @@ def lists_of(index: torch.Tensor, kv_len: int, form: Form, inverse: bool) -> lis
 
     Raises ArgumentError for a number that is no block of the keys.
     """
-    numbers = np.sort(index.detach().numpy(), axis=-1, kind="stable")
+    numbers = np.sort(index.numpy(), axis=-1, kind="stable")
     blocks = -(-kv_len // form.listed)
     if numbers.size and (numbers[..., 0].min() < -1 or numbers[..., -1].max() >= blocks):
         worst = int(numbers.max() if numbers.max() >= blocks else numbers.min())
@@ -71,13 +72,13 @@ def lists_of(index: torch.Tensor, kv_len: int, form: Form, inverse: bool) -> lis
         where = tuple(int(i) for i in np.argwhere(twice)[0][:3])
         raise ArgumentError(f"key_index{list(where)} lists block {int(numbers[where][twice[where]][0])} twice (ATTN_MLIR_CHECK=1)")
     present &= ~twice
-    entries, rows = numbers[present].astype(np.int64), np.repeat(np.arange(present.size // max(1, present.shape[-1])), _counts(present))
+    entries, rows = numbers[present].astype(np.int64), np.repeat(np.arange(math.prod(present.shape[:-1])), _counts(present))
     if form.parts > 1:
         entries = (entries[:, None] * form.parts + np.arange(form.parts)).reshape(-1)
         rows = np.repeat(rows, form.parts)
         inside = entries < kv_len
         entries, rows = entries[inside], rows[inside]
-    lists = int(np.prod(present.shape[:-1]))
+    lists = math.prod(present.shape[:-1])
     room = index.numel() * form.parts
     made = [_padded(entries, room), _ranges(rows, lists, present.shape[:-1])]
     heads, tiles = present.shape[:2], -(-kv_len // form.tile)

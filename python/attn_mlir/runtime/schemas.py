@@ -32,11 +32,11 @@ def schema_of(name: str) -> str:
 _LIBRARY = torch.library.Library("attn_mlir", "IMPL")
 
 
-def _late(part: str, name: str) -> Callable[..., Any]:
+def _late(part: str, name: str, module: str = "ops") -> Callable[..., Any]:
     """The function `part` of the operator `name`, found when it is called."""
 
     def call(*arguments: Any, **options: Any) -> Any:
-        return getattr(importlib.import_module("attn_mlir.runtime.ops"), f"{part}_{name}")(*arguments, **options)
+        return getattr(importlib.import_module(f"attn_mlir.runtime.{module}"), f"{part}_{name}")(*arguments, **options)
 
     return call
 
@@ -56,4 +56,14 @@ def _register(name: str) -> Any:
     return operator
 
 
+def _register_key_lists() -> Any:
+    """The operator that makes key lists of what callers give; it has no derivative."""
+    schema = "(Tensor index, SymInt kv_len, int keys, bool inverse) -> Tensor[]"
+    run, fake = (_late(part, "key_lists", "key_list_ops") for part in ("run", "fake"))
+    operator = torch.library.custom_op("attn_mlir::key_lists", run, mutates_args=(), schema=schema)
+    operator.register_fake(fake)
+    return operator
+
+
 OPERATORS = {name: _register(name) for name in _SCHEMAS}
+OPERATORS["key_lists"] = _register_key_lists()
