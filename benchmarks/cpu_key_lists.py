@@ -1,7 +1,4 @@
-"""Key lists beside the same attention as a dense mask and beside all keys: CPU time of calls, in turn.
-
-    benchmarks/cpu_key_lists.py [--turns 3] [--only NAME]
-"""
+"""Key lists beside the same attention as a dense mask and beside all keys: CPU time of calls, in turn."""
 
 import argparse
 import time

@@ -82,7 +82,7 @@ def test_wrong_arguments(options: dict[str, Any], text: str) -> None:
             (meta_tensor(1, 2, 16, "D", dtype=torch.float32), *META[1:]),
             "the head dimension of q is compiled in and must be a number, got 'D'",
         ),
-        ((META[0], META[1], meta_tensor(1, 2, 16, 577, dtype=torch.float32)), "qkv_meta: v has head dimension 577; it must be 1 to 576"),
+        ((META[0], META[1], meta_tensor(1, 2, 16, 1025, dtype=torch.float32)), "qkv_meta: v has head dimension 1025; it must be 1 to 1024"),
     ],
 )
 def test_wrong_meta_tensors(meta: Any, text: str) -> None:

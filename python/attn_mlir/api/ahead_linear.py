@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attn_mlir.api.execute import program_of
-from attn_mlir.api.inputs import ELEMENTS, check_head_dim, scale_form
+from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_head_dim, scale_form
 from attn_mlir.api.linear import LinearAttention, find
 from attn_mlir.api.linear_engine import LinearAttentionEngine
 from attn_mlir.api.linear_inputs import check_linear
@@ -73,7 +73,7 @@ def _form_of(spec: LinearSpec) -> _Form:
     for size, what in ((spec.key_dim, "key_dim"), (value_dim, "value_dim")):
         if isinstance(size, bool) or not isinstance(size, int):
             raise ArgumentError(f"{what} must be an integer, got {type(size).__name__}")
-        check_head_dim(f"{what} is", size)
+        check_head_dim(f"{what} is", size, MAX_STATE_DIM)
     if spec.decay not in _DECAYS:
         raise ArgumentError(f"decay is one of {', '.join(map(repr, _DECAYS))}, got {spec.decay!r}")
     if spec.cu_seqlens is not None and spec.cu_seqlens not in _OFFSETS:

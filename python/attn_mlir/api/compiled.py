@@ -125,7 +125,7 @@ def attention_in_graph(
     q, k, v, *extra = [heads_first(x, order) for x in (q, k, v, *extra)]
     shape: tuple[int, ...] = ()
     if lists[0] is not None:
-        q, extra, packed, shape = lists_in_graph((q, k, v), extra, lists, bool(seed))
+        q, extra, packed, shape = lists_in_graph(q, k, extra, lists, bool(seed))
         layout = layout if shape[-1] == 1 else "bhsd"
     results, weights, outputs = dynamo_bypassing_wrapper(run_graph, body, q, k, v, *extra, *packed)
     if shape and shape[-1] > 1:

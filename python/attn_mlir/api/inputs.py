@@ -19,8 +19,10 @@ LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (1, 2, 0, 3)}
 """Where batch, head, position and dim are."""
 _DIMENSIONS = {"b": "batch", "h": "head", "s": "position", "d": "dim"}
 ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
-MAX_HEAD_DIM = 576
-"""Latent attention has 512 columns and 64 for positions. GPUs take fewer, as their backends say."""
+MAX_HEAD_DIM = 1024
+"""GPUs take fewer, as their backends say."""
+MAX_STATE_DIM = 576
+"""Of linear attention."""
 MAX_LENGTH = 2**31
 _is_traced = torch._C._is_tracing
 _CACHE_LIMIT = 4096
@@ -196,10 +198,10 @@ def check_element(name: str, tensor: torch.Tensor) -> None:
         raise ArgumentError(f"{name} has dtype {tensor.dtype}: use float32, float16, bfloat16 or float64")
 
 
-def check_head_dim(what: str, size: int) -> None:
+def check_head_dim(what: str, size: int, most: int = MAX_HEAD_DIM) -> None:
     """Checks a head dimension; `what` has it, as the error says."""
-    if not 1 <= size <= MAX_HEAD_DIM:
-        raise ArgumentError(f"{what} {size}; it must be 1 to {MAX_HEAD_DIM}")
+    if not 1 <= size <= most:
+        raise ArgumentError(f"{what} {size}; it must be 1 to {most}")
 
 
 def device_type(device: Any) -> str | None:

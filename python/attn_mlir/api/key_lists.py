@@ -153,10 +153,9 @@ def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
 
 
 def lists_in_graph(
-    qkv: tuple[torch.Tensor, ...], extra: Sequence[torch.Tensor], lists: tuple[Any, Any], dropout: bool
+    q: torch.Tensor, k: torch.Tensor, extra: Sequence[torch.Tensor], lists: tuple[Any, Any], dropout: bool
 ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor], tuple[int, ...]]:
     """q and the additional tensors with heads as rows, the tensors of the lists, and their blocks and group, inside of torch.compile."""
-    q, k, v = qkv
     names = ("B", "Hq", "Sq", "Hkv", "Skv")
     sizes = dict(zip(names, (*q.shape[:3], *k.shape[1:3]), strict=True))
     index: torch.Tensor = lists[0]

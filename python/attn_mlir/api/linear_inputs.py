@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.inputs import ELEMENTS, Problem, check_device, check_dtype, check_head_dim, check_tensor
+from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, Problem, check_device, check_dtype, check_head_dim, check_tensor
 from attn_mlir.backends.segments import UNIT
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
@@ -83,7 +83,7 @@ def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
         if (heads % count if count else heads) != 0:
             raise ArgumentError(f"v has {heads} heads, which is no multiple of the {count} heads of {name}")
     for name, size in (("q", dim), ("v", value_dim)):
-        check_head_dim(f"{name} has head dimension", size)
+        check_head_dim(f"{name} has head dimension", size, MAX_STATE_DIM)
     return {"B": b, "Hq": q_heads, "Hkv": k_heads, "H": heads, "Sq": length, "Skv": length, "D": dim, "Dv": value_dim}
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attn_mlir.api.inputs import check_dtype, check_element, check_head_dim
+from attn_mlir.api.inputs import MAX_STATE_DIM, check_dtype, check_element, check_head_dim
 from attn_mlir.errors import ArgumentError
 
 
@@ -73,8 +73,8 @@ def check_mamba2(
         if value.shape[3] != B.shape[3] or (sizes[2] % value.shape[2] if value.shape[2] else sizes[2]):
             groups = f"[{sizes[0]}, {sizes[1]}, G, {B.shape[3]}], with G dividing the {sizes[2]} heads of x"
             raise ArgumentError(f"{name} must be a tensor of shape {groups}, got {described(value)}")
-    check_head_dim("x has P =", sizes[3])
-    check_head_dim("B has N =", B.shape[3])
+    check_head_dim("x has P =", sizes[3], MAX_STATE_DIM)
+    check_head_dim("B has N =", B.shape[3], MAX_STATE_DIM)
     if chunk_size is not None and (not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size < 1):
         raise ArgumentError(f"chunk_size must be a positive number or None, got {described(chunk_size)}; it has no effect")
     check("dt", dt, x, sizes[:3])

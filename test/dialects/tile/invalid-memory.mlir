@@ -63,3 +63,35 @@
 %i = ub.poison : index
 // expected-error @below {{'tile.store' keeps the element type f32, got tensor<?x64xf16>}}
 "tile.store"(%t, %m, %i, %i, %i, %i) : (tensor<?x64xf16>, memref<?x?x?x64xf32>, index, index, index, index) -> ()
+
+// -----
+
+%m = ub.poison : memref<?x64xf32>
+%n = ub.poison : memref<?xi32>
+%i = ub.poison : index
+// expected-error @below {{'tile.gather' reads a rank-4 memref [B, H, S, D], got memref<?x64xf32>}}
+%t = "tile.gather"(%m, %i, %i, %n, %i, %i) : (memref<?x64xf32>, index, index, memref<?xi32>, index, index) -> tensor<?x64xf32>
+
+// -----
+
+%m = ub.poison : memref<?x?x?x64xf32>
+%n = ub.poison : memref<?xi64>
+%i = ub.poison : index
+// expected-error @below {{'tile.gather' takes `rows` as a rank-1 memref of i32, got memref<?xi64>}}
+%t = "tile.gather"(%m, %i, %i, %n, %i, %i) : (memref<?x?x?x64xf32>, index, index, memref<?xi64>, index, index) -> tensor<?x64xf32>
+
+// -----
+
+%m = ub.poison : memref<?x?x?x64xf32>
+%n = ub.poison : memref<?xi32>
+%i = ub.poison : index
+// expected-error @below {{'tile.gather' makes a rank-2 tile with as many rows as are named, got tensor<4x64xf32>}}
+%t = "tile.gather"(%m, %i, %i, %n, %i, %i) : (memref<?x?x?x64xf32>, index, index, memref<?xi32>, index, index) -> tensor<4x64xf32>
+
+// -----
+
+%m = ub.poison : memref<?x?x?x64xf32>
+%n = ub.poison : memref<?xi32>
+%i = ub.poison : index
+// expected-error @below {{'tile.gather' keeps the rows of memref<?x?x?x64xf32>, got tensor<?x64xf16>}}
+%t = "tile.gather"(%m, %i, %i, %n, %i, %i) : (memref<?x?x?x64xf32>, index, index, memref<?xi32>, index, index) -> tensor<?x64xf16>

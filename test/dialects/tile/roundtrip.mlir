@@ -6,13 +6,15 @@
 // CHECK-LABEL: func.func @kernel(
 // CHECK-SAME:    %[[K:[^:]*]]: memref<?x?x?x64xf16
 // CHECK-SAME:    %[[LSE:[^:]*]]: memref<?x?x?xf32
-func.func @kernel(%k: !kv, %lse: memref<?x?x?xf32>, %n: index) {
+func.func @kernel(%k: !kv, %lse: memref<?x?x?xf32>, %n: index, %rows: memref<?xi32>) {
   // CHECK: %[[BLOCK:.*]] = "tile.program_id"() {axis = 0 : i64} : () -> index
   %block = "tile.program_id"() {axis = 0} : () -> index
   %h = "tile.program_id"() {axis = 1} : () -> index
   %b = "tile.program_id"() {axis = 2} : () -> index
   // CHECK: %[[A:.*]] = "tile.load"(%[[K]], %{{.*}}, %{{.*}}, %[[BLOCK]], %{{.*}}) : ({{.*}}) -> tensor<32x64xf16>
   %a = "tile.load"(%k, %b, %h, %block, %n) : (!kv, index, index, index, index) -> tensor<32x64xf16>
+  // CHECK: "tile.gather"(%[[K]], %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[BLOCK]]) : ({{.*}}) -> tensor<?x64xf16>
+  %g = "tile.gather"(%k, %b, %h, %rows, %n, %block) : (!kv, index, index, memref<?xi32>, index, index) -> tensor<?x64xf16>
   %zero = arith.constant 0.0 : f32
   // CHECK: %[[ACC:.*]] = "tile.fill"(%{{.*}}) : (f32) -> tensor<32x32xf32>
   %acc = "tile.fill"(%zero) : (f32) -> tensor<32x32xf32>
