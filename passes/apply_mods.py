@@ -7,7 +7,7 @@ from attn_mlir.dialects.attn.partners import partner_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import block_of, find_all, inline, piece
-from attn_mlir.passes.sequences import Packing, packing_of, read_index
+from attn_mlir.passes.sequences import Packing, packing_of, pages_of, read_index
 from attn_mlir.passes.tiling.scalars import cast_float
 
 _OPERANDS = {"attn.query": (0, "query"), "attn.key": (1, "key")}
@@ -20,7 +20,7 @@ class ApplyMods(Pass):
 
     Its kernel reads and writes the tensor once, where a mod inside of an attention is computed again for every block of queries, and what
     multiplies finds its rows in memory as without a mod. Kernels of few queries keep their mods: there, keys would be read and
-    written once more for nothing.
+    written once more for nothing. Mods of keys in pages (`attn.pages`) stay, too.
     """
 
     name = "attn-apply-mods"
@@ -29,7 +29,7 @@ class ApplyMods(Pass):
         for attention in find_all(module, "attn.attention", "attn.online"):
             for name, (operand, side) in _OPERANDS.items():
                 mod = piece(attention, name)
-                if mod is None or partner_of(mod) is None:
+                if mod is None or partner_of(mod) is None or (side == "key" and pages_of(attention) is not None):
                     continue
                 if attention.parent is None or attention.parent.name != "func.func":
                     attention.location.emit_error(f"{self.name}: '{attention.name}' must stand directly in a func.func")

@@ -9,6 +9,7 @@ from attn_mlir.passes.differentiation import Derivatives, DifferentiationError, 
 from attn_mlir.passes.differentiation.arguments import is_plain, positions, read_of_input
 from attn_mlir.passes.differentiation.linear import LinearDerivatives, LinearPrimal, refused, usual_interval
 from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.sequences import pages_of
 
 _MAKERS = {"fwd": "forward", "bwd": "backward", "jvp": "jvp", "bwd2": "second"}
 
@@ -58,6 +59,9 @@ class Differentiate(Pass):
         primal = Primal(function, attention)
         if not is_plain(primal):
             attention.location.emit_error(f"{self.name}: takes a function that returns just one attention of its first three arguments")
+            return False
+        if pages_of(attention) is not None:
+            attention.location.emit_error(f"{self.name}: keys in pages ('attn.pages') have no derivatives")
             return False
         read = read_of_input(primal)
         if read is not None:

@@ -24,6 +24,12 @@ def packing_of(owner: ir.Operation, side: str) -> Packing | None:
     return None
 
 
+def pages_of(owner: ir.Operation) -> ir.Value | None:
+    """The table of the pages in which the keys of an op lie (`attn.pages`); None where they do not."""
+    found = pieces(owner, "attn.pages")
+    return found[0].operands[0] if found else None
+
+
 def read_index(tensor: ir.Value, b: ir.Value) -> ir.Value:
     """An element of a tensor of integers as an index, at the insertion point."""
     element = ir.RankedTensorType(tensor.type).element_type

@@ -35,7 +35,8 @@ class Tile(Pass):
       blocks, and where `sequences` numbers the argument with the offsets of sequences, these are the batch; with `segment` = L it is the
       segments of L positions, segment i of N of batch entry b at b N + i). A backward sweep whose products and states a `crossing`
       gradient of log decays takes stores that gradient in their place; one whose states another sweep has, too, stores that one's o.
-    - `over`: the number of the argument whose batch, heads and rows make the grid. `score`: the type of sums.
+    - `over`: the number of the argument whose batch, heads and rows make the grid. `score`: the type of sums. `keys`: that of k, where
+      tensors are packed and it is not 1.
     - `outputs`, for each output: "store", every element is written; "accumulate", [chunks or blocks, B, H, S, D] that starts as zeros;
       "scatter", [chunks, B, H, ...] that starts as zeros, whose first three dimensions are slots: a program adds in those of its
       own chunk, batch and head, which may be one and the same (stride 0) where `disjoint`, for chunks, heads and batches, is true.

@@ -90,7 +90,7 @@ class CpuProgram(HostProgram):
             launch_grid(
                 program._workers[step.kernel],
                 work.grid,
-                [(work.seen(value) if number == 0 else value, kind) for number, (value, kind) in enumerate(arguments)],
+                [(work.seen(value) if number == kernel.over else value, kind) for number, (value, kind) in enumerate(arguments)],
                 [work.seen(each.seen) for each in memory],
                 kernel.grid == "pairs" and not kernel.lengths,
                 program._threads.get(step.kernel, 0),

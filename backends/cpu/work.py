@@ -49,8 +49,8 @@ def works_of(kernel: Kernel, operands: Sequence[Any], made: Made, size: int, few
     if kernel.grid == "pairs":
         return [_pairs(kernel, heads, (own, others[0]), made, width, size)]
     works, longer = [], np.ones(len(own), bool)
-    for rows in few:  # kernels of an attention, whose second argument is k
-        key_heads = operands[1].shape[1]
+    for rows in few if kernel.grid == "rows" else ():  # those of an attention
+        key_heads = operands[kernel.keys].shape[1]
         chosen = np.flatnonzero(longer & (own <= rows) & (own > 0))
         longer &= own > rows
         if len(chosen) and rows == 1 and heads != key_heads:

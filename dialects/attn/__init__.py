@@ -6,6 +6,7 @@ from attn_mlir.dialects.attn.linear import ChunkOp, LinearAttentionOp
 from attn_mlir.dialects.attn.linear_pieces import CarryOp, DecayGradientOp, DecayOp, EnterOp, HeadSumOp, LeaveOp, ResultOp, SkipOp, WeightOp
 from attn_mlir.dialects.attn.linear_segments import DecaySumOp, StateScanOp
 from attn_mlir.dialects.attn.ops import AttentionOp, OnlineOp
+from attn_mlir.dialects.attn.pages import PagesOp
 from attn_mlir.dialects.attn.pairs import (
     ElementOp,
     ElementsOp,
@@ -66,6 +67,7 @@ __all__ = [
     "MergeOp",
     "OnlineOp",
     "OutputOp",
+    "PagesOp",
     "PairOp",
     "PairsOp",
     "PartsOp",

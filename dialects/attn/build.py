@@ -105,6 +105,11 @@ def sequences(begins: ir.Value, lengths: ir.Value, of: str) -> None:
     ir.Operation.create("attn.sequences", operands=[begins, lengths], attributes={"of": ir.StringAttr.get(of)})
 
 
+def pages(table: ir.Value) -> None:
+    """`attn.pages`: keys in pages, which `table` finds."""
+    ir.Operation.create("attn.pages", operands=[table])
+
+
 def parts(count: ir.Value, length: ir.Value) -> None:
     """`attn.parts`: keys in so many parts of so many keys."""
     ir.Operation.create("attn.parts", operands=[count, length])

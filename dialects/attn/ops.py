@@ -64,7 +64,7 @@ def _verify_terms(op: Any) -> bool:
     return True
 
 
-_PIECES = ("query", "key", "value", "score", "mask", "bounds", "block_mask", "key_lists")
+_PIECES = ("query", "key", "value", "score", "mask", "bounds", "block_mask", "key_lists", "pages")
 _MODS = frozenset(f"attn.{name}" for name in _PIECES)
 _SEVERAL = frozenset({"attn.product", "attn.term", "attn.sequences"})
 _ATTENTION = _MODS | _SEVERAL | {"attn.row"}
@@ -82,7 +82,7 @@ class AttentionOp(Attn.Operation, name="attention", traits=[ir.NoTerminatorTrait
     mask keeps every position. `attn-resolve-masks` adds `attn.bounds` and `attn.block_mask`. Pieces may refer to
     values of the enclosing function: captured tensors and scalars are its arguments. `attn.product` pieces give the
     scores further products to be made of, `attn.term` pieces the weights further tensors to sum; `attn.sequences` pieces say that
-    the tensors are packed, an `attn.key_lists` which keys a query sees. See there.
+    the tensors are packed, `attn.pages` that keys lie in pages, an `attn.key_lists` which keys a query sees. See there.
 
     A masked position is absent: it enters no reduction and gets no weight. A row without any position gives
     o = 0 and lse = -inf. `rows_nonempty = true` records a proof that no such row exists (for Skv >= 1).

@@ -4,7 +4,7 @@ from attn_mlir.dialects.tile.accumulate import AccumulateOp, ScatterAddOp, Scatt
 from attn_mlir.dialects.tile.compute import CumsumOp, DotAddOp, DotOp, DotRescaleOp, FillOp, MapOp, YieldOp
 from attn_mlir.dialects.tile.decays import DecayChannelsOp, DecayValuesOp
 from attn_mlir.dialects.tile.dialect import Tile
-from attn_mlir.dialects.tile.memory import GatherOp, LoadOp, ProgramIdOp, StoreOp
+from attn_mlir.dialects.tile.memory import GatherOp, LoadOp, LoadPagesOp, ProgramIdOp, StoreOp
 
 __all__ = [
     "AccumulateOp",
@@ -17,6 +17,7 @@ __all__ = [
     "FillOp",
     "GatherOp",
     "LoadOp",
+    "LoadPagesOp",
     "MapOp",
     "ProgramIdOp",
     "ScatterAddOp",

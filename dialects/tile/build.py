@@ -29,6 +29,16 @@ def gather(source: ir.Value, b: ir.Value, h: ir.Value, rows: ir.Value, first: ir
     return ir.Operation.create("tile.gather", results=[result], operands=[source, b, h, rows, count, first]).result
 
 
+def load_pages(
+    source: ir.Value, table: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value, rows: int | None = None
+) -> ir.Value:
+    """`tile.load_pages` of `count` rows of sequence b; for `rows` see `load`."""
+    type_ = ir.MemRefType(source.type)
+    extent = ir.ShapedType.get_dynamic_size() if rows is None else rows
+    result = ir.RankedTensorType.get([extent, type_.shape[3]], type_.element_type)
+    return ir.Operation.create("tile.load_pages", results=[result], operands=[source, table, b, h, row, count]).result
+
+
 def store(tile: ir.Value, target: ir.Value, b: ir.Value, h: ir.Value, row: ir.Value, count: ir.Value) -> None:
     """`tile.store` of the first `count` rows."""
     ir.Operation.create("tile.store", operands=[tile, target, b, h, row, count])

@@ -38,14 +38,41 @@ class LoadOp(Tile.Operation, name="load"):
     result: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        source, result = self.source.type, self.result.type
-        if not check(self, isinstance(source, ir.MemRefType) and source.rank == 4, f"reads a rank-4 memref [B, H, S, D], got {source}"):
-            return False
-        if not check(self, isinstance(result, ir.RankedTensorType) and result.rank == 2, f"makes a rank-2 tile, got {result}"):
-            return False
-        if not check(self, result.shape[1] == source.shape[3], f"keeps the head dimension {source.shape[3]}, got {result}"):
-            return False
-        return check(self, result.element_type == source.element_type, f"keeps the element type {source.element_type}, got {result}")
+        return _verify_load(self)
+
+
+class LoadPagesOp(Tile.Operation, name="load_pages"):
+    """Rows [row, row + count) of sequence b, which lie in pages, as a tile: row i is row i % size of `source[table[b, i / size], h]`.
+
+    `source` is [pages, H, size, D], `table` [sequences, pages] of i32. Entries below 0 or beyond the pages that there are stand for the
+    first and the last one, columns beyond the table for its last, so that nothing outside of `source` is read. The tile is as that of
+    `tile.load`.
+    """
+
+    source: ext.Operand[Any]
+    table: ext.Operand[Any]
+    b: ext.Operand[ir.IndexType]
+    h: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    count: ext.Operand[ir.IndexType]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        table = self.table.type
+        fits = isinstance(table, ir.MemRefType) and table.rank == 2 and isinstance(table.element_type, ir.IntegerType)
+        return check(self, fits, f"reads a table of integers [sequences, pages], got {table}") and _verify_load(self)
+
+
+def _verify_load(op: Any) -> bool:
+    """The rules for where rows are read, and the tile that they make."""
+    source, result = op.source.type, op.result.type
+    if not check(op, isinstance(source, ir.MemRefType) and source.rank == 4, f"reads a rank-4 memref [B, H, S, D], got {source}"):
+        return False
+    if not check(op, isinstance(result, ir.RankedTensorType) and result.rank == 2, f"makes a rank-2 tile, got {result}"):
+        return False
+    if not check(op, result.shape[1] == source.shape[3], f"keeps the head dimension {source.shape[3]}, got {result}"):
+        return False
+    return check(op, result.element_type == source.element_type, f"keeps the element type {source.element_type}, got {result}")
 
 
 class GatherOp(Tile.Operation, name="gather"):

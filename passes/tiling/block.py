@@ -48,11 +48,22 @@ class Program:
     sources: list[Rows] = field(default_factory=list)
     listed: ir.Value | None = None
     """The keys that lists name, where blocks of keys are parts of a list; None: they are those from a position on."""
+    pages: ir.Value | None = None
+    """The table of the pages in which keys and values lie; None where they do not."""
 
     @property
     def kv_len(self) -> ir.Value:
         """How many keys there are."""
         return self.of_keys.length
+
+    def load_keys(self, memory: ir.Value, position: ir.Value, count: ir.Value) -> ir.Value:
+        """Keys or values from a position on, as a tile."""
+        if self.listed is not None:
+            return build.gather(memory, self.of_keys.batch, self.kv_head, self.listed, position, count)
+        row, known = self.of_keys.row(position), known_index(count)
+        if self.pages is not None:
+            return build.load_pages(memory, self.pages, self.b, self.kv_head, row, count, known)
+        return build.load(memory, self.of_keys.batch, self.kv_head, row, count, known)
 
     def scalars(self) -> ScalarEmitter:
         """An emitter that sees the function's values."""
@@ -178,12 +189,7 @@ class _Block:
         if rows not in self._loaded:
             p = self._owner.program
             if rows.mod is None:
-                place = p.of_keys.batch, p.kv_head
-                if p.listed is None:
-                    tile = build.load(rows.memory, *place, p.of_keys.row(self._kv), self._count, known_index(self._count))
-                else:
-                    tile = build.gather(rows.memory, *place, p.listed, self._kv, self._count)
-                self._loaded[rows] = tile
+                self._loaded[rows] = p.load_keys(rows.memory, self._kv, self._count)
             else:
                 tile = self.load(Rows(rows.memory))
                 last = arith.SubIOp(p.kv_len, constant_index(1)).result

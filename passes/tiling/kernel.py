@@ -6,7 +6,7 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref
 from attn_mlir.passes.key_lists import key_lists_of
 from attn_mlir.passes.regions import block_of, piece, pieces
-from attn_mlir.passes.sequences import packing_of
+from attn_mlir.passes.sequences import packing_of, pages_of
 from attn_mlir.passes.tiling.block import BlockBuilder, Program, Rows, is_constant
 from attn_mlir.passes.tiling.frame import argument_number, branch, in_memory, loop
 from attn_mlir.passes.tiling.listed import Limits, Range, keys_of, listed_keys, range_of, rows_in, rows_of
@@ -69,6 +69,9 @@ class KernelBuilder:
                 sizes["lengths"] = lengths_of(self._online)
             if self._lists is not None:
                 sizes["list"] = ir.IntegerAttr.get(i64, self._lists.queries)
+                keys = argument_number(self._online.operands[1])
+                if keys not in (None, 1):
+                    sizes["keys"] = ir.IntegerAttr.get(i64, keys)
             kernel.attributes["tile.kernel"] = ir.DictAttr.get(sizes)
             names = [*_argument_names(entry), *[result.name for result in results], *(name for name, _ in lists)]
             block = ir.Block.create_at_start(kernel.regions[0], types, [ir.Location.name(n, self._online.location) for n in names])
@@ -150,6 +153,8 @@ class KernelBuilder:
         program = Program(self._element, self._score, b, h, kv_head, begin, end, rows, last, *spans, outer, self._block_q, self._block_kv)
         if self._lists is not None and self._lists.names_keys:
             program.listed = outer.emit(self._lists.entries)
+        table = pages_of(self._online)
+        program.pages = None if table is None else outer.emit(table)
         products = [[outer.emit(operand) for operand in product.operands] for product in pieces(self._online, "attn.product")]
         terms = [outer.emit(term.operands[0]) for term in pieces(self._online, "attn.term")]
         tiles: dict[ir.Value, ir.Value] = {}

@@ -95,7 +95,8 @@ def lower_dot_accumulate(context: Context, op: ir.Operation) -> None:
 def _extent_of(tile: ir.Value) -> ir.Value:
     """The value that says how many rows a tile of keys or values has: the op that made it has it as an operand."""
     op = tile.owner.operation
-    return op.operands[4] if op.name in ("tile.load", "tile.gather") else op.operands[0]
+    count = {"tile.load": 4, "tile.gather": 4, "tile.load_pages": 5}.get(op.name, 0)
+    return op.operands[count]
 
 
 def _value(lowered: object) -> ir.Value:

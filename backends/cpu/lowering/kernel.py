@@ -13,6 +13,7 @@ from attn_mlir.backends.cpu.lowering.control import lower_for, lower_if
 from attn_mlir.backends.cpu.lowering.dots import lower_dot, lower_dot_accumulate
 from attn_mlir.backends.cpu.lowering.maps import lower_map, lower_scalar
 from attn_mlir.backends.cpu.lowering.memory import lower_fill, lower_gather, lower_load, lower_store
+from attn_mlir.backends.cpu.lowering.pages import lower_load_pages
 from attn_mlir.backends.cpu.lowering.range import lower_range
 from attn_mlir.backends.cpu.lowering.scatter import lower_scatter_add
 from attn_mlir.backends.cpu.target import CpuTarget
@@ -154,6 +155,7 @@ RULES = {
     "tile.fill": lower_fill,
     "tile.gather": lower_gather,
     "tile.load": lower_load,
+    "tile.load_pages": lower_load_pages,
     "tile.map": lower_map,
     "tile.program_id": _lower_program_id,
     "tile.scatter_add": lower_scatter_add,

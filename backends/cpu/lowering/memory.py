@@ -12,7 +12,7 @@ from attn_mlir.mlir import arith, ir, scf, vector
 _CHUNK = 16
 
 
-def _memory(context: Context, value: ir.Value) -> Memory:
+def memory_of(context: Context, value: ir.Value) -> Memory:
     found = context.get(value)
     if not isinstance(found, Memory):
         raise UnsupportedError(f"{value} is not a memref argument")
@@ -47,22 +47,26 @@ def lower_gather(context: Context, op: ir.Operation) -> None:
 def lower_load(context: Context, op: ir.Operation) -> None:
     """`tile.load`: transposed into lanes, left in memory, or converted row by row."""
     source, b, h, row, count = op.operands
-    memory = _memory(context, source)
-    address = row_address(memory, context.scalar(b), context.scalar(h), context.scalar(row))
+    memory = memory_of(context, source)
+    place_tile(context, op, memory, row_address(memory, *(context.scalar(value) for value in (b, h, row))), context.scalar(count))
+
+
+def place_tile(context: Context, op: ir.Operation, memory: Memory, address: ir.Value, count: ir.Value) -> None:
+    """Makes the tile of a load of `count` rows from an address on, in the layout that it was given."""
     columns = ir.RankedTensorType(op.results[0].type).shape[1]
     layout = context.layout(op)
     if layout == "memory":
         context.values[op.results[0]] = RowTile(address, memory.strides[2])
     elif layout == "rows":
         target = RowTile(context.buffer(op), emit.integer(columns))
-        _convert_rows(context, address, memory, target, context.scalar(count), columns)
+        _convert_rows(context, address, memory, target, count, columns)
         context.values[op.results[0]] = target
     elif layout in ("row_pairs", "memory_pairs"):
-        pairs = pack_rows(address, memory, context.buffer(op), context.scalar(count), columns)
+        pairs = pack_rows(address, memory, context.buffer(op), count, columns)
         context.values[op.results[0]] = pairs if layout == "row_pairs" else RowTile(address, memory.strides[2], pairs)
     else:
         tile = LaneTile(context.buffer(op))
-        _transpose_in(context, address, memory, tile, context.scalar(count), columns)
+        _transpose_in(context, address, memory, tile, count, columns)
         context.values[op.results[0]] = pack_lanes(context, tile, emit.index(columns)) if layout == "lane_pairs" else tile
 
 
@@ -122,7 +126,7 @@ def _transpose_in(context: Context, address: ir.Value, memory: Memory, tile: Lan
 def lower_store(context: Context, op: ir.Operation) -> None:
     """`tile.store`: rows back out of lanes."""
     source, target, b, h, row, count = op.operands
-    memory = _memory(context, target)
+    memory = memory_of(context, target)
     tile = context.get(source)
     address = row_address(memory, context.scalar(b), context.scalar(h), context.scalar(row))
     columns = 1 if isinstance(tile, ir.Value) else ir.RankedTensorType(source.type).shape[1]

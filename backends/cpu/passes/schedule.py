@@ -5,11 +5,14 @@ elementwise and keys and values are read in place, one broadcast element at a ti
 memory when they can be read there, and are converted into a buffer otherwise. In a kernel of pairs the roles are
 exchanged: keys lie along the lanes, and queries stay in memory. Where the machine multiplies pairs of bf16,
 operands are kept as pairs along the summed dimension ("lane_pairs", "row_pairs"; "memory_pairs" both as they are and in pairs).
+Rows in several pages are first copied into a buffer of their own ("rows_buffer"); those in one page stay where they are.
 """
 
 from dataclasses import dataclass, field
 
+from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.kernel import score_type
+from attn_mlir.backends.cpu.lowering.pages import ROWS
 from attn_mlir.backends.cpu.passes.row_schedule import is_row_major, schedule_rows
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import ir
@@ -17,6 +20,7 @@ from attn_mlir.passes.regions import find_all, walk
 
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _PRODUCTS = (*_DOTS, "tile.accumulate")
+LOADS = ("tile.load", "tile.load_pages")
 
 
 @dataclass
@@ -82,7 +86,20 @@ def _place_block(block: ir.Block, lanes: int, keys: int, buffers: _Buffers, home
             layouts.append(layout)
             numbers.append(number)
         _set_layout(op, layouts, numbers)
+        if op.name == "tile.load_pages":
+            op.attributes[ROWS] = ir.IntegerAttr.get(_i64(op), buffers.take(_raw_elements(op, keys, buffers.score)))
     return True
+
+
+def _raw_elements(op: ir.Operation, keys: int, score: ir.Type) -> int:
+    """The scores that as many rows take as a block has, as they lie in memory."""
+    type_ = ir.RankedTensorType(op.results[0].type)
+    rows = keys if type_.is_dynamic_dim(0) else type_.shape[0]
+    return -(-rows * type_.shape[1] * emit.bytes_of(type_.element_type) // emit.bytes_of(score))
+
+
+def _i64(op: ir.Operation) -> ir.Type:
+    return ir.IntegerType.get_signless(64, op.context)
 
 
 def _place_nested(op: ir.Operation, lanes: int, keys: int, buffers: _Buffers, homes: dict[ir.Value, int]) -> bool:
@@ -132,7 +149,7 @@ def _multiplies_pairs(kernel: ir.Operation, lanes: int) -> bool:
     for product in products:
         left, right = list(product.operands)[:2] if product.name == "tile.accumulate" else list(product.operands)[-2:]
         source = right.owner.operation if not isinstance(right.owner, ir.Block) else None
-        if not isinstance(ir.RankedTensorType(left.type).element_type, ir.BF16Type) or source is None or source.name != "tile.load":
+        if not isinstance(ir.RankedTensorType(left.type).element_type, ir.BF16Type) or source is None or source.name not in LOADS:
             return False
         if product.name == "tile.dot" and ir.RankedTensorType(left.type).shape[1] % 2:
             return False
@@ -155,7 +172,7 @@ def _layout(op: ir.Operation, tile: ir.Value, buffers: _Buffers) -> str:
     if pairs:
         transposed = {use.owner.operation.name == "tile.dot" for use in tile.uses}
         return "row_pairs" if transposed == {False} else "memory_pairs" if len(transposed) == 2 else "memory"
-    in_place = op.name == "tile.load" and type_.element_type == buffers.score
+    in_place = op.name in LOADS and type_.element_type == buffers.score
     return "memory" if in_place and _only_products(tile) else "rows"
 
 
@@ -189,7 +206,7 @@ def _reusable(op: ir.Operation, homes: dict[ir.Value, int], taken: list[int]) ->
 
 def _is_own(source: ir.Value) -> bool:
     """False for accumulators, whose buffer outlives the block."""
-    return source.owner.operation.name in ("tile.dot", "tile.map", "tile.load")
+    return source.owner.operation.name in ("tile.dot", "tile.map", *LOADS)
 
 
 def _shape(value: ir.Value) -> list[int]:

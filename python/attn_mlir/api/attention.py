@@ -338,6 +338,7 @@ def _find(
         inputs.head_dim,
         inputs.value_dim,
         inputs.packed,
+        inputs.paged,
         inputs.parts,
         inputs.lists,
         inputs.group,

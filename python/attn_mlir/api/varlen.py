@@ -1,6 +1,5 @@
 """`attention_varlen(q, k, v, cu_seqlens_q, ...)`: attention of the user's own design on sequences of different lengths, packed."""
 
-import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any, Never
@@ -10,14 +9,15 @@ import torch
 from attn_mlir.api.attention import _find
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
-from attn_mlir.api.execute import direct, execute
+from attn_mlir.api.execute import direct, execute, needing_gradient
 from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.graph_parts import graph_part
-from attn_mlir.api.inputs import Problem, check_inputs, device_type, scale_form
+from attn_mlir.api.inputs import device_type, scale_form
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
+from attn_mlir.api.varlen_inputs import check_largest, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.runtime.orders import all_in_order
 
@@ -35,6 +35,7 @@ def attention_varlen(
     max_q: int | None = None,
     max_k: int | None = None,
     seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
     row: Function = softmax,
     score_mod: Function | None = None,
     mask_mod: Function | str | None = None,
@@ -64,6 +65,9 @@ def attention_varlen(
     cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1], rising from 0; None: the keys have the offsets of the queries. Rows behind the last
     offset belong to no sequence: their o and gradients are 0, their lse is -inf. seqused_k: int32 [sequences], how many keys of each
     sequence count, the first ones.
+    block_table: int32 [sequences, most pages]; k and v are then a cache in pages, [pages, size, Hkv, D], of any strides, and position p of
+    sequence b is row p % size of page block_table[b, p // size]. seqused_k says how many keys each sequence has, and entries behind them
+    are never read. No gradients.
     max_q, max_k: the largest lengths where they are known. A CPU reads them from the offsets, and checks these.
     row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, deterministic, device, dropout_p, dropout_seed: see `attention`.
     return_lse: also return the natural logarithm of the sum of exp(score), [Hq, Tq]. return_states: also return a dictionary of the row's
@@ -79,22 +83,26 @@ def attention_varlen(
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
     q, k, v = cast(q, k, v)
     if return_partial:
+        if block_table is not None:
+            raise UnsupportedError("partial results are not of keys in pages: leave block_table out, and gather the pages")
         if dropout_p or out is not None or device_type(device) not in (None, "cpu"):
             raise UnsupportedError("partial results are computed on the CPU only, without dropout, and not into out")
-        problem, sequences = _problem(q, k, v), _sequences(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
-        _check_largest(max_q, max_k, sequences)
+        problem, sequences = problem_of(q, k, v, False), sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
+        check_largest(max_q, max_k, sequences)
         options = (scale, return_lse, return_states, deterministic)
         made = importlib.import_module("attn_mlir.api.partial").of_varlen
         return made(problem, (q, k, v), functions, options, (q_offset, kv_offset), sequences)
     if q_offset or kv_offset:
         raise ArgumentError("q_offset and kv_offset are for partial results: pass return_partial=True, and finalize it")
     if torch.compiler.is_dynamo_compiling():
+        if block_table is not None:
+            raise UnsupportedError("block_table is not part of a graph yet: call attention_varlen behind torch.compiler.disable")
         options = (scale, return_lse, return_states, bool(deterministic), None if device is None else str(device))
         return _in_graph((q, k, v), (cu_seqlens_q, cu_seqlens_k, seqused_k), functions, options, (dropout_p, dropout_seed), out)
     dropout = dropout_of(dropout_p, dropout_seed, q)
-    problem = _problem(q, k, v)
-    sequences = _sequences(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
-    _check_largest(max_q, max_k, sequences)
+    problem = problem_of(q, k, v, block_table is not None)
+    sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
+    check_largest(max_q, max_k, sequences)
     target = problem.device_type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
     entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form)
@@ -102,7 +110,9 @@ def attention_varlen(
     if out is not None and weights > 1:
         raise ArgumentError(f"out holds one o, and the row gives {weights} weights, with an o of its own for each: leave out= away")
     captures = entry.captures(scan, factor, {**dropout.values, **sequences})
-    q, k, v = (x.unsqueeze(0) for x in (q, k, v))
+    if block_table is not None and needing_gradient((q, k, v, *captures)):
+        raise UnsupportedError("attention to pages (block_table) has no gradients: call it under torch.no_grad(), or gather the pages")
+    q, k, v = (x.unsqueeze(0) if x.dim() == 3 else x for x in (q, k, v))
     results = direct(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
     if results is None:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -123,7 +133,7 @@ def _in_graph(
     scale, lse, states, deterministic, device = options
     if out is not None:
         raise UnsupportedError("out= is not written inside of torch.compile: leave it out there")
-    packed = [*_sequences(qkv[0], *offsets).values()]
+    packed = [*sequences_of(qkv[0], *offsets).values()]
     q, k, v = (x.unsqueeze(0) for x in qkv)
     p, seed = dropout
     made = attention_in_graph(q, k, v, functions, scale, "bshd", lse, states, deterministic, device, p, seed, (), packed)
@@ -135,55 +145,6 @@ def _squeezed(made: Any) -> Any:
     if isinstance(made, tuple):
         return tuple([_squeezed(part) for part in made])
     return {name: x.squeeze(0) for name, x in made.items()} if isinstance(made, dict) else made.squeeze(0)
-
-
-def _problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Problem:
-    """What the shapes of q, k and v say."""
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, torch.Tensor):
-            raise ArgumentError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-        if tensor.is_nested:
-            raise ArgumentError(f"{name} is a nested tensor: pass {name}.values(), and {name}.offsets() as int32 offsets")
-        if tensor.dim() != 3:
-            raise ArgumentError(f"{name} must have 3 dimensions, [positions of all sequences, head, dim], got shape {list(tensor.shape)}")
-    problem = check_inputs(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), "bshd")
-    return dataclasses.replace(problem, inputs=dataclasses.replace(problem.inputs, packed=True))
-
-
-def _sequences(q: torch.Tensor, of_q: Any, of_k: Any, used: Any) -> dict[str, torch.Tensor]:
-    """What the program takes of the offsets, by name. What they hold is checked where the kernel is run."""
-    named = {"cu_seqlens_q": of_q, "cu_seqlens_k": of_k, "seqused_k": used}
-    for name, tensor in named.items():
-        if tensor is None and name != "cu_seqlens_q":
-            continue
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.int32:
-            given = f"a tensor of {tensor.dtype}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise ArgumentError(f"{name} must be an int32 tensor, got {given}")
-        if tensor.dim() != 1 or (name != "seqused_k" and not len(tensor)):
-            wanted = "[sequences]" if name == "seqused_k" else "[sequences + 1]"
-            raise ArgumentError(f"{name} must be {wanted}, got shape {list(tensor.shape)}")
-        if tensor.device != q.device:
-            raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
-    of_k = of_q if of_k is None else of_k
-    if len(of_k) != len(of_q):
-        raise ArgumentError(f"cu_seqlens_k has {len(of_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
-    if used is not None and len(used) != len(of_q) - 1:
-        raise ArgumentError(f"seqused_k is for {len(used)} sequences but cu_seqlens_q has {len(of_q) - 1}")
-    lengths = of_q[1:] - of_q[:-1]
-    of_keys = used if used is not None else lengths if of_k is of_q else of_k[1:] - of_k[:-1]
-    return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": of_k[:-1], "k_lengths": of_keys}
-
-
-def _check_largest(max_q: Any, max_k: Any, sequences: dict[str, torch.Tensor]) -> None:
-    """Checks the largest lengths that were given, where lengths are at hand."""
-    for name, given, key in (("max_q", max_q, "q_lengths"), ("max_k", max_k, "k_lengths")):
-        if given is None:
-            continue
-        if isinstance(given, bool) or not isinstance(given, int):
-            raise ArgumentError(f"{name} must be an integer or None, got {type(given).__name__}")
-        lengths = sequences[key]
-        if lengths.device.type == "cpu" and len(lengths) and int(lengths.max()) > given:
-            raise ArgumentError(f"{name} is {given}, but a sequence has {int(lengths.max())} positions")
 
 
 def _written(o: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

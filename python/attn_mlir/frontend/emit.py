@@ -17,6 +17,7 @@ from attn_mlir.frontend.given import (
     LIST,
     LISTS,
     OFFSETS,
+    PAGES,
     POSITION,
     SEQUENCE,
     SEQUENCES,
@@ -164,6 +165,8 @@ class Emitter:
                     build.sequences(of[2], of[3], "key")
                 if self.inputs.lists:
                     build.key_lists([self.outer[LIST, name] for name in LISTS], self.inputs.lists)
+                if self.inputs.paged:
+                    build.pages(self.outer[SEQUENCE, PAGES])
                 for query, key in product_pairs(captures):
                     build.product(self.outer[query], self.outer[key])
                 for piece in pieces:

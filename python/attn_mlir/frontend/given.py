@@ -10,6 +10,8 @@ from attn_mlir.frontend.scope import Captured
 PRODUCT, SEQUENCE = "product", "sequences"
 SEQUENCES = ("q_begins", "q_lengths", "k_begins", "k_lengths")
 """The arguments of a function on packed tensors that come behind q, k and v."""
+PAGES = "block_table"
+"""The argument behind them where keys lie in pages."""
 LENGTHS = {("size", "q", 2): "q_lengths", ("size", "k", 2): "k_lengths"}
 POSITION = "position"
 POSITIONS = ("q_offset", "kv_offset", "q_total", "kv_total")
@@ -38,6 +40,8 @@ class Inputs:
     extra_dims: tuple[int, ...] = ()
     packed: bool = False
     """Whether sequences follow each other in them, so that lengths are those of a sequence."""
+    paged: bool = False
+    """Whether k and v are packed in pages, [pages, Hkv, size, D]."""
     parts: bool = False
     """Whether they are parts of longer sequences, whose positions the functions get."""
 
@@ -60,7 +64,8 @@ def places_of(piece: str, arguments: Sequence[Node]) -> dict[Node, str]:
 
 def sequence_captures(inputs: Inputs) -> list[Captured]:
     """Where the sequences of packed tensors begin and how long they are, as arguments of the function; none without packed tensors."""
-    return [Captured((SEQUENCE, name), name, "tensor", "i32", 1) for name in SEQUENCES] if inputs.packed else []
+    found = [Captured((SEQUENCE, name), name, "tensor", "i32", 1) for name in SEQUENCES] if inputs.packed else []
+    return [*found, Captured((SEQUENCE, PAGES), PAGES, "tensor", "i32", 2)] if inputs.paged else found
 
 
 def list_captures(inputs: Inputs) -> list[Captured]:

@@ -92,6 +92,8 @@ class Traced:
     """Of a linear attention: which of q and k change by the head, and so need as many heads as v."""
     packed: bool = False
     """Whether the first captures are those of packed tensors, see `given.SEQUENCES`."""
+    paged: bool = False
+    """Whether `given.PAGES` follows them."""
     listed: bool = False
     """Whether the first captures are lists of keys, see `given.LISTS`."""
     tape: Tape | None = None
@@ -145,6 +147,7 @@ def trace(program: Program, inputs: Inputs, device: Any = None) -> Traced:
         state.reusable,
         packed=inputs.packed,
         listed=bool(inputs.lists),
+        paged=inputs.paged,
         tape=state.tape(captures),
         decisions=tuple(state.decisions.values()),
         weights=weights,

@@ -108,7 +108,7 @@ class _Printer:
         return f"{', '.join(found)} = " if found else ""
 
     def _hints(self, op: ir.Operation) -> list[str]:
-        if op.name == "tile.load":
+        if op.name in ("tile.load", "tile.load_pages"):
             return [f"{self._base(op.operands[0])}_tile"]
         if op.name in ("tile.dot_add", "tile.dot_rescale"):
             return [self._base(op.operands[0])]
@@ -278,6 +278,9 @@ class _Printer:
                 memory, b, h, row, count = read[-5:]
                 place = f"{memory}[{b}, {h}, {row} :+ {count}]"
                 return place if op.name == "tile.load" else f"{place} = {read[0]}"
+            case "tile.load_pages":
+                memory, table, b, h, row, count = read
+                return f"{memory}[{table}[{b}], {h}, {row} :+ {count}]"
             case "tile.dot" | "tile.dot_add" | "tile.dot_rescale":
                 a, b = (
                     text + "^T" * (name in attributes and ir.BoolAttr(attributes[name]).value)

@@ -8,6 +8,7 @@ import numpy as np
 from attn_mlir.dialects.attn.linear_recurrence import state_shape
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, pieces
+from attn_mlir.passes.sequences import packing_of
 from attn_mlir.reference.evaluator import find_function
 from attn_mlir.reference.linear import OPS as LINEAR
 from attn_mlir.reference.linear import named_operands
@@ -17,6 +18,9 @@ from attn_mlir.reference.tiles import inputs_of
 _MOST = 1 << 33
 """Elements of a tensor, of which there are several in memory."""
 _SEQUENCES = 3
+_PAGE = 4
+"""Keys of a page."""
+_Shapes = dict[int, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +66,7 @@ class InputMaker:
             leading |= {arguments.index(x): size for x, size in zip(op.operands, rows, strict=True) if x in arguments}
         packed = self._sequences(rng, func, arguments)
         if packed:
-            leading = {i: (1, *shape[1:]) for i, shape in leading.items()}
+            leading = {i: (1, *shape[1:]) for i, shape in leading.items()} | self._pages(rng, func, arguments, packed)
             return [packed[i] if i in packed else self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
         return [self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
 
@@ -78,6 +82,23 @@ class InputMaker:
                 if value in arguments:
                     found.setdefault(arguments.index(value), numbers)
         return found
+
+    def _pages(self, rng: np.random.Generator, func: ir.Operation, arguments: list[ir.Value], found: dict[int, Array]) -> _Shapes:
+        """The shapes of tensors in pages, whose tables are drawn into `found`: each sequence has pages of its own, in any order."""
+        shapes: _Shapes = {}
+        for op in find_all(func, "attn.pages"):
+            owner, table = op.parent, op.operands[0]
+            packing = None if owner is None else packing_of(owner, "key")
+            if owner is None or packing is None or table not in arguments:
+                continue
+            begins, lengths = (found[arguments.index(x)] for x in (packing.begins, packing.lengths))
+            most = int(-(-(begins + lengths).max(initial=1) // _PAGE))
+            pages = len(begins) * most + 1
+            found[arguments.index(table)] = rng.permutation(pages)[: len(begins) * most].reshape(len(begins), most)
+            of_keys = [*owner.operands[1:3], *(x for term in pieces(owner, "attn.term") for x in term.operands)]
+            of_keys += [product.operands[1] for product in pieces(owner, "attn.product")]
+            shapes |= {arguments.index(x): (pages, self.sizes.kv_heads, _PAGE) for x in of_keys if x in arguments}
+        return shapes
 
     def _linear(self, rng: np.random.Generator, op: ir.Operation, arguments: list[ir.Value]) -> list[Array]:
         """Arguments of a linear attention: q_len positions, `heads` heads of o, `kv_heads` of what may have fewer; tame decays."""

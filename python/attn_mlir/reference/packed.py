@@ -7,7 +7,7 @@ import numpy as np
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import pieces
-from attn_mlir.passes.sequences import Packing, packing_of
+from attn_mlir.passes.sequences import Packing, packing_of, pages_of
 from attn_mlir.reference.errors import OutOfBoundsError
 from attn_mlir.reference.interpreter import Frame
 from attn_mlir.reference.pairs import Weights
@@ -50,7 +50,7 @@ def packed_attention(
     by_heads = of_queries is not None and of_queries.by_heads
     for number, inner, of_q, of_k in _sequences(op, frame):
         at = (of_q,) if by_heads else (slice(None), slice(None), of_q)
-        p = problem(op, inner, [q[at], k[:, :, of_k], v[:, :, of_k]], blocks)
+        p = problem(op, inner, [q[at], *(_keys(op, frame, x, number, of_k) for x in (k, v))], blocks)
         made = run(dataclasses.replace(p, number=number))
         further = inner.outputs.get(op.results[0], [])
         more = more or [np.zeros((*rows, each.shape[3])) for each in further]
@@ -65,7 +65,7 @@ def packed_rows(op: ir.Operation, frame: Frame, rows: Sequence[int], args: list[
     q, k, v = args
     found = np.zeros(tuple(rows), bool)
     for number, inner, of_q, of_k in _sequences(op, frame):
-        p = problem(op, inner, [q[:, :, of_q], k[:, :, of_k], v[:, :, of_k]], Blocks())
+        p = problem(op, inner, [q[:, :, of_q], *(_keys(op, frame, x, number, of_k) for x in (k, v))], Blocks())
         (found[:, :, of_q],) = run(dataclasses.replace(p, number=number))
     return found
 
@@ -99,8 +99,21 @@ def _sequences(op: ir.Operation, frame: Frame) -> Iterator[tuple[int, Frame, sli
         values = dict(frame.values)
         for operands, of in [*products, *terms]:
             for operand, side in zip(operands, of, strict=True):
-                values[operand] = frame.values[operand][:, :, rows[side]]
+                whole = frame.values[operand]
+                values[operand] = _keys(op, frame, whole, number, rows[1]) if side else whole[:, :, rows[0]]
         yield number, dataclasses.replace(frame, values=values, outputs={}), *rows
+
+
+def _keys(op: ir.Operation, frame: Frame, tensor: Array, number: int, rows: slice) -> Array:
+    """The rows of a sequence in a tensor of keys, through its pages where it has some: [1, H, rows, D]."""
+    table = pages_of(op)
+    if table is None:
+        return tensor[:, :, rows]
+    positions, size = np.arange(rows.start, rows.stop), tensor.shape[2]
+    pages = frame.values[table][number, positions // size].astype(np.int64)
+    if len(pages) and not (0 <= pages.min() and pages.max() < len(tensor)):
+        raise OutOfBoundsError(f"'attn.pages' names pages from {pages.min()} to {pages.max()} of {len(tensor)}", op.location)
+    return tensor[pages, :, positions % size].swapaxes(0, 1)[None]
 
 
 def _rows(frame: Frame, packing: Packing) -> list[slice]:

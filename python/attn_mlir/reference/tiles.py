@@ -94,14 +94,27 @@ def _rows(op: ir.Operation, array: Array, place: Sequence[Array]) -> tuple[int, 
 
 def _load(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     source, *place = args
-    tile = source[_rows(op, source, place)]
+    return [_padded(op, source[_rows(op, source, place)])]
+
+
+def _load_pages(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    source, table, b, h, row, count = args
+    size, positions = source.shape[2], np.arange(int(row), int(row + count))
+    if not (0 <= b < table.shape[0] and 0 <= h < source.shape[1] and row >= 0 and size and table.shape[1]):
+        raise OutOfBoundsError(f"'{op.name}' reads sequence {b}, head {h}, from row {row} on of {list(source.shape)}", op.location)
+    pages = table[int(b), np.minimum(positions // size, table.shape[1] - 1)].astype(np.int64)
+    return [_padded(op, source[np.clip(pages, 0, len(source) - 1), int(h), positions % size])]
+
+
+def _padded(op: ir.Operation, tile: Array) -> Array:
+    """A tile of loaded rows; one of a static size repeats the last row."""
     type_ = ir.RankedTensorType(op.results[0].type)
     if type_.is_dynamic_dim(0):
-        return [tile.copy()]
+        return tile.copy()
     missing = type_.shape[0] - len(tile)
     if missing < 0 or len(tile) == 0:
-        raise OutOfBoundsError(f"'tile.load' reads {len(tile)} rows into a tile of {type_.shape[0]}", op.location)
-    return [np.concatenate([tile, np.repeat(tile[-1:], missing, axis=0)])]
+        raise OutOfBoundsError(f"'{op.name}' reads {len(tile)} rows into a tile of {type_.shape[0]}", op.location)
+    return np.concatenate([tile, np.repeat(tile[-1:], missing, axis=0)])
 
 
 def _gather(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
@@ -253,6 +266,7 @@ RULES: dict[str, FrameRule] = {
     "tile.fill": _fill,
     "tile.gather": _gather,
     "tile.load": _load,
+    "tile.load_pages": _load_pages,
     "tile.map": _map,
     "tile.store": _store,
 }

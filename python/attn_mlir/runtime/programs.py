@@ -267,6 +267,8 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         form["packed"] = True
     if traced.listed:
         form["listed"] = True
+    if traced.paged:
+        form["paged"] = True
     if traced.weights > 1:
         form["weights"] = traced.weights
     if traced.splits:
@@ -315,6 +317,7 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
         options |= {"splits": form["splits"]}
     elif form.get("packed"):
         kind = importlib.import_module(_VARLEN).VarlenProgram
+        options |= {"paged": form.get("paged", False)}
     elif form.get("listed"):
         kind = importlib.import_module(_LISTED).ListedProgram
     return kind(

@@ -56,7 +56,12 @@ class VarlenKernel:
 
 @dataclasses.dataclass(eq=False)
 class VarlenProgram(Program):
-    """A traced attention on packed tensors [1, H, T, D]. Its first captures are those of `frontend.given.SEQUENCES`."""
+    """A traced attention on packed tensors [1, H, T, D]. Its first captures are those of `frontend.given.SEQUENCES`.
+
+    Where keys lie in pages, k and v are [pages, Hkv, size, D], and the next capture is the table of pages.
+    """
+
+    paged: bool = dataclasses.field(default=False, kw_only=True)
 
     def kernel(self, device: str) -> VarlenKernel:  # type: ignore[override]
         """See `Program.kernel`."""
@@ -68,6 +73,10 @@ class VarlenProgram(Program):
         rows = tuple(share * self.weights + i for i, name in enumerate(self.outputs) if share and name == "lse")
         return VarlenRun(super().derivative(device, function, wrt), rows)
 
+    def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
+        """See `Program.sizes`; "pages" is how many there are, Skv then the size of one."""
+        return {**super().sizes(q, k, v), "pages": k.shape[0]}
+
     def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:
         """See `Program.check`; offsets must be those of sequences inside the tensors, since kernels trust them."""
         driver.check_packed(self.text, self.device or device.type)
@@ -77,7 +86,10 @@ class VarlenProgram(Program):
                 raise ArgumentError(f"cu_seqlens_q, cu_seqlens_k and seqused_k are int32 tensors on {device} for one number of sequences")
         queries, keys = lengths.numpy(), key_lengths.numpy()
         _check_sequences("cu_seqlens_q", begins.numpy(), queries, sizes["Sq"], "queries")
-        _check_sequences("cu_seqlens_k", key_begins.numpy(), keys, sizes["Skv"], "keys")
+        if self.paged:
+            check_pages(captures[len(SEQUENCES)].numpy(), keys, sizes["Skv"], sizes["pages"])
+        else:
+            _check_sequences("cu_seqlens_k", key_begins.numpy(), keys, sizes["Skv"], "keys")
         pairs = [(int(queries.max(initial=0)), int(keys.max(initial=0)))]
         if "tensor" in self.kinds and self.reads.by_length:
             # Where something is read follows from the lengths of one sequence, not from those of several.
@@ -88,6 +100,28 @@ class VarlenProgram(Program):
             return
         for a, b in pairs:
             super().check(captures, {**sizes, "B": len(queries), "Sq": a, "Skv": b}, device)
+
+
+def check_pages(table: np.ndarray, lengths: np.ndarray, size: int, pages: int) -> None:
+    """Checks that a table names pages for as many keys as the sequences have, of `pages` with `size` positions each."""
+    negative = np.flatnonzero(lengths < 0)
+    if len(negative):
+        raise ArgumentError(f"seqused_k[{negative[0]}] is {lengths[negative[0]]}: a sequence has no fewer than 0 keys")
+    if not lengths.any():
+        return
+    if not pages or not size:
+        b = int(np.flatnonzero(lengths)[0])
+        raise ArgumentError(f"seqused_k[{b}] is {lengths[b]}, but k has no {'positions in its pages' if pages else 'pages'}")
+    used = -(-lengths.astype(np.int64) // size)
+    over = np.flatnonzero(used > table.shape[1])
+    if len(over):
+        there = f"block_table has {table.shape[1]} pages of {size} positions for a sequence"
+        raise ArgumentError(f"seqused_k[{over[0]}] is {lengths[over[0]]}, but {there}")
+    seen = table[:, : int(used.max())]
+    wrong = ((seen < 0) | (seen >= pages)) & (np.arange(seen.shape[1]) < used[:, None])
+    if wrong.any():
+        b, column = (int(x[0]) for x in np.nonzero(wrong))
+        raise ArgumentError(f"block_table[{b}, {column}] is {seen[b, column]}, but k has {pages} pages")
 
 
 def _check_sequences(name: str, begins: np.ndarray, lengths: np.ndarray, size: int, rows: str) -> None:

@@ -135,7 +135,7 @@
 %q = ub.poison : tensor<?x?x?x64xf32>
 %k = ub.poison : tensor<?x?x?x64xf32>
 %v = ub.poison : tensor<?x?x?x64xf32>
-// expected-error @below {{'attn.attention' holds pieces only (attn.block_mask, attn.bounds, attn.key, attn.key_lists, attn.mask, attn.product, attn.query, attn.row, attn.score, attn.sequences, attn.term, attn.value), found 'arith.constant'}}
+// expected-error @below {{'attn.attention' holds pieces only (attn.block_mask, attn.bounds, attn.key, attn.key_lists, attn.mask, attn.pages, attn.product, attn.query, attn.row, attn.score, attn.sequences, attn.term, attn.value), found 'arith.constant'}}
 %o = "attn.attention"(%q, %k, %v) ({
   "attn.row"() ({
   ^bb0(%s: f32, %b: index, %h: index, %i: index):

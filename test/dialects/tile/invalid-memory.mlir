@@ -35,6 +35,22 @@
 // -----
 
 %m = ub.poison : memref<?x?x?x64xf32>
+%n = ub.poison : memref<?xi32>
+%i = ub.poison : index
+// expected-error @below {{'tile.load_pages' reads a table of integers [sequences, pages], got memref<?xi32>}}
+%t = "tile.load_pages"(%m, %n, %i, %i, %i, %i) : (memref<?x?x?x64xf32>, memref<?xi32>, index, index, index, index) -> tensor<?x64xf32>
+
+// -----
+
+%m = ub.poison : memref<?x?x?x64xf32>
+%n = ub.poison : memref<?x?xi32>
+%i = ub.poison : index
+// expected-error @below {{'tile.load_pages' keeps the head dimension 64, got tensor<?x32xf32>}}
+%t = "tile.load_pages"(%m, %n, %i, %i, %i, %i) : (memref<?x?x?x64xf32>, memref<?x?xi32>, index, index, index, index) -> tensor<?x32xf32>
+
+// -----
+
+%m = ub.poison : memref<?x?x?x64xf32>
 %t = ub.poison : tensor<?x?x64xf32>
 %i = ub.poison : index
 // expected-error @below {{'tile.store' writes a tile of rank 1 or 2, got tensor<?x?x64xf32>}}

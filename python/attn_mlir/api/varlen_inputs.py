@@ -1,0 +1,83 @@
+"""Checks of what `attention_varlen` takes, and the arguments that its programs take of offsets, lengths and tables of pages."""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from attn_mlir.api.inputs import Problem, check_dtype, check_inputs
+from attn_mlir.errors import ArgumentError
+
+_RANKS = {
+    "cu_seqlens_q": "[sequences + 1]",
+    "cu_seqlens_k": "[sequences + 1]",
+    "seqused_k": "[sequences]",
+    "block_table": "[sequences, pages]",
+}
+
+
+def problem_of(q: Any, k: Any, v: Any, paged: bool) -> Problem:
+    """What the shapes of q, k and v say; k and v in pages are [pages, size, Hkv, D]."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        if tensor.is_nested:
+            raise ArgumentError(f"{name} is a nested tensor: pass {name}.values(), and {name}.offsets() as int32 offsets")
+        in_pages = paged and name != "q"
+        if tensor.dim() != 3 + in_pages:
+            shape = "[pages, positions of a page, head, dim], with block_table" if in_pages else "[positions of all sequences, head, dim]"
+            raise ArgumentError(f"{name} must have {3 + in_pages} dimensions, {shape}, got shape {list(tensor.shape)}")
+    sizes = {"pages": len(k)}
+    if paged:
+        if v.shape[:2] != k.shape[:2]:
+            raise ArgumentError(f"v has {v.shape[0]} pages of {v.shape[1]} positions but k has {k.shape[0]} of {k.shape[1]}")
+        for name, tensor in (("k", k), ("v", v)):
+            check_dtype(name, tensor, q)
+        k, v = (x[0] if len(x) else x.new_empty(0, *x.shape[2:]) for x in (k, v))
+    problem = check_inputs(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), "bshd")
+    inputs = dataclasses.replace(problem.inputs, packed=True, paged=paged)
+    return dataclasses.replace(problem, inputs=inputs, sizes={**problem.sizes, **sizes})
+
+
+def sequences_of(q: torch.Tensor, of_q: Any, of_k: Any, used: Any, table: Any = None) -> dict[str, torch.Tensor]:
+    """What the program takes of the offsets, by name. What they hold is checked where the kernel is run."""
+    named = {"cu_seqlens_q": of_q, "cu_seqlens_k": of_k, "seqused_k": used, "block_table": table}
+    for name, tensor in named.items():
+        if tensor is None and name != "cu_seqlens_q":
+            continue
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.int32:
+            given = f"a tensor of {tensor.dtype}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise ArgumentError(f"{name} must be an int32 tensor, got {given}")
+        wanted = _RANKS[name]
+        if tensor.dim() != 1 + (name == "block_table") or (wanted.endswith("+ 1]") and not len(tensor)):
+            raise ArgumentError(f"{name} must be {wanted}, got shape {list(tensor.shape)}")
+        if tensor.device != q.device:
+            raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
+    if used is not None and len(used) != len(of_q) - 1:
+        raise ArgumentError(f"seqused_k is for {len(used)} sequences but cu_seqlens_q has {len(of_q) - 1}")
+    lengths = of_q[1:] - of_q[:-1]
+    if table is not None:
+        if of_k is not None:
+            raise ArgumentError("cu_seqlens_k is for packed keys: with block_table, seqused_k says how many keys each sequence has")
+        if used is None:
+            raise ArgumentError("block_table needs seqused_k, how many keys each sequence has")
+        if len(table) != len(used):
+            raise ArgumentError(f"block_table is for {len(table)} sequences but cu_seqlens_q has {len(used)}")
+        return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": torch.zeros_like(used), "k_lengths": used, "block_table": table}
+    of_k = of_q if of_k is None else of_k
+    if len(of_k) != len(of_q):
+        raise ArgumentError(f"cu_seqlens_k has {len(of_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
+    of_keys = used if used is not None else lengths if of_k is of_q else of_k[1:] - of_k[:-1]
+    return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": of_k[:-1], "k_lengths": of_keys}
+
+
+def check_largest(max_q: Any, max_k: Any, sequences: dict[str, torch.Tensor]) -> None:
+    """Checks the largest lengths that were given, where lengths are at hand."""
+    for name, given, key in (("max_q", max_q, "q_lengths"), ("max_k", max_k, "k_lengths")):
+        if given is None:
+            continue
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise ArgumentError(f"{name} must be an integer or None, got {type(given).__name__}")
+        lengths = sequences[key]
+        if lengths.device.type == "cpu" and len(lengths) and int(lengths.max()) > given:
+            raise ArgumentError(f"{name} is {given}, but a sequence has {int(lengths.max())} positions")
