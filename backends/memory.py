@@ -20,6 +20,8 @@ class Memory:
     seen: torch.Tensor
     """As the kernel sees it."""
     slots: bool = False
+    one_by_one: bool = False
+    """Whether slots are added up one by one however few elements there are: further slots of zeros then change nothing."""
 
     def result(self) -> torch.Tensor:
         """The result; slots are added up in their order."""
@@ -27,7 +29,7 @@ class Memory:
             return self.tensor
         if self.tensor.is_cuda:  # the order of this sum follows from the shape
             return self.tensor.sum(0)
-        if self.tensor[0].numel() <= _FEW:
+        if self.tensor[0].numel() <= _FEW and not self.one_by_one:
             return _sum_of_few(self.tensor)
         total = self.tensor[0] + self.tensor[1]  # not in place, so that the slots can go
         for slot in self.tensor[2:]:

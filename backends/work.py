@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 Array = np.ndarray
+FIXED = 2048
+"""Keys of a chunk at least, where a sequence is cut by its own length alone."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,28 @@ def groups_of(keys: Array, queries: Array, block: int, count: int, shortest: int
         if cut > cuts[-1] and cut[0] < len(keys):
             cuts.append(cut)
     return _cut(keys, cuts)
+
+
+def fixed_groups(keys: Array, queries: Array, block: int, count: int, most: int) -> Groups:
+    """At most `count` groups of about equal work, where a sequence is cut by its own length alone: into at most `most` chunks.
+
+    So sums over the keys of a sequence do not depend on the others: chunks are multiples of `block` of at least FIXED keys.
+    """
+    least, wide = -(-FIXED // block) * block, keys.astype(np.int64)
+    each = (wide + most - 1) // most
+    length = np.maximum(least, -(-each // block) * block)
+    chunks = -(-wide // length)
+    owner = np.repeat(np.arange(len(keys)), chunks)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+    items = np.zeros((len(owner), 4), np.int32)
+    items[:, 0], items[:, 3] = owner, number
+    items[:, 1] = number * length[owner]
+    items[:, 2] = np.minimum(items[:, 1] + length[owner], keys[owner])
+    work = np.cumsum((items[:, 2] - items[:, 1]).astype(np.int64) * np.maximum(queries[owner], 1))
+    total = int(work[-1]) if len(work) else 0
+    cuts = np.unique(np.searchsorted(work, [total * n // count for n in range(count)], side="right")) if total else np.zeros(1)
+    begins = np.append(np.unique(np.append(cuts, 0)), len(items)).astype(np.int32)
+    return Groups(torch.from_numpy(items), torch.from_numpy(begins), int(chunks.max(initial=1)))
 
 
 def _cut(keys: Array, cuts: Sequence[tuple[int, int]]) -> Groups:

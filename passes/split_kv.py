@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
-from attn_mlir.mlir import func, ir
+from attn_mlir.mlir import arith, func, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.expose_states import ExposeStates
-from attn_mlir.passes.regions import block_of, clone_op, find_all, piece, returned_by
+from attn_mlir.passes.regions import block_of, clone_op, find_all, piece, pieces, returned_by
+from attn_mlir.passes.sequences import packing_of
 
 PARTS, COMBINE = "attention_parts", "attention_combine"
 
@@ -18,7 +19,8 @@ class SplitKv(Pass):
 
     `@f_parts` takes two more arguments, how many parts there are and how many keys each has, and returns their accumulator and row states
     (`attn.parts`); `@f_combine` takes what `@f` takes, what `@f_parts` returns and the number of parts, and returns what `@f` returned
-    (`attn.combine`, whose rule is the derived `attn.merge`). Whoever runs them chooses the number of parts.
+    (`attn.combine`, whose rule is the derived `attn.merge`). Whoever runs them chooses the number of parts. On packed tensors both have an
+    `attn.part_list` in place of these arguments.
     """
 
     name = "attn-split-kv"
@@ -52,7 +54,9 @@ class SplitKv(Pass):
         columns = ir.RankedTensorType(online.results[0].type).shape[3]
         with online.location:
             accumulator, row = ir.RankedTensorType.get([wide] * 3 + [columns], score), ir.RankedTensorType.get([wide] * 3, score)
-            further = [("acc", accumulator), *((f"state{n}", row) for n in range(states)), ("parts", ir.IndexType.get())]
+            further = [("acc", accumulator), *((f"state{n}", row) for n in range(states))]
+            if packing_of(online, "query") is None:
+                further.append(("parts", ir.IndexType.get()))
         types = [*(argument.type for argument in entry.arguments), *(type_ for _, type_ in further)]
         results = [value.type for value in online.results]
         name = ir.StringAttr(function.attributes["sym_name"]).value
@@ -62,15 +66,21 @@ class SplitKv(Pass):
             block = ir.Block.create_at_start(made.regions[0], types, places)
         arguments = list(block.arguments)
         mapping = dict(zip(entry.arguments, arguments, strict=False))
-        acc, *carried, count = arguments[len(entry.arguments) :]
+        acc, *carried = arguments[len(entry.arguments) : len(entry.arguments) + 1 + states]
         with online.location, ir.InsertionPoint(block):
             for view in list(entry.operations):
                 if view.operation == online:
                     break
                 clone_op(view.operation, mapping)
             attributes = {"outputs": online.attributes["outputs"], "accumulators": online.attributes["accumulators"]}
+            packed = pieces(online, "attn.sequences")
+            count = arith.ConstantOp(ir.IndexType.get(), 0).result if packed else arguments[-1]
             op = ir.Operation.create("attn.combine", results=results, operands=[acc, count], attributes=attributes, regions=1)
             with ir.InsertionPoint(op.regions[0].blocks.append()):
+                for sequences in packed:
+                    clone_op(sequences, dict(mapping))
+                if packed:
+                    build.part_list()
                 for state in carried:
                     ir.Operation.create("attn.carried", operands=[state])
                 for kept in ("attn.init", "attn.merge", "attn.finalize"):
@@ -86,6 +96,10 @@ class SplitKv(Pass):
             return
         name = ir.StringAttr(function.attributes["sym_name"]).value
         function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_parts", function.context)
+        if packing_of(online, "query") is not None:
+            with online.location, ir.InsertionPoint(_last(online.regions[0].blocks[0].operations)):
+                build.part_list()
+            return
         block, index = function.regions[0].blocks[0], ir.IndexType.get(function.context)
         with online.location:
             count, length = (block.add_argument(index, ir.Location.name(n, online.location)) for n in ("parts", "keys"))

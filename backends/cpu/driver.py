@@ -11,11 +11,12 @@ from attn_mlir.backends import disk_cache, fields, plain
 from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.jit import Worker, load_workers
+from attn_mlir.backends.cpu.jit import SUFFIX, Worker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch, readable
+from attn_mlir.backends.cpu.parts import parts_of
 from attn_mlir.backends.cpu.passes.choose_blocks import TUNED, threads_of
-from attn_mlir.backends.cpu.program import SUFFIX, CpuProgram, build_derivative, bytecode
-from attn_mlir.backends.cpu.split import Split, compile_split, parts_of
+from attn_mlir.backends.cpu.program import CpuProgram, build_derivative
+from attn_mlir.backends.cpu.split import NOT_IN_PARTS, Split, compile_split
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.backends.cpu.tuning.model import MOST_KEYS
 from attn_mlir.backends.program import DTYPES, function_named, products_of, reported, stages_of
@@ -158,10 +159,7 @@ class CpuKernel:
                     first = f"attn-pack-heads,{pipeline.ONLINE}" if packed else pipeline.ONLINE
                     self._split[key] = compile_split(self._source, first, blocks, lambda module: _set_blocks(module, blocks, packed))
         if self._split[key] is None and self._splits > 1:
-            raise UnsupportedError(
-                "num_splits: keys are not seen in parts where a row takes several passes over them, or has several sums of values; "
-                "explain() tells. Leave num_splits out"
-            )
+            raise UnsupportedError(NOT_IN_PARTS)
         return self._split[key]
 
     def stages(self) -> dict[str, str]:

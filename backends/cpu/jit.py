@@ -1,6 +1,7 @@
 """Compiles LLVM dialect in process and calls the result on all threads."""
 
 import ctypes
+import io
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ from attn_mlir.backends.cpu.engine import compile_module
 from attn_mlir.backends.cpu.target import check_runs
 from attn_mlir.mlir import ExecutionEngine, ir
 
+SUFFIX = "mlirbc"
+"""That of programs in the disk cache."""
 _FORKED: dict[int, ThreadPoolExecutor] = {}
 """In a child of os.fork: for the thread that lives on there, one that calls kernels in its place. OpenMP keeps a team for each thread that
 calls it, and would wait for that of the parent's thread, which is not there."""
@@ -83,3 +86,10 @@ def openmp() -> Any:
         function.restype = None
         return function
     return None
+
+
+def bytecode(module: ir.Module) -> bytes:
+    """The module as it is kept on disk."""
+    stream = io.BytesIO()
+    module.operation.write_bytecode(stream)
+    return stream.getvalue()

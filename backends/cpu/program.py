@@ -1,6 +1,6 @@
 """Derivative programs: several kernels, called in the order of a host function, on torch tensors."""
 
-import io
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,12 +8,13 @@ import torch
 
 from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.jit import Worker, load_workers
+from attn_mlir.backends.cpu.jit import SUFFIX, Worker, bytecode, load_workers
 from attn_mlir.backends.cpu.launch import launch_grid, readable
 from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
 from attn_mlir.backends.cpu.slots import allocate
+from attn_mlir.backends.cpu.split import NOT_IN_PARTS, Split, compile_split, with_blocks
 from attn_mlir.backends.cpu.target import host
-from attn_mlir.backends.cpu.work import covers, works_of
+from attn_mlir.backends.cpu.work import Choices, Work, covers, works_of
 from attn_mlir.backends.host import Host, Kernel, Step, from_json, read_host, read_kernel, to_json
 from attn_mlir.backends.program import (
     OUTLINE,
@@ -28,11 +29,11 @@ from attn_mlir.backends.program import (
 )  # fmt: skip
 from attn_mlir.backends.segments import Machine
 from attn_mlir.dialects import load_all
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
-SUFFIX = "mlirbc"
 _FEW = {rows: pipeline.few_rows(rows, keys) for rows, keys in (pipeline.ONE_ROW, pipeline.FEW_ROWS)}
 """The pipelines of kernels for sequences of at most so many queries, the smallest first."""
 _PROGRAMS: dict[tuple[str, str, str, str], "CpuProgram"] = {}
@@ -56,6 +57,10 @@ class CpuProgram(HostProgram):
         self._prepare = prepare
         self._workers = workers
         self._threads = threads
+        self._choices = Choices()
+        self._planned: list[Work] | None = None
+        self._splits: dict[tuple[int, bool], Split | None] = {}
+        """Kernels that see the keys of so few queries in parts; None where the row does not allow that."""
         self._few = function.name == "attention" and to_kernels == pipeline.KERNEL
         self._sweeps = to_kernels == pipeline.KERNEL and any(kernel.grid == "chunks" for kernel in kernels.values())
 
@@ -67,6 +72,22 @@ class CpuProgram(HostProgram):
             return step.run(inputs, layout)
         return super().run(inputs, layout)
 
+    def with_work(self, splits: int, invariant: bool) -> "CpuProgram":
+        """The same program with other work on packed tensors, see `Choices`."""
+        made = copy.copy(self)
+        made._choices = Choices(splits, invariant)
+        return made
+
+    def planned(self, inputs: Sequence[Any]) -> "CpuProgram":
+        """The same program of one kernel, with lists of work for these inputs: for calls with the same lengths of queries."""
+        if len(self.host.steps) != 1:
+            return self
+        (step,), plan = self.host.steps, self.plan(inputs)
+        operands = [inputs[i] for i in step.operands]
+        made = copy.copy(self)
+        made._planned = None if plan.empty else self._works(step, operands, plan.steps[0], plan.size)
+        return made
+
     def machine(self) -> Machine:
         return Machine(torch.get_num_threads(), summary=0.45, launches=4.0, crowd=0.0, passing=0.2, products=2.8)
 
@@ -75,7 +96,7 @@ class CpuProgram(HostProgram):
 
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         kernel = self.kernels[step.kernel]
-        works = works_of(kernel, operands, made, plan.size, _FEW if self._few else ())
+        works = self._works(step, operands, made, plan.size) if self._planned is None else self._planned
         outputs = enumerate(zip(made.shapes, made.dtypes, made.heads, strict=True))
         memory = [allocate(kernel, i, works[0].grid, shape, dtype, layout if head else "bhsd") for i, (shape, dtype, head) in outputs]
         if kernel.lengths and not covers(kernel, operands):
@@ -86,6 +107,11 @@ class CpuProgram(HostProgram):
             for value, number in zip(operands, step.operands, strict=True)
         ]
         for work in works:
+            if work.parts is not None:
+                split = self._in_parts(work.rows, work.heads > 0)
+                if split is not None:
+                    split.run_listed(arguments, kernel.over, work, [work.seen(each.seen) for each in memory])
+                continue
             program = self._of_few_rows(work.rows, work.heads > 0) if work.rows else self
             launch_grid(
                 program._workers[step.kernel],
@@ -97,6 +123,24 @@ class CpuProgram(HostProgram):
                 work.lists,
             )
         return [each.result() for each in memory]
+
+    def _works(self, step: Step, operands: list[Any], made: Made, size: int) -> list[Work]:
+        kernel = self.kernels[step.kernel]
+        alone = self._few and len(self.host.steps) == 1
+        splits = (lambda rows, by_heads: self._in_parts(rows, by_heads) is not None) if alone else None
+        return works_of(kernel, operands, made, size, _FEW if self._few else (), self._choices, splits)
+
+    def _in_parts(self, rows: int, by_heads: bool) -> Split | None:
+        """The kernels that see the keys of so few queries in parts, compiled at the first call that needs them."""
+        key = rows, by_heads
+        with LOCK:
+            if key not in self._splits:
+                first = f"attn-pack-heads,{pipeline.ONLINE}" if by_heads else pipeline.ONLINE
+                blocks = next(sizes for sizes in (pipeline.ONE_ROW, pipeline.FEW_ROWS) if sizes[0] == rows)
+                self._splits[key] = compile_split(self._source, first, blocks, with_blocks(blocks))
+            if self._splits[key] is None and self._choices.splits > 1:
+                raise UnsupportedError(NOT_IN_PARTS)
+            return self._splits[key]
 
     def _of_few_rows(self, rows: int, by_heads: bool) -> "CpuProgram":
         """The same for sequences of at most so many queries, or with the heads of a group as rows."""
@@ -149,13 +193,6 @@ def _loaded(code: bytes, fields: dict[str, Any]) -> tuple[Host, dict[str, Kernel
     function, kernels = from_json(fields)
     threads = plain.read(dict[str, int], fields["threads"])
     return function, kernels, load_workers(ir.Module.parse(code), kernels), threads
-
-
-def bytecode(module: ir.Module) -> bytes:
-    """The module as it is kept on disk."""
-    stream = io.BytesIO()
-    module.operation.write_bytecode(stream)
-    return stream.getvalue()
 
 
 def _lower(source: str, name: str, prepare: str, to_kernels: str) -> tuple[ir.Module, Host, dict[str, Kernel], dict[str, int]]:

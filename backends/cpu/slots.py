@@ -8,7 +8,7 @@ import functools
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,6 +21,8 @@ PROGRAMS = max(8, 4 * (os.cpu_count() or 1))
 """How many programs keep this machine busy, whatever number of threads is used; chunks of keys are made until there are as many."""
 MIN_KEYS = 256
 """Keys of a chunk: each costs one more pass over the sums of queries."""
+MOST_SLOTS = 8
+"""Slots of sums over the keys of one sequence, where they are cut by its own length alone."""
 _MEMORY = 64 << 20
 
 
@@ -36,6 +38,8 @@ class Grid:
     """What runs one after another: 0 nothing, 1 the batch, 2 also the heads, 3 everything."""
     sums: int = 0
     """How many slots sums over keys need; 0: one for each block."""
+    invariant: bool = False
+    """Whether a row's sum must not depend on the number of slots, of which some are zeros."""
 
     @property
     def programs(self) -> int:
@@ -119,6 +123,8 @@ def allocate(kernel: Kernel, output: int, grid: Grid, shape: torch.Size, dtype: 
     slots = grid.slots(kernel.disjoint[output]) if kind == "scatter" else (sums, 1, 1)
     blocks = sums if kind == "accumulate" else grid.blocks
     made = memory.allocate(kind, shape, dtype, "cpu", order, slots, (blocks, grid.batch, grid.heads))
+    if kind == "accumulate" and grid.invariant:
+        return replace(made, one_by_one=True)
     if kind == "store":
         in_large_pages(made.tensor)
     return made

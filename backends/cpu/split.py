@@ -10,11 +10,12 @@ from attn_mlir.backends import disk_cache, plain
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.cpu import pipeline
-from attn_mlir.backends.cpu.jit import Worker, load_workers
-from attn_mlir.backends.cpu.launch import launch
+from attn_mlir.backends.cpu.jit import SUFFIX, Worker, bytecode, load_workers
+from attn_mlir.backends.cpu.launch import launch, launch_grid
 from attn_mlir.backends.cpu.passes.choose_blocks import threads_of
-from attn_mlir.backends.cpu.program import SUFFIX, bytecode
+from attn_mlir.backends.cpu.slots import Grid
 from attn_mlir.backends.cpu.target import host
+from attn_mlir.backends.cpu.work import Work
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.dialects import load_all
 from attn_mlir.mlir import ir
@@ -22,27 +23,11 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all, piece, returned_by
 from attn_mlir.registry import registry
 
-PART, MOST_PARTS, _STEP = 2048, 64, 64
-"""Keys of a part at least, parts at most, and what keys of a part are a multiple of."""
+NOT_IN_PARTS = (
+    "num_splits: keys are not seen in parts where a row takes several passes over them, or has several sums of values; "
+    "explain() tells. Leave num_splits out"
+)
 _NAMES = ("attention_parts", "attention_combine")
-
-
-def parts_of(keys: int, wanted: int = 0) -> tuple[int, int]:
-    """How many parts, and how many keys each has; `wanted` parts, or 0: as many as have PART keys, at most MOST_PARTS.
-
-    That follows from the number of keys alone, not from threads, heads or batch, so that the same sequence has the same bits everywhere.
-    """
-    if not keys:
-        return 1, 0
-    if wanted:
-        length = -(-keys // min(wanted, keys))
-    else:
-        parts = min(MOST_PARTS, keys // PART)
-        if parts < 2:
-            return 1, keys
-        length = -(-keys // parts)
-        length += -length % _STEP
-    return -(-keys // length), length
 
 
 @dataclass(frozen=True)
@@ -83,6 +68,31 @@ class Split:
         launch(self.parts, qkv, more, (*kinds, "index", "index"), partial, block, copies, threads, entries=rows[0])
         more = (*captures, *partial, count)
         launch(self.combine, qkv, more, (*kinds, *["tensor"] * len(partial), "index"), targets, 1, copies, threads)
+
+    def run_listed(self, arguments: Sequence[tuple[Any, str]], over: int, work: Work, targets: Sequence[torch.Tensor]) -> None:
+        """The same for packed sequences: `arguments` with their kinds, q as number `over`; `targets` as the kernels see them."""
+        parts = work.parts
+        if parts is None:
+            raise ValueError("work without parts")
+        score = torch.float64 if arguments[over][0].dtype == torch.float64 else torch.float32
+        shape = (parts.entries, targets[0].shape[1], parts.rows)
+        partial = [empty((*shape, targets[0].shape[3]), dtype=score, device="cpu")]
+        partial += [empty(shape, dtype=score, device="cpu") for _ in range(self.signature.states)]
+        seen = [(work.seen(value) if number == over else value, kind) for number, (value, kind) in enumerate(arguments)]
+        threads = self.signature.threads
+        launch_grid(self.parts, work.grid, seen, partial, False, threads, work.lists)
+        more = [*seen, *((each, "tensor") for each in partial)]
+        grid = Grid(1, work.grid.heads, len(parts.combine), 1)
+        launch_grid(self.combine, grid, more, targets, False, threads, (parts.combine,))
+
+
+def with_blocks(blocks: Sequence[int]) -> Callable[[ir.Module], None]:
+    """Gives the attention of a module its sizes of blocks."""
+
+    def set_blocks(module: ir.Module) -> None:
+        function_named(module, "attention").attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get(list(blocks))
+
+    return set_blocks
 
 
 def compile_split(source: str, first: str, blocks: Sequence[int], set_blocks: Callable[[ir.Module], None]) -> Split | None:

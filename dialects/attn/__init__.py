@@ -18,7 +18,7 @@ from attn_mlir.dialects.attn.pairs import (
     RemainderOp,
     TermOp,
 )
-from attn_mlir.dialects.attn.parts import CarriedOp, CombineOp, PartsOp
+from attn_mlir.dialects.attn.parts import CarriedOp, CombineOp, PartListOp, PartsOp
 from attn_mlir.dialects.attn.pieces import (
     BlockMaskOp,
     BoundsOp,
@@ -70,6 +70,7 @@ __all__ = [
     "PagesOp",
     "PairOp",
     "PairsOp",
+    "PartListOp",
     "PartsOp",
     "ProductOp",
     "QueryBoundsOp",

@@ -110,6 +110,11 @@ def pages(table: ir.Value) -> None:
     ir.Operation.create("attn.pages", operands=[table])
 
 
+def part_list() -> None:
+    """`attn.part_list`: parts of the keys of packed sequences, from a list."""
+    ir.Operation.create("attn.part_list")
+
+
 def parts(count: ir.Value, length: ir.Value) -> None:
     """`attn.parts`: keys in so many parts of so many keys."""
     ir.Operation.create("attn.parts", operands=[count, length])

@@ -68,7 +68,7 @@ _PIECES = ("query", "key", "value", "score", "mask", "bounds", "block_mask", "ke
 _MODS = frozenset(f"attn.{name}" for name in _PIECES)
 _SEVERAL = frozenset({"attn.product", "attn.term", "attn.sequences"})
 _ATTENTION = _MODS | _SEVERAL | {"attn.row"}
-_ONLINE = _MODS | _SEVERAL | {"attn.init", "attn.step", "attn.merge", "attn.finalize", "attn.parts"}
+_ONLINE = _MODS | _SEVERAL | {"attn.init", "attn.step", "attn.merge", "attn.finalize", "attn.parts", "attn.part_list"}
 
 
 @single_variadic

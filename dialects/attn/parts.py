@@ -5,6 +5,7 @@ from typing import Any
 
 from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.pieces import pieces_in, verify_owner, verify_pieces
+from attn_mlir.dialects.attn.sequences import sides_of
 from attn_mlir.dialects.variadic import single_variadic
 from attn_mlir.dialects.verify import check, is_score_type, is_tensor
 from attn_mlir.mlir import ext, ir
@@ -24,6 +25,20 @@ class PartsOp(Attn.Operation, name="parts"):
         return verify_owner(self, ("attn.online",))
 
 
+class PartListOp(Attn.Operation, name="part_list"):
+    """Parts of the keys of packed sequences, which a list names: results have an entry for each part.
+
+    In an `attn.online` the entry of a part holds partial results of the rows of its sequence, from row 0 on, by the keys of the part. In an
+    `attn.combine` it says that the parts of each row are consecutive entries. Which entries and keys these are is in the kernel's list of
+    work: [items, 6], behind sequence, first row, end and first entry the keys [first, end), or the number of parts.
+    """
+
+    def verify_invariants(self) -> bool:
+        if not verify_owner(self, ("attn.online", "attn.combine")):
+            return False
+        return check(self, "query" in sides_of(self.operation.parent), "comes beside the 'attn.sequences' of queries")
+
+
 class CarriedOp(Attn.Operation, name="carried"):
     """One row state of all parts, [B count, Hq, Sq], in the order of `attn.init`."""
 
@@ -36,6 +51,8 @@ class CarriedOp(Attn.Operation, name="carried"):
         return check(self, is_tensor(type_, 3) and is_score_type(type_.element_type), f"takes [B, H, S] of f32 or f64, got {type_}")
 
 
+_LISTED = frozenset({"attn.sequences", "attn.part_list"})
+_SEVERAL = frozenset({"attn.carried", "attn.sequences"})
 _PIECES = frozenset({"attn.carried", "attn.init", "attn.merge", "attn.finalize"})
 
 
@@ -45,7 +62,7 @@ class CombineOp(Attn.Operation, name="combine", traits=[ir.NoTerminatorTrait, ex
 
     `accumulator` is [B count, Hq, Sq, Dv], of the type of scores; `attn.carried` pieces have the row states. The pieces `attn.init`,
     `attn.merge` and `attn.finalize` are those of the `attn.online` whose keys are in parts. The results are o, [B, Hq, Sq, Dv], and the
-    row outputs that `outputs` names.
+    row outputs that `outputs` names. On packed tensors (`attn.sequences`) an `attn.part_list` says where parts are; `count` is unused.
     """
 
     accumulator: ext.Operand[Any]
@@ -71,7 +88,7 @@ class CombineOp(Attn.Operation, name="combine", traits=[ir.NoTerminatorTrait, ex
         return check(self, named == made, f"names {named} row outputs but produces {made}")
 
     def verify_region_invariants(self) -> bool:
-        if not verify_pieces(self, _PIECES, _PIECES - {"attn.carried"}, frozenset({"attn.carried"})):
+        if not verify_pieces(self, _PIECES | _LISTED, _PIECES - {"attn.carried"}, _SEVERAL):
             return False
         found = pieces_in(self.operation)
         bodies = {piece.name: piece.regions[0].blocks[0] for piece in found if len(piece.regions) == 1}

@@ -8,7 +8,7 @@ from attn_mlir.dialects.verify import check, is_tensor
 from attn_mlir.mlir import ext, ir
 
 SIDES = ("query", "key")
-_OWNERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements")
+_OWNERS = ("attn.attention", "attn.online", "attn.combine", "attn.pairs", "attn.elements")
 
 
 class SequencesOp(Attn.Operation, name="sequences"):
@@ -23,8 +23,8 @@ class SequencesOp(Attn.Operation, name="sequences"):
     With the attribute `by_heads` (`attn-pack-heads`) sequences have one query each: q comes as [queries, Hkv, Hq / Hkv, D], o and row
     values likewise, and the heads of entry `begins`[b] are the rows of sequence b.
 
-    `attn.attention`, `attn.online` and `attn.pairs` have none or one for each side, with as many sequences; `attn.elements` one, for the
-    side of its tensor, or none, where indices are those of the tensor.
+    `attn.attention`, `attn.online`, `attn.combine` and `attn.pairs` have none or one for each side, with as many sequences;
+    `attn.elements` one, for the side of its tensor, or none, where indices are those of the tensor.
     """
 
     begins: ext.Operand[Any]
@@ -40,7 +40,7 @@ class SequencesOp(Attn.Operation, name="sequences"):
                 return False
         if not check(self, self.of.value in SIDES, f"takes `of` as query or key, got {self.of.value}"):
             return False
-        packed = "by_heads" not in self.operation.attributes or (self.of.value == "query" and self.operation.parent.name in _OWNERS[:2])
+        packed = "by_heads" not in self.operation.attributes or (self.of.value == "query" and self.operation.parent.name in _OWNERS[:3])
         if not check(self, packed, "has `by_heads` for the queries of an attention"):
             return False
         sides, several = sides_of(self.operation.parent), self.operation.parent.name != "attn.elements"

@@ -8,13 +8,13 @@ from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.kernel import KernelBuilder
 from attn_mlir.passes.tiling.results import Result
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_index
-from attn_mlir.passes.tiling.work import Span
+from attn_mlir.passes.tiling.work import Span, item_of, part_of, span_of
 
 
 class CombineBuilder(KernelBuilder):
     """Turns `func.func @f(..., accumulators, states..., count) -> (o, rows...)` holding an `attn.combine` into a kernel on memrefs.
 
-    A program has one row; its parts lie in entries b count to (b + 1) count.
+    A program has one row; its parts lie in entries b count to (b + 1) count, of packed tensors in those that its item of the list names.
     """
 
     def __init__(self, function: ir.Operation, combine: ir.Operation) -> None:
@@ -30,8 +30,13 @@ class CombineBuilder(KernelBuilder):
         accumulator, count = (outer.emit(operand) for operand in self._online.operands)
         row, h, b = (build.program_id(axis) for axis in range(3))
         one = constant_index(1)
-        first = arith.MulIOp(b, count).result
-        span = Span(b, None, memref.DimOp(accumulator, constant_index(2)).result)
+        if self._packed is None:
+            first = arith.MulIOp(b, count).result
+            span = Span(b, None, memref.DimOp(accumulator, constant_index(2)).result)
+        else:
+            item, (count, _) = item_of(arguments[-1], row), part_of(arguments[-1], row)
+            b, row, first = item.b, item.begin, item.slot
+            span = span_of(self._packed, b, accumulator, outer)
         end = arith.AddIOp(row, one).result
         program = Program(self._element, self._score, b, h, h, row, end, one, row, span, span, outer, 1, 1)
         program.sources = [Rows(accumulator)]

@@ -13,7 +13,7 @@ from attn_mlir.passes.tiling.listed import Limits, Range, keys_of, listed_keys, 
 from attn_mlir.passes.tiling.results import Result, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar, constant_float, constant_index
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
-from attn_mlir.passes.tiling.work import item_of, item_types, lengths_of, span_of
+from attn_mlir.passes.tiling.work import COLUMNS, PART_COLUMNS, item_of, item_types, lengths_of, part_of, span_of
 
 
 class KernelBuilder:
@@ -36,6 +36,7 @@ class KernelBuilder:
         self._sources = [0] * self._accumulators if sources is None else list(ir.DenseI64ArrayAttr(sources))
         self._packed = packing_of(online, "query")
         self._parts = piece(online, "attn.parts")
+        self._listed = piece(online, "attn.part_list") is not None
         self._entry: ir.Value | None = None
         """The entry of the results that a program makes; None: that of the queries."""
         self._limits: tuple[ir.Value, ir.Value] | None = None
@@ -56,7 +57,7 @@ class KernelBuilder:
             inputs = [in_memory(argument.type) for argument in entry.arguments]
             outputs = [in_memory(result.type) for result in results]
             name = ir.StringAttr(self._function.attributes["sym_name"]).value
-            lists = item_types(False) if self._packed is not None else []
+            lists = item_types(False, PART_COLUMNS if self._listed else COLUMNS) if self._packed is not None else []
             types = [*inputs, *outputs, *(type_ for _, type_ in lists)]
             kernel = func.FuncOp(name, ir.FunctionType.get(types, []), loc=self._function.location)
             i64 = ir.IntegerType.get_signless(64)
@@ -145,6 +146,8 @@ class KernelBuilder:
         else:
             item = item_of(work, query_block)
             b, begin, end = item.b, item.begin, item.end
+            if self._listed:
+                self._entry, self._limits = item.slot, part_of(work, query_block)
             of_queries, of_keys = (span_of(packing_of(self._online, side), b, x, outer) for side, x in (("query", q), ("key", k)))
         rows = arith.SubIOp(end, begin).result
         last = arith.SubIOp(of_queries.length, one).result
@@ -272,8 +275,10 @@ class KernelBuilder:
             emitter = scalars(i, None)
             return [emitter.emit(yielded[result.number]) for result, _ in of_rows], []
 
-        entry = program.of_queries.batch if self._entry is None or self._packed is not None else self._entry
-        place = entry, program.h, program.of_queries.row(program.begin), program.rows
+        entry, first = program.of_queries.batch, program.of_queries.row(program.begin)
+        if self._entry is not None and (self._packed is None or self._listed):
+            entry, first = self._entry, program.begin
+        place = entry, program.h, first, program.rows
         outputs = list(zip(self._results, targets, strict=False))
         of_rows = [(result, target) for result, target in outputs if result.is_row]
         for result, target in outputs:

@@ -2,7 +2,8 @@
 
 A program finds no sequence by itself: the driver lists the blocks of all sequences, once for each call. Lists are [items, 4] of i32, an
 item's sequence, its first row and the one behind its last, both counted in the sequence, and a slot. Items of "rows" and "elements" are
-programs; "pairs" have groups of items, whose beginnings are in a second list.
+programs; "pairs" have groups of items, whose beginnings are in a second list. Kernels of parts of the keys (`attn.part_list`) have
+[items, 6]: behind the first entry of partial results the keys of a part, or how many parts there are.
 """
 
 from dataclasses import dataclass
@@ -14,13 +15,13 @@ from attn_mlir.passes.tiling.scalars import ScalarEmitter, constant_index
 
 ITEMS, GROUPS = "work", "groups"
 """The names of the lists among a kernel's arguments."""
-COLUMNS = 4
+COLUMNS, PART_COLUMNS = 4, 6
 
 
-def item_types(grouped: bool) -> list[tuple[str, ir.Type]]:
+def item_types(grouped: bool, columns: int = COLUMNS) -> list[tuple[str, ir.Type]]:
     """The lists that a kernel takes behind its outputs."""
     i32, dynamic = ir.IntegerType.get_signless(32), ir.ShapedType.get_dynamic_size()
-    items = ITEMS, in_memory(ir.RankedTensorType.get([dynamic, COLUMNS], i32))
+    items = ITEMS, in_memory(ir.RankedTensorType.get([dynamic, columns], i32))
     return [items, (GROUPS, in_memory(ir.RankedTensorType.get([dynamic], i32)))] if grouped else [items]
 
 
@@ -33,7 +34,7 @@ def lengths_of(op: ir.Operation) -> ir.Attribute:
 
 @dataclass(frozen=True)
 class Item:
-    """One item: its sequence b, rows [begin, end) of it, and the slot that sums over them are added to."""
+    """One item: its sequence b, rows [begin, end) of it, and the slot that sums over them are added to, or the first entry of its parts."""
 
     b: ir.Value
     begin: ir.Value
@@ -44,6 +45,12 @@ class Item:
 def item_of(items: ir.Value, number: ir.Value) -> Item:
     """Reads an item of a list."""
     return Item(*(read(items, [number, constant_index(column)]) for column in range(COLUMNS)))
+
+
+def part_of(items: ir.Value, number: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """What an item of a list of parts has behind its first entry."""
+    first, last = (read(items, [number, constant_index(column)]) for column in range(COLUMNS, PART_COLUMNS))
+    return first, last
 
 
 def read(memory: ir.Value, indices: list[ir.Value]) -> ir.Value:

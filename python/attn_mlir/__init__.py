@@ -29,6 +29,7 @@ _NAMES = {
     "attn_mlir.api.recurrences": "gla lightning mamba2 retention_linear simple_gla",
     "attn_mlir.api.rows": "softmax",
     "attn_mlir.api.symbols": "SymbolScalar SymbolicArray SymbolicTensor Var",
+    "attn_mlir.api.plan": "plan_varlen",
     "attn_mlir.api.varlen": "attention_varlen",
     "attn_mlir.errors": "ArgumentError AttnError CompileError PerformanceWarning TraceError UnsupportedError",
     "attn_mlir.flex": "flex_attention",

@@ -99,6 +99,20 @@ def with_splits(kernel: Kernel, device: str, splits: int) -> Kernel:
     return make(splits)
 
 
+def with_work(program: "Program", device: str, splits: int, invariant: bool) -> "Program":
+    """A program on packed tensors that sees the keys of few queries in so many parts, and cuts sums by the length of a sequence alone."""
+    make = getattr(program, "with_work", None)
+    if make is None:
+        raise UnsupportedError(f"num_splits and batch_invariant are for the CPU, got a program for '{device}': leave them out")
+    return make(splits, invariant)
+
+
+def planned(program: "Program", inputs: Sequence[Any]) -> "Program":
+    """A program on packed tensors with its lists of work made for such inputs, where its backend makes some ahead."""
+    make = getattr(program, "planned", None)
+    return program if make is None else make(inputs)
+
+
 def compile_derivative(
     module: str, device: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0
 ) -> Program:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from attn_mlir.backends.work import groups_of, rows_of
+from attn_mlir.backends.cpu.parts import cuts_of, lists_of
+from attn_mlir.backends.work import fixed_groups, groups_of, rows_of
 
 RNG = np.random.default_rng(5)
 
@@ -70,3 +71,36 @@ def test_one_huge_sequence_is_cut_evenly() -> None:
         for a, b in zip(groups.begins[:-1], groups.begins[1:], strict=True)
     ]
     assert groups.count == 8 and max(work) < 1.1 * sum(work) / 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 8])
+def test_fixed_groups_cut_a_sequence_by_its_own_length(kind: str, count: int) -> None:
+    keys, queries = lengths_of(kind), lengths_of(kind)
+    groups = fixed_groups(keys, queries, 32, count, 8)
+    items, begins = groups.items.numpy(), groups.begins.numpy()
+    assert 1 <= groups.count <= count and begins[0] == 0 and begins[-1] == len(items)
+    assert not len(items) or (np.diff(begins) > 0).all()
+    assert groups.slots == max([1, *(items[:, 3] + 1)]) <= 8
+    for number in np.flatnonzero(keys)[:: max(1, len(keys) // 20)]:
+        alone = fixed_groups(keys[number : number + 1], queries[number : number + 1], 32, 1, 8).items.numpy()
+        mine = items[items[:, 0] == number]
+        assert (mine[:, 1:] == alone[:, 1:]).all() and len(mine) == len(alone)
+        assert mine[0, 1] == 0 and mine[-1, 2] == keys[number] and (mine[1:, 1] == mine[:-1, 2]).all()
+
+
+@pytest.mark.parametrize("wanted", [0, 3])
+def test_parts_of_sequences_have_entries_of_their_own(wanted: int) -> None:
+    """Every row has all parts of its sequence, and combines them from the first entry on."""
+    keys, rows = np.array([9000, 20_000, 8192, 300_000]), np.array([1, 5, 16, 20])
+    numbers, cuts = np.array([3, 5, 6, 9]), cuts_of(keys, wanted)
+    items, parts = lists_of(numbers, rows, cuts, 16)
+    found, combine = items.numpy(), parts.combine.numpy()
+    assert parts.rows == 20 and parts.entries == cuts[0].sum() == len(np.unique(found[:, 3]))
+    for number, own, count, length in zip(numbers, rows, *cuts, strict=True):
+        mine, ends = found[found[:, 0] == number], combine[combine[:, 0] == number]
+        assert (ends[:, 1] == np.arange(own)).all() and (ends[:, 4] == count).all()
+        for begin in range(0, own, 16):
+            block = mine[mine[:, 1] == begin]
+            assert (block[:, 3] == ends[0, 3] + np.arange(count)).all() and (block[:, 4] == length * np.arange(count)).all()
+            assert (block[:-1, 5] == block[1:, 4]).all() and block[-1, 5] == 2**31 - 1 and (block[:, 2] == min(begin + 16, own)).all()

@@ -324,6 +324,7 @@ def _find(
     dropout: DropoutForm | None = None,
     extra_scales: tuple[str | float, ...] = (),
     splits: int = 0,
+    invariant: bool = False,
 ) -> tuple[Entry, Scan]:
     def trace() -> program.Traced:
         query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
@@ -331,7 +332,7 @@ def _find(
             raise ArgumentError("row must be a function from a row of scores to its weights, got None")
         form = program.Program(row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, extra_scales, lse, states, dropout)
         traced = program.trace(form, inputs, device)
-        return dataclasses.replace(traced, splits=splits) if splits else traced
+        return dataclasses.replace(traced, splits=splits, invariant=invariant) if splits or invariant else traced
 
     dims = (
         inputs.element,
@@ -343,6 +344,7 @@ def _find(
         inputs.lists,
         inputs.group,
         splits,
+        invariant,
         *inputs.extra_dims,
     )
     return _CACHE.find(functions, (dims, scale, extra_scales, lse, states, dropout), trace)

@@ -6,7 +6,7 @@ from typing import Any, Never
 
 import torch
 
-from attn_mlir.api.attention import _find
+from attn_mlir.api.attention import _find, check_splits
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
 from attn_mlir.api.execute import direct, execute, needing_gradient
@@ -19,6 +19,7 @@ from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
 from attn_mlir.api.varlen_inputs import check_largest, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.orders import all_in_order
 
 Function = Callable[..., Any]
@@ -46,6 +47,8 @@ def attention_varlen(
     return_lse: bool = False,
     return_states: bool = False,
     out: torch.Tensor | None = None,
+    num_splits: int = 0,
+    batch_invariant: bool = False,
     deterministic: bool = False,
     device: str | torch.device | None = None,
     dropout_p: float = 0.0,
@@ -72,6 +75,10 @@ def attention_varlen(
     row, score_mod, mask_mod, query_mod, key_mod, value_mod, scale, deterministic, device, dropout_p, dropout_seed: see `attention`.
     return_lse: also return the natural logarithm of the sum of exp(score), [Hq, Tq]. return_states: also return a dictionary of the row's
     states, each [Hq, Tq]. out: where o is written, where nothing needs a gradient.
+    num_splits: how many parts the keys of sequences with up to 16 queries are seen in, where nothing needs a gradient. 0: chosen by the
+    number of keys of each sequence, 1: one part.
+    batch_invariant: a sequence has the same bits whatever else is in the batch, in o (as always on a CPU), and in gradients of its rows
+    of q, k and v, which takes memory; docs/serving.md.
     return_partial, q_offset, kv_offset: see `attention`; the offsets are added to the positions, q_len() and kv_len() of every sequence.
     """
     if unknown:
@@ -85,6 +92,8 @@ def attention_varlen(
     if return_partial:
         if block_table is not None:
             raise UnsupportedError("partial results are not of keys in pages: leave block_table out, and gather the pages")
+        if num_splits or batch_invariant:
+            raise UnsupportedError("num_splits and batch_invariant are for whole results: leave them out with return_partial")
         if dropout_p or out is not None or device_type(device) not in (None, "cpu"):
             raise UnsupportedError("partial results are computed on the CPU only, without dropout, and not into out")
         problem, sequences = problem_of(q, k, v, False), sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k)
@@ -95,8 +104,9 @@ def attention_varlen(
     if q_offset or kv_offset:
         raise ArgumentError("q_offset and kv_offset are for partial results: pass return_partial=True, and finalize it")
     if torch.compiler.is_dynamo_compiling():
-        if block_table is not None:
-            raise UnsupportedError("block_table is not part of a graph yet: call attention_varlen behind torch.compiler.disable")
+        if block_table is not None or num_splits or batch_invariant:
+            named = "block_table" if block_table is not None else "num_splits" if num_splits else "batch_invariant"
+            raise UnsupportedError(f"{named} is not part of a graph yet: call attention_varlen behind torch.compiler.disable")
         options = (scale, return_lse, return_states, bool(deterministic), None if device is None else str(device))
         return _in_graph((q, k, v), (cu_seqlens_q, cu_seqlens_k, seqused_k), functions, options, (dropout_p, dropout_seed), out)
     dropout = dropout_of(dropout_p, dropout_seed, q)
@@ -105,23 +115,34 @@ def attention_varlen(
     check_largest(max_q, max_k, sequences)
     target = problem.device_type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
-    entry, scan = _find(functions, problem.inputs, form, return_lse, return_states, problem.device, dropout.form)
+    options = (return_lse, return_states, problem.device, dropout.form, ())
+    entry, scan = _find(functions, problem.inputs, form, *options, check_splits(num_splits), bool(batch_invariant))
     weights = entry.traced.weights
-    if out is not None and weights > 1:
-        raise ArgumentError(f"out holds one o, and the row gives {weights} weights, with an o of its own for each: leave out= away")
+    check_out(out, weights)
     captures = entry.captures(scan, factor, {**dropout.values, **sequences})
     if block_table is not None and needing_gradient((q, k, v, *captures)):
         raise UnsupportedError("attention to pages (block_table) has no gradients: call it under torch.no_grad(), or gather the pages")
-    q, k, v = (x.unsqueeze(0) if x.dim() == 3 else x for x in (q, k, v))
+    q, k, v = batched(q, k, v)
     results = direct(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
     if results is None:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         results = execute(entry, problem, q, k, v, captures, "bshd", target, bool(deterministic))
         results = all_in_order(results, "bshd", weights)
+    return finished(entry, results, out, return_lse, return_states)
+
+
+def finished(entry: Entry, results: list[torch.Tensor], out: torch.Tensor | None, return_lse: bool, return_states: bool) -> Any:
+    """What a call returns, of results in the order [1, positions, heads, ...]."""
     results = [result.squeeze(0) for result in results]
     if out is not None:
         results[0] = _written(results[0], out)
-    return named_results(results, weights, entry.traced.outputs, return_lse, return_states)
+    return named_results(results, entry.traced.weights, entry.traced.outputs, return_lse, return_states)
+
+
+def check_out(out: torch.Tensor | None, weights: int) -> None:
+    """Refuses an `out` for several o."""
+    if out is not None and weights > 1:
+        raise ArgumentError(f"out holds one o, and the row gives {weights} weights, with an o of its own for each: leave out= away")
 
 
 def _in_graph(
@@ -145,6 +166,11 @@ def _squeezed(made: Any) -> Any:
     if isinstance(made, tuple):
         return tuple([_squeezed(part) for part in made])
     return {name: x.squeeze(0) for name, x in made.items()} if isinstance(made, dict) else made.squeeze(0)
+
+
+def batched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Packed tensors as a batch of one; pages as they are."""
+    return tuple([x.unsqueeze(0) if x.dim() == 3 else x for x in (q, k, v)])
 
 
 def _written(o: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

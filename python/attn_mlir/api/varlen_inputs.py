@@ -33,7 +33,7 @@ def problem_of(q: Any, k: Any, v: Any, paged: bool) -> Problem:
             raise ArgumentError(f"v has {v.shape[0]} pages of {v.shape[1]} positions but k has {k.shape[0]} of {k.shape[1]}")
         for name, tensor in (("k", k), ("v", v)):
             check_dtype(name, tensor, q)
-        k, v = (x[0] if len(x) else x.new_empty(0, *x.shape[2:]) for x in (k, v))
+        k, v = (x[0] if len(x) else x.new_zeros(0, *x.shape[2:]) for x in (k, v))
     problem = check_inputs(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), "bshd")
     inputs = dataclasses.replace(problem.inputs, packed=True, paged=paged)
     return dataclasses.replace(problem, inputs=inputs, sizes={**problem.sizes, **sizes})

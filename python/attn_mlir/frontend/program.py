@@ -104,6 +104,8 @@ class Traced:
     """How many weights the row gives, each with an o of its own."""
     splits: int = 0
     """How many parts keys are seen in where there are few queries; 0: chosen."""
+    invariant: bool = False
+    """Of packed tensors: whether gradients of a sequence have the same bits whatever else is in the batch."""
 
     @property
     def is_plain(self) -> bool:

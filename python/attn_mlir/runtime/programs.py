@@ -273,6 +273,8 @@ def register(traced: Traced, deterministic: bool = False) -> str:
         form["weights"] = traced.weights
     if traced.splits:
         form["splits"] = traced.splits
+    if traced.invariant:
+        form["invariant"] = True
     name = json.dumps(form)
     if name not in _TABLE:
         _TABLE[name] = _read(form, name, traced.located, traced.written[1])
@@ -313,11 +315,11 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
     if "linear" in form:
         kind = importlib.import_module(_LINEAR).LinearProgram
         options |= {"inputs": tuple(form["linear"]), "segment": form["segment"]}
-    elif "splits" in form:
-        options |= {"splits": form["splits"]}
-    elif form.get("packed"):
+    else:
+        options |= {"splits": form.get("splits", 0)}
+    if form.get("packed"):
         kind = importlib.import_module(_VARLEN).VarlenProgram
-        options |= {"paged": form.get("paged", False)}
+        options |= {name: form.get(name, False) for name in ("paged", "invariant")}
     elif form.get("listed"):
         kind = importlib.import_module(_LISTED).ListedProgram
     return kind(

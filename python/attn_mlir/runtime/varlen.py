@@ -32,6 +32,10 @@ class VarlenRun:
                 made[number][:, :, end:] = -torch.inf
         return made
 
+    def planned(self, inputs: Sequence[Any]) -> "VarlenRun":
+        """See `driver.planned`."""
+        return VarlenRun(driver.planned(self.program, inputs), self.rows)
+
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
         """See `driver.Program.results`."""
         return self.program.results(inputs)
@@ -62,6 +66,8 @@ class VarlenProgram(Program):
     """
 
     paged: bool = dataclasses.field(default=False, kw_only=True)
+    invariant: bool = dataclasses.field(default=False, kw_only=True)
+    """Whether a sequence has the same gradients, bit for bit, whatever else is in the batch."""
 
     def kernel(self, device: str) -> VarlenKernel:  # type: ignore[override]
         """See `Program.kernel`."""
@@ -71,7 +77,10 @@ class VarlenProgram(Program):
         """See `Program.derivative`; the function "" is the attention itself."""
         share = _SHARE.get(function, 0)
         rows = tuple(share * self.weights + i for i, name in enumerate(self.outputs) if share and name == "lse")
-        return VarlenRun(super().derivative(device, function, wrt), rows)
+        made = super().derivative(device, function, wrt)
+        if self.splits or self.invariant:
+            made = driver.with_work(made, self.device or device, self.splits, self.invariant)
+        return VarlenRun(made, rows)
 
     def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
         """See `Program.sizes`; "pages" is how many there are, Skv then the size of one."""

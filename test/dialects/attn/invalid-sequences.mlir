@@ -3,7 +3,7 @@
 
 %q = ub.poison : tensor<?x?x?x64xf32>
 %n = ub.poison : tensor<?xi32>
-// expected-error @below {{'attn.sequences' belongs inside attn.attention or attn.online or attn.pairs or attn.elements}}
+// expected-error @below {{'attn.sequences' belongs inside attn.attention or attn.online or attn.combine or attn.pairs or attn.elements}}
 "attn.sequences"(%n, %n) {of = "query"} : (tensor<?xi32>, tensor<?xi32>) -> ()
 
 // -----

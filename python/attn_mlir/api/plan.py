@@ -1,0 +1,138 @@
+"""`plan_varlen(...)`: `attention_varlen` for several calls with one set of query lengths, whose host work is done once."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attn_mlir.api.attention import _find, check_splits
+from attn_mlir.api.execute import execute, needing_gradient, program_of
+from attn_mlir.api.given_masks import is_block_mask
+from attn_mlir.api.inputs import ELEMENTS, Problem, check_head_dim, device_type, scale_form
+from attn_mlir.api.mask_strings import parse
+from attn_mlir.api.rows import softmax
+from attn_mlir.api.varlen import batched, check_out, finished
+from attn_mlir.api.varlen_inputs import check_largest, problem_of, sequences_of
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.given import Inputs
+from attn_mlir.runtime.orders import all_in_order
+from attn_mlir.runtime.varlen import VarlenRun
+
+Function = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class VarlenPlan:
+    """What `plan_varlen` made: `run` computes attention for the planned lengths of queries."""
+
+    _entry: Entry
+    _scan: Any
+    _run: VarlenRun
+    _inputs: Inputs
+    _heads: tuple[int, int]
+    _offsets: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+    _begins: torch.Tensor
+    """cu_seqlens_q as it was planned for."""
+    _factor: float
+    _returned: tuple[bool, bool]
+
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor | None = None) -> Any:
+        """What `attention_varlen` returns for these tensors, with the offsets, lengths and tables as they are now.
+
+        seqused_k, block_table and cu_seqlens_k may have changed in place since, within the caches; cu_seqlens_q may not.
+        """
+        problem = problem_of(q, k, v, self._inputs.paged)
+        self._check(problem)
+        sequences = sequences_of(q, *self._offsets)
+        if not torch.equal(self._offsets[0], self._begins):
+            raise ArgumentError("cu_seqlens_q has changed since it was planned for: plan again")
+        check_out(out, self._entry.traced.weights)
+        captures = self._entry.captures(self._scan, self._factor, sequences)
+        if needing_gradient((q, k, v, *captures)):
+            raise UnsupportedError("plans have no gradients: call run under torch.no_grad(), or attention_varlen")
+        turned = [x.transpose(1, 2) for x in batched(q, k, v)]
+        if problem.is_empty:
+            results = execute(self._entry, problem, turned[0], turned[1], turned[2], captures, "bshd", problem.device_type)
+        else:
+            program_of(self._entry).check(captures, problem.sizes, problem.device)
+            results = self._run.run([*turned, *captures], "bshd")
+        return finished(self._entry, all_in_order(results, "bshd", self._entry.traced.weights), out, *self._returned)
+
+    def _check(self, problem: Problem) -> None:
+        """Checks that tensors are such as were planned for."""
+        named = ("element", "head_dim", "value_dim")
+        pairs = [(name, getattr(self._inputs, name), getattr(problem.inputs, name)) for name in named]
+        pairs += [("q_heads", self._heads[0], problem.sizes["Hq"]), ("kv_heads", self._heads[1], problem.sizes["Hkv"])]
+        for name, wanted, given in pairs:
+            if wanted != given:
+                name = "dtype" if name == "element" else name
+                raise ArgumentError(f"the plan has {name} {wanted}, and q, k and v have {given}: plan for these")
+
+
+def plan_varlen(
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor | None = None,
+    *,
+    q_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    value_dim: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    max_q: int | None = None,
+    max_k: int | None = None,
+    seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    row: Function = softmax,
+    score_mod: Function | None = None,
+    mask_mod: Function | str | None = None,
+    query_mod: Function | None = None,
+    key_mod: Function | None = None,
+    value_mod: Function | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    return_states: bool = False,
+    num_splits: int = 0,
+    device: str | torch.device | None = None,
+) -> VarlenPlan:
+    """Plans `attention_varlen` for tensors of q_heads, kv_heads, head_dim, value_dim (None: head_dim) and dtype: `plan.run(q, k, v)`.
+
+    Functions are traced, kernels compiled, and lists of work made here, for the lengths as they are now. `run` reads offsets, lengths,
+    tables and captured tensors in place; numbers that functions capture stay as they were. Keys of few queries are in as many parts as
+    lengths had here: where these grow, the last part does, so that bits are those of `attention_varlen` for the planned lengths, and close
+    to them for others. No dropout, no gradients, on the CPU. The other arguments are those of `attention_varlen`.
+    """
+    if isinstance(mask_mod, str):
+        mask_mod = parse(mask_mod)
+    if is_block_mask(mask_mod):
+        raise ArgumentError("mask_mod is a block mask, which has one size for all sequences: pass its mask function")
+    if dtype not in ELEMENTS:
+        raise ArgumentError(f"dtype must be float32, float16, bfloat16 or float64, got {dtype}")
+    if not isinstance(cu_seqlens_q, torch.Tensor):
+        raise ArgumentError(f"cu_seqlens_q must be an int32 tensor, got {type(cu_seqlens_q).__name__}")
+    for name, count in (("q_heads", q_heads), ("kv_heads", kv_heads)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ArgumentError(f"{name} must be a positive integer, got {count!r}")
+    value_dim = head_dim if value_dim is None else value_dim
+    check_head_dim("head_dim is", head_dim)
+    check_head_dim("value_dim is", value_dim)
+    if q_heads % kv_heads:
+        raise ArgumentError(f"q_heads is {q_heads}, which is no multiple of kv_heads, {kv_heads}")
+    offsets = cu_seqlens_q, cu_seqlens_k, seqused_k, block_table
+    sequences = sequences_of(cu_seqlens_q, *offsets)
+    check_largest(max_q, max_k, sequences)
+    inputs = Inputs(ELEMENTS[dtype], head_dim, value_dim, packed=True, paged=block_table is not None)
+    form, factor = scale_form(scale, head_dim)
+    functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    options = (return_lse, return_states, cu_seqlens_q.device, None, ())
+    entry, scan = _find(functions, inputs, form, *options, check_splits(num_splits))
+    target = cu_seqlens_q.device.type if device is None else device_type(device) or ""
+    made = program_of(entry).derivative(target, "", "")  # type: ignore[attr-defined]
+    captures = entry.captures(scan, factor, sequences)
+    rows = int(sequences["q_lengths"].sum()) if cu_seqlens_q.device.type == "cpu" else 1
+    keys = 1 if block_table is not None else max(1, int(sequences["k_lengths"].sum()))
+    one = torch.zeros((), dtype=dtype, device=cu_seqlens_q.device)
+    shapes = ((1, q_heads, rows, head_dim), (1, kv_heads, keys, head_dim), (1, kv_heads, keys, value_dim))
+    planned = made.planned([*(one.expand(shape) for shape in shapes), *captures])  # type: ignore[attr-defined]
+    return VarlenPlan(entry, scan, planned, inputs, (q_heads, kv_heads), offsets, cu_seqlens_q.clone(), factor, (return_lse, return_states))
