@@ -102,10 +102,10 @@ def _segments(types: Sequence[ir.Type]) -> ir.Attribute:
     return ir.DenseI32ArrayAttr.get(lengths)
 
 
-def mma_async(accumulator: ir.Value, a: ir.Value, b: ir.Value, keep: ir.Value, transpose_b: bool) -> ir.Value:
-    """Starts a product; `!warp.pending` of its accumulator."""
+def mma_async(accumulator: ir.Value, a: ir.Value, b: ir.Value, keep: ir.Value, transpose: tuple[bool, bool]) -> ir.Value:
+    """Starts a product; `!warp.pending` of its accumulator. `transpose`: whether a and b are stored the other way."""
     pending = ir.Type.parse(f"!warp.pending<{accumulator.type}>")
-    return op("mma_async", [accumulator, a, b, keep], [pending], transpose_a=False, transpose_b=transpose_b).result
+    return op("mma_async", [accumulator, a, b, keep], [pending], transpose_a=transpose[0], transpose_b=transpose[1]).result
 
 
 def mma_wait(product: ir.Value, type_: ir.Type, pending: int) -> ir.Value:

@@ -8,9 +8,9 @@ from attn_mlir.dialects.warp.kinds import in_form, inside, is_global, is_shared,
 from attn_mlir.mlir import ext, ir
 
 
-def _checks_tile(op: ir.OpView, memory: ir.Type, tile: ir.Type, where: bool) -> bool:
+def _checks_tile(op: ir.OpView, memory: ir.Type, tile: ir.Type, where: bool, ranks: tuple[int, ...] = (4,)) -> bool:
     """A tile in the right place, with elements of a tensor, and no more columns than it has."""
-    fits = is_global(memory, 4) and where and tile.element_type == memory.element_type and tile.shape[1] <= memory.shape[3]
+    fits = is_global(memory, *ranks) and where and tile.element_type == memory.element_type and tile.shape[1] <= memory.shape[-1]
     return check(op, fits, f"copies rows between a memref [B, H, S, D] and a tile of its elements and columns, got {memory} and {tile}")
 
 
@@ -52,7 +52,10 @@ class StoreAsyncOp(Warp.Operation, name="store_async"):
 
 
 class AddAsyncOp(Warp.Operation, name="add_async"):
-    """A tile in shared memory is added to rows from `row` on of `target[batch, head]` (TMA); additions to one element may meet."""
+    """A tile in shared memory is added to rows from `row` on of `target[batch, head]` (TMA); additions to one element may meet.
+
+    Of a target in slots, [slots, B, H, S, D], it is the first one.
+    """
 
     source: ext.Operand[Any]
     target: ext.Operand[Any]
@@ -62,7 +65,7 @@ class AddAsyncOp(Warp.Operation, name="add_async"):
     column: ext.Operand[ir.IndexType]
 
     def verify_invariants(self) -> bool:
-        return _checks_tile(self, self.target.type, self.source.type, is_shared(self.source.type, 2)) and _checks_elected(self)
+        return _checks_tile(self, self.target.type, self.source.type, is_shared(self.source.type, 2), (4, 5)) and _checks_elected(self)
 
 
 class StoreCommitOp(Warp.Operation, name="store_commit"):

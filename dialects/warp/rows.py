@@ -8,6 +8,14 @@ from attn_mlir.dialects.warp.kinds import in_form, is_global
 from attn_mlir.mlir import ext, ir
 
 
+def _checks_sums(op: ir.OpView, fragment: ir.Type, memory: ir.Type) -> bool:
+    """A tile, of no more columns than there are, and a memref [B, H, S, D], maybe in slots, or row values and a memref [B, H, S]."""
+    tile, rows = in_form(fragment, "tile"), in_form(fragment, "rows")
+    fits = (tile is not None and is_global(memory, 4, 5) and tile.shape[1] <= memory.shape[-1]) or (rows is not None and is_global(memory, 3))
+    fits = fits and fragment.element_type == memory.element_type
+    return check(op, fits, f"adds a tile to [B, H, S, D] or row values to [B, H, S], got {fragment} and {memory}")
+
+
 def _checks_place(op: ir.OpView, fragment: ir.Type, memory: ir.Type) -> bool:
     """A tile and a memref [B, H, S, D], or row values and a memref [B, H, S], of one element type."""
     tile, rows = in_form(fragment, "tile"), in_form(fragment, "rows")
@@ -43,16 +51,20 @@ class StoreOp(Warp.Operation, name="store"):
 
 
 class AtomicAddOp(Warp.Operation, name="atomic_add"):
-    """A tile or row values are added to `target[batch, head]`, from `row` on, element by element; additions may meet in any order."""
+    """A tile or row values are added to `target[batch, head]`, from `row` and `column` on, element by element, in any order.
+
+    Rows past the end are not added; row values have no column, it is 0. Of a target in slots, [slots, B, H, S, D], it is the first one.
+    """
 
     fragment: ext.Operand[Any]
     target: ext.Operand[Any]
     batch: ext.Operand[ir.IndexType]
     head: ext.Operand[ir.IndexType]
     row: ext.Operand[ir.IndexType]
+    column: ext.Operand[ir.IndexType]
 
     def verify_invariants(self) -> bool:
-        return _checks_place(self, self.fragment.type, self.target.type)
+        return _checks_sums(self, self.fragment.type, self.target.type)
 
 
 class OrderWaitOp(Warp.Operation, name="order_wait"):

@@ -1,6 +1,6 @@
 """Scheduled kernels on torch tensors of the CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,22 +60,27 @@ class EmulatedKernel:
                 self._module = ir.Module.parse(text)
                 (self._kernel,) = kernels_of(self._module)
 
-    def __call__(self, arguments: Sequence[Any], outputs: range) -> None:
-        """Runs on the arguments of the tile function, of which those with numbers in `outputs` are written.
+    def __call__(self, arguments: Sequence[Any], outputs: Mapping[int, str]) -> None:
+        """Runs on the arguments of the tile function, of which those with numbers in `outputs` are written: "store"d, or added to.
 
         Raises `reference.warp.Fault` where a GPU would hang, race, or read what is not there.
         """
-        arrays = [_array(x, n in outputs) if isinstance(x, torch.Tensor) else x for n, x in enumerate(arguments)]
+        arrays = [_array(x, outputs.get(n, "")) if isinstance(x, torch.Tensor) else x for n, x in enumerate(arguments)]
         with LOCK, self._context:
             assert len(arguments_of(self._kernel)) == len(arrays)
             run_scheduled(self._kernel, arrays, lambda: drawn(_SEED), _BLOCKS)
         for number in outputs:
-            arguments[number].copy_(torch.from_numpy(arrays[number]))
+            _first_slot(arguments[number]).copy_(torch.from_numpy(arrays[number]).reshape(_first_slot(arguments[number]).shape))
 
 
-def _array(tensor: torch.Tensor, written: bool) -> np.ndarray:
-    """What a tensor holds, exactly; what is written begins as NaN."""
-    if written:
+def _first_slot(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of sums that all programs see as a slot of their own, once; other tensors as they are."""
+    return tensor[:1] if tensor.ndim == 5 else tensor
+
+
+def _array(tensor: torch.Tensor, written: str) -> np.ndarray:
+    """What a tensor holds, exactly; what is stored begins as NaN, what is added to with what it holds."""
+    if written == "store":
         return np.full(tuple(tensor.shape), np.nan)
     whole = not tensor.is_floating_point()
-    return tensor.detach().to(torch.int64 if whole else torch.float64).contiguous().numpy().copy()
+    return _first_slot(tensor.detach()).to(torch.int64 if whole else torch.float64).contiguous().numpy().copy()

@@ -38,7 +38,9 @@ class EmulatedProgram(GpuProgram):
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1)
-        self._kernels[step.kernel]([*operands, *[each.seen for each in memory]], range(len(operands), len(operands) + len(memory)))
+        chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
+        kinds = {len(operands) + number: kind for number, kind in enumerate(unit.kernel.outputs)}
+        self._kernels[step.kernel]([*operands, *[each.seen for each in memory], *chunk], kinds)
         return [each.result() for each in memory]
 
     def stages(self) -> dict[str, str]:

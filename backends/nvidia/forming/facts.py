@@ -11,6 +11,8 @@ PING_PONG = 1
 """The first of the named barriers by which warpgroups take turns, one for each of them; 0 is that of all threads."""
 STORES = 8
 """The first of the named barriers at which a warpgroup's threads meet before a store, one for each of them."""
+EXCHANGE = 12
+"""The named barrier at which all warpgroups of a role meet before and behind the exchange of weights through shared memory."""
 THREADS = 128
 """Of a warpgroup."""
 MOST = 248

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
@@ -9,6 +10,7 @@ from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
 from attn_mlir.backends.nvidia.forming.maps import Where
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import Ring
+from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, used_in
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
@@ -34,7 +36,13 @@ class Loaded:
 
 @dataclass
 class Former:
-    """Forms the kernel of a tiled function. `counts` holds how often each ring has been used; `known` what stands for a value."""
+    """Forms the kernel of a tiled function. `counts` holds how often each ring has been used; `known` what stands for a value.
+
+    `same`: of loads that read once more what an earlier one of their block has read, the tile of that one.
+    """
+
+    GRIDS: ClassVar[tuple[str, ...]] = ("rows", "elements")
+    """Programs are blocks of rows, those of the fragments, of the tensor that `tile.kernel` names."""
 
     function: ir.Operation
     target: NvidiaTarget
@@ -43,13 +51,13 @@ class Former:
     rings: dict[tuple[ir.Value, int], Ring] = field(default_factory=dict)
     counts: list[ir.Value] = field(default_factory=list)
     program: list[ir.Value] = field(default_factory=list)
+    same: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def form(self) -> ir.Operation:
         """The kernel, before the function. Raises Refused, with what was made so far erased."""
         facts = ir.DictAttr(self.function.attributes["tile.kernel"])
-        grid = ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
-        if grid != "rows":
-            raise Refused(f"its programs are {grid}, not blocks of rows")
+        if grid_of(self.function) not in self.GRIDS:
+            raise Refused(f"its programs are {grid_of(self.function)}, not blocks of rows")
         missing = [name for name in ("block_q", "block_kv") if name not in facts]
         if missing:
             raise Refused(f"`tile.kernel` of this function lacks {', '.join(missing)}")
@@ -58,6 +66,7 @@ class Former:
         if left or not 1 <= self.warpgroups <= 3:
             raise Refused(f"a block has 64, 128 or 192 rows, 64 for each warpgroup, not {self.block}")
         self.over = self.function.regions[0].blocks[0].arguments[ir.IntegerAttr(facts["over"]).value if "over" in facts else 0]
+        self.same = equal_loads(self.function)
         with self.function.location, ir.InsertionPoint(self.function):
             kernel = self._frame()
         try:
@@ -124,7 +133,7 @@ class Former:
         warpgroups = self.warpgroups
         for op in find_all(self.function, "tile.load"):
             source, rows = op.operands[0], self._rows_of(op)
-            if (source, rows) in self.rings or not list(op.results[0].uses):
+            if (source, rows) in self.rings or op.results[0] in self.same or not self._reads(op):
                 continue
             type_ = ir.MemRefType(source.type)
             if str(type_.element_type) not in ("f16", "bf16"):
@@ -133,6 +142,11 @@ class Former:
                 raise Refused(f"rows of 64, 128, 192 or 256 elements fit swizzled tiles, not those of {type_}")
             name = self.names[ir.BlockArgument(source).arg_number]
             self.rings[source, rows] = rings.make(name, self.known[source], rows, len(self.rings), warpgroups)
+
+    def _reads(self, load: ir.Operation) -> set[ir.Value]:
+        """The tiles that a load makes and something uses: its own, and those of loads of the same."""
+        tiles = [load.results[0], *(tile for tile, first in self.same.items() if first == load.results[0])]
+        return {tile for tile in tiles if list(tile.uses)}
 
     def _rows_of(self, load: ir.Operation) -> int:
         """The rows of a load's tile: as many as a block of keys has where their number is not static."""
@@ -179,12 +193,13 @@ class Former:
         """Which tiles that a block loads are done with behind which op. Raises Refused where a ring of one stage does not do."""
         found: dict[ir.Operation, list[ir.Value]] = {}
         for number, load in enumerate(ops):
-            if load.name != "tile.load" or not list(load.results[0].uses):
+            if load.name != "tile.load" or load.results[0] in self.same or not self._reads(load):
                 continue
-            users = [n for n, op in enumerate(ops) if n > number and load.results[0] in _used_in(op)]
+            users = [n for n, op in enumerate(ops) if n > number and self._reads(load) & used_in(op)]
             if any(ops[n].name == "scf.yield" for n in users):
                 raise Refused("a loop hands a loaded tile on")
             between = [inner for op in ops[number + 1 : users[-1] + 1] for inner in (op, *walk(op)) if inner.name == "tile.load"]
+            between = [inner for inner in between if inner.results[0] not in self.same]
             key = (load.operands[0], self._rows_of(load))
             if any((inner.operands[0], self._rows_of(inner)) == key for inner in between):
                 raise Refused("a tile of a tensor is loaded while another one of it is in use")
@@ -241,7 +256,10 @@ class Former:
         self.known.update(zip(op.results, clone.results, strict=True))
 
     def _load(self, op: ir.Operation) -> None:
-        if not list(op.results[0].uses):
+        if op.results[0] in self.same:
+            self.loaded[op.results[0]] = self.loaded[self.same[op.results[0]]]
+            return
+        if not self._reads(op):
             return
         ring = self.rings[op.operands[0], self._rows_of(op)]
         place = [self._value(v) for v in list(op.operands)[1:4]]
@@ -274,7 +292,7 @@ class Former:
         start = self._scaled(self._value(before[0]), before[1:], type_) if before else build.op("registers", results=[type_]).result
         keep = arith.ConstantOp(ir.IntegerType.get_signless(1), int(bool(before))).result
         build.op("mma_begin")
-        pending = build.mma_async(start, left, self.loaded[b].memory, keep, ir.BoolAttr(op.attributes["transpose_b"]).value)
+        pending = build.mma_async(start, left, self.loaded[b].memory, keep, (False, ir.BoolAttr(op.attributes["transpose_b"]).value))
         build.op("mma_commit")
         self.known[op.results[0]] = build.mma_wait(pending, type_, 0)
 
@@ -293,23 +311,16 @@ class Former:
 
     def _store(self, op: ir.Operation) -> None:
         tile, target, batch, head, row, count = op.operands
-        if not self._is_rest(row, count):
+        if not is_rest(row, count, self.block, self._exists):
             raise Refused("a store writes fewer rows than exist of the block")
         fragment = self._narrowed(self._tile(tile), ir.MemRefType(target.type).element_type)
         first = arith.AddIOp(self._value(row), self.first).result
         build.op("store", [fragment, self._value(target), self._value(batch), self._value(head), first])
 
-    def _is_rest(self, row: ir.Value, count: ir.Value) -> bool:
-        """Whether `count` rows from `row` on are min(row + block, rows that exist) - row."""
-        left = maker(count, "arith.subi")
-        end = maker(left.operands[0], "arith.minsi") if left is not None and left.operands[1] == row else None
-        sums = [maker(v, "arith.addi") for v in end.operands] if end is not None else []
-        sizes = [maker(v, "memref.dim") for v in end.operands] if end is not None else []
-        steps = [v for op in sums if op is not None and row in list(op.operands) for v in op.operands if v != row]
-        whole = [maker(v, "arith.constant") for v in steps]
-        return any(op is not None and ir.IntegerAttr(op.attributes["value"]).value == self.block for op in whole) and any(
-            size is not None and size.operands[0] == self.over for size in sizes
-        )
+    def _exists(self, value: ir.Value) -> bool:
+        """Whether a number is that of the rows that exist."""
+        size = maker(value, "memref.dim")
+        return size is not None and size.operands[0] == self.over
 
     def _narrowed(self, fragment: ir.Value, element: ir.Type) -> ir.Value:
         type_ = ir.RankedTensorType(fragment.type)
@@ -349,7 +360,7 @@ class Former:
 
     def _filled_in(self, op: ir.Operation) -> list[int]:
         """Which rings an op's regions fill."""
-        loads = [load for load in find_all(op, "tile.load") if list(load.results[0].uses)]
+        loads = [load for load in find_all(op, "tile.load") if load.results[0] not in self.same and self._reads(load)]
         return sorted({self.rings[load.operands[0], self._rows_of(load)].count for load in loads})
 
     def _inside(self, made: ir.Block, block: ir.Block, used: list[int], counts: list[ir.Value]) -> None:
@@ -372,8 +383,3 @@ class Former:
 def _last(op: ir.Operation) -> int:
     """The number of the last operand."""
     return len(list(op.operands)) - 1
-
-
-def _used_in(op: ir.Operation) -> set[ir.Value]:
-    """The values that an op and its regions use."""
-    return {v for inner in (op, *walk(op)) for v in inner.operands}

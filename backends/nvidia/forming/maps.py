@@ -11,8 +11,8 @@ from attn_mlir.passes.regions import maker, walk
 
 LARGEST = 3.4028234663852886e38
 _IDENTITY = {"sum": 0.0, "max": -LARGEST, "min": LARGEST}
-_DOTS = {"tile.dot": 0, "tile.dot_add": 1, "tile.dot_rescale": 2}
-"""Ops that multiply, and which operand is a."""
+_DOTS = {"tile.dot": 0, "tile.dot_add": 1, "tile.dot_rescale": 2, "tile.accumulate": 0}
+"""Ops that multiply, and which operand is what is computed."""
 _SCALAR = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract", "attn.kept")
 
 

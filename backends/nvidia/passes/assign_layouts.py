@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.nvidia.forming.kernel import Former
+from attn_mlir.backends.nvidia.forming.pairs import former_of
 from attn_mlir.backends.nvidia.forming.refusal import Refused, refuse
 from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.mlir import ir
@@ -49,4 +49,4 @@ class AssignLayouts(Pass):
         target = TARGETS.get(str(arch))
         if target is None or not target.bulk_copies:
             raise Refused(f"{arch} has no products of warpgroups")
-        Former(function, target).form()
+        former_of(function)(function, target).form()

@@ -32,14 +32,28 @@ def _alloc(printer: Printer, op: ir.Operation) -> None:
 
 def _view(printer: Printer, op: ir.Operation, buffer: Any, stage: str, row: str, column: str) -> None:
     type_ = op.operands[0].type
-    if not isinstance(buffer, Shared) or not column.isdigit() or int(column) % COLUMNS:
-        raise UnsupportedError(f"warp: a tile begins at a static multiple of {COLUMNS} columns ({source_line(op.location)})")
-    terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {ROW_BYTES}", str(int(column) // COLUMNS * buffer.panel)]
+    if not isinstance(buffer, Shared) or not _is_multiple(op.operands[3], COLUMNS):
+        raise UnsupportedError(f"warp: a tile begins at a multiple of {COLUMNS} columns ({source_line(op.location)})")
+    panels = str(int(column) // COLUMNS * buffer.panel) if column.isdigit() else f"{scalars.operand(column)} / {COLUMNS} * {buffer.panel}"
+    terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {ROW_BYTES}", panels]
     text = " + ".join([buffer.address, *(term for term in terms if not term.startswith("0 ") and term != "0")])
     if text != buffer.address:
         printer.line(f"const uint32_t {printer.name(op.results[0], 'tile')} = {text};")
         text = printer.printed[op.results[0]]
     printer.printed[op.results[0]] = Shared(text, buffer.panel)
+
+
+def _is_multiple(value: ir.Value, of: int) -> bool:
+    """Whether a number is known to be a multiple of another one."""
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    match op.name if op is not None else "":
+        case "arith.constant":
+            return ir.IntegerAttr(op.attributes["value"]).value % of == 0
+        case "arith.muli":
+            return any(_is_multiple(each, of) for each in op.operands)
+        case "arith.addi" | "arith.subi":
+            return all(_is_multiple(each, of) for each in op.operands)
+    return False
 
 
 def _number_at(op: ir.Operation, memory: str, places: tuple[str, ...], type_: ir.MemRefType) -> str:

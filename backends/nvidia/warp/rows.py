@@ -17,25 +17,29 @@ def _fragment(type_: ir.Type) -> Fragment:
 
 
 def _at(printer: Printer, tile: Fragment, memory: ir.Value, head: list[str]) -> str:
-    """Prints which row the element in register r is at, and, of row values, that one thread of the row counts; the element in memory."""
+    """Prints which row the element in register r is at; the element in memory. `head`: batch, head, row, and the column if there is one.
+
+    Of memory in slots, it is in the first one.
+    """
     printer.line(f"const int at = {head[2]} + {place(tile, 'r', 'row')};")
-    column = [place(tile, "r", "column")] if tile.form == "tile" else []
-    return printer.arguments.element(memory, [*(f"({text})" for text in (head[0], head[1])), "at", *(f"({text})" for text in column)])
+    column = [" + ".join([*(text for text in head[3:] if text != "0"), place(tile, "r", "column")])] if tile.form == "tile" else []
+    slot = ["0"] if ir.MemRefType(memory.type).rank == 5 else []
+    return printer.arguments.element(memory, [*slot, f"({head[0]})", f"({head[1]})", "at", *(f"({text})" for text in column)])
 
 
 def _inside(printer: Printer, tile: Fragment, memory: ir.Value) -> str:
     """Whether an element exists, and this thread is the one that writes it."""
     own = "" if tile.form == "tile" else f"lane % {tile.layout.parts} == 0 && "
-    return f"{own}at >= 0 && at < {printer.arguments.size(memory, 2)}"
+    return f"{own}at >= 0 && at < {printer.arguments.size(memory, 3 if ir.MemRefType(memory.type).rank == 5 else 2)}"
 
 
-def _store(printer: Printer, op: ir.Operation, name: str, target: ir.Value, batch: str, head: str, row: str) -> None:
+def _store(printer: Printer, op: ir.Operation, name: str, target: ir.Value, batch: str, head: str, row: str, column: str = "0") -> None:
     tile = _fragment(op.operands[0].type)
     found, adds = element(tile.element), op.name == "warp.atomic_add"
     if adds and tile.element != "f32":
         raise UnsupportedError(f"warp: additions to global memory are in f32, got {tile.element} ({source_line(op.location)})")
     with printer.writer.unrolled("r", tile.elements):
-        to = _at(printer, tile, target, [batch, head, row])
+        to = _at(printer, tile, target, [batch, head, row, column])
         value = f"{name}[r]"
         if found.packed == 2:
             value = f"{found.narrow}(r % 2 ? {found.unpack}({name}[r / 2]).y : {found.unpack}({name}[r / 2]).x)"

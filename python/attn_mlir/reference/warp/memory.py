@@ -90,8 +90,8 @@ def _read(machine: Machine, unit: Unit, inst: Inst, view: View) -> Steps:
 
 
 def _place(inst: Inst, tensor: Tensor, batch: int, head: int) -> None:
-    if not (0 <= batch < tensor.array.shape[0] and 0 <= head < tensor.array.shape[1]):
-        raise Fault("out of bounds", inst.location, f"takes head [{batch}, {head}] of {list(tensor.array.shape[:2])}")
+    if not (0 <= batch < tensor.heads.shape[0] and 0 <= head < tensor.heads.shape[1]):
+        raise Fault("out of bounds", inst.location, f"takes head [{batch}, {head}] of {list(tensor.heads.shape[:2])}")
 
 
 def _load(machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int) -> Steps:
@@ -111,16 +111,25 @@ def _own(skipped: int, count: int, unit: Unit, warp: int) -> slice:
     return slice(max(warp * size - skipped, 0), max((warp + 1) * size - skipped, 0))
 
 
-def _store(machine: Machine, unit: Unit, inst: Inst, fragment: np.ndarray, target: Tensor, batch: int, head: int, row: int) -> Steps:
+def _store(
+    machine: Machine, unit: Unit, inst: Inst, fragment: np.ndarray, target: Tensor, batch: int, head: int, row: int, column: int = 0
+) -> Steps:
     yield
     _place(inst, target, batch, head)
     to, skipped, cells = target.rows(batch, head, row, len(fragment))
-    adds = inst.name == "warp.atomic_add"
+    to, adds = _columns(inst, to, column, fragment.shape[1:]), inst.name == "warp.atomic_add"
     for warp, access in machine.ordinary(unit, inst):
         own = _own(skipped, len(fragment), unit, warp.number)
         (machine.accesses.add if adds else machine.accesses.write)(cells[own], warp, access)
         rows = fragment[skipped : skipped + len(to)][own]
         to[own] = to[own] + rows if adds else rows
+
+
+def _columns(inst: Inst, rows: np.ndarray, column: int, count: tuple[int, ...]) -> np.ndarray:
+    """So many columns of rows, from `column` on; row values have none."""
+    if count and not 0 <= column <= rows.shape[1] - count[0]:
+        raise Fault("out of bounds", inst.location, f"takes {count[0]} columns from {column} on of {rows.shape[1]}")
+    return rows[:, column : column + count[0]] if count else rows
 
 
 # ---- asynchronous copies

@@ -63,10 +63,19 @@ class Tensor:
     number: int
     array: np.ndarray
 
+    @property
+    def heads(self) -> np.ndarray:
+        """[B, H, S, D] or [B, H, S]: the tensor, or its first slot."""
+        return self.array[0] if self.array.ndim == 5 else self.array
+
     def rows(self, batch: int, head: int, row: int, count: int) -> tuple[np.ndarray, int, list[Hashable]]:
-        """The rows that exist of `count` from `row` on, how far behind `row` they begin, and the names of their parts of memory."""
-        begin, end = max(row, 0), max(min(row + count, self.array.shape[2]), max(row, 0))
-        return self.array[batch, head, begin:end], begin - row, [("global", self.number, batch, head, n) for n in range(begin, end)]
+        """The rows that exist of `count` from `row` on, how far behind `row` they begin, and the names of their parts of memory.
+
+        Of a tensor in slots, those of the first one.
+        """
+        heads = self.heads
+        begin, end = max(row, 0), max(min(row + count, heads.shape[2]), max(row, 0))
+        return heads[batch, head, begin:end], begin - row, [("global", self.number, batch, head, n) for n in range(begin, end)]
 
 
 @dataclass

@@ -1,0 +1,152 @@
+"""A `warp.kernel` from a tiled function over pairs: a block of keys stays, blocks of queries pass, sums over keys go through shared memory."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.nvidia.forming import rings
+from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
+from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
+from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.backends.nvidia.forming.tiled import grid_of
+from attn_mlir.dialects.warp import build
+from attn_mlir.mlir import arith, ir, scf
+from attn_mlir.passes.regions import find_all, maker
+
+
+@dataclass
+class PairsFormer(Former):
+    """Fragments have the rows of a block of keys. A chunk is one block: the loop over the blocks of a chunk becomes what it does once.
+
+    A sum over keys (`tile.accumulate`) needs the weights of all warpgroups: each writes its rows to shared memory, all meet, and each
+    multiplies its share of queries, or of columns where there are too few queries, which it adds to global memory.
+    """
+
+    GRIDS: ClassVar[tuple[str, ...]] = ("pairs",)
+
+    def form(self) -> ir.Operation:
+        """The kernel, before the function. Raises Refused, with what was made so far erased."""
+        if attributes.read(self.function, attributes.SCHEDULE).get("deterministic"):
+            raise Refused("sums over keys in a fixed order (deterministic=True) have no form yet")
+        loops = [view.operation for view in self.function.regions[0].blocks[0].operations if view.operation.name == "scf.for"]
+        if len(loops) != 1 or list(loops[0].results):
+            raise Refused("a kernel over pairs has one loop over the blocks of keys of a chunk")
+        self.keys = loops[0]
+        return super().form()
+
+    def _make_rings(self) -> None:
+        """Also the buffers by which warpgroups exchange weights, one for those of each type, and the chunk, which is one block."""
+        self.known[self.function.regions[0].blocks[0].arguments[-1]] = build.index(self.block)
+        super()._make_rings()
+        self.exchanges: dict[str, ir.Value] = {}
+        for op in find_all(self.function, "tile.accumulate"):
+            type_ = ir.RankedTensorType(op.operands[0].type)
+            columns = self.columns if type_.shape[1] < 0 else type_.shape[1]
+            if columns % ROWS:
+                raise Refused(f"sums over keys take blocks of a multiple of {ROWS} queries, not {columns}")
+            shared = build.shared_type([1, self.block, columns], type_.element_type, rings.SWIZZLE)
+            if str(shared) not in self.exchanges:
+                with build.named("weights"):
+                    self.exchanges[str(shared)] = build.op("alloc", results=[shared]).result
+
+    def _for(self, op: ir.Operation) -> None:
+        if op != self.keys:
+            super()._for(op)
+            return
+        lower, upper, step = list(op.operands)[:3]
+        end, size = maker(upper, "arith.minsi"), maker(step, "arith.constant")
+        sums = [maker(v, "arith.addi") for v in end.operands] if end is not None else []
+        chunk = self.function.regions[0].blocks[0].arguments[-1]
+        is_one = any(each is not None and {*each.operands} == {lower, chunk} for each in sums)
+        if size is None or ir.IntegerAttr(size.attributes["value"]).value != self.block or not is_one:
+            raise Refused("the keys of a program are not one block of a chunk")
+        self.known[op.regions[0].blocks[0].arguments[0]] = self._value(lower)
+        self._block(op.regions[0].blocks[0])
+
+    def _exists(self, value: ir.Value) -> bool:
+        """Also the end of the block of keys, min(rows that exist, first key + block)."""
+        return value == self.keys.operands[1] or super()._exists(value)
+
+    def _op(self, op: ir.Operation) -> None:
+        if op.name == "tile.accumulate":
+            self._accumulate(op)
+        else:
+            super()._op(op)
+
+    def _accumulate(self, op: ir.Operation) -> None:
+        """Adds weights^T times a tile of keys to rows of queries; of queries that do not exist, the weights are zeros."""
+        weights, keys, target, _, batch, head, row, _ = op.operands
+        if keys not in self.loaded:
+            raise Refused("a sum over keys takes a loaded tile of keys")
+        fragment = self._of_present(self._value(weights), self.loaded[keys].memory)
+        exchanged = self._exchange(fragment)
+        memory = self.loaded[keys].memory
+        buffer, stage, *_ = memory.owner.operation.operands
+        queries, columns = ir.RankedTensorType(fragment.type).shape[1] // ROWS, ir.MemRefType(memory.type).shape[1]
+        zero, warpgroup_rows = build.index(0), self.first
+        if queries % self.warpgroups == 0:
+            places = [(arith.AddIOp(warpgroup_rows, build.index(ROWS * n)).result, zero) for n in range(0, queries, self.warpgroups)]
+            part = columns
+        else:
+            part, left = divmod(columns, self.warpgroups)
+            if left or part % 64:
+                raise Refused(f"{self.warpgroups} warpgroups do not share {columns} columns of sums for {ROWS * queries} queries")
+            own = arith.MulIOp(arith.DivUIOp(warpgroup_rows, build.index(ROWS)).result, build.index(part)).result
+            places = [(build.index(ROWS * n), own) for n in range(queries)]
+        for first, column in places:
+            a = self._view([exchanged, zero, zero, first], [self.block, ROWS])
+            b = self._view([buffer, stage, zero, column], [self.block, part])
+            product = self._multiplied(a, b, [ROWS, part])
+            at = arith.AddIOp(self._value(row), first).result
+            build.op("atomic_add", [product, self._value(target), self._value(batch), self._value(head), at, column])
+
+    def _view(self, operands: list[ir.Value], shape: list[int]) -> ir.Value:
+        """A tile of a buffer at a stage, row and column."""
+        type_ = ir.MemRefType(operands[0].type)
+        return build.op("view", operands, [ir.MemRefType.get(shape, type_.element_type, memory_space=type_.memory_space)]).result
+
+    def _multiplied(self, a: ir.Value, b: ir.Value, shape: list[int]) -> ir.Value:
+        """a^T b, waited for."""
+        type_ = build.fragment_type(INSTRUCTION, "tile", shape, ir.F32Type.get())
+        start = build.op("registers", results=[type_]).result
+        never = arith.ConstantOp(ir.IntegerType.get_signless(1), 0).result
+        build.op("mma_begin")
+        pending = build.mma_async(start, a, b, never, (True, False))
+        build.op("mma_commit")
+        return build.mma_wait(pending, type_, 0)
+
+    def _of_present(self, weights: ir.Value, keys: ir.Value) -> ir.Value:
+        """Weights, with zeros in the rows of keys that do not exist."""
+        type_ = ir.RankedTensorType(weights.type)
+        lower, upper = (self._value(v) for v in list(self.keys.operands)[:2])
+        count = arith.SubIOp(upper, lower).result
+        few = arith.CmpIOp(arith.CmpIPredicate.slt, count, build.index(self.block)).result
+        branch = scf.IfOp(few, [type_], has_else=True)
+
+        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            weight = ir.Operation.create("tensor.extract", results=[type_.element_type], operands=[weights, i, j]).result
+            exists = arith.CmpIOp(arith.CmpIPredicate.slt, arith.AddIOp(self.first, i).result, count).result
+            return [arith.SelectOp(exists, weight, arith.ConstantOp(type_.element_type, 0.0).result).result]
+
+        with ir.InsertionPoint(branch.then_block):
+            scf.YieldOp(build.map_(type_.shape, [type_], [""], body))
+        with ir.InsertionPoint(branch.else_block):
+            scf.YieldOp([weights])
+        return branch.results_[0]
+
+    def _exchange(self, fragment: ir.Value) -> ir.Value:
+        """Writes weights to this warpgroup's rows of shared memory once all have multiplied those before; all meet. The buffer."""
+        type_, zero, number = ir.RankedTensorType(fragment.type), build.index(0), build.index(EXCHANGE)
+        threads = THREADS * self.warpgroups
+        buffer = self.exchanges[str(build.shared_type([1, self.block, type_.shape[1]], type_.element_type, rings.SWIZZLE))]
+        own = self._view([buffer, zero, self.first, zero], list(type_.shape))
+        build.op("named_sync", [number], threads=threads)
+        build.op("write", [fragment, own])
+        build.op("fence_async")
+        build.op("named_sync", [number], threads=threads)
+        return buffer
+
+
+def former_of(function: ir.Operation) -> type[Former]:
+    """What forms the kernel of a tiled function, by what its programs are."""
+    return PairsFormer if grid_of(function) in PairsFormer.GRIDS else Former

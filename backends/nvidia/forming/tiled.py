@@ -1,0 +1,49 @@
+"""Questions about tiled functions: what their programs are, which loads read the same, whether a count of rows is what is left of a block."""
+
+from collections.abc import Callable, Sequence
+
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all, maker, walk
+
+
+def grid_of(function: ir.Operation) -> str:
+    """What the programs of a tiled function are."""
+    facts = ir.DictAttr(function.attributes["tile.kernel"])
+    return ir.StringAttr(facts["grid"]).value if "grid" in facts else "rows"
+
+
+def equal_loads(function: ir.Operation) -> dict[ir.Value, ir.Value]:
+    """Of loads of what an earlier one of their block has read, that one's tile."""
+    first: dict[tuple[ir.Value, ...], ir.Operation] = {}
+    found: dict[ir.Value, ir.Value] = {}
+    for load in find_all(function, "tile.load"):
+        kept = first.setdefault(tuple(load.operands), load)
+        if kept != load and kept.block == load.block:
+            found[load.results[0]] = kept.results[0]
+    return found
+
+
+def used_in(op: ir.Operation) -> set[ir.Value]:
+    """The values that an op and its regions use."""
+    return {v for inner in (op, *walk(op)) for v in inner.operands}
+
+
+def is_rest(row: ir.Value, count: ir.Value, block: int, exists: Callable[[ir.Value], bool]) -> bool:
+    """Whether `count` rows from `row` on are all that exist of a block: min(row + block, rows) - row, or min(rows - row, block).
+
+    `exists` tells whether a value is the number of rows.
+    """
+    least, left = maker(count, "arith.minsi"), maker(count, "arith.subi")
+    if least is not None:
+        rest = [op for op in (maker(v, "arith.subi") for v in least.operands) if op is not None and op.operands[1] == row]
+        return has_constant(least.operands, block) and any(exists(op.operands[0]) for op in rest)
+    end = maker(left.operands[0], "arith.minsi") if left is not None and left.operands[1] == row else None
+    sums = [maker(v, "arith.addi") for v in end.operands] if end is not None else []
+    steps = [v for op in sums if op is not None and row in list(op.operands) for v in op.operands if v != row]
+    return end is not None and has_constant(steps, block) and any(map(exists, end.operands))
+
+
+def has_constant(values: Sequence[ir.Value], number: int) -> bool:
+    """Whether a constant of that number is among the values."""
+    found = [maker(value, "arith.constant") for value in values]
+    return any(op is not None and ir.IntegerAttr(op.attributes["value"]).value == number for op in found)
