@@ -18,6 +18,7 @@ BACKEND = Backend(
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
         "warp-overlap-products": "passes.overlap_products:OverlapProducts",
+        "warp-delay-waits": "passes.delay_waits:DelayWaits",
         "warp-ping-pong": "passes.ping_pong:PingPong",
         "warp-stage-stores": "passes.stage_stores:StageStores",
         "warp-conditional-rescale": "passes.conditional_rescale:ConditionalRescale",

@@ -9,9 +9,10 @@ from attn_mlir.mlir import ext, ir
 
 
 def _checks_sums(op: ir.OpView, fragment: ir.Type, memory: ir.Type) -> bool:
-    """A tile, of no more columns than there are, and a memref [B, H, S, D], maybe in slots, or row values and a memref [B, H, S]."""
+    """A tile and a memref [B, H, S, D], maybe in slots, or row values and a memref [B, H, S], of one element type."""
     tile, rows = in_form(fragment, "tile"), in_form(fragment, "rows")
-    fits = (tile is not None and is_global(memory, 4, 5) and tile.shape[1] <= memory.shape[-1]) or (rows is not None and is_global(memory, 3))
+    of_tile = tile is not None and is_global(memory, 4, 5) and tile.shape[1] <= memory.shape[-1]
+    fits = of_tile or (rows is not None and is_global(memory, 3))
     fits = fits and fragment.element_type == memory.element_type
     return check(op, fits, f"adds a tile to [B, H, S, D] or row values to [B, H, S], got {fragment} and {memory}")
 

@@ -89,8 +89,12 @@ class Former:
         attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
         attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
         if OF_TILES in self.function.attributes:
-            attributes[SCHEDULE] = self.function.attributes[OF_TILES]
+            attributes[SCHEDULE] = self._schedule()
         return ir.Operation.create("warp.kernel", attributes=attributes, regions=1)
+
+    def _schedule(self) -> ir.Attribute:
+        """What was chosen for the kernel, as later passes read it."""
+        return self.function.attributes[OF_TILES]
 
     def _fill(self, kernel: ir.Operation) -> None:
         entry = self.function.regions[0].blocks[0]

@@ -34,6 +34,14 @@ class PairsFormer(Former):
         self.keys = loops[0]
         return super().form()
 
+    def _schedule(self) -> ir.Attribute:
+        """Under a causal mask the first blocks of keys see the most queries: they are handed out first.
+
+        What the Hopper emitter calls a group counts programs, and is not for `warp-order-tiles`, which counts heads.
+        """
+        fields = attributes.read(self.function, attributes.SCHEDULE)
+        return attributes.write({**{name: value for name, value in fields.items() if name != "group"}, "reverse": 0})
+
     def _make_rings(self) -> None:
         """Also the buffers by which warpgroups exchange weights, one for those of each type, and the chunk, which is one block."""
         self.known[self.function.regions[0].blocks[0].arguments[-1]] = build.index(self.block)

@@ -1,21 +1,20 @@
 """Rules of asynchronous copies: TMA, a box of rows and of the columns of one panel at a time."""
 
-from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS
 from attn_mlir.backends.nvidia.warp.barriers import at
+from attn_mlir.backends.nvidia.warp.memory import columns_of
 from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, Shared, plain
 from attn_mlir.mlir import ir
 
 
 def _panels(tile: Shared, type_: ir.MemRefType) -> list[tuple[str, int]]:
     """The address and the first column of each panel of a tile."""
-    return [
-        (f"{tile.address} + {n * tile.panel}" if n else tile.address, n * COLUMNS) for n in range(max(1, -(-type_.shape[1] // COLUMNS)))
-    ]
+    width = columns_of(type_)
+    return [(f"{tile.address} + {n * tile.panel}" if n else tile.address, n * width) for n in range(max(1, -(-type_.shape[1] // width)))]
 
 
 def _map(printer: Printer, tensor: ir.Value, type_: ir.MemRefType) -> str:
     """The address of the descriptor of boxes of a tile's rows."""
-    return printer.arguments.descriptor(tensor, min(COLUMNS, type_.shape[1]), type_.shape[0])
+    return printer.arguments.descriptor(tensor, min(columns_of(type_), type_.shape[1]), type_.shape[0])
 
 
 def _column(column: str, more: int) -> str:

@@ -17,13 +17,11 @@ _NUMBERS = 16
 
 
 def _alloc(printer: Printer, op: ir.Operation) -> None:
-    """A stage holds panels of 64 columns of 16 bits, one after the other; numbers lie as they are."""
+    """A stage holds panels whose rows have 128 bytes, one after the other; numbers lie as they are."""
     type_ = op.results[0].type
     swizzle, size = swizzle_of(type_), bytes_of(type_)
-    if swizzle not in (0, ROW_BYTES) or (swizzle and element(type_.element_type).bits != 16):
-        raise UnsupportedError(
-            f"warp: tiles for sm_90a are of 16-bit elements swizzled over {ROW_BYTES} bytes, got {type_} ({source_line(op.location)})"
-        )
+    if swizzle not in (0, ROW_BYTES) or (type_.rank == 3 and not swizzle):
+        raise UnsupportedError(f"warp: tiles for sm_90a are swizzled over {ROW_BYTES} bytes, got {type_} ({source_line(op.location)})")
     name = printer.name(op.results[0], "tiles" if swizzle else "numbers")
     printer.line(f"const uint32_t {name} = {printer.shared(size, ALIGNMENT if swizzle else _NUMBERS)};")
     if swizzle:
@@ -32,15 +30,21 @@ def _alloc(printer: Printer, op: ir.Operation) -> None:
 
 def _view(printer: Printer, op: ir.Operation, buffer: Any, stage: str, row: str, column: str) -> None:
     type_ = op.operands[0].type
-    if not isinstance(buffer, Shared) or not _is_multiple(op.operands[3], COLUMNS):
-        raise UnsupportedError(f"warp: a tile begins at a multiple of {COLUMNS} columns ({source_line(op.location)})")
-    panels = str(int(column) // COLUMNS * buffer.panel) if column.isdigit() else f"{scalars.operand(column)} / {COLUMNS} * {buffer.panel}"
+    width = columns_of(type_)
+    if not isinstance(buffer, Shared) or not _is_multiple(op.operands[3], width):
+        raise UnsupportedError(f"warp: a tile begins at a multiple of {width} columns ({source_line(op.location)})")
+    panels = str(int(column) // width * buffer.panel) if column.isdigit() else f"{scalars.operand(column)} / {width} * {buffer.panel}"
     terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {ROW_BYTES}", panels]
     text = " + ".join([buffer.address, *(term for term in terms if not term.startswith("0 ") and term != "0")])
     if text != buffer.address:
         printer.line(f"const uint32_t {printer.name(op.results[0], 'tile')} = {text};")
         text = printer.printed[op.results[0]]
     printer.printed[op.results[0]] = Shared(text, buffer.panel)
+
+
+def columns_of(type_: ir.Type) -> int:
+    """Columns of a panel of a tile's elements."""
+    return ROW_BYTES // element(type_.element_type).bytes
 
 
 def _is_multiple(value: ir.Value, of: int) -> bool:
@@ -85,10 +89,28 @@ def _matrices(op: ir.Operation, tile: ir.Type, memory: Shared) -> str:
 
 
 def _write(printer: Printer, op: ir.Operation, tile: str, memory: Shared) -> None:
-    """stmatrix, four 8 x 8 matrices at a time."""
+    """stmatrix, four 8 x 8 matrices at a time; of f32, two columns of a thread at a time."""
+    if element(op.operands[0].type.element_type).bits == 32:
+        _write_pairs(printer, op, tile, memory)
+        return
     at = _matrices(op, op.operands[0].type, memory)
     with printer.writer.unrolled("c", count_of(op.operands[0].type) // 4):
         printer.line(f"attn::store_matrices({at}, {', '.join(f'{tile}[4 * c + {n}]' for n in range(4))});")
+
+
+def _write_pairs(printer: Printer, op: ir.Operation, tile: str, memory: Shared) -> None:
+    """Odd rows write two groups of columns the other way round, so that the rows of a quarter warp meet different banks."""
+    groups = op.operands[0].type.shape[1] // 8
+    row = printer.names.fresh("own_row")
+    printer.line(f"const int {row} = warp * 16 + lane / 4;")
+    with printer.writer.unrolled("c", groups // 2), printer.writer.unrolled("h", 2):
+        group = "c / 2 * 4 + c % 2"
+        for first, second in ((f"({row} & 1) * 2", "0"), (f"2 - ({row} & 1) * 2", "2")):
+            at = f"{memory.address} + ({group}) / 4 * {memory.panel} + "
+            at += f"attn::swizzle_128(({row} + 8 * h) * {ROW_BYTES} + (({group}) % 4 + {first}) * 32 + lane % 4 * 8)"
+            values = [f"{row} & 1 ? {tile}[4 * ({group} + {2 - int(second)}) + 2 * h{e}] : {tile}[4 * ({group} + {second}) + 2 * h{e}]"
+                      for e in ("", " + 1")]  # fmt: skip
+            printer.line(f"attn::store_shared2({at}, {', '.join(values)});")
 
 
 def _read(printer: Printer, op: ir.Operation, memory: Shared) -> None:

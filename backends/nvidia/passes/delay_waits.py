@@ -1,0 +1,100 @@
+"""Lets products of a loop fly until something needs them: waits move behind what does not."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
+from attn_mlir.dialects.numbers import i64
+from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import find_all, maker, walk
+
+_FREE = ("arith.", "math.", "memref.dim", "memref.load", "tensor.extract", "scf.yield", "warp.yield")
+_CROSSED = (
+    *("map", "reduce", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
+    *("fence_async", "write", "named_sync", "wait"),
+)
+
+
+@dataclass(frozen=True)
+class DelayWaits(Pass):
+    """In loops of several products that are each waited for at once, moves every `warp.mma_wait` to where its fragment is needed first.
+
+    What gives a stage back behind a wait (`warp.arrive`) moves along, as the product reads the stage until then. A wait stays before the
+    next wait, before a write to memory that its product reads, before a meeting of warpgroups where they write such memory, and, where a
+    stage is given back behind it, before waits for other stages: their copies may need that stage. `pending` is what was committed since.
+
+    A kernel stays as it is, with the reason in `warp.refused`, where no loop has several such products.
+    """
+
+    name = "warp-delay-waits"
+
+    def run(self, module: ir.Operation) -> bool:
+        change_kernels(module, self.name, _delay)
+        return True
+
+
+def _delay(kernel: ir.Operation) -> None:
+    blocks = [loop.regions[0].blocks[0] for loop in find_all(kernel, "scf.for")]
+    written = {buffer for op in find_all(kernel, "warp.write") for buffer in _buffers(op.operands[1])}
+    change_parts(blocks, lambda block: _change(block, written), "no loop multiplies")
+
+
+def _change(block: ir.Block, written: set[ir.Value]) -> None:
+    """Delays the waits of a block. Raises Refused where there are fewer than two, or some products are in flight together already."""
+    waits = [op for op in _ops(block) if op.name == "warp.mma_wait"]
+    if len(waits) < 2:
+        raise Refused("no loop has several products")
+    if any(ir.IntegerAttr(op.attributes["pending"]).value for op in waits):
+        raise Refused("products are in flight together already")
+    if any(maker(op.operands[0], "warp.mma_async") is None or op.operands[0].owner.operation.block != block for op in waits):
+        raise Refused("a loop waits for products that were started outside of it")
+    for wait in reversed(waits):
+        _sink(wait, written)
+    for wait in waits:
+        ops = _ops(block)
+        begin = ops.index(wait.operands[0].owner.operation)
+        commits = sum(op.name == "warp.mma_commit" for op in ops[begin : ops.index(wait)])
+        wait.attributes["pending"] = i64(commits - 1)
+
+
+def _sink(wait: ir.Operation, written: set[ir.Value]) -> None:
+    """Moves a wait, and the arrivals that come to stand behind it, down as far as possible."""
+    product = wait.operands[0].owner.operation
+    read = {buffer for operand in list(product.operands)[1:3] for buffer in _buffers(operand)}
+    unit = [wait]
+    ops = _ops(wait.block)
+    for op in ops[ops.index(wait) + 1 :]:
+        if op.name == "warp.arrive":
+            unit.append(op)
+        elif _holds(op, wait, read, written, len(unit) > 1):
+            break
+        else:
+            for each in reversed(unit):
+                each.move_after(op)
+
+
+def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: set[ir.Value], gives_back: bool) -> bool:
+    """Whether a wait stays before an op."""
+    inner = [op, *walk(op)]
+    if any(wait.results[0] in list(each.operands) for each in inner) or op.name in ("scf.yield", "scf.for", "warp.elect"):
+        return True
+    if any(not each.name.startswith(_FREE) and each.name not in ("scf.if", *(f"warp.{name}" for name in _CROSSED)) for each in inner):
+        return True
+    if op.name == "scf.if" and any(each.name.startswith("warp.") and each.name not in ("warp.map", "warp.yield") for each in inner):
+        return True
+    names = {each.name for each in inner}
+    if "warp.write" in names and any(read & _buffers(each.operands[1]) for each in inner if each.name == "warp.write"):
+        return True
+    return ("warp.named_sync" in names and bool(read & written)) or ("warp.wait" in names and gives_back)
+
+
+def _buffers(value: ir.Value) -> set[ir.Value]:
+    """The buffers in shared memory in which a tile lies; none of registers."""
+    op = maker(value, "warp.view", "warp.concat")
+    if op is None:
+        return set()
+    return {op.operands[0]} if op.name == "warp.view" else {buffer for part in op.operands for buffer in _buffers(part)}
+
+
+def _ops(block: ir.Block) -> list[ir.Operation]:
+    return [view.operation for view in block.operations]
