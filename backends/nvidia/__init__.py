@@ -15,6 +15,7 @@ BACKEND = Backend(
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
         "warp-join-loops": "passes.join_loops:JoinLoops",
+        "warp-stage-rows": "passes.stage_rows:StageRows",
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
         "warp-overlap-products": "passes.overlap_products:OverlapProducts",

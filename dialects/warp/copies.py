@@ -8,6 +8,9 @@ from attn_mlir.dialects.warp.kinds import in_form, inside, is_global, is_shared,
 from attn_mlir.mlir import ext, ir
 
 
+_LANES = 32
+
+
 def _checks_tile(op: ir.OpView, memory: ir.Type, tile: ir.Type, where: bool, ranks: tuple[int, ...] = (4,)) -> bool:
     """A tile in the right place, with elements of a tensor, and no more columns than it has."""
     fits = is_global(memory, *ranks) and where and tile.element_type == memory.element_type and tile.shape[1] <= memory.shape[-1]
@@ -35,6 +38,30 @@ class CopyAsyncOp(Warp.Operation, name="copy_async"):
 
     def verify_invariants(self) -> bool:
         return _checks_tile(self, self.source.type, self.target.type, is_shared(self.target.type, 2)) and _checks_elected(self)
+
+
+class CopyRowsAsyncOp(Warp.Operation, name="copy_rows_async"):
+    """Row values from `row` on of `source[batch, head]` go to a stage of shared memory, memref<stages x n> (cp.async).
+
+    Those past the end are zeros. Every lane of the warpgroup's first warp copies some, and arrives at the barrier of the stage when its own
+    have landed: the barrier awaits as many arrivals for it as a warp has lanes.
+    """
+
+    source: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    target: ext.Operand[Any]
+    barrier: ext.Operand[BarrierType]
+    stage: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        memory, rows = self.source.type, self.target.type
+        fits = is_global(memory, 3) and is_shared(rows, 2) and str(memory.element_type) == str(rows.element_type) == "f32"
+        fits = fits and rows.shape[1] % _LANES == 0
+        return check(
+            self, fits, f"copies f32 of a memref [B, H, S] to a memref<stages x n> whose n lanes of a warp share, got {memory} and {rows}"
+        ) and check(self, not inside(self, "warp.elect"), "is for all lanes of a warp: it does not stand in 'warp.elect'")
 
 
 class StoreAsyncOp(Warp.Operation, name="store_async"):

@@ -47,9 +47,20 @@ def _wait(printer: Printer, op: ir.Operation) -> None:
     printer.line(f"attn::bulk_wait{'_read' if plain(op, 'read') else ''}<{plain(op, 'pending')}>();")
 
 
+def _copy_rows(
+    printer: Printer, op: ir.Operation, source: ir.Value, batch: str, head: str, row: str, target: str, barrier: str, stage: str
+) -> None:
+    columns, sizes = op.operands[4].type.shape[1], printer.arguments
+    place = sizes.element(source, [f"({batch})", f"({head})"])
+    to = f"attn::shared_address({target} + {stage} * {columns})"
+    values = f"{to}, &{place}, {sizes.stride(source, 2)}, {row}, {sizes.size(source, 2)}, {at(barrier, stage)}"
+    printer.line(f"if (warp == 0) attn::copy_rows<{columns}>({values});")
+
+
 RULES: dict[str, Rule] = {
     "warp.add_async": _store,
     "warp.copy_async": _copy,
+    "warp.copy_rows_async": _copy_rows,
     "warp.store_async": _store,
     "warp.store_commit": _commit,
     "warp.store_wait": _wait,

@@ -23,6 +23,10 @@ def _alloc(printer: Printer, op: ir.Operation) -> None:
     if swizzle not in (0, ROW_BYTES) or (type_.rank == 3 and not swizzle):
         raise UnsupportedError(f"warp: tiles for sm_90a are swizzled over {ROW_BYTES} bytes, got {type_} ({source_line(op.location)})")
     name = printer.name(op.results[0], "tiles" if swizzle else "numbers")
+    if not swizzle and str(type_.element_type) == "f32":
+        address = printer.shared(size, _NUMBERS)
+        printer.line(f"float *const {name} = reinterpret_cast<float *>(memory + ({address} - shared));")
+        return
     printer.line(f"const uint32_t {name} = {printer.shared(size, ALIGNMENT if swizzle else _NUMBERS)};")
     if swizzle:
         printer.printed[op.results[0]] = Shared(name, type_.shape[1] * ROW_BYTES)
@@ -70,6 +74,10 @@ def _number_at(op: ir.Operation, memory: str, places: tuple[str, ...], type_: ir
 def _load(printer: Printer, op: ir.Operation, memory: Any, *places: str) -> None:
     if not isinstance(memory, str):
         scalars.read_global(printer, op, memory, *places)
+        return
+    if str(op.results[0].type) == "f32":
+        stage, place = places
+        printer.define(op.results[0], f"{memory}[{stage} * {op.operands[0].type.shape[1]} + {scalars.operand(place)}]", "of_row")
         return
     printer.define(op.results[0], f"attn::load_shared_int({_number_at(op, memory, places, op.operands[0].type)})", "told")
 

@@ -9,6 +9,20 @@ from attn_mlir.mlir import ir
 _PRELUDE = """namespace attn {
 ATTN_DEVICE float2 unpack_f16(uint32_t pair) { return __half22float2(reinterpret_cast<const __half2 &>(pair)); }
 ATTN_DEVICE float2 unpack_bf16(uint32_t pair) { return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162 &>(pair)); }
+// Numbers of N rows from `row` on, those past the last of `size` zeros; each lane arrives when its own have landed.
+template <int N>
+ATTN_DEVICE void copy_rows(uint32_t to, const float *from, long long stride, int row, int size, uint32_t barrier) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < N; i += 32) {
+    const int at = row + i + lane;
+    const bool exists = at >= 0 && at < size;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 4 * (i + lane)), "l"(from + (exists ? at : 0) * stride),
+                 "r"(exists ? 4 : 0)
+                 : "memory");
+  }
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 } // namespace attn
 """
 WARPGROUP = 128

@@ -41,9 +41,20 @@ def _load_number(machine: Machine, unit: Unit, inst: Inst, memory: Buffer | Tens
     if isinstance(memory, Tensor):
         return (yield from _load_global(inst, memory, *places))
     yield
+    if memory.array.dtype.kind == "f":
+        return _load_rows(machine, unit, inst, memory, *places)
     for warp, access in machine.ordinary(unit, inst):
         machine.accesses.read([_cell(inst, memory, places)], warp, access)
     return int(memory.array[places])
+
+
+def _load_rows(machine: Machine, unit: Unit, inst: Inst, memory: Buffer, stage: int, place: Any) -> Any:
+    """Numbers of rows in a stage, which are watched together."""
+    if not (0 <= stage < len(memory.array) and np.all((np.asarray(place) >= 0) & (np.asarray(place) < memory.array.shape[1]))):
+        raise Fault("out of bounds", inst.location, f"takes numbers of stage {stage} of {list(memory.array.shape)}")
+    for warp, access in machine.ordinary(unit, inst):
+        machine.accesses.read([("rows", memory.number, stage)], warp, access)
+    return memory.array[stage, place]
 
 
 def _range(machine: Machine, unit: Unit, inst: Inst, source: Tensor, *box: int) -> list[int]:
@@ -161,6 +172,37 @@ def _copy_async(
     machine.events += [lambda: land(0), lambda: land(half)]
 
 
+def _copy_rows_async(
+    machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int, target: Buffer, barrier: list[Barrier],
+    stage: int,
+) -> Steps:  # fmt: skip
+    """What half of the lanes copy lands on its own, at any time from now on; each of them arrives then."""
+    yield
+    _place(inst, source, batch, head)
+    slot, warp = stage_of(inst, barrier, stage), unit.active[0]
+    if not 0 <= stage < len(target.array):
+        raise Fault("no such stage", inst.location, f"takes stage {stage} of {len(target.array)}")
+    found, skipped, cells = source.rows(batch, head, row, target.array.shape[1])
+    access = Access(("copy", next(machine.ids)), inst.location)
+    machine.accesses.write([("rows", target.number, stage)], warp, access)
+    machine.accesses.read(cells, warp, access, full=False)
+    landed = np.zeros(target.array.shape[1])
+    landed[skipped : skipped + len(found)] = found
+    target.array[stage] = np.nan
+    left = [2]
+
+    def land(first: int) -> None:
+        target.array[stage, first::2] = landed[first::2]
+        left[0] -= 1
+        access.epoch = None if left[0] else 1
+        clock = {} if left[0] else {access.key: 1}
+        slot.arrive(Clocks(clock, dict(clock)), machine.lanes // 2)
+        if slot.missing < 0:
+            raise Fault("too many arrivals", inst.location, f"lanes arrive when {slot}")
+
+    machine.events += [lambda: land(0), lambda: land(1)]
+
+
 def _store_async(
     machine: Machine, unit: Unit, inst: Inst, view: View, target: Tensor, batch: int, head: int, row: int, column: int
 ) -> Steps:
@@ -230,6 +272,7 @@ RULES: dict[str, Rule] = {
     "warp.atomic_add": _store,
     "warp.concat": lambda machine, unit, inst, first, second: Joined(first, second),
     "warp.copy_async": _copy_async,
+    "warp.copy_rows_async": _copy_rows_async,
     "warp.load": _load,
     "warp.load_async": _load_async,
     "warp.load_wait": _load_wait,

@@ -13,6 +13,8 @@ from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.units import Flight, Queue, Steps, Unit
 
 _QUEUES = {"warp.mma_wait": "products", "warp.load_wait": "loads", "warp.store_wait": "stores"}
+_COPIES = ("warp.copy_async", "warp.copy_rows_async")
+"""Copies that count at a barrier, their last two operands its stage."""
 _DONE: Any = object()
 _BARRIERS = ("warp.wait", "warp.arrive", "warp.arrive_expect")
 
@@ -111,7 +113,7 @@ class TimedMachine(Machine):
         """Notes when what was issued lands."""
         event, latency = self.record[number], 0.0 if inst.name == "warp.mma_async" else self.costs.latency
         event.busy, event.end = busy, busy[1] + latency
-        flight = unit.values[inst.results[0]] if inst.results else unit.stores.open[-1] if inst.name != "warp.copy_async" else None
+        flight = unit.values[inst.results[0]] if inst.results else unit.stores.open[-1] if inst.name not in _COPIES else None
         if flight is not None:
             self._flights[id(flight)] = (flight, number)
         new = [n for n, each in enumerate(self.events) if each not in self._lands]
@@ -121,7 +123,7 @@ class TimedMachine(Machine):
             self.events[n] = land
 
     def _landing(self, unit: Unit, inst: Inst, number: int, land: machine.Event) -> machine.Event:
-        slot = unit.values[inst.operands[6]][unit.values[inst.operands[7]]] if inst.name == "warp.copy_async" else None
+        slot = unit.values[inst.operands[-2]][unit.values[inst.operands[-1]]] if inst.name in _COPIES else None
 
         def landed() -> None:
             before = slot.phase if slot is not None else 0
