@@ -7,7 +7,7 @@ python benchmarks/warp_forward.py run FOLDER      on the GPU: needs torch and th
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ KINDS = {
     "vote": (),
 }
 """The Hopper emitter's kernels, those of all passes, and those that lack some; "vote" also has `warp-conditional-rescale`."""
+VOTE = ("warp-conditional-rescale", "canonicalize", "cse")
 LENGTHS, SHAPES, SLOPE = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192)), 0.0625
 
 
@@ -35,28 +36,30 @@ def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score - SLOPE * (q_idx - kv_idx)
 
 
-def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
-    """Compiles the kernels of every case and writes them to `folder`; says what the compiler tells, or why there is none."""
-    import attn_mlir
-    from attn_mlir.backends.nvidia import codegen, driver, pipeline
-    from attn_mlir.backends.nvidia.compile import compile_all
-    from attn_mlir.backends.nvidia.units import pack
+def scheduled(function: Any, without: Sequence[str] = (), more: Sequence[str] = ()) -> Any:
+    """The code of a kernel that `tile-schedule` has left, through the passes behind it but some, and then some more."""
+    from attn_mlir.backends.nvidia import pipeline
     from attn_mlir.backends.nvidia.warp.translate import codes_of
-    from attn_mlir.backends.program import OUTLINE
-    from attn_mlir.errors import AttnError
-    from attn_mlir.frontend.emit import Inputs
     from attn_mlir.mlir import ir
     from attn_mlir.passes.pipeline import Pipeline
     from attn_mlir.registry import registry
 
-    def scheduled(function: ir.Operation, kind: str) -> Any:
-        """A kernel that `tile-schedule` has left, through the passes behind it."""
-        text = function.get_asm(print_generic_op_form=True)
-        module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
-        passes = [name for name in pipeline.SCHEDULE.split(",") if name not in KINDS[kind]]
-        passes += ["warp-conditional-rescale", "canonicalize", "cse"] if kind == "vote" else []
-        Pipeline.parse(",".join(passes), registry()).run(module)
-        return codes_of(module)[0]
+    text = function.get_asm(print_generic_op_form=True)
+    module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
+    passes = [name for name in pipeline.SCHEDULE.split(",") if name not in without]
+    Pipeline.parse(",".join([*passes, *more]), registry()).run(module)
+    return codes_of(module)[0]
+
+
+def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
+    """Compiles the kernels of every case and writes them to `folder`; says what the compiler tells, or why there is none."""
+    import attn_mlir
+    from attn_mlir.backends.nvidia import codegen, driver
+    from attn_mlir.backends.nvidia.compile import compile_all
+    from attn_mlir.backends.nvidia.units import pack
+    from attn_mlir.backends.program import OUTLINE
+    from attn_mlir.errors import AttnError
+    from attn_mlir.frontend.emit import Inputs
 
     folder.mkdir(parents=True, exist_ok=True)
     causal = {"mask_mod": attn_mlir.masks.causal()}
@@ -65,7 +68,11 @@ def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
     for name in cases:
         for dim in DIMS:
             for kind in kinds:
-                setattr(codegen, "emit", emit if kind == "hopper" else partial(scheduled, kind=kind))
+                setattr(
+                    codegen,
+                    "emit",
+                    emit if kind == "hopper" else partial(scheduled, without=KINDS[kind], more=VOTE if kind == "vote" else ()),
+                )
                 call = attn_mlir.Attention(**forms[name])
                 call.__dict__.update(_last=Inputs("f16", dim, dim), _form=None)
                 try:

@@ -19,6 +19,7 @@ BACKEND = Backend(
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
         "warp-overlap-products": "passes.overlap_products:OverlapProducts",
+        "warp-split-maps": "passes.split_maps:SplitMaps",
         "warp-delay-waits": "passes.delay_waits:DelayWaits",
         "warp-ping-pong": "passes.ping_pong:PingPong",
         "warp-stage-stores": "passes.stage_stores:StageStores",

@@ -1,7 +1,16 @@
 """The `warp` dialect: who does it, where and when."""
 
 from attn_mlir.dialects.warp.barriers import ArriveExpectOp, ArriveOp, FenceAsyncOp, MbarrierOp, NamedArriveOp, NamedSyncOp, StageOp, WaitOp
-from attn_mlir.dialects.warp.copies import AddAsyncOp, CopyAsyncOp, CopyRowsAsyncOp, LoadAsyncOp, LoadWaitOp, StoreAsyncOp, StoreCommitOp, StoreWaitOp
+from attn_mlir.dialects.warp.copies import (
+    AddAsyncOp,
+    CopyAsyncOp,
+    CopyRowsAsyncOp,
+    LoadAsyncOp,
+    LoadWaitOp,
+    StoreAsyncOp,
+    StoreCommitOp,
+    StoreWaitOp,
+)
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import MapOp, ReduceOp, VoteOp
 from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ViewOp, WriteOp

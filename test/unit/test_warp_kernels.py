@@ -75,7 +75,7 @@ COUNTED = f"""
         ^bb0(%i: index):
           "warp.yield"(%one) {{operandSegmentSizes = array<i32: 1, 0, 0>}} : (f32) -> ()
         }}) {{reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>}} : () -> !rows
-        "warp.atomic_add"(%ones, %sums, %c0, %head, %c0) : (!rows, !sums, index, index, index) -> ()
+        "warp.atomic_add"(%ones, %sums, %c0, %head, %c0, %c0) : (!rows, !sums, index, index, index, index) -> ()
       }}
       scf.condition(%more)
     }} do {{

@@ -59,10 +59,30 @@
 
 // -----
 
-// CHECK: warp.refused = {"warp-stage-stores" = "no tile of 16-bit elements in whole panels is stored"}
+// CHECK: warp.refused = {"warp-stage-stores" = "no tile in whole panels is stored as 16 bits or added as f32"}
 "warp.kernel"() ({
 ^bb0(%n: index):
   "warp.role"() ({
   ^bb0(%w: index):
+  }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+// Sums leave the same way, and are added: to the first slot, from a column on.
+!sums = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// CHECK: "warp.alloc"() : () -> memref<1x64x64xf32, #warp.shared<128 : i64>>
+// CHECK: "warp.write"(%{{.*}}, %[[VIEW:.*]]) : (tensor<64x64xf32
+// CHECK: "warp.add_async"(%[[VIEW]], %{{.*}}, %{{.*}}, %{{.*}}, %[[GROUP:.*]], %c64)
+// CHECK-NOT: warp.atomic_add
+"warp.kernel"() ({
+^bb0(%dq: memref<?x?x?x?x128xf32>):
+  %c0 = arith.constant 0 : index
+  %c64 = arith.constant 64 : index
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %tile = ub.poison : !sums
+    "warp.atomic_add"(%tile, %dq, %c0, %c0, %w, %c64) : (!sums, memref<?x?x?x?x128xf32>, index, index, index, index) -> ()
   }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()

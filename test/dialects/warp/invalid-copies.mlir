@@ -32,3 +32,27 @@
 %p = ub.poison : !warp.pending<tensor<64x64xf32, #warp.layout<"wgmma", "tile">>>
 // expected-error @below {{'warp.load_wait' gives the fragment that it waits for, tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, got tensor<64xf32, #warp.layout<"wgmma", "rows">>}}
 %t = "warp.load_wait"(%p) {pending = 0} : (!warp.pending<tensor<64x64xf32, #warp.layout<"wgmma", "tile">>>) -> tensor<64xf32, #warp.layout<"wgmma", "rows">>
+
+// -----
+
+%s = ub.poison : memref<?x?x?xf32>
+%t = ub.poison : memref<2x48xf32, #warp.shared<0 : i64>>
+%b = ub.poison : !warp.barrier<2 : i64, 33 : i64>
+%i = ub.poison : index
+// expected-error @below {{'warp.copy_rows_async' copies f32 of a memref [B, H, S] to a memref<stages x n> whose n lanes of a warp share, got memref<?x?x?xf32> and memref<2x48xf32, #warp.shared<0 : i64>>}}
+"warp.copy_rows_async"(%s, %i, %i, %i, %t, %b, %i) : (memref<?x?x?xf32>, index, index, index, memref<2x48xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
+
+// -----
+
+"warp.kernel"() ({
+^bb0(%s: memref<?x?x?xf32>):
+  %t = "warp.alloc"() : () -> memref<2x64xf32, #warp.shared<0 : i64>>
+  %b = "warp.mbarrier"() : () -> !warp.barrier<2 : i64, 33 : i64>
+  "warp.role"() ({
+  ^bb0(%i: index):
+    "warp.elect"() ({
+      // expected-error @below {{'warp.copy_rows_async' is for all lanes of a warp: it does not stand in 'warp.elect'}}
+      "warp.copy_rows_async"(%s, %i, %i, %i, %t, %b, %i) : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
+    }) : () -> ()
+  }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 168} : () -> ()
+}) {sym_name = "f", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()

@@ -13,3 +13,11 @@
 %i = ub.poison : index
 // expected-error @below {{'warp.order_wait' counts in a memref<?xi32> of global memory, got memref<?xi64>}}
 "warp.order_wait"(%m, %i, %i) : (memref<?xi64>, index, index) -> ()
+
+// -----
+
+%r = ub.poison : tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+%m = ub.poison : memref<?x?x?x32xf32>
+%i = ub.poison : index
+// expected-error @below {{'warp.atomic_add' adds a tile to [B, H, S, D] or row values to [B, H, S], got tensor<64x64xf32, #warp.layout<"wgmma", "tile">> and memref<?x?x?x32xf32>}}
+"warp.atomic_add"(%r, %m, %i, %i, %i, %i) : (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, memref<?x?x?x32xf32>, index, index, index, index) -> ()

@@ -19,6 +19,8 @@
   %ring = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
   %ones = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
   %sums = "warp.alloc"() : () -> memref<1x64x64xf32, #smem>
+  %numbers = "warp.alloc"() : () -> memref<2x64xf32, #warp.shared<0 : i64>>
+  %landed = "warp.mbarrier"() : () -> !warp.barrier<2 : i64, 33 : i64>
   // CHECK: "warp.role"() ({
   // CHECK-NEXT: ^bb0(%[[GROUP:.*]]: index):
   "warp.role"() ({
@@ -52,7 +54,10 @@
     // CHECK: "warp.order_wait"(%[[TURN]]
     "warp.order_wait"(%turn, %c0, %c0) : (memref<?xi32>, index, index) -> ()
     // CHECK: "warp.atomic_add"(%{{.*}}, %[[LSE]]
-    "warp.atomic_add"(%rows, %lse, %c0, %c0, %c0) : (!rows, memref<?x?x?xf32>, index, index, index) -> ()
+    "warp.atomic_add"(%rows, %lse, %c0, %c0, %c0, %c0) : (!rows, memref<?x?x?xf32>, index, index, index, index) -> ()
+    // CHECK: "warp.copy_rows_async"(%[[LSE]], {{.*}}) : ({{.*}}) -> ()
+    "warp.copy_rows_async"(%lse, %c0, %c0, %c0, %numbers, %landed, %c0)
+        : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
     %part = "warp.view"(%sums, %c0, %c0, %c0) : (memref<1x64x64xf32, #smem>, index, index, index) -> memref<64x64xf32, #smem>
     "warp.elect"() ({
       // CHECK: "warp.add_async"(%{{.*}}, %[[DQ]]

@@ -1,0 +1,184 @@
+"""Backward kernels of the `warp` dialect beside those of the Hopper emitter, compiled ahead: checked against float64, then timed in turn.
+
+python benchmarks/warp_backward.py build FOLDER    compiles here, without a GPU (ATTN_MLIR_CUDA_COMPILER=nvcc)
+python benchmarks/warp_backward.py run FOLDER      on the GPU: needs torch and the driver, neither a compiler nor MLIR's bindings
+
+Each kind is checked in a process of its own, so that one that fails or hangs does not end the others. Times are those of the whole backward
+pass: of the kernel over pairs, of the two small ones before it, which are the Hopper emitter's, and of zeros for dq.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from dropout_variants import program, timed
+from warp_forward import dense, scheduled
+
+DIMS, CASES = (64, 128), ("causal", "full", "sigmoid")
+_SPLIT = "warp-split-maps"
+KINDS = {
+    "hopper": (),
+    "warp": (),
+    "two-loops": ("warp-join-loops",),
+    "no-split": (_SPLIT,),
+    "no-delay": (_SPLIT, "warp-delay-waits"),
+    "no-rows": (_SPLIT, "warp-stage-rows"),
+    "no-order": (_SPLIT, "warp-order-tiles"),
+    "no-stage": (_SPLIT, "warp-stage-stores"),
+}
+"""The Hopper emitter's kernels, those of all passes, and those that lack some."""
+LENGTHS, SHAPES = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192))
+CHECK_SECONDS, TIME_SECONDS = 45, 60
+
+
+def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
+    """Compiles the kernels of every case and writes them to `folder`; says what the compiler tells, or why there is none."""
+    import attn_mlir
+    from attn_mlir.backends.nvidia import codegen, driver, pipeline
+    from attn_mlir.backends.nvidia.compile import compile_all
+    from attn_mlir.backends.nvidia.units import pack
+    from attn_mlir.backends.program import prepare_derivative
+    from attn_mlir.errors import AttnError
+    from attn_mlir.frontend.emit import Inputs
+
+    folder.mkdir(parents=True, exist_ok=True)
+    causal = {"mask_mod": attn_mlir.masks.causal()}
+    forms = {"causal": causal, "full": {}, "sigmoid": {**causal, "row": attn_mlir.rows.sigmoid}}
+    emit = codegen.emit
+
+    def emitted(function: Any, kind: str) -> Any:
+        """Kernels over pairs are formed by passes; the others are the same for all kinds."""
+        is_pairs = 'grid = "pairs"' in str(function.attributes["tile.kernel"])
+        return scheduled(function, KINDS[kind]) if is_pairs and kind != "hopper" else emit(function)
+
+    for name in cases:
+        for dim in DIMS:
+            call = attn_mlir.Attention(**forms[name])
+            call.__dict__.update(_last=Inputs("f16", dim, dim), _form=None)
+            for kind in ["forward", *kinds]:
+                setattr(codegen, "emit", emit if kind == "forward" else lambda function, kind=kind: emitted(function, kind))
+                form = prepare_derivative("fwd" if kind == "forward" else "bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
+                try:
+                    host, units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+                    binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
+                except AttnError as error:
+                    print(f"{kind}-{name}-{dim}: {error}", flush=True)
+                    continue
+                data, fields = pack(host, units, binaries)
+                path = folder / f"{kind}-{name}-{dim}"
+                path.with_suffix(".zip").write_bytes(data)
+                path.with_suffix(".json").write_text(json.dumps(fields))
+                last = list(binaries.values())[-1]
+                shared = list(units.values())[-1].code.shared_bytes
+                print(f"{path.name}: {last.registers} registers, {last.spills} bytes of spills, {shared} bytes shared", flush=True)
+
+
+def drawn(sizes: tuple[int, int, int, int], length: int, dim: int) -> list[torch.Tensor]:
+    """q, k, v and do for batch, heads of queries and of keys; `sizes` ends with the number of keys that there are more than queries."""
+    batch, heads, of_keys, more = sizes
+    shapes = (heads, length), (of_keys, length + more), (of_keys, length + more), (heads, length)
+    return [torch.randn(batch, h, s, dim, device="cuda").half() for h, s in shapes]
+
+
+def check(folder: Path, kind: str, cases: list[str]) -> None:
+    """Prints relative errors of dq, dk and dv at odd lengths, with a mark where a second launch gives other bits of dk or dv."""
+    torch.manual_seed(0)
+    for name in cases:
+        for dim in DIMS:
+            if not (folder / f"{kind}-{name}-{dim}.zip").exists():
+                continue
+            forward, backward = program(folder, f"forward-{name}-{dim}"), program(folder, f"{kind}-{name}-{dim}")
+            errors = []
+            for length in LENGTHS:
+                q, k, v, do = drawn((2, 4, 2, 0), length, dim)
+                wide = [x.double().requires_grad_() for x in (q, k, v)]
+                both = (wide[1].repeat_interleave(2, 1), wide[2].repeat_interleave(2, 1))
+                wanted = torch.autograd.grad(dense(wide[0], *both, name), wide, do.double())
+                inputs = [q, k, v, *forward([q, k, v]), do]
+                got = backward(inputs)
+                again = backward(inputs)
+                worst = max(float((a.double() - b).norm() / (b.norm() + 1e-2)) for a, b in zip(got, wanted, strict=True))
+                differs = not all(torch.equal(a, b) for a, b in zip(got[1:], again[1:], strict=True))
+                errors.append(f"{worst:.0e}{'!' * differs}" + ("" if worst < 5e-3 else " WRONG"))
+            print(f"{kind:9} {name:7} D {dim:3}  {'  '.join(errors)}", flush=True)
+
+
+def measure(folder: Path, rounds: int, kinds: list[str], cases: list[str]) -> None:
+    """Prints the speed of all kinds, timed in turn."""
+    print(f"-- {torch.cuda.get_device_name()}, f16, TFLOP/s, and the speed in units of that of the Hopper emitter's kernel", flush=True)
+    for name in cases:
+        for dim in DIMS:
+            there = [kind for kind in kinds if (folder / f"{kind}-{name}-{dim}.zip").exists()]
+            launches: dict[str, Callable[[Any], Any]] = {kind: program(folder, f"{kind}-{name}-{dim}") for kind in there}
+            for batch, length in SHAPES:
+                q, k, v, do = drawn((batch, 2048 // dim, 2048 // dim, 0), length, dim)
+                inputs = [q, k, v, *program(folder, f"forward-{name}-{dim}")([q, k, v]), do]
+                best: dict[str, float] = {}
+                for number in range(rounds + 1):
+                    for kind in list(launches)[:: 1 if number % 2 else -1]:
+                        taken = timed(lambda launch=launches[kind], inputs=inputs: launch(inputs), 5)
+                        best[kind] = min(best.get(kind, taken), taken) if number else taken
+                work = 10e-9 * batch * 2048 * length**2 * (1 if name == "full" else 0.5)
+                told = "  ".join(
+                    f"{kind} {work / taken:.0f} {best['hopper'] / taken:.2f}" for kind, taken in best.items() if "hopper" in best
+                )
+                print(f"{name:7} D {dim:3} S {length}  {told}", flush=True)
+
+
+def run(folder: Path, rounds: int, kinds: list[str], cases: list[str]) -> None:
+    """Checks all kinds at the same time, each in its own process, then times those that are right in turn."""
+    here, begin = [sys.executable, str(Path(__file__).resolve())], time.time()
+    told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": {**os.environ, "ATTN_MLIR_POISON": "1"}}
+    command = [*here, "check", str(folder), "--cases", ",".join(cases), "--kinds"]
+    checks: dict[str, Any] = {kind: subprocess.Popen([*command, kind], **told) for kind in kinds}
+    right = []
+    for kind, process in checks.items():
+        try:
+            text, _ = process.communicate(timeout=max(1.0, begin + CHECK_SECONDS - time.time()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            text = f"{process.communicate()[0]}\n{kind}: WRONG: it took longer than {CHECK_SECONDS} s"
+        print(text.strip()[-2000:], flush=True)
+        if process.returncode == 0 and "WRONG" not in text:
+            right.append(kind)
+    print(f"right: {', '.join(right)}; {time.time() - begin:.0f} s so far", flush=True)
+    timing = [*here, "time", str(folder), "--cases", ",".join(cases), "--rounds", str(rounds), "--kinds", ",".join(right)]
+    try:
+        subprocess.run(timing, timeout=TIME_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"timing took longer than {TIME_SECONDS} s", flush=True)
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["build", "run", "check", "time"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--cases", default=",".join(CASES))
+    options = parser.parse_args()
+    kinds, cases = options.kinds.split(","), options.cases.split(",")
+    unknown = [name for name in kinds if name not in KINDS] + [name for name in cases if name not in CASES]
+    if unknown:
+        parser.error(f"not one of {', '.join((*KINDS, *CASES))}: {', '.join(unknown)}")
+    match options.what:
+        case "build":
+            build(options.folder, kinds, cases)
+        case "run":
+            run(options.folder, options.rounds, kinds, cases)
+        case "check":
+            check(options.folder, kinds[0], cases)
+        case _:
+            measure(options.folder, options.rounds, kinds, cases)
+
+
+if __name__ == "__main__":
+    main()
