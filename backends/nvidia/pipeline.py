@@ -9,8 +9,10 @@ KERNEL = (
 """From stage 0 to scheduled kernels."""
 
 SCHEDULE = (
-    "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,warp-stage-rows,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
-    "warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,warp-ping-pong,warp-stage-stores,canonicalize,cse"
+    "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,"
+    "warp-stage-rows,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
+    "warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
+    "warp-ping-pong,warp-stage-stores,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 

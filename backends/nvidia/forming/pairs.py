@@ -78,17 +78,19 @@ class PairsFormer(Former):
     def _op(self, op: ir.Operation) -> None:
         if op.name == "tile.accumulate":
             self._accumulate(op)
-        else:
-            super()._op(op)
+            return
+        super()._op(op)
+        for result in op.results if op.name == "tile.map" else []:
+            if any(use.owner.operation.name == "tile.accumulate" and use.operand_number == 0 for use in result.uses):
+                self.known[result] = self._of_present(self.known[result])
 
     def _accumulate(self, op: ir.Operation) -> None:
-        """Adds weights^T times a tile of keys to rows of queries; of queries that do not exist, the weights are zeros."""
+        """Adds weights^T times a tile of keys to rows of queries; where keys or queries do not exist, the weights are zeros."""
         weights, keys, target, _, batch, head, row, _ = op.operands
         if keys not in self.loaded:
             raise Refused("a sum over keys takes a loaded tile of keys")
-        fragment = self._of_present(self._value(weights), self.loaded[keys].memory)
+        fragment, memory = self._value(weights), self.loaded[keys].memory
         exchanged = self._exchange(fragment)
-        memory = self.loaded[keys].memory
         buffer, stage, *_ = memory.owner.operation.operands
         queries, columns = ir.RankedTensorType(fragment.type).shape[1] // ROWS, ir.MemRefType(memory.type).shape[1]
         zero, warpgroup_rows = build.index(0), self.first
@@ -123,8 +125,11 @@ class PairsFormer(Former):
         build.op("mma_commit")
         return build.mma_wait(pending, type_, 0)
 
-    def _of_present(self, weights: ir.Value, keys: ir.Value) -> ir.Value:
-        """Weights, with zeros in the rows of keys that do not exist."""
+    def _of_present(self, weights: ir.Value) -> ir.Value:
+        """Weights, with zeros in the rows of keys that do not exist: their scores are zeros, but not their weights, which may be infinite.
+
+        All products take these, so that the others need no registers of their own.
+        """
         type_ = ir.RankedTensorType(weights.type)
         lower, upper = (self._value(v) for v in list(self.keys.operands)[:2])
         count = arith.SubIOp(upper, lower).result

@@ -88,12 +88,12 @@ def _store(printer: Printer, op: ir.Operation, value: str, memory: Any, *places:
     printer.line(f"attn::store_shared_int({_number_at(op, memory, places, op.operands[1].type)}, {value});")
 
 
-def _matrices(op: ir.Operation, tile: ir.Type, memory: Shared) -> str:
-    """The address that a lane gives for the 16 x 16 elements number c of its warp's rows, and how many of these there are."""
+def _matrices(op: ir.Operation, tile: ir.Type, memory: Shared, lane: str) -> str:
+    """The address that a lane gives for the 16 x 16 elements number c of its warp's rows."""
     if element(tile.element_type).bits != 16:
         raise UnsupportedError(f"warp: matrices move to and from shared memory in 16 bits, got {tile} ({source_line(op.location)})")
     panel = f" + c / 4 * {memory.panel}" if tile.shape[1] > COLUMNS else ""
-    return f"{memory.address}{panel} + attn::swizzle_128((warp * 16 + lane % 16) * {ROW_BYTES} + lane / 16 * 16 + c % 4 * 32)"
+    return f"{memory.address}{panel} + attn::swizzle_128((warp * 16 + {lane} % 16) * {ROW_BYTES} + {lane} / 16 * 16 + c % 4 * 32)"
 
 
 def _write(printer: Printer, op: ir.Operation, tile: str, memory: Shared) -> None:
@@ -101,21 +101,28 @@ def _write(printer: Printer, op: ir.Operation, tile: str, memory: Shared) -> Non
     if element(op.operands[0].type.element_type).bits == 32:
         _write_pairs(printer, op, tile, memory)
         return
-    at = _matrices(op, op.operands[0].type, memory)
+    at = _matrices(op, op.operands[0].type, memory, _lane_here(printer))
     with printer.writer.unrolled("c", count_of(op.operands[0].type) // 4):
         printer.line(f"attn::store_matrices({at}, {', '.join(f'{tile}[4 * c + {n}]' for n in range(4))});")
+
+
+def _lane_here(printer: Printer) -> str:
+    """The lane, as compilers see it only here: addresses made of it alone are the same in every iteration of a loop, and would be kept."""
+    name = printer.names.fresh("lane_here")
+    printer.line(f"const int {name} = attn::opaque(lane);")
+    return name
 
 
 def _write_pairs(printer: Printer, op: ir.Operation, tile: str, memory: Shared) -> None:
     """Odd rows write two groups of columns the other way round, so that the rows of a quarter warp meet different banks."""
     groups = op.operands[0].type.shape[1] // 8
-    row = printer.names.fresh("own_row")
-    printer.line(f"const int {row} = warp * 16 + lane / 4;")
+    lane, row = _lane_here(printer), printer.names.fresh("own_row")
+    printer.line(f"const int {row} = warp * 16 + {lane} / 4;")
     with printer.writer.unrolled("c", groups // 2), printer.writer.unrolled("h", 2):
         group = "c / 2 * 4 + c % 2"
         for first, second in ((f"({row} & 1) * 2", "0"), (f"2 - ({row} & 1) * 2", "2")):
             at = f"{memory.address} + ({group}) / 4 * {memory.panel} + "
-            at += f"attn::swizzle_128(({row} + 8 * h) * {ROW_BYTES} + (({group}) % 4 + {first}) * 32 + lane % 4 * 8)"
+            at += f"attn::swizzle_128(({row} + 8 * h) * {ROW_BYTES} + (({group}) % 4 + {first}) * 32 + {lane} % 4 * 8)"
             values = [f"{row} & 1 ? {tile}[4 * ({group} + {2 - int(second)}) + 2 * h{e}] : {tile}[4 * ({group} + {second}) + 2 * h{e}]"
                       for e in ("", " + 1")]  # fmt: skip
             printer.line(f"attn::store_shared2({at}, {', '.join(values)});")
@@ -123,7 +130,7 @@ def _write_pairs(printer: Printer, op: ir.Operation, tile: str, memory: Shared) 
 
 def _read(printer: Printer, op: ir.Operation, memory: Shared) -> None:
     """ldmatrix, four 8 x 8 matrices at a time."""
-    at, name = _matrices(op, op.results[0].type, memory), printer.declare(op.results[0], "tile")
+    at, name = _matrices(op, op.results[0].type, memory, "lane"), printer.declare(op.results[0], "tile")
     with printer.writer.unrolled("c", count_of(op.results[0].type) // 4):
         quad = printer.names.fresh("matrices")
         printer.line(f"uint32_t {quad}[4];", f"attn::load_matrices({at}, {quad});")
