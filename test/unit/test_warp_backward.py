@@ -1,0 +1,214 @@
+"""Backward passes as kernels of the `warp` dialect: gradients of every form in the evaluator against float64, behind each pass and all."""
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir import UnsupportedError, attention, masks, rows
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.emulation import driver, kernel
+from attn_mlir.backends.nvidia.emulation.program import EmulatedProgram
+from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.dialects.regions import walk
+from attn_mlir.frontend.emit import Inputs
+from attn_mlir.mlir import ir
+from attn_mlir.reference.warp import Fault, check_registers, schedules_of
+from machine_code import compiled
+from warp_text import check_text
+
+CAUSAL = {"mask_mod": masks.causal()}
+Sizes = tuple[int, int, int, int, int]
+"""Heads of queries and of keys, queries, keys, head dimension."""
+
+
+def some(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """Queries below 20 see nothing, keys from 60 on are seen by none."""
+    return (j < 60) & (i >= 20)
+
+
+def gradients(sizes: Sizes, device: str, dtype: torch.dtype, options: dict[str, Any], factor: float = 1) -> tuple[torch.Tensor, ...]:
+    heads, of_keys, queries, keys, dim = sizes
+    draw = np.random.default_rng(0)
+    shapes = (heads, queries), (of_keys, keys), (of_keys, keys), (heads, queries)
+    q, k, v, do = (torch.from_numpy(draw.standard_normal((1, *shape, dim))).half().to(dtype) for shape in shapes)
+    q, k, v = (x.requires_grad_() for x in (q * factor, k, v))
+    return torch.autograd.grad(attention(q, k, v, device=device, **options), (q, k, v), do)
+
+
+@pytest.mark.parametrize(("sizes", "options"), [
+    ((4, 2, 130, 130, 64), CAUSAL),
+    ((1, 1, 17, 1, 64), CAUSAL),
+    ((1, 1, 1, 150, 64), {}),
+    ((2, 1, 90, 90, 64), {**CAUSAL, "row": rows.sigmoid}),
+    ((1, 1, 150, 90, 128), {}),
+    ((1, 1, 90, 90, 64), {"mask_mod": some}),
+], ids=["causal", "one key", "one query", "sigmoid", "wide", "rows without keys"])  # fmt: skip
+def test_gradients(sizes: Sizes, options: dict[str, Any]) -> None:
+    got = gradients(sizes, "cuda-emulated", torch.float16, options)
+    for mine, wanted in zip(got, gradients(sizes, "cpu", torch.float64, options), strict=True):
+        assert mine.dtype == torch.float16
+        assert float((mine.double() - wanted).norm()) <= 2e-3 * float(wanted.norm()) + 1e-3
+    if options.get("mask_mod") is some:
+        assert (got[0][:, :, :20] == 0).all() and all((each[:, :, 60:] == 0).all() for each in got[1:])
+
+
+def test_large_scores_and_weights_of_keys_that_do_not_exist() -> None:
+    """Where all scores are far below zero, those of missing keys, which are zero, would have infinite weights."""
+    sizes, options = (1, 1, 70, 70, 64), {"score_mod": lambda s, b, h, i, j: s - 100.0}
+    for mine, wanted in zip(
+        *(gradients(sizes, d, t, options, 4) for d, t in (("cuda-emulated", torch.float16), ("cpu", torch.float64))), strict=True
+    ):
+        assert float((mine.double() - wanted).norm()) <= 2e-2 * float(wanted.norm())
+
+
+def test_a_fixed_order_is_not_formed_yet() -> None:
+    q, k, v = (torch.randn(1, 1, 17, 64).half().requires_grad_() for _ in range(3))
+    o = attention(q, k, v, device="cuda-emulated", deterministic=True)
+    with pytest.raises(UnsupportedError, match="in a fixed order"):
+        o.sum().backward()
+
+
+_TIDY = "canonicalize,cse"
+_ROLES = f"warp-assign-layouts,{_TIDY},warp-join-loops,{_TIDY},warp-stage-rows,warp-specialize,warp-pipeline-loads,{_TIDY}"
+STAGES = {
+    "layouts": (f"warp-assign-layouts,{_TIDY}", "all 1 first, copies late"),
+    "rows": (f"warp-assign-layouts,warp-stage-rows,{_TIDY}", "all 0 first, copies late"),
+    "roles": (_ROLES, "consumer 1 first, copies late"),
+    "waits": (f"{_ROLES},warp-delay-waits,{_TIDY}", "producer 0 first, copies late"),
+    "maps": (f"{_ROLES},warp-split-maps,warp-delay-waits,{_TIDY}", "consumer 0 first, copies at once"),
+    "stores": (f"{_ROLES},warp-split-maps,warp-delay-waits,warp-stage-stores,{_TIDY}", "consumer 1 first, copies late"),
+}
+"""Pipelines behind `tile-schedule` and an adverse order of warpgroups; each of the passes ends one."""
+
+
+def program(passes: str) -> EmulatedProgram:
+    """The backward pass of causal attention, whose kernel over pairs these passes form."""
+    call = attn_mlir.Attention(**CAUSAL)
+    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=None)
+    prepared = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
+    with mock.patch.object(pipeline, "SCHEDULE", passes):
+        return driver._compile(call.ir(), *prepared, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+
+
+def problem(length: int) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
+    """What the backward pass takes, two heads of queries and one of keys, and the gradients in float64."""
+    draw = torch.Generator().manual_seed(1)
+    q, do = (torch.randn(1, 2, length, 64, generator=draw).half() for _ in range(2))
+    k, v = (torch.randn(1, 1, length, 64, generator=draw).half() for _ in range(2))
+    wide = [x.double().requires_grad_() for x in (q, k, v)]
+    scores = (wide[0] @ wide[1].mT / 8).masked_fill(~torch.ones(length, length, dtype=torch.bool).tril(), -torch.inf)
+    o = scores.softmax(-1) @ wide[2]
+    most = scores.amax(-1)
+    sums = (scores - most[..., None]).exp().sum(-1)
+    inputs = [q, k, v, o.half(), most.float(), sums.float(), do]
+    return [x.detach() for x in inputs], torch.autograd.grad(o, wide, do.double())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_behind_each_pass(stage: str) -> None:
+    passes, name = STAGES[stage]
+    inputs, wanted = problem(140)
+    made = program(passes)
+    known = schedules_of(pairs_of(made))
+    with mock.patch.object(kernel, "drawn", lambda _: known.get(name, known["fair"])()):
+        got = made.run(inputs)
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+
+
+def pairs_of(made: EmulatedProgram) -> ir.Operation:
+    """The kernel over pairs."""
+    (found,) = (each for name, each in made._kernels.items() if "pairs" in name)  # pyright: ignore[reportPrivateUsage]
+    return found._kernel  # pyright: ignore[reportPrivateUsage]
+
+
+def test_machine_code_has_no_spills() -> None:
+    """Printed as it stands; registers are those that the evaluator counts at most."""
+    found = pairs_of(program(pipeline.SCHEDULE))
+    with found.context:
+        check_registers(found)
+        check_text(found)
+        code = kernel_code(found, RULES)
+    binary = compiled(code)
+    assert binary.spills == 0 and binary.stack == 0
+
+
+Ops = dict[str, list[ir.Operation]]
+_LATE, _EARLY = "overwritten while read", "read before full"
+
+
+def drop(name: str, number: int) -> Callable[[Ops], None]:
+    return lambda ops: ops[name][number].erase()
+
+
+def number(name: str, which: int, key: str, value: int) -> Callable[[Ops], None]:
+    def change(ops: Ops) -> None:
+        ops[name][which].attributes[key] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+    return change
+
+
+def operand(name: str, which: int, position: int, of: tuple[str, int, int]) -> Callable[[Ops], None]:
+    """Gives an op the operand of another op."""
+
+    def change(ops: Ops) -> None:
+        ops[name][which].operands[position] = ops[of[0]][of[1]].operands[of[2]]
+
+    return change
+
+
+def fewer_lanes(ops: Ops) -> None:
+    ops["mbarrier"][4].results[0].set_type(ir.Type.parse("!warp.barrier<2 : i64, 33 : i64>"))
+
+
+FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
+    ("weights written while others multiply those before", _LATE, drop("named_sync", 0)),
+    ("weights multiplied before all are written", _EARLY, drop("named_sync", 1)),
+    ("weights written without a fence", "missing fence", drop("fence_async", 0)),
+    ("a barrier that does not await the lanes that copy rows", f"{_EARLY}, {_LATE}, too many arrivals, wrong phase", fewer_lanes),
+    ("numbers of rows copied to the stage of other rows", f"overwritten twice, {_EARLY}, {_LATE}, deadlock",
+     operand("copy_rows_async", 0, 6, ("copy_async", 0, 7))),
+    ("numbers of other rows", "wrong numbers", operand("copy_rows_async", 0, 3, ("copy_async", 0, 4))),
+    ("a wait that leaves sums over queries in flight", "product in flight", number("mma_wait", 2, "pending", 3)),
+    ("queries given back before their product is done", _LATE, lambda ops: ops["mma_wait"][3].move_after(ops["arrive"][1])),
+    ("an early map before its product is done", "product in flight", number("mma_wait", 0, "pending", 2)),
+    ("a late map before the second product is done", "product in flight", number("mma_wait", 1, "pending", 1)),
+    ("sums written while the addition before reads", f"{_LATE}, deadlock", drop("store_wait", 0)),
+    ("additions not committed", f"unfinished store, {_LATE}", drop("store_commit", 0)),
+    ("sums added without a fence", "missing fence", drop("fence_async", 1)),
+]  # fmt: skip
+"""Of the forming of pairs, and of each pass behind it, two or more: their kinds are those of `Fault`, or "wrong numbers"."""
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[EmulatedProgram, str, str]:
+    """The backward pass of all passes, the name of its kernel over pairs, and its text."""
+    made = program(pipeline.SCHEDULE)
+    (name,) = (name for name in made._kernels if "pairs" in name)  # pyright: ignore[reportPrivateUsage]
+    return made, name, pairs_of(made).get_asm(print_generic_op_form=True, assume_verified=True)
+
+
+@pytest.mark.parametrize(("kinds", "plant"), [(kinds, plant) for _, kinds, plant in FAULTS], ids=[name for name, _, _ in FAULTS])
+def test_faults_are_found(whole: tuple[EmulatedProgram, str, str], kinds: str, plant: Callable[[Ops], None]) -> None:
+    made, name, text = whole
+    broken = kernel.EmulatedKernel(text)
+    found = broken._kernel  # pyright: ignore[reportPrivateUsage]
+    ops: Ops = {}
+    for op in walk(found):
+        ops.setdefault(op.name.removeprefix("warp."), []).append(op)
+    with found.context:
+        plant(ops)
+    inputs, wanted = problem(300)
+    with mock.patch.dict(made._kernels, {name: broken}):  # pyright: ignore[reportPrivateUsage]
+        if kinds != "wrong numbers":
+            with pytest.raises(Fault, match="|".join(kinds.split(", "))):
+                made.run(inputs)
+            return
+        got = made.run(inputs)
+    assert not all(float((a.double() - b).norm()) <= 2e-3 * float(b.norm()) for a, b in zip(got, wanted, strict=True))
