@@ -73,7 +73,7 @@ def choose_grid(kernel: Kernel, over: Sequence[int], outputs: Sequence[torch.Siz
 
 @functools.lru_cache(1024)
 def _chosen(kernel: Kernel, over: tuple[int, ...], outputs: tuple[torch.Size, ...], width: int, most: int, programs: int) -> Grid:
-    """The grid whose slots take `most` bytes, and which has so many `programs` if it can; remembered, since it takes longer than a launch."""
+    """The grid whose slots take `most` bytes, and which has so many `programs` if it can; remembered: it takes longer than a launch."""
     batch, heads, length = over
     blocks = kernel.blocks_of(length)
     if kernel.grid == "chunks":

@@ -7,7 +7,6 @@ from attn_mlir.dialects.warp.dialect import BarrierType, PendingType, Warp
 from attn_mlir.dialects.warp.kinds import in_form, inside, is_global, is_shared, settled
 from attn_mlir.mlir import ext, ir
 
-
 _LANES = 32
 
 

@@ -30,7 +30,7 @@ def row_address(memory: Memory, b: ir.Value, h: ir.Value, row: ir.Value) -> ir.V
 def lower_gather(context: Context, op: ir.Operation) -> None:
     """`tile.gather`: rows are copied into a buffer, so that products read them behind one another."""
     source, b, h, rows, count, first = op.operands
-    memory, numbers = _memory(context, source), _memory(context, rows)
+    memory, numbers = memory_of(context, source), memory_of(context, rows)
     columns = ir.RankedTensorType(op.results[0].type).shape[1]
     address = row_address(memory, context.scalar(b), context.scalar(h), emit.index(0))
     begin = emit.to_i64(context.scalar(first))
