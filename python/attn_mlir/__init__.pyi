@@ -30,6 +30,7 @@ from attn_mlir.api.online_rows import OnlineSoftmax as OnlineSoftmax
 from attn_mlir.api.online_rows import online_retention as online_retention
 from attn_mlir.api.partial import Partial as Partial
 from attn_mlir.api.partial import merge as merge
+from attn_mlir.api.plan import plan_varlen as plan_varlen
 from attn_mlir.api.recurrences import gla as gla
 from attn_mlir.api.recurrences import lightning as lightning
 from attn_mlir.api.recurrences import mamba2 as mamba2

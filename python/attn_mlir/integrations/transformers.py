@@ -21,6 +21,7 @@ from attn_mlir.api.mods import softcap as softcap_mod
 from attn_mlir.api.rows import softmax, softmax_sink
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.elementary import exp, maximum
+from attn_mlir.integrations import model_caches
 from attn_mlir.integrations.model_masks import ModelMask, dense, given_mask, known_pattern
 from attn_mlir.integrations.model_scans import replace_scans, restore_scans
 
@@ -41,6 +42,7 @@ def register(
     score_mod: ScoreMod | None = None,
     mask_mod: Mask | str | None = None,
     linear: bool = False,
+    continuous: bool = False,
 ) -> str:
     """Registers an attention with transformers under `name`, which is returned: use it as `attn_implementation`.
 
@@ -54,6 +56,10 @@ def register(
     sequences as `seq_idx` or `cu_seqlens`. transformers has one function for all models and no name for it, so this holds for all models
     of the process, imported before or later, whatever their attention, until `restore_linear()`. Steps of decoding remain theirs.
 
+    continuous: continuous batching (`model.generate_batch`), too, of all models of the process that use "paged|eager", which transformers
+    asks for by that name only: call `model.set_attn_implementation("paged|eager")`. Requests are then sequences of `attention_varlen`,
+    until `restore_continuous()`.
+
     Raises UnsupportedError where transformers is not installed or too old, and for `linear` where its package `kernels` is in use.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name) or name in _RESERVED or "flash" in name:
@@ -63,11 +69,13 @@ def register(
     for argument, function in (("row", row), ("score_mod", score_mod), ("mask_mod", mask_mod)):
         if not callable(function) and (function is not None or argument == "row"):
             raise ArgumentError(f"{argument} must be a function, got {type(function).__name__}")
-    check_flags(linear=linear)
+    check_flags(linear=linear, continuous=continuous)
     attentions, masks, masking = _interfaces()
     if linear:
         replace_scans()
     attentions.register(name, attention_function(row, score_mod, mask_mod))
+    if continuous:
+        model_caches.replace(attentions, attention_function(row, score_mod, mask_mod))
     masks.register(name, mask_function(masking.sdpa_mask, masking.causal_mask_function))
     return name
 
@@ -75,6 +83,11 @@ def register(
 def restore_linear() -> None:
     """Undoes `linear=True` of `register`: the layers of all models compute as they did before. Nothing happens where it was not used."""
     restore_scans()
+
+
+def restore_continuous() -> None:
+    """Undoes `continuous=True` of `register`: "paged|eager" is transformers' own again. Nothing happens where it was not used."""
+    model_caches.restore(_interfaces()[0])
 
 
 def _interfaces() -> tuple[Any, Any, Any]:
@@ -154,6 +167,12 @@ def attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask
         if position_bias is not None:
             scores.append(additive_bias(position_bias))
         masks = []
+        weights = row if s_aux is None and sinks is None else _with_sink(row, s_aux, sinks)
+        if options.get("cache") is not None:
+            if dropout:
+                raise UnsupportedError("continuous batching has no dropout: call model.eval()")
+            functions = weights, _composed([mod for mod in (*scores, score_mod) if mod is not None]), mask_mod
+            return model_caches.attend(module, (query, key, value), options, functions, scaling), None
         if isinstance(attention_mask, ModelMask):
             made = attention_mask.for_keys(query.shape[2], key.shape[2])
             masks.append(made.mask_in_graph() if torch.compiler.is_compiling() else made.mask_mod)
@@ -167,7 +186,6 @@ def attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask
             )
         elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
             masks.append(causal())
-        weights = row if s_aux is None and sinks is None else _with_sink(row, s_aux, sinks)
         masks = [mask for mask in (*masks, mask_mod) if mask is not None]
         o = attention(
             query.transpose(1, 2),
@@ -189,8 +207,6 @@ def _check(module: torch.nn.Module, options: dict[str, Any]) -> None:
     if options.get("output_attentions"):
         remedy = "leave output_attentions out, or use attn_implementation='eager'"
         raise UnsupportedError(f"attn_mlir never holds the attention weights: {remedy}")
-    if options.get("cache") is not None:
-        raise UnsupportedError("attn_mlir does not serve transformers' paged caches (continuous batching) yet: use model.generate")
     for name in _own_arguments(type(module).__module__):
         if options.get(name) is not None:
             raise UnsupportedError(
