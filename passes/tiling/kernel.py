@@ -68,11 +68,11 @@ class KernelBuilder:
                 sizes["score"] = ir.TypeAttr.get(self._score)
             if self._packed is not None:
                 sizes["lengths"] = lengths_of(self._online)
-            if self._lists is not None:
-                sizes["list"] = ir.IntegerAttr.get(i64, self._lists.queries)
                 keys = argument_number(self._online.operands[1])
                 if keys not in (None, 1):
                     sizes["keys"] = ir.IntegerAttr.get(i64, keys)
+            if self._lists is not None:
+                sizes["list"] = ir.IntegerAttr.get(i64, self._lists.queries)
             kernel.attributes["tile.kernel"] = ir.DictAttr.get(sizes)
             names = [*_argument_names(entry), *[result.name for result in results], *(name for name, _ in lists)]
             block = ir.Block.create_at_start(kernel.regions[0], types, [ir.Location.name(n, self._online.location) for n in names])
