@@ -122,6 +122,9 @@ class Tile(Pass):
     def _build(self, function: ir.Operation, op: ir.Operation) -> bool:
         """Inserts the kernel before the function; False after an error."""
         block_q, block_kv = self._blocks(function)
+        if self.whole and op.name in ("attn.online", "attn.pairs") and piece(op, "attn.key_lists") is not None:
+            op.location.emit_error(f"{self.name}: 'attn.key_lists' are for loops without `whole`; give a mask that reads a table instead")
+            return False
         if op.name == "attn.online":
             if piece(op, "attn.parts") is not None and (self.whole or piece(op, "attn.sequences") is not None):
                 op.location.emit_error(f"{self.name}: 'attn.parts' are for tensors that are not packed, without `whole`")

@@ -99,16 +99,19 @@ class Attention(AttentionReport, EngineModule):
         dropout_p: float | None = None,
         dropout_seed: Any = None,
         extra_qk: Pairs = None,
+        key_index: torch.Tensor | None = None,
+        key_block: tuple[int, int] | None = None,
         **unknown: Never,
     ) -> Any:
         """The output, shaped as q with v's head dimension; with it lse and row states where asked for.
 
-        dropout_p: that of this call, in place of the object's. dropout_seed, extra_qk: see `attention`.
+        dropout_p: that of this call, in place of the object's. dropout_seed, extra_qk, key_index, key_block: see `attention`.
         """
         if unknown:
             raise unexpected_in_call(Attention, self.forward, unknown)
         if self._captured and (current := self.current()) is not self:
-            return current.forward(q, k, v, dropout_p=dropout_p, dropout_seed=dropout_seed, extra_qk=extra_qk)
+            further = {"dropout_seed": dropout_seed, "extra_qk": extra_qk, "key_index": key_index, "key_block": key_block}
+            return current.forward(q, k, v, dropout_p=dropout_p, **further)
         if dropout_p is None:
             dropout_p = self.dropout_p if self.training else 0.0
         extra: Sequence[torch.Tensor] = ()
@@ -121,8 +124,13 @@ class Attention(AttentionReport, EngineModule):
 
             scale, layout, lse, states, device = self._options
             options = (scale, layout, lse, states, self.deterministic, device)
-            return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed, extra)
+            return attention_in_graph(q, k, v, self._functions, *options, dropout_p, dropout_seed, extra, (), (key_index, key_block))
         dropout = dropout_of(dropout_p, dropout_seed, q)
+        if key_index is not None or key_block is not None:
+            options = (*self._options, self.deterministic, None, dropout, extra)
+            return importlib.import_module("attn_mlir.api.key_lists").attention_listed(
+                (q, k, v), self._functions, options, (key_index, key_block)
+            )
         result, *latest = _execute(q, k, v, self._functions, *self._options, self.deterministic, self._tuning, dropout, extra)
         own = self.__dict__  # without what modules do where attributes are set
         own["_last"], own["_device"], own["_form"] = *latest, dropout.form

@@ -17,6 +17,7 @@ from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.results import named_results
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
+from attn_mlir.performance import told
 from attn_mlir.runtime.key_lists import Form, form_of, lists_of
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
@@ -126,6 +127,8 @@ def make_lists(index: torch.Tensor, sizes: Mapping[str, Any], form: Form, invers
 def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: Form, mask_mod: Callable[..., Any] | None) -> Callable[..., Any]:
     """The lists as a mask that reads a table of all blocks, for devices whose kernels take no lists."""
     blocks = -(-sizes["Skv"] // form.listed)
+    if form.keys == 1:
+        told(f"key_index lists blocks of {form.listed} keys, which this device reads as a mask of all keys", "docs/key-lists.md")
     check_numbers(index, blocks, form.listed)
     # One column more takes what is no block.
     table = torch.zeros((*index.shape[:3], blocks + 1), dtype=torch.bool, device=index.device)

@@ -1,0 +1,53 @@
+"""Key lists on devices whose kernels read a table of blocks in their place."""
+
+import pytest
+import torch
+
+import attn_mlir
+from amd_tools import needs_host_clang
+from attn_mlir.errors import ArgumentError, PerformanceWarning
+from key_list_cases import agree, dense, draw, inputs, listed
+
+SIZES = (1, 4, 2, 70, 130, 32)
+
+
+def attended(device: str, block: tuple[int, int], tolerance: float) -> None:
+    qkv = (
+        [x.detach().to(device).requires_grad_() for x in inputs(SIZES, torch.float16)] if device == "cuda" else inputs(SIZES, torch.float16)
+    )
+    index = draw(SIZES, block, 2, 3)
+    there = index.to(qkv[0].device)
+
+    def near(b: int, h: int, q_idx: int, kv_idx: int) -> bool:
+        return q_idx + 60 >= kv_idx
+
+    o = attn_mlir.attention(*qkv, mask_mod=near, key_index=there, key_block=block, device=device)
+    present = listed(index, block, 4, 70, 130) & (torch.arange(70)[:, None] + 60 >= torch.arange(130))
+    wanted, _ = dense([x.cpu() for x in qkv], present)
+    agree([o.cpu()], [wanted], tolerance)
+    do = torch.randn_like(o)
+    found = torch.autograd.grad(o, qkv, do)
+    leaves = [x.detach().cpu().double().requires_grad_() for x in qkv]
+    exact = torch.autograd.grad(dense(leaves, present)[0], leaves, do.cpu().double())
+    agree([x.cpu() for x in found], exact, 4 * tolerance)
+    with pytest.raises(ArgumentError, match="key_index holds 99, but there are"):
+        attn_mlir.attention(*qkv, key_index=torch.full_like(there, 99), key_block=block, device=device)
+
+
+@needs_host_clang
+def test_emulated_amd() -> None:
+    attended("hip-emulated", (32, 64), 2e-3)
+
+
+@needs_host_clang
+def test_lists_of_keys_say_that_they_are_a_mask_there() -> None:
+    qkv = [x.detach() for x in inputs(SIZES, torch.float16)]
+    with pytest.warns(PerformanceWarning, match="key_index lists blocks of 1 keys"):
+        o = attn_mlir.attention(*qkv, key_index=draw(SIZES, (7, 1), 1, 9), key_block=(7, 1), device="hip-emulated")
+    assert o.isfinite().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("block", [(32, 64), (64, 64), (1, 16)])
+def test_nvidia(block: tuple[int, int]) -> None:
+    attended("cuda", block, 2e-3)
