@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from attn_mlir.errors import CompileError, UnsupportedError
+from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-w")
@@ -20,9 +20,11 @@ def find_compiler(given: str | None) -> tuple[str, ...]:
     """The command of the C++ compiler: `given`, else $CXX, else the first of c++, g++ and clang++. Raises UnsupportedError without one."""
     if sys.platform not in ("linux", "darwin"):
         raise UnsupportedError(f"libraries for the CPU are made on Linux and macOS, this is {sys.platform}: use WSL or a container")
+    if not isinstance(given, str | None):
+        raise ArgumentError(f"compiler is the command of a C++ compiler, such as 'g++', got {type(given).__name__}")
     wanted = (given or os.environ.get("CXX", "")).strip()
     if wanted:
-        command = tuple(shlex.split(wanted))
+        command = _words(wanted)
         if shutil.which(command[0]) is None:
             raise UnsupportedError(f"the C++ compiler '{command[0]}' is not there: install it, or name another with compiler= or CXX")
         return command
@@ -33,6 +35,16 @@ def find_compiler(given: str | None) -> tuple[str, ...]:
             "macOS: xcode-select --install), or name it with compiler= or CXX"
         )
     return (found,)
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """A command and its options; the path of a program may have spaces. Raises ArgumentError for quotes without an end."""
+    if shutil.which(command) is not None:
+        return (command,)
+    try:
+        return tuple(shlex.split(command)) or (command,)
+    except ValueError as error:
+        raise ArgumentError(f"the command of the C++ compiler, {command}, cannot be read: {error}") from None
 
 
 @cache
@@ -122,7 +134,7 @@ def _archive(command: Sequence[str], options: Sequence[str], files: Sequence[str
 
 
 def _run(command: Sequence[str], made: Path, tool: str = "the C++ compiler") -> None:
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if ran.returncode:
         made.unlink(missing_ok=True)
         raise CompileError(f"{tool} failed: {shlex.join(command)}\n{ran.stderr.strip()}")

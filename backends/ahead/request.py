@@ -30,6 +30,9 @@ _HEADERS = frozenset(
 )
 """Headers of the system that one of the same name beside a library would hide."""
 
+MOST_BYTES = 200
+"""Of the name of a file: systems take 255, and it is written under a longer one first."""
+
 
 def _identifier(name: str) -> str:
     """The name as C takes it; other than those of gradients, and of constants of the header."""
@@ -257,22 +260,39 @@ def gradients(request: Request) -> list[Parameter]:
     return [Parameter(_RESULT, f"d_{request.names[i]}", f"as {request.names[i]}") for i in request.wrt]
 
 
+def path_of(out: Any) -> Path:
+    """The path of a library. Raises ArgumentError for what names no file."""
+    text = os.fspath(out) if isinstance(out, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not Path(text).name or "\0" in text:
+        raise ArgumentError(f"out is the path of the library's file, such as 'libattention.so', got {out!r}")
+    if len(os.fsencode(Path(text).name)) > MOST_BYTES:
+        raise ArgumentError(f"the name of the library's file has more than {MOST_BYTES} bytes: give a shorter one")
+    return Path(text)
+
+
+def check_file(path: Path) -> None:
+    """Checks that a file can be written to `path`, whose folder is made. Raises ArgumentError."""
+    try:
+        if path.is_dir():
+            raise ArgumentError(f"{path} is a folder: name a file, such as {path / 'libattention.so'}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"the folder {path.parent} cannot be made: {error.strerror}") from None
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ArgumentError(f"the folder {path.parent} cannot be written to")
+
+
 def check_place(out: Path, name: str) -> None:
     """Checks that a library can be written to `out`, and its header beside it. Raises ArgumentError."""
     header = out.with_name(f"{name}.h")
+    if len(name) > MOST_BYTES:
+        raise ArgumentError(f"the names of functions begin with more than {MOST_BYTES} letters: give a shorter name=")
     if name.lower() in _HEADERS:
         raise ArgumentError(f"the header would be {header.name}, and hide the system's: give another name=, such as '{name}_attention'")
     if header.name.lower() == out.name.lower():
         raise ArgumentError(f"the header would be written over the library {out}: end its name with .so")
     for path in (out, header):
-        if path.is_dir():
-            raise ArgumentError(f"{path} is a folder: name a file, such as {path / 'libattention.so'}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"the folder {out.parent} cannot be made: {error.strerror}") from None
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise ArgumentError(f"the folder {out.parent} cannot be written to")
+        check_file(path)
 
 
 def functions(request: Request) -> dict[str, list[Parameter]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from attn_mlir.backends import Backend, backend_for, load_backends
-from attn_mlir.errors import UnsupportedError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import LOCK
 
 _PACKED = "attn.sequences"
@@ -213,6 +213,8 @@ def build_library(request: Any, target: str, out: Path, compiler: str | None, ve
     CompileError when a pass or the compiler rejects the program.
     """
     usable = library_targets()
+    if not isinstance(target, str):
+        raise ArgumentError(f"target is a string, one of {', '.join(usable)}; got {type(target).__name__}")
     backend = usable.get(target)
     if backend is None or backend.ahead is None:
         nearest = difflib.get_close_matches(target, usable, 1, 0.7)

@@ -249,7 +249,34 @@ def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for place, message in (("window", "names no attention"), (f"{model}:absent", "has no 'absent'"), (f"{model}:other", "got int")):
         assert attn_ahead.main([place, "-o", str(out)]) == 1
         assert message in capsys.readouterr().err
+    model.write_text("import attn_mlir\nattention, spec = attn_mlir.Attention(), attn_mlir.InputSpec()\n")
+    for options, message in (
+        (["--dim", "0"], "head_dim is 0"),
+        (["--inputs", "spec", "--dtype", "f16"], "leave out --dtype"),
+        (["--no-backward", "--wrt", "q"], "backward=False makes none"),
+    ):
+        assert attn_ahead.main([f"{model}:attention", "-o", str(out), *options]) == 1
+        assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = (\n", "SyntaxError: '(' was never closed"),
+        ("def f():\n    return 1 / 0\nf()\n", "line 2, in f"),
+        ("import not_there_at_all\n", "No module named 'not_there_at_all'"),
+    ],
+)
+def test_files_that_cannot_be_loaded(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command tells the user's lines, and none of its own."""
+    broken = tmp_path / "broken_file.py"
+    broken.write_text(text)
+    assert attn_ahead.main([f"{broken}:attention", "-o", str(tmp_path / "libx.so")]) == 1
+    told = capsys.readouterr().err
+    assert f"{broken} cannot be loaded:" in told and message in told and "attn_ahead.py" not in told
+    assert attn_ahead.main([".relative:attention", "-o", str(tmp_path / "libx.so")]) == 1
+    assert "write its whole dotted name" in capsys.readouterr().err
 
 
 documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3]])

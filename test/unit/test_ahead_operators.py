@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 import attn_mlir
 from ahead_calls import plain_host
+from attn_mlir.api.ahead_operators import _programs
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from test_export import DYNAMIC, Model, qkv
 
@@ -70,4 +72,31 @@ def test_errors(tmp_path: Path) -> None:
         attn_mlir.compile_operators(torch.export.export(_None(), qkv()), out)
     with pytest.raises(UnsupportedError, match=r"export the model under torch\.no_grad"):
         attn_mlir.compile_operators(torch.export.export(Model(), qkv(), dynamic_shapes=DYNAMIC), out)
+    with torch.no_grad():
+        plain = torch.export.export(_Plain(), qkv())
+    for place, message in (
+        (None, "out is the path of the library's file"),
+        (tmp_path, "is a folder: name a file"),
+        (tmp_path / "libx.a", "would be a static library, of which linkers drop"),
+        (tmp_path / f"{'x' * 300}.so", "more than 200 bytes"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            attn_mlir.compile_operators(plain, place)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+HOSTILE = Path(__file__).parents[1] / "Inputs" / "operator_calls.py"
+
+
+def test_calls_that_no_graph_makes(tmp_path: Path) -> None:
+    """In a process with torch alone: any strides and sizes are right or refused, from several threads and after a fork."""
+    with torch.no_grad():
+        exported = torch.export.export(_Plain(), tuple(torch.randn(3, 1, 2, 5, 8)))
+    with plain_host():
+        library = attn_mlir.compile_operators(exported, tmp_path / "a folder" / "lib operators.so")
+    (program,) = _programs(exported)
+    (tmp_path / "program").write_text(program)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, HOSTILE, library, tmp_path / "program"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (ran.returncode, ran.stderr) == (0, "")

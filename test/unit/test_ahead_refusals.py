@@ -222,10 +222,50 @@ def test_places_and_names_that_cannot_be(tmp_path: Path) -> None:
     for size in ("8", 8.0, True):
         with pytest.raises(ArgumentError, match="head_dim must be an integer"):
             attn_mlir.compile_ahead(plain, attn_mlir.InputSpec(torch.float32, size), out=tmp_path / "x.so")  # type: ignore[arg-type]
+    for out in (None, 3, "", "/", "x\0.so", b"x.so"):
+        with pytest.raises(ArgumentError, match="out is the path of the library's file"):
+            attn_mlir.compile_ahead(plain, SPEC, out=out)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="file has more than 200 bytes"):
+        attn_mlir.compile_ahead(plain, SPEC, out=tmp_path / f"{'x' * 300}.so")
+    with pytest.raises(ArgumentError, match="more than 200 letters"):
+        attn_mlir.compile_ahead(plain, SPEC, out=tmp_path / "x.so", name="x" * 300)
     with pytest.raises(ArgumentError, match="functions cannot be named"):
         attn_mlir.compile_ahead(plain, SPEC, out=tmp_path / "x.so", name=3)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="wrt names 'made_'"):
         attn_mlir.compile_ahead(NAMED, SPEC, out=tmp_path / "x.so", wrt=["d_q", "made_"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"wrt": ["q"], "backward": False}, "backward=False makes none"),
+        ({"wrt": 3}, r"wrt is a list of names such as \['q', 'k', 'v'\], got 3"),
+        ({"wrt": [["q"]]}, "wrt is a list of names"),
+        ({"wrt": []}, "wrt is a list of names"),
+        ({"target": None}, "target is a string, one of .*cpu.*; got NoneType"),
+        ({"target": ["cpu"]}, "target is a string"),
+        ({"compiler": 3}, "compiler is the command of a C.. compiler, such as 'g..', got int"),
+        ({"compiler": "g++ '"}, "cannot be read: No closing quotation"),
+        ({"inputs": attn_mlir.InputSpec([1])}, r"dtype is \[1\]: use float32"),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_of_other_types(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        attn_mlir.compile_ahead(attn_mlir.Attention(), **{"inputs": SPEC, "out": tmp_path / "x.so", **options})
+
+
+def test_a_spec_of_recurrences_with_offsets_of_no_type(tmp_path: Path) -> None:
+    for spec in (attn_mlir.LinearSpec(cu_seqlens=[1]), attn_mlir.LinearSpec(dtype=[1])):  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match=r"(cu_seqlens|dtype) is "):
+            attn_mlir.compile_ahead(attn_mlir.LinearAttention(), spec, out=tmp_path / "x.so")
+
+
+def test_a_compiler_in_a_folder_with_spaces(tmp_path: Path) -> None:
+    folder = tmp_path / "of mine"
+    folder.mkdir()
+    (folder / "c++").symlink_to(shutil.which("c++") or shutil.which("g++") or "/nowhere")
+    assert link.find_compiler(f"{folder}/c++") == (f"{folder}/c++",)
+    assert link.find_compiler(f"'{folder}/c++' -O1") == (f"{folder}/c++", "-O1")
 
 
 def test_a_compiler_that_fails_is_told(tmp_path: Path) -> None:

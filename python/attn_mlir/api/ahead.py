@@ -20,7 +20,7 @@ from attn_mlir.api.given_masks import with_function
 from attn_mlir.api.inputs import ELEMENTS, check_head_dim, check_inputs, layout_of
 from attn_mlir.api.linear import LinearAttention
 from attn_mlir.api.linear_engine import LinearAttentionEngine
-from attn_mlir.backends.ahead.request import Capture, Library, Linear, Request, check_place
+from attn_mlir.backends.ahead.request import Capture, Library, Linear, Request, check_place, path_of
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.scope import Captured
@@ -84,7 +84,10 @@ def compile_ahead(
         raise UnsupportedError(
             f"tuned schedules are not compiled ahead of time yet: make the {type(attention).__name__} without tune and tune_file"
         )
-    path, prefix = Path(out), _name(Path(out), name)
+    path = path_of(out)
+    prefix = _name(path, name)
+    if wrt is not None and not backward:
+        raise ArgumentError("wrt names what has a gradient, and backward=False makes none: leave one of them out")
     if isinstance(attention, (LinearAttention, LinearAttentionEngine)):
         form = linear_form(attention, inputs)
         check_place(path, prefix)
@@ -125,7 +128,7 @@ def _inputs(attention: Attention | AttentionEngine, inputs: Any) -> Inputs:
     if inputs is None and isinstance(attention, AttentionEngine):
         return attention._shapes.inputs
     if isinstance(inputs, InputSpec):
-        if inputs.dtype not in ELEMENTS:
+        if not isinstance(inputs.dtype, torch.dtype) or inputs.dtype not in ELEMENTS:
             raise ArgumentError(f"dtype is {inputs.dtype}: use float32, float16, bfloat16 or float64")
         value_dim = inputs.head_dim if inputs.value_dim is None else inputs.value_dim
         for size, what in ((inputs.head_dim, "head_dim"), (value_dim, "value_dim")):
@@ -269,7 +272,7 @@ def _positions(request: Request, program: Program, values: Sequence[Any], wrt: S
         always = 3 + (0 if request.linear is None else len(request.linear.inputs))
         pairs = {3 + position for position, _, _ in program.products}
         return tuple(i for i in can if i < always or i in pairs or getattr(values[i - 3], "requires_grad", False))
-    if isinstance(wrt, str) or not wrt:
+    if not isinstance(wrt, (list, tuple)) or not wrt or not all(isinstance(name, str) for name in wrt):
         raise ArgumentError(f"wrt is a list of names such as ['q', 'k', 'v'], got {wrt!r}; backward=False makes no gradients")
     # By the name in C, or by that in Python where this is another one.
     called = {names[i]: i for i in can} | {c.name: 3 + n for n, c in enumerate(request.captures) if 3 + n in can and c.name not in names}

@@ -67,7 +67,7 @@ def linear_form(attention: LinearAttention | LinearAttentionEngine, inputs: Any)
 
 
 def _form_of(spec: LinearSpec) -> _Form:
-    if spec.dtype not in ELEMENTS:
+    if not isinstance(spec.dtype, torch.dtype) or spec.dtype not in ELEMENTS:
         raise ArgumentError(f"dtype is {spec.dtype}: use float32, float16, bfloat16 or float64")
     value_dim = spec.key_dim if spec.value_dim is None else spec.value_dim
     for size, what in ((spec.key_dim, "key_dim"), (value_dim, "value_dim")):
@@ -76,7 +76,7 @@ def _form_of(spec: LinearSpec) -> _Form:
         check_head_dim(f"{what} is", size, MAX_STATE_DIM)
     if spec.decay not in _DECAYS:
         raise ArgumentError(f"decay is one of {', '.join(map(repr, _DECAYS))}, got {spec.decay!r}")
-    if spec.cu_seqlens is not None and spec.cu_seqlens not in _OFFSETS:
+    if spec.cu_seqlens is not None and not (isinstance(spec.cu_seqlens, torch.dtype) and spec.cu_seqlens in _OFFSETS):
         raise ArgumentError(f"cu_seqlens is torch.int32, torch.int64 or None, got {spec.cu_seqlens!r}")
     offsets = "" if spec.cu_seqlens is None else _OFFSETS[spec.cu_seqlens]
     return _Form(Inputs(ELEMENTS[spec.dtype], spec.key_dim, value_dim), spec.decay, bool(spec.initial_state), offsets)

@@ -9,7 +9,8 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.api.ahead import products_of, refuse_outputs
-from attn_mlir.backends.ahead.request import Capture, Linear, Request
+from attn_mlir.backends.ahead.link import is_static
+from attn_mlir.backends.ahead.request import Capture, Linear, Request, check_file, path_of
 from attn_mlir.backends.program import function_named
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -37,14 +38,13 @@ def compile_operators(exported: torch.export.ExportedProgram, out: str | Path = 
     """
     if not isinstance(exported, torch.export.ExportedProgram):
         raise ArgumentError(f"compile_operators takes what torch.export.export returns, got {type(exported).__name__}")
+    path = path_of(out)
+    if is_static(path):
+        raise ArgumentError(f"{path.name} would be a static library, of which linkers drop what registers operators: end its name with .so")
     found = _programs(exported)
     requests = [(name, _request(programs.find(name), f"attention{number}")) for number, name in enumerate(found)]
     schema = importlib.import_module("attn_mlir.runtime.schemas").schema_of("forward")
-    path = Path(out)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"the folder {path.parent} cannot be made: {error.strerror}") from None
+    check_file(path)
     folders = tuple(str(Path(torch.__file__).parent / "include" / part) for part in ("", "torch/csrc/api/include"))
     version = sys.modules["attn_mlir"].__version__
     return driver.build_operators(requests, schema, "cpu", path, compiler, folders, version)

@@ -10,7 +10,8 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,15 @@ def target_of(name: str) -> str:
 def _inputs(args: argparse.Namespace) -> Any:
     """What `compile_ahead` is told of inputs: None where the command line tells nothing, for engines. Raises ArgumentError."""
     if args.inputs is not None:
+        for option, given in (("--dtype", args.dtype), ("--dim", args.dim), ("--value-dim", args.value_dim)):
+            if given is not None:
+                raise ArgumentError(f"--inputs tells dtype and head dimensions: leave out {option}")
         return _found(f"{args.attention.rpartition(':')[0]}:{args.inputs}")
     given = [args.dtype, args.dim, args.value_dim]
     if given == [None] * 3 and isinstance(_found(args.attention), (AttentionEngine, LinearAttentionEngine)):
         return None
     kind = LinearSpec if isinstance(_found(args.attention), LinearAttention) else InputSpec
-    return kind(DTYPES[args.dtype or "f32"], args.dim or 64, args.value_dim)
+    return kind(DTYPES[args.dtype or "f32"], 64 if args.dim is None else args.dim, args.value_dim)
 
 
 def _depfile(library: Path, place: str) -> str:
@@ -127,15 +131,36 @@ def _found(place: str) -> Any:
         module = importlib.util.module_from_spec(spec)
         sys.modules.setdefault(path.stem, module)
         sys.path.insert(0, str(path.resolve().parent))  # as `python FILE.py` has it
-        spec.loader.exec_module(module)
+        _run(where, functools.partial(spec.loader.exec_module, module))
+    elif where.startswith("."):
+        raise ArgumentError(f"'{where}' is no module: write its whole dotted name, or FILE.py:{name}")
     else:
-        try:
-            module = importlib.import_module(where)
-        except ModuleNotFoundError as error:
-            raise ArgumentError(f"there is no module '{where}': {error}") from None
+        module = _run(where, functools.partial(importlib.import_module, where))
     if not hasattr(module, name):
         raise ArgumentError(f"{where} has no '{name}'")
     return getattr(module, name)
+
+
+def _run(where: str, load: Callable[[], Any]) -> Any:
+    """What `load` returns. Raises ArgumentError with the user's lines for what a file or module raises."""
+    try:
+        return load()
+    except AttnError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name == where.partition(".")[0] or error.name == where:
+            raise ArgumentError(f"there is no module '{where}': {error}") from None
+        raise ArgumentError(_told(where, error)) from None
+    except Exception as error:
+        raise ArgumentError(_told(where, error)) from None
+
+
+def _told(where: str, error: Exception) -> str:
+    """What went wrong in a user's file: the message, and the lines that led to it."""
+    trace = traceback.TracebackException.from_exception(error)
+    own = [frame for frame in trace.stack if frame.filename != __file__ and not frame.filename.startswith("<frozen importlib")]
+    lines = [*traceback.StackSummary.from_list(own).format(), *trace.format_exception_only()]
+    return f"{where} cannot be loaded:\n{''.join(lines).rstrip()}"
 
 
 if __name__ == "__main__":
