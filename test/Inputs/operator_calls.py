@@ -47,7 +47,7 @@ def refusals() -> None:
         ((q, k, v[:, :, :9]), {}, "v has 9 positions"),
         ((q, k[:1], v[:1]), {}, "batch sizes"),
         ((torch.randn(2, 3, 17, 8), k, v), {}, "q has 3 heads"),
-        ((q.new_empty(1).expand(1, 2, 2**45, 8), k[:1], v[:1]), {}, "new_empty"),
+        ((q.new_empty(8).expand(1, 2, 2**45, 8), k[:1], v[:1]), {}, "new_empty"),
         ((q, k, v), {"program": ""}, "no attention of this graph"),
         ((q, k, v), {"wrt": "q"}, "computes no gradients"),
         ((q, k, v), {"floats": [1.0]}, "other captures"),
