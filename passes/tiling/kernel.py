@@ -36,12 +36,12 @@ class KernelBuilder:
         self._sources = [0] * self._accumulators if sources is None else list(ir.DenseI64ArrayAttr(sources))
         self._packed = packing_of(online, "query")
         self._parts = piece(online, "attn.parts")
-        self._listed = piece(online, "attn.part_list") is not None
+        self._part_list = piece(online, "attn.part_list") is not None
         self._entry: ir.Value | None = None
         """The entry of the results that a program makes; None: that of the queries."""
         self._limits: tuple[ir.Value, ir.Value] | None = None
         """The keys of the program's part."""
-        self._listed: Range | None = None
+        self._range: Range | None = None
         """The entries of the program's list."""
         self._results: list[Result] = []
         self._live: list[int] = []
@@ -57,7 +57,7 @@ class KernelBuilder:
             inputs = [in_memory(argument.type) for argument in entry.arguments]
             outputs = [in_memory(result.type) for result in results]
             name = ir.StringAttr(self._function.attributes["sym_name"]).value
-            lists = item_types(False, PART_COLUMNS if self._listed else COLUMNS) if self._packed is not None else []
+            lists = item_types(False, PART_COLUMNS if self._part_list else COLUMNS) if self._packed is not None else []
             types = [*inputs, *outputs, *(type_ for _, type_ in lists)]
             kernel = func.FuncOp(name, ir.FunctionType.get(types, []), loc=self._function.location)
             i64 = ir.IntegerType.get_signless(64)
@@ -138,7 +138,7 @@ class KernelBuilder:
         if self._lists is not None:
             of_queries, of_keys = span_of(None, b, q, outer), span_of(None, b, k, outer)
             number, begin, end = rows_in(self._lists, query_block, self._block_q, of_queries.length)
-            self._listed = range_of(self._lists.ranges, b, h, memref.DimOp(q, one).result, number, outer)
+            self._range = range_of(self._lists.ranges, b, h, memref.DimOp(q, one).result, number, outer)
         elif self._packed is None:
             of_queries, of_keys = span_of(None, b, q, outer), span_of(None, b, k, outer)
             begin = arith.MulIOp(query_block, size).result
@@ -146,7 +146,7 @@ class KernelBuilder:
         else:
             item = item_of(work, query_block)
             b, begin, end = item.b, item.begin, item.end
-            if self._listed:
+            if self._part_list:
                 self._entry, self._limits = item.slot, part_of(work, query_block)
             of_queries, of_keys = (span_of(packing_of(self._online, side), b, x, outer) for side, x in (("query", q), ("key", k)))
         rows = arith.SubIOp(end, begin).result
@@ -211,13 +211,13 @@ class KernelBuilder:
         limits = None
         if masked and bounds is not None:
             limits = program.scalars().inline(block_of(bounds), [program.b, program.h, program.begin, program.end])
-        if self._lists is not None and self._listed is not None:
+        if self._lists is not None and self._range is not None:
             entries, known = program.outer.emit(self._lists.entries), Limits(limits, masked)
 
             def body(kv: ir.Value, count: ir.Value, inside: list[ir.Value], with_mask: bool) -> list[ir.Value]:
                 return block.build(step, kv, count, inside, masked=with_mask)
 
-            return listed_keys(self._lists, entries, self._listed, self._block_kv, program.kv_len, known, carried, body)
+            return listed_keys(self._lists, entries, self._range, self._block_kv, program.kv_len, known, carried, body)
         for segment in plan_segments(program.kv_len, limits, masked, classified, self._block_kv, self._whole):
             carried = self._loop(block, step, self._within(segment), carried)
         return carried
@@ -276,7 +276,7 @@ class KernelBuilder:
             return [emitter.emit(yielded[result.number]) for result, _ in of_rows], []
 
         entry, first = program.of_queries.batch, program.of_queries.row(program.begin)
-        if self._entry is not None and (self._packed is None or self._listed):
+        if self._entry is not None and (self._packed is None or self._part_list):
             entry, first = self._entry, program.begin
         place = entry, program.h, first, program.rows
         outputs = list(zip(self._results, targets, strict=False))
