@@ -5,6 +5,7 @@ it looks at. `harden` puts the check of the form first, and keeps Python excepti
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from attn_mlir.dialects.verify import check
@@ -25,6 +26,38 @@ def harden(cls: type) -> None:
 
 def verify_form(op: Any) -> bool:
     """Checks operands, results, attributes and regions against the op's declaration."""
+    return _fits(op.operation, *_declared(type(op))) or _verify_fields(op)
+
+
+@cache
+def _declared(cls: Any) -> tuple[Any, ...]:
+    """The least and the largest number of operands and of results, attributes with their classes, and the number of regions."""
+    numbers: list[float] = []
+    for kind in (ext.OperandDef, ext.ResultDef):
+        fields = [field for field in cls._fields if isinstance(field, kind)]
+        variadic = sum(field.variadicity != ext.Variadicity.single for field in fields)
+        # Several have segments, which are looked at one by one: no number of values fits here.
+        numbers += [len(fields), len(fields)] if not variadic else [len(fields) - 1, float("inf")] if variadic == 1 else [1, 0]
+    attributes = [(field.name, field.constraint) for field in cls._fields if isinstance(field, ext.AttributeDef)]
+    classes = tuple((name, kind if kind is not Any and isinstance(kind, type) else object) for name, kind in attributes)
+    return (*numbers, classes, sum(isinstance(field, ext.RegionDef) for field in cls._fields))
+
+
+def _fits(operation: ir.Operation, *declared: Any) -> bool:
+    """Whether an op has its form, as nearly all have: found without a message for each rule."""
+    least, most, fewest, largest, classes, regions = declared
+    if not (least <= len(operation.operands) <= most and fewest <= len(operation.results) <= largest):
+        return False
+    attributes = operation.attributes
+    return (
+        len(operation.regions) == regions
+        and all(name in attributes and isinstance(attributes[name], kind) for name, kind in classes)
+        and not operation.successors
+    )
+
+
+def _verify_fields(op: Any) -> bool:
+    """The same rule by rule, with a message for the one that is broken."""
     fields, operation = op._fields, op.operation
     for kind, values, what in ((ext.OperandDef, operation.operands, "operand"), (ext.ResultDef, operation.results, "result")):
         if not _verify_values(op, [f for f in fields if isinstance(f, kind)], len(values), what):

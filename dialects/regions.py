@@ -7,11 +7,21 @@ from attn_mlir.mlir import ir
 
 def walk(root: ir.Operation | ir.OpView) -> Iterator[ir.Operation]:
     """Every operation inside `root`, outermost first. Collect into a list before changing anything."""
-    for region in root.operation.regions:
-        for block in region.blocks:
-            for op in block.operations:
-                yield op.operation
-                yield from walk(op)
+    # Without recursion, in which each op of a loop nest passes through all loops around it.
+    within = [_inside(root.operation)]
+    while within:
+        for view in within[-1]:
+            op = view.operation
+            yield op
+            if len(op.regions):
+                within.append(_inside(op))
+                break
+        else:
+            within.pop()
+
+
+def _inside(op: ir.Operation) -> Iterator[ir.OpView]:
+    return (view for region in op.regions for block in region.blocks for view in block.operations)
 
 
 def maker(value: ir.Value, *names: str) -> ir.Operation | None:
