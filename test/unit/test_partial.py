@@ -1,6 +1,7 @@
 """Partial results: merged in any order and grouping they are the attention to all keys, of rows of the user's own."""
 
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import attn_mlir
 from attn_mlir import ArgumentError, UnsupportedError, attention, merge, rows
+from attn_mlir.api import partial_form
 from partial_cases import ROWS, Case, inputs, two_reductions
 
 CUTS = {1: (0, 1), 17: (0, 0, 5, 17), 127: (0, 64, 64, 101, 127), 1000: (0, 1, 999, 1000)}
@@ -97,8 +99,39 @@ def test_an_end_that_reads_captures() -> None:
     do = torch.randn_like(whole)
     torch.testing.assert_close(*(torch.autograd.grad(o, sink, do)[0] for o in (merged.finalize(), whole)), atol=1e-4, rtol=1e-4)
     assert torch.equal(merged.apply(torch.clone, moves=False).finalize(), merged.finalize())
+    with torch.no_grad():
+        ended, _ = merged.finalize(), sink.mul_(3)
+    # The end is that of the call; a new call sees the new sink.
+    assert torch.equal(merged.finalize(), ended)
+    again = attention(q, k, v, row=row, return_partial=True).finalize()
+    torch.testing.assert_close(again, attention(q, k, v, row=row), atol=1e-5, rtol=1e-5)
+    assert (again - ended).abs().max() > 1e-3
     with pytest.raises(UnsupportedError, match="reads b, h or q_idx"):
         merged.apply(lambda x: x.flip(2)).finalize()
+
+
+def test_sizes_alone_are_not_copied() -> None:
+    """The end reads how long a captured tensor is, and holds the tensor itself."""
+    table = torch.rand(1000)
+
+    def row(s: Any) -> Any:
+        e = (s - s.max()).exp()
+        return e / (e.sum() + table.shape[0])
+
+    q, k, v = inputs(5, 17)
+    captures = attention(q, k, v, row=row, return_partial=True).captures
+    assert [x.data_ptr() for x in captures if isinstance(x, torch.Tensor)] == [table.data_ptr()]
+
+
+def test_only_so_many_forms_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_form, "_FORMS", {})
+    monkeypatch.setattr(partial_form, "_LIMIT", 3)
+    monkeypatch.setattr(partial_form, "_read", lambda traced: [traced.text])
+    traces: list[Any] = [types.SimpleNamespace(text=str(number), packed=False) for number in range(10)]
+    for trace in traces:
+        found = partial_form.form_of(trace)
+        assert found == [trace.text] and partial_form.form_of(trace) is found
+        assert len(partial_form._FORMS) <= 3
 
 
 def test_rearranged_rows() -> None:

@@ -42,7 +42,7 @@ class Partial:
     states: dict[str, Tensor]
     form: Form
     captures: tuple[Any, ...]
-    """What q, k and v were, as far as their sizes matter, and the captured values of the call."""
+    """What q, k and v were, as far as their sizes matter, and the captured values of the call; copies of tensors that the end reads."""
     dtype: torch.dtype
     order: str = "bhsd"
     """That of the dimensions of o."""
@@ -203,6 +203,8 @@ class Request:
         score = torch.float64 if q.dtype == torch.float64 else torch.float32
         rows = (*q.shape[:3],)
         outer = (*(Shape(tuple(x.shape)) for x in qkv), *captures)
+        later = form.merge.contents | form.finalize.contents  # of this call, whatever becomes of the captured tensors before the end
+        outer = tuple([x.clone() if place in later and isinstance(x, Tensor) else x for place, x in enumerate(outer)])
         places = None if self.packed is None else _places(self.packed["q_begins"], self.packed["q_lengths"], rows[2])
         indices = _indices(rows, places)
         initial = [torch.as_tensor(x, dtype=score).expand(rows) for x in form.init(outer, indices, score)]

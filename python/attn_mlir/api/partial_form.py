@@ -19,6 +19,8 @@ from attn_mlir.runtime.scalar_code import Code, code_of
 _ONLINE = "attn-simplify,attn-online-rewrite,attn-guard-empty-rows{every=true}"
 _EXPOSED = "attn-expose-states{{accumulator={number}}},attn-dense-rows"
 _FORMS: dict[tuple[str, bool], "Form"] = {}
+_LIMIT = 256
+"""Forms that are remembered; a program has one, and as many accumulators are programs, too."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,7 +48,10 @@ def form_of(traced: Traced) -> Form:
     if found is None:
         with LOCK, ir.Context() as context, reported():
             load_all(context)
-            found = _FORMS[key] = _read(traced)
+            found = _read(traced)
+            if len(_FORMS) >= _LIMIT:
+                _FORMS.clear()
+            _FORMS[key] = found
     return found
 
 

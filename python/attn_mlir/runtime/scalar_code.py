@@ -44,6 +44,12 @@ class Code:
         read = {number for op in self.ops for number in op.operands} | set(self.results)
         return any(kind == INDEX and len(self.outer) + n in read for n, kind in enumerate(self.kinds))
 
+    @property
+    def contents(self) -> frozenset[int]:
+        """Which of the function's arguments it reads for more than their sizes."""
+        read = {number for op in self.ops if op.name != "tensor.dim" for number in op.operands} | set(self.results)
+        return frozenset(place for number, place in enumerate(self.outer) if number in read)
+
     def __call__(self, outer: Sequence[Any], arguments: Sequence[Any], score: torch.dtype) -> list[Any]:
         """The results; `outer` are all arguments of the function: tensors, numbers, or shapes of which only sizes are read."""
         run = _Run(self, [*(outer[place] for place in self.outer), *arguments], score)
