@@ -13,7 +13,7 @@ from attn_mlir.api import rows
 from attn_mlir.api.block_mask import create_mask
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.integrations.model_masks import ModelMask, known_pattern
-from attn_mlir.integrations.transformers import attention_function, register
+from attn_mlir.integrations.transformers import attention_function, mask_function, register
 from model_families import inputs, made
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -74,9 +74,10 @@ def tiny(kind: str, **config: Any) -> Any:
 
 
 @needs_transformers
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_generation_with_a_cache(cache: str) -> None:
-    model, ids, mask = tiny("Mistral")
+@pytest.mark.parametrize(("kind", "cache"), [("Mistral", "dynamic"), ("Mistral", "static"), ("Gemma3", "static")])
+def test_generation_with_a_cache(kind: str, cache: str) -> None:
+    """Of a static cache generate() makes the masks, one or, by the kinds of layers, several."""
+    model, ids, mask = tiny(kind)
     options = {"max_new_tokens": 6, "do_sample": False, "cache_implementation": cache, "disable_compile": True}
     expected = model.generate(ids, attention_mask=mask, **options)
     model.set_attn_implementation(register())
@@ -227,11 +228,23 @@ def test_masks_of_packed_sequences_are_functions(kind: str) -> None:
     }[kind]
     sequences = masking_utils.find_packed_sequence_indices(positions)
     assert sequences is not None
-    function = masking_utils.packed_sequence_compatibility_function(inner, positions, sequences)
+    parts = masking_utils.remap_positions_for_packed_sequence(inner, positions), masking_utils.packed_sequence_mask_function(sequences)
+    function = masking_utils.and_masks(*parts)
     known, pattern = known_pattern(function)
     assert known and pattern is not None
     wanted = masking_utils.sdpa_mask(2, 11, 11, mask_function=function, allow_is_causal_skip=False)
     assert wanted is not None and torch.equal(create_mask(pattern, 2, 1, 11, 11), wanted)
+
+
+@needs_transformers
+def test_a_finished_mask_is_handed_on() -> None:
+    """As generate() of transformers 5.24 and newer does it with a static cache: the mask has the dimensions of a finished one."""
+    from transformers import masking_utils
+
+    make = mask_function(masking_utils.sdpa_mask, masking_utils.causal_mask_function)
+    given = make(2, 3, 8, 5, 0, masking_utils.causal_mask_function, torch.ones(2, 8, dtype=torch.bool))
+    assert given.ndim == 4 and given.q_offset == 5
+    assert make(2, 3, 8, 0, 0, masking_utils.causal_mask_function, given) is given
 
 
 @needs_transformers

@@ -72,18 +72,15 @@ class ModelMask:
     """Skv; None: a pattern that reads the tensor for any number of keys."""
 
     def contiguous(self) -> torch.Tensor:
-        """As a tensor: generate() asks for it where the cache is a static one, since only tensors pass as finished masks."""
+        """As a tensor: generate() of transformers before 5.24 asks for it where the cache is a static one."""
         if self.evaluate is None:
             raise UnsupportedError("this mask cannot become a tensor")
         return self.evaluate()
 
     @property
     def ndim(self) -> int:
-        """Asked for by transformers 5.24 and newer, which take the mask of a static cache for one of padding."""
-        raise UnsupportedError(
-            "with a static cache, transformers 5.24 and newer take a finished mask for one of padding: use transformers before 5.24, or "
-            "a cache that grows"
-        )
+        """That of a finished mask: transformers 5.24 and newer would take one of 2 dimensions for padding."""
+        return 4
 
     def __getitem__(self, index: Any) -> Never:
         raise _read_by_model("slices")

@@ -114,9 +114,12 @@ def mask_function(dense_mask: Callable[..., Any], causal_mask: Callable[..., Any
         q_offset: Any = 0,
         kv_offset: Any = 0,
         mask_function: Callable[..., Any] = causal_mask,
-        attention_mask: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | ModelMask | None = None,
         **options: Any,
     ) -> ModelMask:
+        if isinstance(attention_mask, ModelMask):  # generate() made it, for a static cache
+            return attention_mask
+
         def evaluate() -> torch.Tensor:
             whole = {**options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
             return dense_mask(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, **whole)
