@@ -1,4 +1,4 @@
-"""A `warp.kernel` from a tiled function over pairs: a block of keys stays, blocks of queries pass, sums over keys go through shared memory."""
+"""A `warp.kernel` from a tiled function over pairs: a block of keys stays, blocks of queries pass, weights go through shared memory."""
 
 from dataclasses import dataclass
 from typing import ClassVar

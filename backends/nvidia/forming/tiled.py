@@ -1,4 +1,4 @@
-"""Questions about tiled functions: what their programs are, which loads read the same, whether a count of rows is what is left of a block."""
+"""Questions about tiled functions: what their programs are, which loads read the same, whether a count is the rest of a block."""
 
 from collections.abc import Callable, Sequence
 

@@ -113,7 +113,7 @@ def _key(value: ir.Value, map_: ir.Operation) -> Hashable:
 
 
 def _early(value: ir.Value, map_: ir.Operation, first: ir.Operation, second: ir.Operation) -> ir.Value:
-    """A map, before the wait for the second product, which makes a tile of a number of a map. Raises Refused where it cannot stand there."""
+    """A map before the wait for the second product: a tile of a number of a map. Raises Refused where it cannot stand there."""
     block, needed = map_.regions[0].blocks[0], _slice(value, map_)
     ops = [view.operation for view in second.block.operations]
     for op in needed:

@@ -31,7 +31,7 @@ class StageRows(Pass):
 
 
 def _stage(kernel: ir.Operation) -> None:
-    buffers: dict[tuple[ir.Value, ir.Operation], ir.Value] = {}
+    buffers: dict[tuple[ir.Value, ir.Value], ir.Value] = {}
     loads = [op for op in find_all(kernel, "memref.load") if _of_column(op) is not None]
     change_parts(loads, lambda load: _replace(load, kernel, buffers), "no map reads a number of each of its columns")
 
@@ -62,7 +62,7 @@ def _is_inside(value: ir.Value, map_: ir.Operation) -> bool:
     return block == map_.regions[0].blocks[0]
 
 
-def _replace(load: ir.Operation, kernel: ir.Operation, buffers: dict[tuple[ir.Value, ir.Operation], ir.Value]) -> None:
+def _replace(load: ir.Operation, kernel: ir.Operation, buffers: dict[tuple[ir.Value, ir.Value], ir.Value]) -> None:
     """Lets a load read shared memory. Raises Refused where no copy brings the rows, or they are not held."""
     map_, row = _map_of(load), _of_column(load)
     assert map_ is not None and row is not None
@@ -72,12 +72,12 @@ def _replace(load: ir.Operation, kernel: ir.Operation, buffers: dict[tuple[ir.Va
     copies = [op for op in found if ir.MemRefType(op.operands[5].type).shape[0] == columns and _holds(op, map_)]
     if not copies:
         raise Refused("no copy brings the tile of the rows whose numbers a map reads, and holds it meanwhile")
-    copy = copies[0]
-    if (source, copy) not in buffers:
-        buffers[source, copy] = _copied(kernel, copy, source, columns)
+    copy, full = copies[0], copies[0].operands[6]
+    if (source, full) not in buffers:
+        buffers[source, full] = _copied(kernel, full, source, columns)
     place = map_.regions[0].blocks[0].arguments[1]
     with load.location, ir.InsertionPoint(load):
-        operands = [buffers[source, copy], copy.operands[7], place]
+        operands = [buffers[source, full], copy.operands[7], place]
         number = ir.Operation.create("memref.load", results=[load.results[0].type], operands=operands).result
     load.results[0].replace_all_uses_with(number)
     load.erase()
@@ -102,21 +102,23 @@ def _holds(copy: ir.Operation, map_: ir.Operation) -> bool:
     return any(ops.index(op) < at for op in before) and bool(behind) and all(ops.index(op) > at for op in behind)
 
 
-def _copied(kernel: ir.Operation, copy: ir.Operation, source: ir.Value, columns: int) -> ir.Value:
-    """Copies numbers of rows with the tile of the rows; the buffer. Raises Refused where there is no room."""
-    elect = copy.parent.operation if copy.parent is not None else copy
-    full, role = copy.operands[6], find_all(kernel, "warp.role")[0]
-    with copy.location:
+def _copied(kernel: ir.Operation, full: ir.Value, source: ir.Value, columns: int) -> ir.Value:
+    """Copies numbers of rows with each tile of the ring of a barrier; their buffer. Raises Refused where there is no room."""
+    copies = [op for op in find_all(kernel, "warp.copy_async") if op.operands[6] == full]
+    role = find_all(kernel, "warp.role")[0]
+    with copies[0].location:
         type_ = build.shared_type([1, columns], ir.MemRefType(source.type).element_type, 0)
-    used = sum(bytes_of(op.results[0].type) for op in find_all(kernel, "warp.alloc"))
+    used = sum(bytes_of(op.result.type) for op in find_all(kernel, "warp.alloc"))
     limit = ir.IntegerAttr(kernel.attributes["shared_limit"]).value
     if used + bytes_of(type_) > limit:
         raise Refused(f"numbers of rows take {bytes_of(type_)} bytes beside {used}, there are {limit}")
-    with copy.location:
+    with copies[0].location:
         with ir.InsertionPoint(role), build.named("row_numbers"):
             buffer = build.op("alloc", results=[type_]).result
         stages, arrivals = stages_and_arrivals(full.type)
         full.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + _LANES} : i64>"))
-        with ir.InsertionPoint.after(elect):
+    for copy in copies:
+        elect = copy.parent.operation if copy.parent is not None else copy
+        with copy.location, ir.InsertionPoint.after(elect):
             build.op("copy_rows_async", [source, *list(copy.operands)[1:4], buffer, full, copy.operands[7]])
     return buffer

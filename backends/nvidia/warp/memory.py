@@ -24,7 +24,8 @@ def _alloc(printer: Printer, op: ir.Operation) -> None:
         raise UnsupportedError(f"warp: tiles for sm_90a are swizzled over {ROW_BYTES} bytes, got {type_} ({source_line(op.location)})")
     name = printer.name(op.results[0], "tiles" if swizzle else "numbers")
     if not swizzle and str(type_.element_type) == "f32":
-        address = printer.shared(size, _NUMBERS)
+        address = printer.names.fresh(f"{name}_address")
+        printer.line(f"const uint32_t {address} = {printer.shared(size, _NUMBERS)};")
         printer.line(f"float *const {name} = reinterpret_cast<float *>(memory + ({address} - shared));")
         return
     printer.line(f"const uint32_t {name} = {printer.shared(size, ALIGNMENT if swizzle else _NUMBERS)};")

@@ -51,8 +51,14 @@ def _only_use(op: ir.Operation) -> bool:
 
 
 def _mma_wait(printer: Printer, op: ir.Operation, product_: str) -> None:
-    """No use of the registers may move before the wait: `hold`."""
-    printer.line(f"attn::wgmma_wait<{plain(op, 'pending')}>();", f"attn::hold({product_});")
+    """No use of the registers may move before the wait: `hold`.
+
+    Nor may others come into those of a, which the product reads until then: compilers believe that it has read them when it is issued.
+    """
+    started = maker(op.operands[0], "warp.mma_async")
+    a = printer.printed[started.operands[1]] if started is not None else None
+    read = [f"attn::hold({a});"] if isinstance(a, str) else []
+    printer.line(f"attn::wgmma_wait<{plain(op, 'pending')}>();", f"attn::hold({product_});", *read)
     printer.printed[op.results[0]] = product_
 
 
