@@ -145,13 +145,13 @@ def test_ordered_tiles_are_each_taken_once() -> None:
 ])  # fmt: skip
 def test_planted_fault_of_the_order_of_tiles_is_found(name: str, old: str, new: str) -> None:
     """A tile that is taken twice, or never."""
-    program = Program("causal-softmax")
+    program = Program("causal-softmax", 64)
     text = str(formed(program, _ORDERED))
     width = re.search(r"(%\d+) = arith.subi %\d+, %\d+ : index\n *%\d+ = arith.minsi \1, %c2", text)
     assert width is not None
     old, new = (each.replace("%{width}", width[1]) for each in (old, new))
     assert old in text
-    assert missed(text.replace(old, new), program, Sizes(1, 3, 3, 290, 290), 5), name
+    assert missed(text.replace(old, new), program, Sizes(1, 3, 3, 200, 200), 5), name
 
 
 @pytest.mark.parametrize("lost", ["warp.fence_async", "warp.named_sync", "warp.store_commit"])

@@ -22,8 +22,8 @@ class OrderTiles(Pass):
     the last one on (under a causal mask the longest), and in a block head after head. Without the option `warp.schedule` says how many
     heads make a group; where `reverse` is 0 there, blocks are counted from the first one on.
 
-    Thread block n of N takes numbers n, N + n, ...; lengths fall from number to number, so in every second round it takes the one as far
-    from the round's end, if that round is whole: none gets the longest tile of all rounds.
+    Thread block n of N takes numbers n, N + n, ...; lengths fall from number to number, so in every second round of a group, N of its
+    numbers from its first on, numbers count from the round's end, if the round is whole: none gets the longest tile of all rounds.
 
     A kernel stays as it is, with the reason in `warp.refused`, where its tiles are not handed out as `warp-assign-layouts` does.
     """
@@ -69,26 +69,25 @@ def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, heads
         loop.operands[1] = tiles
     with loop.location, ir.InsertionPoint.at_block_begin(body):
         one, two, many = build.index(1), build.index(2), build.index(_MOST)
-        round_ = arith.DivUIOp(tile, count).result
-        ends = arith.MulIOp(arith.AddIOp(round_, one).result, count).result
-        # Rounds whose tiles all exist, every second of them from its end.
-        odd = arith.CmpIOp(arith.CmpIPredicate.ne, arith.RemUIOp(round_, two).result, build.index(0)).result
-        turned = arith.AndIOp(odd, arith.CmpIOp(arith.CmpIPredicate.sle, ends, tiles).result).result
-        begin = arith.MulIOp(round_, count).result
-        mirrored = arith.SubIOp(arith.AddIOp(begin, ends).result, arith.AddIOp(tile, one).result).result
-        number = _bounded(arith.SelectOp(turned, mirrored, tile).result, many)
         size = arith.MulIOp(blocks, build.index(heads)).result
-        first = _bounded(arith.MulIOp(arith.DivUIOp(number, size).result, build.index(heads)).result, many)
-        inside = arith.RemUIOp(number, size).result
+        first = _bounded(arith.MulIOp(arith.DivUIOp(tile, size).result, build.index(heads)).result, many)
+        inside = arith.RemUIOp(tile, size).result
         known = product is not None and product.operands[1] == blocks
         pairs = _bounded(product.operands[0] if product is not None and known else arith.DivUIOp(tiles, blocks).result, many)
         width = arith.MaxSIOp(arith.MinSIOp(arith.SubIOp(pairs, first).result, build.index(heads)).result, one).result
+        # Rounds of the group whose tiles all exist, every second of them from its end.
+        round_ = arith.DivUIOp(inside, count).result
+        begin, end = (arith.MulIOp(n, count).result for n in (round_, arith.AddIOp(round_, one).result))
+        odd = arith.CmpIOp(arith.CmpIPredicate.ne, arith.RemUIOp(round_, two).result, build.index(0)).result
+        whole = arith.CmpIOp(arith.CmpIPredicate.sle, end, arith.MulIOp(width, blocks).result).result
+        mirrored = arith.SubIOp(arith.AddIOp(begin, end).result, arith.AddIOp(inside, one).result).result
+        number = _bounded(arith.SelectOp(arith.AndIOp(odd, whole).result, mirrored, inside).result, many)
         last = arith.SubIOp(blocks, one).result
-        row = _bounded(arith.DivUIOp(inside, width).result, last)
+        row = _bounded(arith.DivUIOp(number, width).result, last)
         with block.location:
             placed = arith.SubIOp(last, row).result if reverse else row
         with pair.location:
-            own = _bounded(arith.AddIOp(first, arith.RemUIOp(inside, width).result).result, many)
+            own = _bounded(arith.AddIOp(first, arith.RemUIOp(number, width).result).result, many)
     block.results[0].replace_all_uses_with(placed)
     pair.results[0].replace_all_uses_with(own)
     block.erase()

@@ -1,21 +1,24 @@
-// A tile's number stands for another tile: groups of heads, the last block first, every second round from its end.
+// A tile's number stands for another tile: groups of heads, the last block first, every second round of a group from its end.
 // RUN: attn-opt %s --split-input-file -p 'warp-order-tiles{group=8}' | FileCheck %s
 
 // CHECK: %[[COUNT:.*]] = "warp.block_count"
 // CHECK: scf.for %[[TILE:.*]] = %{{.*}} to %[[TILES:.*]] step %[[COUNT]]
-// CHECK: %[[ROUND:.*]] = arith.divui %[[TILE]], %[[COUNT]]
-// CHECK: %[[NEXT:.*]] = arith.addi %[[ROUND]], %c1{{.*}} : index
-// CHECK-NEXT: %[[ENDS:.*]] = arith.muli %[[NEXT]], %[[COUNT]]
-// CHECK: %[[ODD:.*]] = arith.cmpi ne, %{{.*}}, %{{.*}} : index
-// CHECK-NEXT: %[[WHOLE:.*]] = arith.cmpi sle, %[[ENDS]], %[[TILES]] : index
-// CHECK-NEXT: %[[TURNED:.*]] = arith.andi %[[ODD]], %[[WHOLE]]
-// CHECK: arith.select %[[TURNED]], %{{.*}}, %[[TILE]] : index
 // CHECK: %[[SIZE:.*]] = arith.muli %{{.*}}, %c8{{.*}} : index
-// CHECK: %[[INSIDE:.*]] = arith.remui %{{.*}}, %[[SIZE]]
+// CHECK: %[[INSIDE:.*]] = arith.remui %[[TILE]], %[[SIZE]]
 // CHECK: %[[WIDTH:.*]] = arith.maxsi %{{.*}}, %c1{{.*}} : index
-// CHECK: arith.divui %[[INSIDE]], %[[WIDTH]]
+// Rounds are counted in the group.
+// CHECK: %[[ROUND:.*]] = arith.divui %[[INSIDE]], %[[COUNT]]
+// CHECK: %[[NEXT:.*]] = arith.addi %[[ROUND]], %c1{{.*}} : index
+// CHECK: %[[END:.*]] = arith.muli %[[NEXT]], %[[COUNT]]
+// CHECK: %[[ODD:.*]] = arith.cmpi ne, %{{.*}}, %{{.*}} : index
+// CHECK: %[[ALL:.*]] = arith.muli %[[WIDTH]], %{{.*}} : index
+// CHECK-NEXT: %[[WHOLE:.*]] = arith.cmpi sle, %[[END]], %[[ALL]] : index
+// CHECK: %[[TURNED:.*]] = arith.andi %[[ODD]], %[[WHOLE]]
+// CHECK-NEXT: arith.select %[[TURNED]], %{{.*}}, %[[INSIDE]] : index
+// CHECK: %[[NUMBER:.*]] = arith.maxsi
+// CHECK: arith.divui %[[NUMBER]], %[[WIDTH]]
 // CHECK: %[[BLOCK:.*]] = arith.subi
-// CHECK: arith.remui %[[INSIDE]], %[[WIDTH]]
+// CHECK: arith.remui %[[NUMBER]], %[[WIDTH]]
 // CHECK: %[[PAIR:.*]] = arith.maxsi %{{.*}}, %c0{{.*}} : index
 // CHECK: arith.remsi %[[PAIR]], %{{.*}} : index
 // CHECK: arith.divsi %[[PAIR]], %{{.*}} : index
