@@ -37,7 +37,7 @@ def variants(case: Case, grad: bool) -> dict[str, Callable[[], Any]]:
     """The calls to time, by name."""
     torch.manual_seed(0)
     shapes = ((case.heads, case.q_len), (case.kv_heads, case.kv_len), (case.kv_heads, case.kv_len))
-    qkv = [torch.randn(1, heads, length, case.dim, requires_grad=grad) for heads, length in shapes]
+    qkv: Any = [torch.randn(1, heads, length, case.dim, requires_grad=grad) for heads, length in shapes]
     queries, keys = case.block
     lists, blocks = -(-case.q_len // queries), case.kv_len // keys
     drawn = [torch.randperm(blocks)[: case.entries] for _ in range(case.kv_heads * lists)]

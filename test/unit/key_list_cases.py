@@ -43,7 +43,7 @@ def dense(
     return weights @ v.repeat_interleave(group, 1), s.logsumexp(-1)
 
 
-def inputs(sizes: Sequence[int], dtype: torch.dtype = torch.float32, value_dim: int = 0) -> list[torch.Tensor]:
+def inputs(sizes: Sequence[int], dtype: torch.dtype = torch.float32, value_dim: int = 0) -> Any:
     """q, k and v that need gradients, for B, Hq, Hkv, Sq, Skv, D."""
     b, hq, hkv, sq, skv, d = sizes
     shapes = (b, hq, sq, d), (b, hkv, skv, d), (b, hkv, skv, value_dim or d)

@@ -1,5 +1,7 @@
 """Key lists on devices whose kernels read a table of blocks in their place."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,9 +14,8 @@ SIZES = (1, 4, 2, 70, 130, 32)
 
 
 def attended(device: str, block: tuple[int, int], tolerance: float) -> None:
-    qkv = (
-        [x.detach().to(device).requires_grad_() for x in inputs(SIZES, torch.float16)] if device == "cuda" else inputs(SIZES, torch.float16)
-    )
+    on = "cuda" if device == "cuda" else "cpu"
+    qkv: Any = [x.detach().to(on).requires_grad_() for x in inputs(SIZES, torch.float16)]
     index = draw(SIZES, block, 2, 3)
     there = index.to(qkv[0].device)
 
@@ -41,7 +42,7 @@ def test_emulated_amd() -> None:
 
 @needs_host_clang
 def test_lists_of_keys_say_that_they_are_a_mask_there() -> None:
-    qkv = [x.detach() for x in inputs(SIZES, torch.float16)]
+    qkv: Any = [x.detach() for x in inputs(SIZES, torch.float16)]
     with pytest.warns(PerformanceWarning, match="key_index lists blocks of 1 keys"):
         o = attn_mlir.attention(*qkv, key_index=draw(SIZES, (7, 1), 1, 9), key_block=(7, 1), device="hip-emulated")
     assert o.isfinite().all()

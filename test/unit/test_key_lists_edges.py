@@ -124,7 +124,7 @@ def test_tangents_and_second_derivatives() -> None:
 
     def twice(function: Any) -> Any:
         grads = torch.autograd.grad(function(*qkv).square().sum(), qkv, create_graph=True)
-        return torch.autograd.grad(sum(g.square().sum() for g in grads), qkv)
+        return torch.autograd.grad(torch.stack([g.square().sum() for g in grads]).sum(), qkv)
 
     agree(twice(lambda *x: attend(x, index, (2, 1))), twice(lambda *x: dense(x, present)[0]), 1e-9)
 
@@ -132,7 +132,7 @@ def test_tangents_and_second_derivatives() -> None:
 @pytest.mark.parametrize("block", [BLOCK, (1, 16)])
 def test_torch_compile(block: tuple[int, int]) -> None:
     qkv, index = inputs(SIZES), draw(SIZES, block, 1, 2)
-    compiled = torch.compile(lambda q, k, v, x: attend((q, k, v), x, block, mask_mod=lengths), fullgraph=True, backend="aot_eager")
+    compiled: Any = torch.compile(lambda q, k, v, x: attend((q, k, v), x, block, mask_mod=lengths), fullgraph=True, backend="aot_eager")
     for _ in range(2):
         o, wanted = compiled(*qkv, index), attend(qkv, index, block, mask_mod=lengths)
         agree([o], [wanted.detach()], 1e-6)

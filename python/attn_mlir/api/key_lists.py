@@ -159,8 +159,7 @@ def lists_in_graph(
     q: torch.Tensor, k: torch.Tensor, extra: Sequence[torch.Tensor], lists: tuple[Any, Any], dropout: bool
 ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor], tuple[int, ...]]:
     """q and the additional tensors with heads as rows, the tensors of the lists, and their blocks and group, inside of torch.compile."""
-    names = ("B", "Hq", "Sq", "Hkv", "Skv")
-    sizes = dict(zip(names, (*q.shape[:3], *k.shape[1:3]), strict=True))
+    sizes: dict[str, Any] = {"B": q.shape[0], "Hq": q.shape[1], "Sq": q.shape[2], "Hkv": k.shape[1], "Skv": k.shape[2]}
     index: torch.Tensor = lists[0]
     form = check_key_lists(*lists, sizes, q.device)
     if q.device.type != "cpu":

@@ -1,7 +1,10 @@
 """What the operator `attn_mlir::key_lists` does, which makes the lists in a graph of torch.compile or torch.export."""
 
+from typing import Any
+
 import torch
 
+from attn_mlir.backends.allocation import empty
 from attn_mlir.runtime.key_lists import form_of, lists_of
 
 
@@ -17,8 +20,8 @@ def fake_key_lists(index: torch.Tensor, kv_len: int, keys: int, inverse: bool) -
     room = batch * heads * lists * count * form.parts
     back, tiles = (room * form.tiles, -(-kv_len // form.tile)) if inverse else (0, 0)
 
-    def made(*shape: int | torch.SymInt, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        return index.new_empty(shape, dtype=dtype)
+    def made(*shape: Any, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return empty(shape, dtype=dtype, device=index.device)
 
     ranges = made(batch, heads, lists, 2, dtype=torch.int64), made(batch, heads, tiles, 2, dtype=torch.int64)
     flat = [made(torch.sym_max(1, size)) for size in (room, back, back)]
