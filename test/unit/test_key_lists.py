@@ -16,8 +16,8 @@ def causal(b: int, h: int, q_idx: int, kv_idx: int) -> bool:
 
 
 CASES = [
-    # (bq, bk), heads of the list, entries, with a mask. Blocks of 128 and 48 keys are several of a kernel; those of 7 and 1 are lists of keys.
-    # 1 and 3 queries have heads as rows where these share lists.
+    # (bq, bk), heads of the list, entries, with a mask. Blocks of 128 and 48 keys are several of a kernel; of those of 7 and 1, the keys
+    # are listed. 1 and 3 queries have heads as rows where these share lists.
     ((32, 128), 1, 1, False),
     ((17, 48), 4, 2, True),
     ((1, 16), 2, 5, True),
