@@ -1,9 +1,8 @@
 """LLVM's engine for a module, optimised as far as its size allows."""
 
-import os
 import warnings
 
-from attn_mlir.errors import ArgumentError
+from attn_mlir.backends.llvm_level import llvm_level
 from attn_mlir.mlir import ExecutionEngine, ir
 
 LARGEST_OPTIMISED = 10_000
@@ -18,12 +17,10 @@ def compile_module(module: ir.Module, pic: bool = False) -> ExecutionEngine:
 
 def level_of(module: ir.Module) -> int:
     """How much LLVM optimises a module: as $ATTN_MLIR_LLVM_LEVEL says, which is 3, or 0 where a function is too large for that."""
-    level = os.environ.get("ATTN_MLIR_LLVM_LEVEL", "3")
-    if level not in ("0", "1", "2", "3"):
-        raise ArgumentError(f"ATTN_MLIR_LLVM_LEVEL is 0, 1, 2 or 3, got '{level}'")
+    level = llvm_level()
     size = max((_size(view.operation) for view in module.body.operations), default=0)
     if size <= LARGEST_OPTIMISED:
-        return int(level)
+        return level
     text = f"a kernel of {size} operations is compiled without optimisation (above {LARGEST_OPTIMISED} it takes minutes) and may run slower"
     warnings.warn(f"{text}; a captured tensor that holds the conditions or numbers makes a short program", RuntimeWarning, stacklevel=2)
     return 0
