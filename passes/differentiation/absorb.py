@@ -71,7 +71,7 @@ class Absorber:
             row, inner = self._pulled(f) if f.op in _SUMS and not absorbed else (None, f)
             rest.append(inner)
             if row is not None:
-                absorbed.append(row)
+                absorbed += self._factors(row)
         if not absorbed:
             return n
         total = self._shifted(exponential, absorbed)
@@ -85,7 +85,7 @@ class Absorber:
         for row, _ in parts:
             if row.is_const or not self.signs.positive(row):
                 continue
-            ratios = [self.algebra.ratio(c, row) for c, _ in parts]
+            ratios = [self.algebra.ratio(c, row, self.signs.positive) for c, _ in parts]
             total = g.const(0.0)
             for ratio, (_, pair) in zip(ratios, parts, strict=True):
                 if ratio is None:
@@ -99,7 +99,7 @@ class Absorber:
         g, (argument,) = self.program.graph, exponential.args
         logarithm = _LOGARITHMS[exponential.op]
         shift = g.const(0.0)
-        for f in factors:
+        for f in sorted(factors, key=lambda f: f.id):  # the same product has the same logarithm
             if f.op == "arith.divf" and f.args[0].is_const and f.args[0].attr == 1.0:
                 shift = g.add(shift, g.unary(logarithm, f.args[1]))
             else:

@@ -14,6 +14,11 @@ _MAX_FACTORS = 64
 _MAX_MATCHED = 16
 
 
+def _never(node: Node) -> bool:
+    """Nothing is known of any expression."""
+    return False
+
+
 @dataclass(frozen=True)
 class _NoSigns:
     """Nothing is taken to be positive: then no rule of the normal form needs an assumption."""
@@ -211,22 +216,25 @@ class Algebra:
             return None
         return self._plain.node_of({Mono(*[tuple((a, -p) for a, p in part) for part in mono]): 1.0 / c})  # type: ignore[arg-type]
 
-    def ratio(self, x: Node, y: Node) -> Node | None:
-        """c with x = c y where c is the same for all keys of a row, or None when there is no such c to be seen."""
+    def ratio(self, x: Node, y: Node, positive: Callable[[Node], bool] = _never) -> Node | None:
+        """c with x = c y where c is the same for all keys of a row, or None when there is no such c to be seen.
+
+        What is `positive` may be divided by.
+        """
         x = self.opened(x)
         for nf in (self._plain, self._expanded):
-            found = self._ratio(self._terms(nf, x), self._terms(nf, y))
+            found = self._ratio(self._terms(nf, x), self._terms(nf, y), positive)
             if found is not None:
                 node = nf.node_of(found)
                 if not self.is_pair(node):
                     return node
         return None
 
-    def _ratio(self, above: list[tuple[Mono, float]], below: list[tuple[Mono, float]]) -> Sum | None:
+    def _ratio(self, above: list[tuple[Mono, float]], below: list[tuple[Mono, float]], positive: Callable[[Node], bool]) -> Sum | None:
         if not above or not below:
             return None
         if len(below) == 1:
-            quotients = [self._quotient(term, below[0]) for term in above]
+            quotients = [self._quotient(term, below[0], positive) for term in above]
         else:
             # Several terms each: one by one, in an order that only looks at what differs from key to key.
             if len(above) != len(below):
@@ -276,13 +284,13 @@ class Algebra:
         return sorted(nf.of(node).items(), key=lambda t: repr([(n.id, p) for n, p in t[0].powers if self.is_pair(n)]))
 
     @staticmethod
-    def _quotient(x: tuple[Mono, float], y: tuple[Mono, float]) -> tuple[Mono, float] | None:
+    def _quotient(x: tuple[Mono, float], y: tuple[Mono, float], positive: Callable[[Node], bool] = _never) -> tuple[Mono, float] | None:
         """x / y; None where that would divide by what y itself does not divide by: it would be 0 / 0 where that is zero."""
         (m, c), (n, d) = x, y
         inverse = Mono(*[tuple((a, -p) for a, p in part) for part in n])  # type: ignore[arg-type]
         quotient = mono_product(m, inverse)
         divided = {a for a, p in (*m.powers, *n.powers) if p < 0}
-        return None if any(p < 0 and a not in divided for a, p in quotient.powers) else (quotient, c / d)
+        return None if any(p < 0 and a not in divided and not positive(a) for a, p in quotient.powers) else (quotient, c / d)
 
 
 def factors_of(n: Node) -> list[Node]:

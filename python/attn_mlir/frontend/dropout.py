@@ -20,6 +20,7 @@ NAMES = ("dropout_seed", "dropout_offset", "dropout_drop", "dropout_scale")
 DropoutForm = tuple[str, str]
 """How seed and offset come: as "int" or as "tensor", of int64 and without dimensions."""
 
+_LEAST = 2.0**-126
 _POSITION = ("b", "h", "q_idx", "kv_idx")
 
 
@@ -65,6 +66,11 @@ def _scale(state: Trace) -> Node:
     return state.capture(Captured(("dropout", NAMES[3]), NAMES[3], "float"))
 
 
+def _positive_scale(state: Trace) -> Node:
+    """The same, known to be positive. So derivatives can make it a part of exponents."""
+    return ops.extremum("max", _scale(state), ops.constant(_LEAST))
+
+
 def _given(state: Trace, name: str, kind: str) -> Node:
     if kind == "int":
         return state.capture(Captured(("dropout", name), name, "int"))
@@ -85,7 +91,7 @@ def _dropped(state: Trace, piece: Piece, weights: int) -> Piece:
     with state:
         for number in range(at, at + weights):
             weight = ops.mul(results[number], factor)
-            results[number] = ops.mul(weight, _scale(state)) if piece.name == "row" else weight
+            results[number] = ops.mul(weight, _positive_scale(state)) if piece.name == "row" else weight
             state.labels[results[number]] = "dropped"
     count = floats_of(piece.arguments)
     arguments = (*piece.arguments[:count], factor, *piece.arguments[count:])
