@@ -48,7 +48,7 @@ def given(lengths: Lengths, dtype: torch.dtype = torch.float32) -> tuple[Tensor,
 
 
 def packed(qkv: tuple[Tensor, Tensor, Tensor], lengths: Lengths, **options: Any) -> Any:
-    return attention_varlen(*qkv, *map(offsets, lengths), **options)
+    return attention_varlen(*qkv, offsets(lengths[0]), offsets(lengths[1]), **options)
 
 
 def paged(qkv: tuple[Tensor, Tensor, Tensor], lengths: Lengths, size: int, heads_first: bool = False, **options: Any) -> Any:
@@ -63,7 +63,7 @@ def test_bits_are_those_of_packed_keys(dtype: torch.dtype, heads_first: bool) ->
     """A block of 64 keys is in one page, in several, or begins within one."""
     lengths = QUERIES, KEYS
     qkv = given(lengths, dtype)
-    options = {"mask_mod": masks.causal("bottom_right"), "return_lse": True}
+    options: dict[str, Any] = {"mask_mod": masks.causal("bottom_right"), "return_lse": True}
     o, lse = packed(qkv, lengths, **options)
     for size in (16, 17, 64, 256):
         made, sums = paged(qkv, lengths, size, heads_first, **options)
@@ -74,7 +74,7 @@ def test_any_row_score_and_mask_with_dropout() -> None:
     """Blocks of a window begin at any position; functions and dropout see positions in the sequence."""
     qkv = given(LONG)
     slopes = torch.rand(4)
-    options = {
+    options: dict[str, Any] = {
         "row": rows.sigmoid, "score_mod": mods.alibi(slopes, align="bottom_right"), "dropout_p": 0.25, "dropout_seed": (3, 4),
         "mask_mod": masks.sliding_window(37, 0, align="bottom_right"), "value_mod": lambda x, b, h, i, d: x * (1 + 0.1 * i),
     }  # fmt: skip
@@ -125,7 +125,15 @@ TABLE, USED = torch.tensor([[3, 0], [1, 2]], dtype=torch.int32), ints(20, 32)
     ],
 )
 def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
-    call = {"q": Q, "k": CACHE, "v": CACHE, "cu_seqlens_q": ints(0, 1, 3), "seqused_k": USED, "block_table": TABLE, **changed}
+    call: dict[str, Any] = {
+        "q": Q,
+        "k": CACHE,
+        "v": CACHE,
+        "cu_seqlens_q": ints(0, 1, 3),
+        "seqused_k": USED,
+        "block_table": TABLE,
+        **changed,
+    }
     with pytest.raises(ArgumentError, match=message):
         attention_varlen(**call)
 
@@ -133,7 +141,7 @@ def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
 def test_kernels_read_pages_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a table holds: without checks, the nearest page stands for one out of range."""
     monkeypatch.setattr("attn_mlir.runtime.varlen.check_pages", lambda *_: None)
-    call = {"q": Q, "k": CACHE, "v": CACHE, "cu_seqlens_q": ints(0, 1, 3)}
+    call: dict[str, Any] = {"q": Q, "k": CACHE, "v": CACHE, "cu_seqlens_q": ints(0, 1, 3)}
     wild = torch.tensor([[-(2**31), 2**31 - 1], [4, -1]], dtype=torch.int32)
     o = attention_varlen(**call, seqused_k=ints(20, 90), block_table=wild)
     near = torch.tensor([[0, 3, 3, 3, 3, 3], [3, 0, 0, 0, 0, 0]], dtype=torch.int32)
@@ -141,7 +149,7 @@ def test_kernels_read_pages_that_there_are(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_not_there_is_refused() -> None:
-    call = {"k": CACHE, "v": CACHE, "cu_seqlens_q": ints(0, 1, 3), "seqused_k": USED, "block_table": TABLE}
+    call: dict[str, Any] = {"k": CACHE, "v": CACHE, "cu_seqlens_q": ints(0, 1, 3), "seqused_k": USED, "block_table": TABLE}
     with pytest.raises(UnsupportedError, match=r"block_table. has no gradients"):
         attention_varlen(Q.clone().requires_grad_(), **call)
     with pytest.raises(UnsupportedError, match="leave block_table out"):

@@ -37,15 +37,21 @@ def test_long_caches_are_seen_as_alone_and_in_pages() -> None:
     """The model cuts each sequence by its own keys: the bits of `attention`, whatever else is in the batch."""
     lengths = [1, 3, 1], [LEAST + 100, LEAST + 1000, LEAST - 1]
     q, k, v = given(lengths)
-    o = attention_varlen(q, k, v, *map(offsets, lengths))
+    o = attention_varlen(q, k, v, offsets(lengths[0]), offsets(lengths[1]))
     parts = zip(*(x.split(each) for x, each in ((q, lengths[0]), (k, lengths[1]), (v, lengths[1]), (o, lengths[0]))), strict=True)
     for one_q, one_k, one_v, mine in parts:
-        alone = attention(*(x.transpose(0, 1)[None] for x in (one_q, one_k, one_v)))
+        turned: list[Any] = [x.transpose(0, 1)[None] for x in (one_q, one_k, one_v)]
+        alone = attention(turned[0], turned[1], turned[2])
         assert torch.equal(alone[0].transpose(0, 1), mine)
     pages = 64 * -(-sum(lengths[1]) // 64)
-    cache = [torch.cat([x, x.new_full((pages - len(x), *x.shape[1:]), torch.nan)]).unflatten(0, (-1, 64)) for x in (k, v)]
+    k_cache, v_cache = (torch.cat([x, x.new_full((pages - len(x), *x.shape[1:]), torch.nan)]).unflatten(0, (-1, 64)) for x in (k, v))
     first = attention_varlen(
-        q[:1], *cache, offsets([1]), seqused_k=torch.tensor(lengths[1][:1]).int(), block_table=torch.arange(pages // 64)[None].int()
+        q[:1],
+        k_cache,
+        v_cache,
+        offsets([1]),
+        seqused_k=torch.tensor(lengths[1][:1]).int(),
+        block_table=torch.arange(pages // 64)[None].int(),
     )
     assert torch.equal(first, o[:1])
 
@@ -59,16 +65,16 @@ def test_what_is_refused_of_parts() -> None:
         return e / e.sum()
 
     with pytest.raises(UnsupportedError, match="not seen in parts"):
-        attention_varlen(q, k, v, *map(offsets, lengths), row=temperature, num_splits=3)
+        attention_varlen(q, k, v, offsets(lengths[0]), offsets(lengths[1]), row=temperature, num_splits=3)
     with pytest.raises(ArgumentError, match="num_splits must be an integer"):
-        attention_varlen(q, k, v, *map(offsets, lengths), num_splits=-1)
+        attention_varlen(q, k, v, offsets(lengths[0]), offsets(lengths[1]), num_splits=-1)
 
 
 def test_plans_give_what_calls_give_while_lengths_grow() -> None:
     table = torch.randperm(9).int()[:8].view(2, 4)
     cache, q, used = torch.randn(9, 16, 2, 16), torch.randn(3, 4, 16), torch.tensor([20, 0], dtype=torch.int32)
-    dims = {"q_heads": 4, "kv_heads": 2, "head_dim": 16}
-    options = {"seqused_k": used, "block_table": table, "mask_mod": MASK, "return_lse": True}
+    dims: dict[str, Any] = {"q_heads": 4, "kv_heads": 2, "head_dim": 16}
+    options: dict[str, Any] = {"seqused_k": used, "block_table": table, "mask_mod": MASK, "return_lse": True}
     plan, split = (plan_varlen(offsets([1, 2]), **dims, **options, num_splits=n) for n in (1, 3))
     out = torch.empty_like(q)
     with torch.no_grad():
@@ -88,7 +94,7 @@ def test_plans_of_packed_keys_and_what_they_refuse() -> None:
     q, k, v = given(lengths)
     cu_q, cu_k = map(offsets, lengths)
     slopes = torch.rand(4)
-    options = {"row": rows.relu, "score_mod": lambda s, b, h, i, j: s + slopes[h] * j}
+    options: dict[str, Any] = {"row": rows.relu, "score_mod": lambda s, b, h, i, j: s + slopes[h] * j}
     plan = plan_varlen(cu_q, cu_k, q_heads=4, kv_heads=2, head_dim=16, **options)
     assert torch.equal(plan.run(q, k, v), attention_varlen(q, k, v, cu_q, cu_k, **options))
     slopes += 1.0  # tensors are read by every run
@@ -123,7 +129,8 @@ def test_gradients_do_not_depend_on_the_batch() -> None:
         for x, part, at in zip(leaves, one, places, strict=True):
             x[at : at + len(part)] = part
             x.requires_grad_()
-        o = attention_varlen(*leaves, *map(offsets, lengths), mask_mod=MASK, batch_invariant=True, **options)
+        cu_q, cu_k = map(offsets, lengths)
+        o = attention_varlen(*leaves, cu_q, cu_k, mask_mod=MASK, batch_invariant=True, **options)
         do = torch.linspace(-1, 1, mine[0] * 32).view(mine[0], 2, 16)
         found = torch.autograd.grad(o[places[0] : places[0] + mine[0]], leaves, do)
         return [o.detach()[places[0] : places[0] + mine[0]], *(x[at : at + len(p)] for x, p, at in zip(found, one, places, strict=True))]

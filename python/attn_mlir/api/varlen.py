@@ -1,7 +1,7 @@
 """`attention_varlen(q, k, v, cu_seqlens_q, ...)`: attention of the user's own design on sequences of different lengths, packed."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 import torch
@@ -131,9 +131,9 @@ def attention_varlen(
     return finished(entry, results, out, return_lse, return_states)
 
 
-def finished(entry: Entry, results: list[torch.Tensor], out: torch.Tensor | None, return_lse: bool, return_states: bool) -> Any:
+def finished(entry: Entry, made: Sequence[torch.Tensor], out: torch.Tensor | None, return_lse: bool, return_states: bool) -> Any:
     """What a call returns, of results in the order [1, positions, heads, ...]."""
-    results = [result.squeeze(0) for result in results]
+    results = [result.squeeze(0) for result in made]
     if out is not None:
         results[0] = _written(results[0], out)
     return named_results(results, entry.traced.weights, entry.traced.outputs, return_lse, return_states)

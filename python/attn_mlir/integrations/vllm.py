@@ -22,8 +22,8 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.sizes import kv_len, q_len
 
 try:
-    from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder  # pyright: ignore[reportMissingImports]
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise UnsupportedError(f"vLLM cannot be imported ({error}): install a version with vllm.v1.attention.backend") from error
 
