@@ -12,6 +12,7 @@ from attn_mlir.passes.sequences import packing_of
 from attn_mlir.reference.evaluator import find_function
 from attn_mlir.reference.linear import OPS as LINEAR
 from attn_mlir.reference.linear import named_operands
+from attn_mlir.reference.listed import draw_lists
 from attn_mlir.reference.scalar import Array, element_type, round_to
 from attn_mlir.reference.tiles import inputs_of
 
@@ -68,7 +69,17 @@ class InputMaker:
         if packed:
             leading = {i: (1, *shape[1:]) for i, shape in leading.items()} | self._pages(rng, func, arguments, packed)
             return [packed[i] if i in packed else self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
-        return [self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
+        listed = self._lists(rng, func, arguments)
+        return [listed[i] if i in listed else self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
+
+    def _lists(self, rng: np.random.Generator, func: ir.Operation, arguments: list[ir.Value]) -> dict[int, Array]:
+        """Lists of keys by their arguments."""
+        found: dict[int, Array] = {}
+        for op in find_all(func, "attn.key_lists"):
+            s = self.sizes
+            drawn = draw_lists(rng, op, s.batch, s.kv_heads, s.q_len, s.kv_len)
+            found |= {arguments.index(x): numbers for x, numbers in zip(op.operands, drawn, strict=True) if x in arguments}
+        return found
 
     def _sequences(self, rng: np.random.Generator, func: ir.Operation, arguments: list[ir.Value]) -> dict[int, Array]:
         """Where the sequences of packed tensors begin, and how long they are, by their arguments: `batch` of them at least."""
