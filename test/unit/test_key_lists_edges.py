@@ -143,6 +143,13 @@ def test_torch_compile(block: tuple[int, int]) -> None:
         compiled(*qkv, torch.full_like(index, 50))
 
 
+def test_objects_and_batched_lists() -> None:
+    (q, k, v), index = inputs(SIZES), draw(SIZES, BLOCK, 1, 2)
+    assert torch.equal(attn_mlir.Attention()(q, k, v, key_index=index, key_block=BLOCK), attend((q, k, v), index))
+    with pytest.raises(UnsupportedError, match=r"key_index is batched by torch\.vmap"):
+        torch.vmap(lambda x: attend((q, k, v), x))(index.unsqueeze(0))
+
+
 def test_no_keys_and_no_queries() -> None:
     q, k, v = (x.detach() for x in inputs(SIZES))
     none = torch.zeros((1, 1, 3, 0), dtype=torch.int32)

@@ -11,6 +11,7 @@ from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import where
+from attn_mlir.frontend.folded import unfolded
 from attn_mlir.frontend.given import (
     FOLDED,
     LENGTHS,
@@ -215,10 +216,9 @@ class Emitter:
         values: dict[Node, ir.Value] = dict(zip(piece.arguments, arguments, strict=True))
         moved = self.inputs.parts or self.inputs.packed or self.inputs.group > 1
         places = places_of(piece.name, piece.arguments) if moved else {}
-        if self.inputs.group > 1:
-            values |= self._unfolded(
-                {place: values[node] for node, place in places.items()}, {place: node for node, place in places.items()}
-            )
+        if self.inputs.group > 1 and "q_idx" in places.values():
+            h, q_idx = (next(node for node, place in places.items() if place == wanted) for wanted in ("h", "q_idx"))
+            values[h], values[q_idx] = unfolded(values[h], values[q_idx], self.inputs.group)
         if self.inputs.parts:
             values |= {node: self._moved(place, values[node]) for node, place in places.items() if place in OFFSETS}
         order = reachable(piece.results, self.specialised)
@@ -267,16 +267,6 @@ class Emitter:
         if rule is not None:
             return rule(self, node, operands)
         return ir.Operation.create(node.op, results=[self.types[node.kind]], operands=operands).result
-
-    def _unfolded(self, given: Mapping[str, ir.Value], nodes: Mapping[str, Node]) -> dict[Node, ir.Value]:
-        """Head and query as functions see them, where heads of a group are rows."""
-        if "q_idx" not in given:
-            return {}
-        group = _one("arith.constant", self.index, value=ir.IntegerAttr.get(self.index, self.inputs.group))
-        query = _one("arith.floordivsi", self.index, given["q_idx"], group)
-        member = _one("arith.subi", self.index, given["q_idx"], _one("arith.muli", self.index, query, group))
-        head = _one("arith.addi", self.index, _one("arith.muli", self.index, given["h"], group), member)
-        return {nodes["q_idx"]: query, nodes["h"]: head}
 
     def _moved(self, place: str, position: ir.Value) -> ir.Value:
         """A position in the whole sequence."""
