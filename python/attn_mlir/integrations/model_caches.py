@@ -27,6 +27,11 @@ def restore(attentions: Any) -> None:
         attentions.register(NAME, _before.pop())
 
 
+def is_continuous(options: dict[str, Any]) -> bool:
+    """Whether a call is of continuous batching: it says where in the cache keys are, and up to transformers 5.23 gives the cache itself."""
+    return options.get("cache") is not None or "read_index" in options
+
+
 def attend(
     module: torch.nn.Module,
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
@@ -34,13 +39,15 @@ def attend(
     functions: tuple[Callable[..., Any], Callable[..., Any] | None, Mask | None],
     scale: float | None,
 ) -> torch.Tensor:
-    """[1, Tq, Hq, Dv] for query, key and value [1, H, T, D] of all requests in a step; the cache takes the new keys.
+    """[1, Tq, Hq, Dv] for query, key and value [1, H, T, D] of all requests in a step.
 
-    `options` hold the cache and what belongs to it, `functions` are the row, score_mod and mask_mod of the model and of the user. Each
-    request sees its own keys, up to its own position and, where the layer has one, within a window: no dense mask is read.
+    `options` hold what belongs to the cache, and up to transformers 5.23 the cache, which takes the new keys here and gives all;
+    `functions` are the row, score_mod and mask_mod of the model and of the user. Each request sees its own keys, up to its own position
+    and, where the layer has one, within a window: no dense mask is read.
     """
     query, key, value = tensors
-    key, value = options["cache"].update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=options)
+    if options.get("cache") is not None:
+        key, value = options["cache"].update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=options)
     if options.get("block_table") is not None:
         raise UnsupportedError("continuous batching by block tables is for FlashAttention on GPUs: set max_blocks_per_request=0")
     row, score_mod, mask_mod = functions

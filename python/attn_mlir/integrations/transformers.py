@@ -171,7 +171,7 @@ def attention_function(row: Callable[..., Any], score_mod: ScoreMod | None, mask
             scores.append(additive_bias(position_bias))
         masks = []
         weights = row if s_aux is None and sinks is None else _with_sink(row, s_aux, sinks)
-        if options.get("cache") is not None:
+        if model_caches.is_continuous(options):
             if dropout:
                 raise UnsupportedError("continuous batching has no dropout: call model.eval()")
             functions = weights, _composed([mod for mod in (*scores, score_mod) if mod is not None]), mask_mod
