@@ -10,23 +10,9 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.frontend import where
+from attn_mlir.frontend import given, where
 from attn_mlir.frontend.folded import unfolded
-from attn_mlir.frontend.given import (
-    FOLDED,
-    LENGTHS,
-    LIST,
-    LISTS,
-    OFFSETS,
-    PAGES,
-    POSITION,
-    SEQUENCE,
-    SEQUENCES,
-    TOTALS,
-    Inputs,
-    places_of,
-    product_pairs,
-)
+from attn_mlir.frontend.given import Inputs, places_of, product_pairs
 from attn_mlir.frontend.node import Kind, Node, Position, Source
 from attn_mlir.frontend.reach import is_specialised, reachable
 from attn_mlir.frontend.scope import Captured
@@ -161,13 +147,13 @@ class Emitter:
             op, body = make(arguments)
             with ir.InsertionPoint(body):
                 if self.inputs.packed:
-                    of = [self.outer[SEQUENCE, name] for name in SEQUENCES]
+                    of = [self.outer[given.SEQUENCE, name] for name in given.SEQUENCES]
                     build.sequences(of[0], of[1], "query")
                     build.sequences(of[2], of[3], "key")
                 if self.inputs.lists:
-                    build.key_lists([self.outer[LIST, name] for name in LISTS], self.inputs.lists)
+                    build.key_lists([self.outer[given.LIST, name] for name in given.LISTS], self.inputs.lists)
                 if self.inputs.paged:
-                    build.pages(self.outer[SEQUENCE, PAGES])
+                    build.pages(self.outer[given.SEQUENCE, given.PAGES])
                 for query, key in product_pairs(captures):
                     build.product(self.outer[query], self.outer[key])
                 for piece in pieces:
@@ -199,7 +185,7 @@ class Emitter:
             dim = self._constant(node, "int", source[2])
             operands = [self.outer[source[1]], dim]
             self.outer[source] = ir.Operation.create("tensor.dim", results=[self.index], operands=operands, loc=location).result
-            if self.inputs.group > 1 and source in FOLDED:
+            if self.inputs.group > 1 and source in given.FOLDED:
                 group = self._constant(node, "int", self.inputs.group)
                 op = "arith.divsi" if source[2] == 2 else "arith.muli"
                 self.outer[source] = _one(op, self.index, self.outer[source], group)
@@ -220,7 +206,7 @@ class Emitter:
             h, q_idx = (next(node for node, place in places.items() if place == wanted) for wanted in ("h", "q_idx"))
             values[h], values[q_idx] = unfolded(values[h], values[q_idx], self.inputs.group)
         if self.inputs.parts:
-            values |= {node: self._moved(place, values[node]) for node, place in places.items() if place in OFFSETS}
+            values |= {node: self._moved(place, values[node]) for node, place in places.items() if place in given.OFFSETS}
         order = reachable(piece.results, self.specialised)
         named = {node.position: node for node in order if node.position is not None}
         constants: dict[tuple[str, str], ir.Value] = {}
@@ -270,24 +256,24 @@ class Emitter:
 
     def _moved(self, place: str, position: ir.Value) -> ir.Value:
         """A position in the whole sequence."""
-        return _one("arith.addi", self.index, position, self.outer[POSITION, OFFSETS[place]])
+        return _one("arith.addi", self.index, position, self.outer[given.POSITION, given.OFFSETS[place]])
 
     def _is_total(self, node: Node) -> bool:
         """Whether a size is the number of positions of a sequence that the tensors have a part of."""
-        return self.inputs.parts and node.op == "size" and node.attribute[0] in TOTALS
+        return self.inputs.parts and node.op == "size" and node.attribute[0] in given.TOTALS
 
     def _total(self, node: Node) -> ir.Value:
-        offset, total = (self.outer[POSITION, name] for name in TOTALS[node.attribute[0]])
+        offset, total = (self.outer[given.POSITION, name] for name in given.TOTALS[node.attribute[0]])
         return _one("arith.addi", self.index, self._length(node), offset) if self.inputs.packed else total
 
     def _is_length(self, node: Node) -> bool:
         """Whether a size is the number of positions of a sequence."""
-        return self.inputs.packed and node.op == "size" and node.attribute[0] in LENGTHS
+        return self.inputs.packed and node.op == "size" and node.attribute[0] in given.LENGTHS
 
     def _length(self, node: Node) -> ir.Value:
         if self._sequence is None:
             raise UnsupportedError(f"{node.attribute[1]}() is asked for where no sequence is at hand")
-        lengths = self.outer[SEQUENCE, LENGTHS[node.attribute[0]]]
+        lengths = self.outer[given.SEQUENCE, given.LENGTHS[node.attribute[0]]]
         read = _one("tensor.extract", ir.RankedTensorType(lengths.type).element_type, lengths, self._sequence)
         return _one("arith.index_cast", self.index, read)
 
