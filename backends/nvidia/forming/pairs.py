@@ -35,12 +35,12 @@ class PairsFormer(Former):
         return super().form()
 
     def _schedule(self) -> ir.Attribute:
-        """Under a causal mask the first blocks of keys see the most queries: they are handed out first.
+        """Under a causal mask the first blocks of keys see the most queries: they are handed out first. Loops stay apart: measured.
 
         What the Hopper emitter calls a group counts programs, and is not for `warp-order-tiles`, which counts heads.
         """
         fields = attributes.read(self.function, attributes.SCHEDULE)
-        return attributes.write({**{name: value for name, value in fields.items() if name != "group"}, "reverse": 0})
+        return attributes.write({**{name: value for name, value in fields.items() if name != "group"}, "reverse": 0, "join": 0})
 
     def _make_rings(self) -> None:
         """Also the buffers by which warpgroups exchange weights, one for those of each type, and the chunk, which is one block."""

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.forming.joining import Joined, chains_of
-from attn_mlir.backends.nvidia.forming.refusal import change_kernels, change_parts
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
@@ -18,14 +19,22 @@ class JoinLoops(Pass):
     once, with numbers chosen where they differ; maps of two forms (with and without a mask) stand in an `scf.if`. So a later overlap of
     products is filled and emptied once for all loops, and code and registers of their products are those of one.
 
-    Where no loops follow each other, or bodies differ in more, the kernel stays as it is, with the reason in `warp.refused`.
+    Where no loops follow each other, or bodies differ in more, the kernel stays as it is, with the reason in `warp.refused`. So it does,
+    without the option `join`, where `warp.schedule` has `join` = 0, as that of kernels over pairs: they have nothing in flight from one
+    iteration to the next.
     """
 
     name = "warp-join-loops"
+    join: bool = False
 
     def run(self, module: ir.Operation) -> bool:
-        change_kernels(module, self.name, _join)
+        change_kernels(module, self.name, self._join)
         return True
+
+    def _join(self, kernel: ir.Operation) -> None:
+        if not self.join and not wanted(kernel, "join"):
+            raise Refused("the schedule has no joined loops")
+        _join(kernel)
 
 
 def _join(kernel: ir.Operation) -> None:

@@ -85,7 +85,7 @@ func.func @changed_keys(%k: memref<?x?x?x64xf16>) attributes {tile.kernel = {blo
 // -----
 
 // CHECK-LABEL: func.func @pairs
-// CHECK-SAME: warp.refused = {"warp-assign-layouts" = "its programs are pairs, not blocks of rows"}
+// CHECK-SAME: warp.refused = {"warp-assign-layouts" = "a kernel over pairs has one loop over the blocks of keys of a chunk"}
 func.func @pairs() attributes {tile.kernel = {block_q = 128 : i64, block_kv = 32 : i64, grid = "pairs"}} {
   return
 }
