@@ -26,21 +26,41 @@ ROOT = Path(__file__).resolve().parent.parent
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "own": {"dropout": "own"},
-    "ahead": {"dropout": "ahead"},
-    "ahead4": {"dropout": "ahead", "makers": 4},
+    "e2": {"dropout": "lanes", "bits": "early", "philox": 2},
+    "e4": {"dropout": "lanes", "bits": "early", "philox": 4},
+    "e4t": {"dropout": "lanes", "bits": "early", "philox": 4, "table": 1},
+    "l4": {"dropout": "lanes", "bits": "late", "philox": 4},
+    "l4t": {"dropout": "lanes", "bits": "late", "philox": 4, "table": 1},
+    "a2": {"dropout": "ahead", "philox": 2},
+    "a4": {"dropout": "ahead", "philox": 4},
+    "a2r": {"dropout": "ahead", "philox": 2},
+    "l4r": {"dropout": "lanes", "bits": "late", "philox": 4},
+    "e2r": {"dropout": "lanes", "bits": "early", "philox": 2},
 }
-"""Choices of schedules: without dropout, bits by the consumers' lanes, by three warps of the producer, by all four of them."""
-PAIRS = {**VARIANTS, "ahead4": {"dropout": "ahead", "adders": 1}}
-"""Those of the backward pass: the last has warps of their own for sums over keys, and one warp for bits beside values of rows."""
-FORWARD = {name: VARIANTS[name] for name in ("plain", "ahead")}
-"""The forward pass of training, which saves row values: the backward pass of every variant with dropout takes those of "ahead"."""
+"""Choices of schedules: without dropout, bits by the consumers' lanes, while products are in flight (e) or once weights are packed (l), by
+the producer (a); the number of calls of Philox beside each other; t: with a table of what depends on the keys alone."""
+PAIRS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "own": {"dropout": "own"},
+    "lanes2": {"dropout": "lanes", "philox": 2},
+    "lanes4": {"dropout": "lanes", "philox": 4},
+    "ahead2": {"dropout": "ahead", "philox": 2},
+    "ahead4": {"dropout": "ahead", "philox": 4},
+    "lanes2r": {"dropout": "lanes", "philox": 2},
+    "ahead2r": {"dropout": "ahead", "philox": 2},
+}
+"""Those of the backward pass."""
+FORWARD = {"e2": VARIANTS["e2"]}
+"""The forward pass of training, which saves row values: the backward pass of every variant takes those."""
 FUNCTIONS = {"inference": VARIANTS, "backward": PAIRS, "forward": FORWARD}
+STANDS = {"inference": "l4", "backward": "lanes4", "forward": "e2"}
+"""The variant of each function that stands for one that it has not."""
 DIMS, MASKS, P, SEED = (64, 128), ("full", "causal"), 0.1, (123456789012345, 77)
-BATCH, HEADS, LENGTH = 4, 16, 4096
-CHECK_SECONDS, TIME_SECONDS = 35, 45
+SIZES = ((4, 16, 4096), (2, 16, 8192))
+CHECK_SECONDS, TIME_SECONDS = 60, 85
 
 
-def names(function: str, dtype: str = "bf16") -> Iterator[tuple[str, str, int, str]]:
+def names(function: str, dtype: str) -> Iterator[tuple[str, str, int, str]]:
     """Name, variant, head dimension and mask of every program of a function."""
     for variant in FUNCTIONS[function]:
         for dim in DIMS:
@@ -55,9 +75,10 @@ def build(folder: Path, only: str) -> None:
     """Compiles every program whose name begins with `only`."""
     folder.mkdir(parents=True, exist_ok=True)
     for function in FUNCTIONS:
-        for dtype in ("bf16", "f16"):
+        for dtype in ("f16", "bf16"):
             for name, variant, dim, mask in names(function, dtype):
-                if name.startswith(only) and (dtype == "bf16" or variant == "ahead"):
+                few = dtype == "bf16" and (variant not in (STANDS[function],) or mask != "full")
+                if name.startswith(only) and not few and not (folder / f"{name}.zip").exists():
                     print(name, _build(folder / name, function, variant, (dim, mask, dtype)), flush=True)
 
 
@@ -80,8 +101,8 @@ def _build(to: Path, function: str, variant: str, form: tuple[int, str, str]) ->
     host, units = driver._lower(call.ir(), *derivative, choices)  # pyright: ignore[reportPrivateUsage]
     binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
     data, fields = pack(host, units, binaries)
-    to.with_suffix(".zip").write_bytes(data)
     to.with_suffix(".json").write_text(json.dumps(fields))
+    to.with_suffix(".zip").write_bytes(data)
     return ", ".join(f"{n}: {b.registers} registers, {b.spills} bytes of spills" for n, b in binaries.items())
 
 
@@ -135,7 +156,7 @@ def program(folder: Path, name: str) -> Callable[[Sequence[Any]], list[torch.Ten
 
 def saved_by(function: str, variant: str) -> str:
     """The variant of a function that stands for this one."""
-    return variant if variant in FUNCTIONS[function] else "ahead"
+    return variant if variant in FUNCTIONS[function] else STANDS[function]
 
 
 def dropout_values(variant: str, p: float) -> list[Any]:
@@ -189,16 +210,19 @@ def check_bits(run: Callable[..., Any], variant: str, length: int, form: tuple[i
 def check(folder: Path, variant: str) -> None:
     """Prints what is wrong with a variant; nothing else that begins with "wrong"."""
     torch.manual_seed(0)
-    worst = 0.0
-    for dtype, kind in (("bf16", torch.bfloat16), ("f16", torch.float16)):
+    worst, seen_forms = 0.0, 0
+    for dtype, kind in (("f16", torch.float16), ("bf16", torch.bfloat16)):
         for dim in DIMS:
             for mask in MASKS:
-                if not (folder / f"inference-{variant}-{dim}-{mask}-{dtype}.zip").exists():
+                paths = {name: f"{name}-{saved_by(name, variant)}-{dim}-{mask}-{dtype}" for name in FUNCTIONS}
+                runs = {name: program(folder, path) for name, path in paths.items() if (folder / f"{path}.zip").exists()}
+                mine = [name for name in runs if variant in FUNCTIONS[name]]
+                if variant == "plain" or not mine:
                     continue
-                runs = {name: program(folder, f"{name}-{saved_by(name, variant)}-{dim}-{mask}-{dtype}") for name in FUNCTIONS}
+                seen_forms += 1
                 for length in (300, 1000):
-                    for name in ("inference", "forward") if variant != "plain" else ():
-                        wrong = check_bits(runs[name], variant, length, (dim, mask, kind))
+                    for name in mine if mine != ["backward"] else ():
+                        wrong = check_bits(runs[name], variant, length, (dim, mask, kind)) if name != "backward" else 0
                         if wrong:
                             print(f"wrong {name} {dim} {mask} {dtype} {length}: {wrong} bits", flush=True)
                     for factor in (1, 12):  # large scores make warps do a step again
@@ -210,11 +234,11 @@ def check(folder: Path, variant: str) -> None:
                         bad = {name: error for name, error in errors.items() if not error < limits[name]}
                         if bad:
                             print(f"wrong {dim} {mask} {dtype} {length} x{factor}: {bad}", flush=True)
-    print(f"checked {variant}: largest relative error {worst:.1e}", flush=True)
+    print(f"checked {variant}: {seen_forms} forms, largest relative error {worst:.1e}", flush=True)
 
 
 def compare(runs: dict[str, Any], variant: str, length: int, form: tuple[int, str, torch.dtype], factor: float) -> dict[str, float]:
-    """Relative errors of results and gradients."""
+    """Relative errors of results and gradients of the functions that there are."""
     dim, mask, dtype = form
     p = 0.0 if variant == "plain" else 0.3
     q, k, v, do = (torch.randn(1, 2, length, dim, device="cuda").to(dtype) for _ in range(4))
@@ -222,11 +246,15 @@ def compare(runs: dict[str, Any], variant: str, length: int, form: tuple[int, st
     extra = dropout_values(variant, p)
     doubles = [x.double().requires_grad_() for x in (q, k, v)]
     wanted = dense(doubles, kept(1, 2, length, p, variant), mask, p)
-    o, *rows = runs["forward"]([q, k, v, *extra])
-    grads = torch.autograd.grad(wanted, doubles, do.double())
-    made = runs["backward"]([q, k, v, *extra, o, *rows, do])
-    found = {"o": (runs["inference"]([q, k, v, *extra])[0], wanted), "o of forward": (o, wanted)}
-    found |= dict(zip(("dq", "dk", "dv"), zip(made, grads, strict=True), strict=True))
+    found = {}
+    if "inference" in runs:
+        found["o"] = (runs["inference"]([q, k, v, *extra])[0], wanted)
+    if "forward" in runs and "backward" in runs:
+        o, *rows = runs["forward"]([q, k, v, *extra])
+        grads = torch.autograd.grad(wanted, doubles, do.double())
+        made = runs["backward"]([q, k, v, *extra, o, *rows, do])
+        found["o of forward"] = (o, wanted)
+        found |= dict(zip(("dq", "dk", "dv"), zip(made, grads, strict=True), strict=True))
     return {name: float((a.double() - b.detach()).norm() / b.detach().norm()) for name, (a, b) in found.items()}
 
 
@@ -242,34 +270,50 @@ def timed(run: Callable[[], Any], launches: int) -> float:
 
 
 def measure(folder: Path, variants: Sequence[str], rounds: int) -> None:
-    """Times the variants of each function in turn; prints a row for each."""
-    for function in ("inference", "backward", "forward"):
-        for dim in DIMS:
-            for mask in MASKS:
-                q, k, v, do = (torch.randn(BATCH, HEADS, LENGTH, dim, device="cuda").bfloat16() for _ in range(4))
-                calls: dict[str, Callable[[], Any]] = {}
-                for variant in (name for name in variants if name in FUNCTIONS[function]):
-                    inputs = [q, k, v, *dropout_values(variant, P)]
-                    if function == "backward":
-                        o, *rows = program(folder, f"forward-{saved_by('forward', variant)}-{dim}-{mask}-bf16")(inputs)
-                        inputs += [o, *rows, do]
-                    run = program(folder, f"{function}-{variant}-{dim}-{mask}-bf16")
-                    calls[variant] = lambda run=run, inputs=inputs: run(inputs)
-                best: dict[str, float] = {}
-                for number in range(rounds + 1):
-                    for name in list(calls)[:: 1 if number % 2 else -1]:
-                        taken = timed(calls[name], 5)
-                        best[name] = min(best.get(name, taken), taken) if number else taken
-                plain = best["plain"]
-                row = "  ".join(f"{name} {taken:.3f} ms ({plain / taken:.2f})" for name, taken in best.items())
-                print(f"{function:9} D {dim:3} {mask:6}  {row}", flush=True)
+    """Times the variants of each function in turn, f16; prints a row for each."""
+    for function in ("inference", "backward"):
+        for batch, heads, length in SIZES:
+            for dim in DIMS:
+                for mask in MASKS:
+                    named = [name for name in variants if name in FUNCTIONS[function]]
+                    calls = _calls(folder, (function, dim, mask), named, (batch, heads, length))
+                    best: dict[str, float] = {}
+                    for number in range(rounds + 1):
+                        for name in list(calls)[:: 1 if number % 2 else -1]:
+                            taken = timed(calls[name], 5)
+                            best[name] = min(best.get(name, taken), taken) if number else taken
+                    plain = best.get("plain", 0.0)
+                    if not best:
+                        continue
+                    row = "  ".join(f"{name} {taken:.3f} ({plain / taken:.2f})" for name, taken in best.items())
+                    print(f"{function:9} D {dim:3} S {length} {mask:6} ms  {row}", flush=True)
+
+
+def _calls(folder: Path, form: tuple[str, int, str], variants: Sequence[str], size: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
+    """What is timed of a function: a call of each variant that was built."""
+    function, dim, mask = form
+    q, k, v, do = (torch.randn(*size, dim, device="cuda").half() for _ in range(4))
+    calls: dict[str, Callable[[], Any]] = {}
+    rows: list[torch.Tensor] = []
+    if function == "backward":
+        if not (folder / f"forward-{STANDS['forward']}-{dim}-{mask}-f16.zip").exists():
+            return {}
+        rows = program(folder, f"forward-{STANDS['forward']}-{dim}-{mask}-f16")([q, k, v, *dropout_values("e2", P)])
+    for variant in variants:
+        name = f"{function}-{variant}-{dim}-{mask}-f16"
+        if (folder / f"{name}.zip").exists():
+            run, inputs = program(folder, name), [q, k, v, *dropout_values(variant, P)]
+            inputs += [*rows, do] if rows else []
+            calls[variant] = lambda run=run, inputs=inputs: run(inputs)
+    return calls
 
 
 def run_all(folder: Path, rounds: int) -> None:
     """Checks all variants at the same time, each in its own process, then times those that ended; a wrong one is named."""
     here, start = [sys.executable, str(Path(__file__).resolve())], time.time()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    checks = {name: subprocess.Popen([*here, "check", str(folder), "--variant", name], **pipes) for name in VARIANTS}
+    every = list(dict.fromkeys([*VARIANTS, *PAIRS]))
+    checks = {name: subprocess.Popen([*here, "check", str(folder), "--variant", name], **pipes) for name in every}
     ended = []
     for name, process in checks.items():
         try:
@@ -280,7 +324,7 @@ def run_all(folder: Path, rounds: int) -> None:
         if process.returncode == 0:
             ended.append(name)
         print(f"{name}: {'right' if name in ended and 'wrong' not in text else 'WRONG'}\n{text.strip()[-1500:]}", flush=True)
-    print(f"-- {torch.cuda.get_device_name()}, bf16, B {BATCH}, {HEADS} heads, S {LENGTH}; {time.time() - start:.0f} s so far", flush=True)
+    print(f"-- {torch.cuda.get_device_name()}, f16, (B, heads, S) {SIZES}; {time.time() - start:.0f} s so far", flush=True)
     try:
         command = [*here, "time", str(folder), "--variants", ",".join(ended), "--rounds", str(rounds)]
         subprocess.run(command, timeout=TIME_SECONDS, check=False)
@@ -294,8 +338,8 @@ def main() -> None:
     parser.add_argument("what", choices=["build", "run", "check", "time"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="")
-    parser.add_argument("--variant", default="ahead", choices=list(VARIANTS))
-    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--variant", default="e2", choices=[*VARIANTS, *PAIRS])
+    parser.add_argument("--variants", default=",".join({**VARIANTS, **PAIRS}))
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
     if options.what == "build":

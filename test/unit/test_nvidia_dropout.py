@@ -38,6 +38,7 @@ static bool elect_one() { return false; }
 static int thread_again() { return threadIdx.x; }
 static unsigned opaque(unsigned x) { return x; }
 static void store_shared_int4(uint32_t to, int x, int y, int z, int w) { const int four[4] = {x, y, z, w}; memcpy(memory + to, four, 16); }
+static void store_shared_int(uint32_t to, int x) { memcpy(memory + to, &x, 4); }
 static int4 load_shared_int4(uint32_t from) { int4 four; memcpy(&four, memory + from, 16); return four; }
 static int load_shared_int(uint32_t from) { int value; memcpy(&value, memory + from, 4); return value; }
 } // namespace attn
@@ -88,27 +89,76 @@ def _check(run: Any, shape: tuple[int, int], cases: list[tuple[int, int, float, 
         assert np.array_equal(got, wanted), (seed, p, first)
 
 
+def _dropped(drop: str, keys: int) -> str:
+    """Text in which every thread's packed weights are dropped, all of them ones before."""
+    return f"""
+  for (threadIdx.x = 0; threadIdx.x < {2 * _ROWS}; ++threadIdx.x) {{
+    uint32_t packed[{keys // 4}];
+    for (uint32_t &two : packed) two = 0xffffffff;
+    {drop};
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    for (int c = 0; c < {keys // 4}; ++c)
+      for (int e = 0; e < 2; ++e) {{
+        const uint32_t number = packed[c] >> 16 * e & 0xffff;
+        out[(row + c % 2 * 8) * {keys} + column + c / 2 * 8 + e] = number == 0xffff ? 1 : number == 0 ? 0 : 2;
+      }}
+  }}
+"""
+
+
 @needs_host_clang
 @pytest.mark.parametrize("calls", [1, 2, 4])
 def test_the_forward_pass_drops_what_the_definition_drops(calls: int, tmp_path: Path) -> None:
     """Of all pairs of a tile, wherever its keys begin."""
+    drop = _dropped(f"attn::drop<{_ROWS}>(packed, 4096, 0)", _KEYS)
+    made = _made(_ROWS, _KEYS, calls, "false")
+    library = _library(tmp_path, f'extern "C" void run({_ARGUMENTS}) {{{made}{drop}}}')
+    _check(library.run, (_ROWS, _KEYS), _cases())
+
+
+@needs_host_clang
+def test_lanes_of_consumers_drop_what_the_definition_drops(tmp_path: Path) -> None:
+    """The rounds in a loop and in a row; one and two shares of keys."""
+    for keys, unroll in ((128, 1), (256, 7)):
+        folder = tmp_path / str(keys)
+        folder.mkdir()
+        made = f"""
+  const attn::Dropout of = {{key0, key1, offset, drop, row}};
+  const auto query = [&](int r) {{ return static_cast<uint32_t>(begin + r); }};
+  for (threadIdx.x = 0; threadIdx.x < {2 * _ROWS}; ++threadIdx.x)
+    attn::dropout_of_warp<{_ROWS}, {keys}, {unroll}>(of, first, 4096, query);
+"""
+        drop = _dropped(f"attn::drop_own<{_ROWS}>(packed, 4096)", keys)
+        library = _library(folder, f'extern "C" void run({_ARGUMENTS}) {{{made}{drop}}}')
+        _check(library.run, (_ROWS, keys), _cases())
+
+
+@needs_host_clang
+def test_lanes_of_the_backward_pass_read_what_the_definition_keeps(tmp_path: Path) -> None:
+    """By the very lines of the kernel."""
+    source = _kernel("bwd", {}).source
+    made = re.search(r"attn::dropout_of_keys<128, 4>\(of, .*?, shared \+ \d+ \+ (attn::thread_again.*?), query_of\);", source)
+    word = re.search(r"const unsigned kept_here = .*load_shared_int\(shared \+ \d+ \+ (.*?)\) >> (.*);", source)
+    bit = re.search(r"\(\(kept_here >> .*? != 0\)", source)
+    assert made and word and bit
     library = _library(tmp_path, f"""
 extern "C" void run({_ARGUMENTS}) {{
-{_made(_ROWS, _KEYS, calls, "false")}
-  for (threadIdx.x = 0; threadIdx.x < {2 * _ROWS}; ++threadIdx.x) {{
-    uint32_t packed[{_KEYS // 4}];
-    for (uint32_t &two : packed) two = 0xffffffff;
-    attn::drop<{_ROWS}>(packed, 4096, 0);
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-    for (int c = 0; c < {_KEYS // 4}; ++c)
-      for (int e = 0; e < 2; ++e) {{
-        const uint32_t number = packed[c] >> 16 * e & 0xffff;
-        out[(row + c % 2 * 8) * {_KEYS} + column + c / 2 * 8 + e] = number == 0xffff ? 1 : number == 0 ? 0 : 2;
-      }}
+  const attn::Dropout of = {{key0, key1, offset, drop, row}};
+  for (threadIdx.x = 0; threadIdx.x < 256; ++threadIdx.x) {{
+    const auto query_of = [&](int n) {{ return static_cast<uint32_t>(begin + n + 2 * (threadIdx.x % 32)); }};
+    attn::dropout_of_keys<128, 4>(of, first / 16 + threadIdx.x / 32, 4096 + {made[1]}, query_of);
+  }}
+  for (threadIdx.x = 0; threadIdx.x < 256; ++threadIdx.x) {{
+    const int lane = threadIdx.x % 32, tile_row = threadIdx.x / 32 % 4 * 16 + lane / 4, key = threadIdx.x / 128 * 64 + tile_row;
+    for (int c = 0; c < 16; ++c) {{
+      const unsigned kept_here = (unsigned)attn::load_shared_int(4096 + {word[1]}) >> {word[2]};
+      for (int e = 0; e < 2; ++e)
+        for (int h = 0; h < 2; ++h) out[(8 * c + lane % 4 * 2 + e) * 128 + key + 8 * h] = {bit[0]};
+    }}
   }}
 }}
 """)  # fmt: skip
-    _check(library.run, (_ROWS, _KEYS), _cases())
+    _check(library.run, (128, 128), [case for case in _cases() if case[3] % 64 == 0])
 
 
 @needs_host_clang
@@ -169,11 +219,29 @@ def test_idle_warps_make_them(dim: int, mask: Any, kind: str) -> None:
             assert "attn::drop<" in step and step.count("attn::wgmma_begin") == 1
 
 
-def test_makers_and_bits_of_the_lanes_own() -> None:
-    three, four, own = (_kernel("inference", choices).source for choices in ({"dropout": "ahead"}, {"dropout": "ahead", "makers": 4}, {}))
+@pytest.mark.parametrize("dim", [64, 128])
+def test_lanes_make_them_once_weights_are_packed(dim: int) -> None:
+    """Then whole blocks keep their maxima, as without dropout. It is what happens unless something else is asked for."""
+    for function in ("inference", "fwd"):
+        source = _kernel(function, {}, dim, attn_mlir.masks.causal()).source
+        body = source[source.index("__global__") :]
+        rows, unroll = (192, 7) if dim == 64 else (128, 1)
+        order = [f"attn::dropout_of_warp<{rows}, 128, {unroll}>", f"attn::drop_own<{rows}>"]
+        order = ["any_reaches<", *order] if function == "inference" else order
+        places = [body.rindex(text) for text in order]
+        assert places == sorted(places) and "philox_" not in body and "dropout_block" not in body
+    backward = _kernel("bwd", {}, dim).source
+    body = backward[backward.index("__global__") :]
+    assert f"attn::dropout_of_keys<{128 if dim == 64 else 64}, {4 if dim == 64 else 2}>" in body and "philox_two(" not in body
+
+
+def test_makers_and_bits_of_each_map() -> None:
+    choices: tuple[dict[str, int | str], ...] = ({"dropout": "ahead"}, {"dropout": "ahead", "makers": 4}, {"dropout": "own"})
+    three, four, own = (_kernel("inference", choice).source for choice in choices)
     assert three.count("attn::dropout_block<192, 128, 3, 2, false>") == 1
     assert four.count("attn::dropout_block<192, 128, 4, ") == 2
     assert "dropout_block" not in own and "philox_two(" in own and "any_reaches<" not in own[own.index("__global__") :]
+    assert "philox_two(" in _kernel("bwd", {"dropout": "own"}).source
     adders = _kernel("bwd", {"dropout": "ahead", "adders": 1}, mask=attn_mlir.masks.causal()).source
     assert "attn::dropout_block<128, 128, 1, 2, true>" in adders and "named_sync(3 + part, 160)" in adders
 
@@ -182,7 +250,7 @@ def test_makers_and_bits_of_the_lanes_own() -> None:
     ("choices", "message"),
     [
         ({"dropout": "ahead", "makers": 2}, "3 or 4 warps make bits of dropout, not 2"),
-        ({"dropout": "elsewhere"}, "dropout can be 'own' or 'ahead', not 'elsewhere'"),
+        ({"dropout": "elsewhere"}, "dropout is 'lanes', 'ahead' or 'own', not 'elsewhere'"),
     ],
 )
 def test_what_a_schedule_cannot_be(choices: dict[str, int | str], message: str) -> None:

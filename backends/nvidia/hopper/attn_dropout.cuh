@@ -26,31 +26,75 @@ ATTN_DEVICE uint4 philox_keys(const Dropout &of, uint32_t group) {
 ATTN_DEVICE uint64_t philox_query(const Dropout &of, uint32_t query) {
   return wide(high(wide(of.row, kPhilox1)) ^ query ^ of.key0, kPhilox0);
 }
-// The other rounds of `Calls` groups beside each other, the last one first; their bits move into `bits` from above.
-template <int Calls> ATTN_DEVICE void philox_bits(const Dropout &of, uint64_t query, const uint4 (&keys)[Calls], uint32_t (&bits)[4]) {
-  uint32_t c0[Calls], c1[Calls], c2[Calls], c3[Calls];
+// The other rounds of `Calls` calls beside each other, `Unroll` of seven in a row. In straight code ptxas puts one call after the other to
+// save registers, so that each waits for its own products; in a loop over rounds it cannot.
+template <int Unroll, int Calls>
+ATTN_DEVICE void philox_rounds(const Dropout &of, const uint64_t (&query)[Calls], const uint4 (&keys)[Calls], uint32_t (&c0)[Calls],
+                               uint32_t (&c1)[Calls], uint32_t (&c2)[Calls], uint32_t (&c3)[Calls]) {
 #pragma unroll
   for (int i = 0; i < Calls; ++i) {
-    const uint64_t b = wide(high(query) ^ keys[i].x, kPhilox1);
-    c0[i] = high(b) ^ keys[i].y, c1[i] = low(b), c2[i] = low(query) ^ keys[i].z, c3[i] = keys[i].w;
+    const uint64_t b = wide(high(query[i]) ^ keys[i].x, kPhilox1);
+    c0[i] = high(b) ^ keys[i].y, c1[i] = low(b), c2[i] = low(query[i]) ^ keys[i].z, c3[i] = keys[i].w;
   }
-#pragma unroll
-  for (int round = 3; round < 10; ++round)
+  uint32_t key0 = of.key0 + 3 * kWeyl0, key1 = of.key1 + 3 * kWeyl1;
+#pragma unroll Unroll
+  for (int round = 3; round < 10; ++round) {
 #pragma unroll
     for (int i = 0; i < Calls; ++i) {
       const uint64_t a = wide(c0[i], kPhilox0), b = wide(c2[i], kPhilox1);
-      c0[i] = high(b) ^ c1[i] ^ (of.key0 + round * kWeyl0), c1[i] = low(b);
-      c2[i] = high(a) ^ c3[i] ^ (of.key1 + round * kWeyl1), c3[i] = low(a);
+      c0[i] = high(b) ^ c1[i] ^ key0, c1[i] = low(b);
+      c2[i] = high(a) ^ c3[i] ^ key1, c3[i] = low(a);
     }
-  // What carries into the highest bit of a byte whose lower bits are at least the limit.
+    key0 += kWeyl0, key1 += kWeyl1;
+  }
+}
+// What carries into the highest bit of a byte whose lower bits are at least the limit.
+ATTN_DEVICE uint32_t philox_carry(const Dropout &of, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
   const uint32_t down = (128 - (of.drop >> 25)) * 0x01010101u, up = down - 0x01010101u;
+  return ((c0 ^ c1 ^ c2 ^ c3) & 0x1ffffffu) < (of.drop & 0x1ffffffu) ? up : down;
+}
+// The bits of a query and `Calls` groups, the last one first; they move into `bits` from above.
+template <int Unroll, int Calls>
+ATTN_DEVICE void philox_bits(const Dropout &of, uint64_t query, const uint4 (&keys)[Calls], uint32_t (&bits)[4]) {
+  uint32_t c0[Calls], c1[Calls], c2[Calls], c3[Calls];
+  uint64_t same[Calls];
+#pragma unroll
+  for (int i = 0; i < Calls; ++i) same[i] = query;
+  philox_rounds<Unroll>(of, same, keys, c0, c1, c2, c3);
 #pragma unroll
   for (int i = Calls - 1; i >= 0; --i) {
-    const uint32_t carry = ((c0[i] ^ c1[i] ^ c2[i] ^ c3[i]) & 0x1ffffffu) < (of.drop & 0x1ffffffu) ? up : down;
+    const uint32_t carry = philox_carry(of, c0[i], c1[i], c2[i], c3[i]);
     const uint32_t four[4] = {c0[i], c1[i], c2[i], c3[i]};
 #pragma unroll
     for (int n = 0; n < 4; ++n) bits[n] = (((four[n] & 0x7f7f7f7fu) + carry) & 0x80808080u) | (bits[n] >> 1 & 0x7f7f7f7fu);
   }
+}
+// The bits of one group and 64 queries for each of `Words`: word m of a lane has those of 64 m + 2 `lane` and, four bits lower, of the next
+// one. The keys 8 u + 2 n + e have bit 7 - n of byte e + 2 u.
+template <int Queries, int Calls, typename QueryOf>
+ATTN_DEVICE void dropout_of_keys(const Dropout &of, uint32_t group, uint32_t to, const QueryOf &query_of) {
+  warp_sync(); // all lanes have read those of the block before
+  const uint4 same = philox_keys(of, group);
+#pragma unroll 1
+  for (int first = 0; first < Queries; first += 32 * Calls) {
+    uint64_t queries[Calls];
+    uint4 keys[Calls];
+    uint32_t c0[Calls], c1[Calls], c2[Calls], c3[Calls], four[Calls];
+#pragma unroll
+    for (int i = 0; i < Calls; ++i) queries[i] = philox_query(of, query_of(first + i / 2 * 64 + i % 2)), keys[i] = same;
+    philox_rounds<1>(of, queries, keys, c0, c1, c2, c3);
+#pragma unroll
+    for (int i = 0; i < Calls; ++i) {
+      const uint32_t carry = philox_carry(of, c0[i], c1[i], c2[i], c3[i]);
+      const uint32_t early = (((c0[i] & 0x7f7f7f7fu) + carry) & 0x80808080u) | (((c1[i] & 0x7f7f7f7fu) + carry) >> 1 & ~0x80808080u);
+      const uint32_t late = (((c2[i] & 0x7f7f7f7fu) + carry) & 0x80808080u) | (((c3[i] & 0x7f7f7f7fu) + carry) >> 1 & ~0x80808080u);
+      four[i] = (early & 0xc0c0c0c0u) | (late >> 2 & ~0xc0c0c0c0u);
+    }
+#pragma unroll
+    for (int i = 0; i < Calls; i += 2)
+      store_shared_int(to + (first + 32 * i) * 2 + threadIdx.x % 32 * 4, (four[i] & 0xf0f0f0f0u) | (four[i + 1] >> 4 & ~0xf0f0f0f0u));
+  }
+  warp_sync();
 }
 // The same of 16 keys of which the first is within a group. It is rare, and must not take registers from the rest.
 ATTN_DEVICE void philox_bits_within(const Dropout &of, uint64_t query, uint32_t first, uint32_t (&bits)[4]) {
@@ -58,7 +102,7 @@ ATTN_DEVICE void philox_bits_within(const Dropout &of, uint64_t query, uint32_t 
 #pragma unroll 1
   for (int group = 1; group >= 0; --group) {
     const uint4 keys[1] = {philox_keys(of, first / 16 + group)};
-    philox_bits(of, query, keys, both);
+    philox_bits<1>(of, query, keys, both);
   }
 #pragma unroll 1
   for (uint32_t n = 0; n < 4; ++n) {
@@ -100,7 +144,7 @@ ATTN_DEVICE void dropout_block(const Dropout &of, int worker, uint32_t first, ui
           const int4 four = load_shared_int4(table + 64 * part + 16 * (g + i));
           keys[i] = make_uint4(four.x, four.y, four.z, four.w);
         }
-        philox_bits(of, query, keys, bits);
+        philox_bits<7>(of, query, keys, bits);
       }
     } else {
 #pragma unroll 1
@@ -110,22 +154,62 @@ ATTN_DEVICE void dropout_block(const Dropout &of, int worker, uint32_t first, ui
   }
 }
 
-// Makes the packed weights of this thread's two rows 0 that are dropped. `free` is the barrier that gives the bits back.
-template <int Rows, int N> ATTN_DEVICE void drop(uint32_t (&packed)[N], uint32_t bits, uint32_t free) {
-  constexpr int kParts = (N + 15) / 16;
+// The words of this thread's two rows for the `4 * N` keys of `packed`, of which a part of 64 keys takes two.
+template <int Rows, int N> ATTN_DEVICE void dropout_words(uint32_t (&words)[2 * ((N + 15) / 16)], uint32_t bits) {
   const int thread = thread_again();
   const uint32_t from = bits + thread / 32 * 256 + thread % 32 * 4;
-  uint32_t words[2 * kParts];
 #pragma unroll
-  for (int i = 0; i < 2 * kParts; ++i) words[i] = load_shared_int(from + (i / 2 * Rows + i % 2 * 8) * 16);
-  warp_sync();
-  warp_arrive(free, elect_one());
+  for (int i = 0; i < 2 * ((N + 15) / 16); ++i) words[i] = load_shared_int(from + (i / 2 * Rows + i % 2 * 8) * 16);
+}
+// Makes the packed weights 0 that the words of `dropout_words` drop.
+template <int N> ATTN_DEVICE void drop_packed(uint32_t (&packed)[N], const uint32_t (&words)[2 * ((N + 15) / 16)]) {
 #pragma unroll
   for (int c = 0; c < N; ++c) {
     uint32_t mask; // of two numbers of 16 bits, by the highest bits of the lower or upper two bytes
     const uint32_t word = words[c / 16 * 2 + c % 2] << c % 16 / 4;
     asm("prmt.b32 %0, %1, %1, %2;" : "=r"(mask) : "r"(word), "r"(c % 4 / 2 ? 0xbbaa : 0x9988));
     packed[c] &= mask;
+  }
+}
+
+// Makes the packed weights of this thread's two rows 0 that are dropped. `free` is the barrier that gives the bits back.
+template <int Rows, int N> ATTN_DEVICE void drop(uint32_t (&packed)[N], uint32_t bits, uint32_t free) {
+  uint32_t words[2 * ((N + 15) / 16)];
+  dropout_words<Rows, N>(words, bits);
+  warp_sync();
+  warp_arrive(free, elect_one());
+  drop_packed(packed, words);
+}
+
+// The same for bits that the warp's own lanes made (`dropout_of_warp`).
+template <int Rows, int N> ATTN_DEVICE void drop_own(uint32_t (&packed)[N], uint32_t bits) {
+  uint32_t words[2 * ((N + 15) / 16)];
+  warp_sync();
+  dropout_words<Rows, N>(words, bits);
+  drop_packed(packed, words);
+}
+
+// The bits of this warp's 16 rows and `Keys` keys from `first` on: a lane makes those of one row and 64 keys.
+template <int Rows, int Keys, int Unroll, typename QueryOf>
+ATTN_DEVICE void dropout_of_warp(const Dropout &of, uint32_t first, uint32_t to, const QueryOf &query_of) {
+  static_assert(Keys % 128 == 0);
+  const int thread = thread_again(), lane = thread % 32, row = thread / 32 * 16 + lane % 16;
+  const uint64_t query = philox_query(of, query_of(row));
+  warp_sync(); // all lanes have read the bits of the block before
+#pragma unroll
+  for (int step = 0; step < Keys / 128; ++step) {
+    const int part = 2 * step + lane / 16;
+    uint32_t bits[4] = {0, 0, 0, 0};
+    if (first % 16 == 0) {
+      uint4 keys[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) keys[i] = philox_keys(of, first / 16 + 4 * part + i);
+      philox_bits<Unroll>(of, query, keys, bits);
+    } else {
+#pragma unroll 1
+      for (int g = 3; g >= 0; --g) philox_bits_within(of, query, first + 64 * part + 16 * g, bits);
+    }
+    store_shared_int4(to + (part * Rows + row) * 16, bits[0], bits[1], bits[2], bits[3]);
   }
 }
 

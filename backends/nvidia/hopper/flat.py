@@ -8,6 +8,7 @@ through shared memory beside the tiles. Queries have two buffers; a program's ou
 from attn_mlir.backends.gpu.structure import body, constant, operations
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatSchedule
 from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of
@@ -104,7 +105,7 @@ class Flat:
                 writer.line(f"send(found_kv, found_count | {LAST});", "follow();")
             else:
                 writer.line(f"if (sent <= {self.overlap.keys.stages}) follow();")
-        if self.overlap.bits is not None:
+        if isinstance(self.overlap.bits, AheadBits):
             self.overlap.bits.end(self.overlap.keys.turn)
 
     def _ahead(self) -> None:
@@ -145,7 +146,7 @@ class Flat:
                 writer.line(f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);")
                 self.memory.copy_stage(keys, place)
             writer.line("__syncwarp();")
-            if self.overlap.bits is not None:
+            if isinstance(self.overlap.bits, AheadBits):
                 self.overlap.bits.make(keys.turn)
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
             with writer.block("if (lane == 0)"):

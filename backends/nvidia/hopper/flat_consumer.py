@@ -5,6 +5,8 @@ from collections.abc import Callable
 from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import maker, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper import references
+from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
+from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatState, core_columns
 from attn_mlir.backends.nvidia.hopper.intervals import Rows
 from attn_mlir.backends.nvidia.hopper.products import Products
@@ -23,6 +25,8 @@ class FlatConsumer(FlatState):
         core, writer, overlap, consumer = self.core, self.core.writer, self.overlap, self.consumer
         consumer.maps.partial |= partial_sums(self.chain)
         consumer.maps.ahead = overlap.bits is not None
+        if isinstance(overlap.bits, LaneBits):
+            print_seeds(core, [overlap.bits.kept])
         self.carried = self._declare()
         self._staging()
         through = all(through_tma(op.operands[1].type) for op in self.ops if op.name == "tile.store" and core_columns(op))
@@ -62,6 +66,7 @@ class FlatConsumer(FlatState):
             consumer.products.wait(0, self.accumulator)
             self._stash()
             self._finish()
+        core.seeds = {}
         self.stores.finish()
 
     def _iteration(self) -> None:

@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import kept_in, keys_along_columns, print_rows, print_seeds
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
+from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
@@ -28,7 +29,7 @@ class Overlap:
         self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
     ) -> None:
         self.core, self.memory, self.steps = core, memory, steps
-        self.bits: AheadBits | None = None
+        self.bits: AheadBits | LaneBits | None = None
         self.behind = "1"
         """How many turns ago that was."""
         self.warpgroups, self.take_turns, self.vote, self.pin = warpgroups, take_turns, vote, pin
@@ -82,7 +83,7 @@ class Overlap:
             for load, ring in ((self.general.keys, self.keys), (self.general.values, self.values)):
                 _, batch, head, _, _ = load.operands
                 self.memory.fill(ring, ["kv", core.value(head), core.value(batch)])
-                if self.bits is not None and ring is self.keys:
+                if isinstance(self.bits, AheadBits) and ring is self.keys:
                     self.bits.make(self.keys.turn)
             self.count()
 
@@ -158,7 +159,9 @@ class Overlap:
 
     def drop(self, packed: str, turn: str = "") -> None:
         """Makes the packed weights of this turn 0 that are dropped, where other warps have made the bits."""
-        if self.bits is not None:
+        if isinstance(self.bits, LaneBits):
+            self.bits.drop(packed)
+        elif self.bits is not None:
             self.bits.drop(packed, turn or self.keys.turn)
 
     def start(self, consumer: Consumer, step: Step, packed: str, accumulator: Fragment) -> Fragment:

@@ -60,7 +60,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     # In a fixed order each program waits for the one of the next keys: without a mask, where all begin with the same queries, that should
     # have begun long before.
     if find_all(kernel, "attn.kept"):
-        fields["dropout"] = "own" if layout.bits is None else "ahead"
+        fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
     masked, ordered = is_masked(layout.kernel), bool(choices.get("deterministic"))
     apart = layout.warpgroups > 1 and masked and layout.bits is None  # these warps make bits of dropout
     fields["adders"] = int(choices.get("adders", ordered or apart))
@@ -86,12 +86,12 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     core = _core(found)
     slots = max((len(staged_values(core, step)) for step in found.steps), default=0)
     stages = None if "stages" not in fields else int(fields["stages"])
-    layout = plan_layout(found, target, (slots, False), stages)
-    if slots and fields.get("dropout") == "ahead" and pairs_dropout.possible(found):
-        ahead = plan_layout(found, target, (slots, True), stages)
-        if (ahead.stages, ahead.exchanges, len(ahead.adds)) == (layout.stages, layout.exchanges, len(layout.adds)):
-            return ahead
-    if fields.get("dropout") == "ahead":
+    layout, wanted = plan_layout(found, target, (slots, ""), stages), str(fields.get("dropout", "lanes"))
+    if pairs_dropout.possible(found) and (wanted == "lanes" or (slots and wanted == "ahead")):
+        other = plan_layout(found, target, (slots, wanted), stages)
+        if (other.stages, other.exchanges, len(other.adds)) == (layout.stages, layout.exchanges, len(layout.adds)):
+            return other
+    if wanted == "ahead":
         raise UnsupportedError("hopper: bits of dropout cannot be made ahead for this kernel of pairs (dropout = 'ahead')")
     return layout
 
@@ -134,7 +134,7 @@ class _Printer:
         ]
         head[-1] = head[-1][:-1] + ") {"
         text = [
-            header(*([HEADER] if layout.bits is not None else [])),
+            header(*([HEADER] if layout.bits is not None or layout.words is not None else [])),
             core.instructions(),
             core.scalars.helper_source(),
             *head,

@@ -12,6 +12,8 @@ from attn_mlir.mlir import ir
 
 IDLE = 2
 """Warps of the producer that neither load nor write values of rows nor add."""
+CHAINS = 4
+"""Calls of Philox that a lane makes beside each other."""
 _STAGE = "stage"
 """`pairs_sweep.STAGE`, which imports what prints maps."""
 
@@ -77,3 +79,38 @@ def print_two_bits(core: Core, op: ir.Operation, names: str) -> None:
     loads = ", ".join(f"(unsigned)attn::load_shared_int({at} + 128 * c{more})" for more in ("", " + 16"))
     core.writer.line(f"const unsigned {word}[2] = {{{loads}}};")
     core.scalars.bind(op.results[0], f"(({word}[e] & {mask} << 16 * h) != 0)")
+
+
+# ---- the consumers' own lanes
+
+
+def print_lane_words(core: Core, layout: Layout, op: ir.Operation) -> None:
+    """Before the loops over a tile: each lane makes the bits of some queries and its warp's 16 keys."""
+    seed, offset, drop, heads, b, h, query, _ = op.operands
+    base = first_key(op)
+    assert base is not None
+    with core.scope(""):
+        numbers = (*seed_words(core, seed), seed_words(core, offset)[0], f"(unsigned)({core.scalars.emit(drop)})")
+        row = f"(unsigned)attn::uniform((int)({head_row(core, b, heads, h)}))"
+        core.writer.line(f"const attn::Dropout of = {{{', '.join(numbers)}, {row}}};")
+        core.writer.line(f"const unsigned group = attn::uniform(({core.scalars.emit(base)} + row - lane / 4) / 16);")
+        with core.writer.block("const auto query_of = [&](int n)"), core.scope(None):
+            core.scalars.bind(op.block.arguments[1], "(n + 2 * lane)")
+            core.writer.line(f"return (unsigned)({core.scalars.emit(query)});")
+        core.writer.lines[-1] += ";"
+        queries = layout.kernel.queries
+        core.writer.line(f"attn::dropout_of_keys<{queries}, {min(CHAINS, queries // 32)}>(of, group, {_own_words(layout)}, query_of);")
+
+
+def print_lane_bits(core: Core, layout: Layout, op: ir.Operation) -> None:
+    """In the loop over `c`: the word of two queries, of which an element takes a bit by `h` and `e`."""
+    bits = core.names.fresh("kept_here")
+    word = f"(unsigned)attn::load_shared_int({_own_words(layout)} + 16 * c + lane % 4 * 4)"
+    core.writer.line(f"const unsigned {bits} = {word} >> (lane / 4 % 2 * 8 + 3 - lane / 8);")
+    core.scalars.bind(op.results[0], f"(({bits} >> (16 * h + 4 - 4 * e) & 1u) != 0)")
+
+
+def _own_words(layout: Layout) -> str:
+    """Where the words of this warp are."""
+    assert layout.words is not None
+    return f"shared + {layout.words.offset} + attn::thread_again() / 32 * {2 * layout.kernel.queries}"

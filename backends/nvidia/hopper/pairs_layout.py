@@ -49,9 +49,9 @@ class Layout:
     the number of heads of a group and two numbers of programs.
     """
 
-    def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, slots: tuple[int, bool], staged_adds: bool, limit: int) -> None:
-        """`slots`: values of each query row, and whether bits of dropout travel with them."""
-        column_slots, bits = slots
+    def __init__(self, kernel: PairsKernel, stages: int, exchanges: int, slots: tuple[int, str], staged_adds: bool, limit: int) -> None:
+        """`slots`: values of each query row, and who makes bits of dropout: warps "ahead", which travel with them, or "lanes"."""
+        column_slots, makers = slots
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
         self.warpgroups = kernel.keys // ROWS
         self.adders = False
@@ -75,10 +75,12 @@ class Layout:
                 self.adds[target] = self._take("added", ROWS, split.columns, part, self.warpgroups)
         self.columns = self._take("columns", column_slots, kernel.queries, 4 * column_slots * kernel.queries, stages)
         parts = -(-kernel.keys // ROWS)
-        self.bits = self._take("bits", kernel.queries, kernel.keys, parts * kernel.queries * 16, stages) if bits else None
+        self.bits = self._take("bits", kernel.queries, kernel.keys, parts * kernel.queries * 16, stages) if makers == "ahead" else None
         """Bits of dropout (`pairs_dropout`): 16 bytes for a query and 64 keys."""
         self.table_bytes, self.bit_tables = parts * 4 * 16, self._size
-        self._size += 2 * self.table_bytes if bits else 0
+        self._size += 2 * self.table_bytes if self.bits is not None else 0
+        self.words = self._take("words", kernel.queries, kernel.keys, parts * kernel.queries * 8, 1) if makers == "lanes" else None
+        """The same in the order of the consumers' lanes: each warp's own, 4 bytes for two queries and 16 keys."""
         self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
         self.results = self._results(kernel, limit)
         self.barriers = self._size
@@ -171,7 +173,7 @@ def registers(kernel: PairsKernel, warpgroups: int) -> int:
     return sums + max(products, weights + added) + _ADDRESSES
 
 
-def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, bool], stages: int | None = None) -> Layout:
+def plan_layout(kernel: PairsKernel, target: NvidiaTarget, slots: tuple[int, str], stages: int | None = None) -> Layout:
     """The layout with as many stages as fit. Raises UnsupportedError when nothing fits."""
     if kernel.keys % ROWS or kernel.keys // ROWS not in REGISTERS:
         raise UnsupportedError(f"hopper: blocks of pairs have 64, 128 or 192 keys, not {kernel.keys}")

@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
     print_column_bits,
     print_columns,
 )
-from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_two_bits
+from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_bits, print_lane_bits, print_lane_words, print_two_bits
 from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.mlir import ir
@@ -101,11 +101,9 @@ def _reached(operations: list[ir.Operation], starts: Callable[[ir.Operation], bo
 class PairMap:
     """One map over [keys, queries]."""
 
-    def __init__(
-        self, core: Core, op: ir.Operation, slots: dict[ir.Value, int], packed: dict[ir.Value, Packed], bits: Layout | None = None
-    ) -> None:
-        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `bits`: where those of dropout are."""
-        self.core, self.op, self.slots, self.packed, self.bits = core, op, slots, packed, bits
+    def __init__(self, core: Core, op: ir.Operation, slots: dict[ir.Value, int], packed: dict[ir.Value, Packed], layout: Layout) -> None:
+        """`slots`: which staged value is where; what becomes of tiles of 16 bits goes to `packed`; `layout`: where bits of dropout are."""
+        self.core, self.op, self.slots, self.packed, self.layout = core, op, slots, packed, layout
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
         self.kinds = op.opview.kinds()
         self.stored = len(self.results) - len(self.kinds)
@@ -128,13 +126,13 @@ class PairMap:
         targets, sums = self._targets(queries)
         fragment = core.tiles.get(products[0]) if products else None
         early = early_value(self.block, products[0], queries <= 64) if len(products) > 1 and isinstance(fragment, Fragment) else None
-        ahead = self.bits if self.kept is not None else None
-        unneeded = dropout_alone(self.block) if ahead is not None else ()
+        made_ahead = self.kept is not None and self.layout.bits is not None
+        unneeded = dropout_alone(self.block) if made_ahead else ()
         for value in frontier(self.block, self.depends, frozenset()):
             if value not in unneeded:
                 core.scalars.emit(value)
         self._row_values()
-        kept_bits = "" if self.kept is None else print_columns(core, self.kept, queries) if ahead is None else print_bits(core, ahead)
+        kept_bits = self._kept_bits(queries)
         # Otherwise the compiler keeps all columns of a thread in registers through all steps.
         core.writer.line("const int at_column = attn::opaque(column);")
         if products:
@@ -156,8 +154,7 @@ class PairMap:
             needed = slice_of(self.values, self.block, early)
             loads = self._column_loads(needed)
             parts = {name: core.names.fresh(f"{name}_4") for name, packed in targets if packed}
-            if self.kept is not None:
-                (print_column_bits if ahead is None else print_two_bits)(core, self.kept, kept_bits)
+            self._two_bits(kept_bits)
             if parts:
                 core.writer.line(f"float {', '.join(f'{part}[4]' for part in parts.values())};")
             with core.unrolled("e", 2):
@@ -174,6 +171,28 @@ class PairMap:
                     with core.unrolled("h", 2):
                         core.writer.line(f"{name}[2 * c + h] = attn::{pack}({parts[name]}[2 * h], {parts[name]}[2 * h + 1]);")
         self._reduce(sums)
+
+    def _kept_bits(self, queries: int) -> str:
+        """Before the loops over elements: bits of dropout, and their name where they have one."""
+        if self.kept is None:
+            return ""
+        if self.layout.bits is not None:
+            return print_bits(self.core, self.layout)
+        if self.layout.words is None:
+            return print_columns(self.core, self.kept, queries)
+        print_lane_words(self.core, self.layout, self.kept)
+        return ""
+
+    def _two_bits(self, name: str) -> None:
+        """In the loop over `c`: those of two queries."""
+        if self.kept is None:
+            return
+        if self.layout.bits is not None:
+            print_two_bits(self.core, self.kept, name)
+        elif self.layout.words is not None:
+            print_lane_bits(self.core, self.layout, self.kept)
+        else:
+            print_column_bits(self.core, self.kept, name)
 
     def _targets(self, queries: int) -> tuple[list[tuple[str, bool]], list[Row]]:
         """Names of the results, and whether they are packed; the sums."""

@@ -150,7 +150,7 @@ class Consumers(Sweep):
         early = bool(maps) and len(dots) > 1 and early_value(body_of(maps[0]), products[0]) is not None
         for number, op in enumerate(maps):
             own = {value: slots[value] for value in column_values(op, core.scalars.type_of)}
-            map_ = PairMap(core, op, own, self.packed, layout if layout.bits is not None else None)
+            map_ = PairMap(core, op, own, self.packed, layout)
             if number:
                 map_.print(self.kernel.queries, limit, [], _nothing, _nothing)
             elif early:

@@ -10,6 +10,7 @@ from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, chains, operations
 from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import MAKERS, possible
+from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible as lanes_possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of, skips
 from attn_mlir.backends.nvidia.hopper.references import is_lean, keeps_reference, sum_by_product
@@ -56,7 +57,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         "group": 8 if not uneven else 32 if 64 < columns <= 128 else 16,
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip
-    flow, able = _flow(kernel), _abilities(kernel, choices.get("dropout", "own") != "own")
+    flow, able = _flow(kernel), _abilities(kernel, keys, str(choices.get("dropout", "own" if choices.get("skip") else "lanes")))
     if find_all(kernel, "attn.kept"):
         fields |= {"dropout": able["dropout"], "makers": MAKERS}
     if narrow and warpgroups == 3 and _lean(kernel):
@@ -133,7 +134,7 @@ def _have_room(kernel: ir.Operation, keys: int, fields: Fields) -> bool:
         if step.sums.name != "tile.dot_rescale" or keys // 2 + keys // 4 + values // 2 + queries // 4 > available - _OTHERS:
             return False
         maps = [op for op in step.rest if op.name == "tile.map"]
-        ahead = fields.get("dropout") == "ahead"
+        ahead = fields.get("dropout", "own") != "own"
         if any(_needs_more(op.regions[0].blocks[0], ahead) for op in maps):
             return False
         if fields["optimistic"] and step.whole and any(len(op.operands) > 1 and len(_ops(body(op), ahead)) > _SHORT for op in maps):
@@ -185,14 +186,16 @@ def _flow(kernel: ir.Operation) -> str:
     return "each" if any(step is not None and all(part.some is None for part in step) for step in steps) else "plain"
 
 
-def _abilities(kernel: ir.Operation, ahead: bool) -> Fields:
-    """What the flat loop can save of this kernel's work, and whether bits of dropout can be made `ahead`."""
+def _abilities(kernel: ir.Operation, keys: int, wanted: str) -> Fields:
+    """What the flat loop can save of this kernel's work, and who makes bits of dropout: who is `wanted`, if they can."""
     found = chains(body(kernel))
     steps = read_chain(found[0]) if len(found) == 1 else None
-    dropout = "ahead" if ahead and possible(steps) else "own"
+    if wanted not in ("lanes", "ahead", "own"):
+        raise UnsupportedError(f"in a schedule dropout is 'lanes', 'ahead' or 'own', not {wanted!r}")
+    dropout = wanted if possible(steps) and (wanted != "lanes" or lanes_possible(steps, keys)) else "own"
     if steps is None or not fits(kernel, found[0]):
         return _USUAL | {"dropout": dropout}
-    plain = dropout == "ahead" or not find_all(kernel, "attn.kept")
+    plain = dropout != "own" or not find_all(kernel, "attn.kept")
     kept = plain and any(step.whole and keeps_reference(step) is not None for step in steps)
     rows = rows_of(kernel)
     able = any(step.whole for step in steps) and skips(rows, steps)

@@ -7,6 +7,7 @@ from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, MAKERS, AheadBits, possible
+from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.memory import Memory
@@ -58,7 +59,7 @@ class RowsKernel:
         with core.scope("else"):
             writer.line(f"attn::more_registers<{self.schedule['consumer_registers']}>();")
             self._consumers()
-        source = function_source(core, self.memory.layout, threads, *([HEADER] if self.bits is not None else []))
+        source = function_source(core, self.memory.layout, threads, *([HEADER] if self.schedule.get("dropout", "own") != "own" else []))
         return KernelCode(
             name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
             entry=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
@@ -85,8 +86,8 @@ class RowsKernel:
         self._rings(self.kernel)
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_turns()
-        if self.schedule.get("dropout") == "ahead":
-            self._bits_ahead()
+        if self.schedule.get("dropout", "own") != "own":
+            self._bits()
         if self.schedule["flow"] == "flat":
             (overlap,) = self.overlaps.values()
             self.flat = Flat(self.core, self.memory, overlap, self.programs, self.kernel, FlatSchedule.read(self.schedule))
@@ -96,17 +97,27 @@ class RowsKernel:
         if self.schedule["staging"] == "query":
             self._stage_in_queries()
 
-    def _bits_ahead(self) -> None:
-        """Lets idle warps make the bits of dropout. Raises UnsupportedError where they cannot."""
-        overlaps = list(self.overlaps.values())
+    def _bits(self) -> None:
+        """Where weights are dropped once they are packed: who makes the bits. Raises UnsupportedError where they are not."""
+        overlaps, dropout = list(self.overlaps.values()), str(self.schedule["dropout"])
         if len(overlaps) != 1 or len(chains(body(self.kernel))) != 1 or not possible(overlaps[0].steps) or self.schedule["skip"]:
-            raise UnsupportedError("hopper: bits of dropout cannot be made ahead for this loop (dropout = 'ahead')")
+            raise UnsupportedError(f"hopper: weights of this loop are not dropped when they are packed (dropout = {dropout!r})")
         (overlap,) = overlaps
+        size = (ROWS * self.warpgroups, overlap.keys.rows)
+        if dropout == "lanes":
+            columns = self.core.columns(overlap.general.scores.operands[0].type)
+            overlap.bits = LaneBits(self.core, self.memory.layout, overlap.general, size, columns)
+            return
         if self.schedule["makers"] not in (MAKERS, MAKERS + 1):
             raise UnsupportedError(f"hopper: {MAKERS} or {MAKERS + 1} warps make bits of dropout, not {self.schedule['makers']} (makers)")
-        size = (ROWS * self.warpgroups, overlap.keys.rows)
         self.bits = overlap.bits = AheadBits(
-            self.core, self.memory.layout, overlap.general, size, self.stages, 4 * self.warpgroups, int(self.schedule["makers"])
+            self.core,
+            self.memory.layout,
+            overlap.general,
+            size,
+            self.stages,
+            4 * self.warpgroups,
+            int(self.schedule["makers"]),
         )
 
     def _stage_in_queries(self) -> None:
