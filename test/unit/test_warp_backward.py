@@ -22,7 +22,7 @@ from attn_mlir.reference.warp import Fault, check_registers, schedules_of
 from machine_code import compiled
 from warp_text import check_text
 
-CAUSAL = {"mask_mod": masks.causal()}
+CAUSAL: dict[str, Any] = {"mask_mod": masks.causal()}
 Sizes = tuple[int, int, int, int, int]
 """Heads of queries and of keys, queries, keys, head dimension."""
 
