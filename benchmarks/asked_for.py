@@ -205,6 +205,52 @@ def training(device: str) -> Iterator[tuple[str, str]]:
     yield "the same step twice, `torch.use_deterministic_algorithms(True)`", "the same bits" if same else "OTHER BITS"
 
 
+def odd_sizes(device: str) -> Iterator[tuple[str, str]]:
+    """Gradients where neither the length nor the head dimension is a multiple of anything, against the dense formula in float64."""
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    given = [torch.randn(1, 2, 127, 100, device=device, dtype=dtype) for _ in range(4)]
+
+    def gradients(run: Callable[..., torch.Tensor], kind: torch.dtype) -> list[torch.Tensor]:
+        leaves = [x.to(kind).requires_grad_() for x in given[:3]]
+        return [x.double() for x in torch.autograd.grad(run(*leaves), leaves, given[3].to(kind))]
+
+    def ours(*qkv: torch.Tensor) -> torch.Tensor:
+        return attn_mlir.attention(*qkv, mask_mod=masks.causal())
+
+    def dense(*qkv: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=True)
+
+    error = max(float((a - b).norm() / b.norm()) for a, b in zip(gradients(ours, dtype), gradients(dense, torch.float64), strict=True))
+    yield f"gradients of q, k and v, causal, 127 positions, D 100, {str(dtype)[6:]}", f"relative error {error:.0e} against float64"
+
+
+def packed(device: str) -> Iterator[tuple[str, str]]:
+    """Packed sequences of several lengths with a score function, against each sequence by itself in float64."""
+    if device != "cpu":
+        return
+    lengths = [1, 17, 127, 300]
+    begins = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    q, k, v = (torch.randn(sum(lengths), 2, 64, requires_grad=True) for _ in range(3))
+    do = torch.randn_like(q)
+
+    def bias(s: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return s - 0.1 * (h + 1) * (q_idx - kv_idx)
+
+    options: dict[str, Any] = {"score_mod": bias, "mask_mod": masks.causal()}
+    got = torch.autograd.grad(attn_mlir.attention_varlen(q, k, v, begins, **options), (q, k, v), do)
+    bounds = list(zip(begins.tolist(), begins.tolist()[1:], strict=False))
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    parts = [[x[a:b].transpose(0, 1) for x in wide] for a, b in bounds]
+    made = []
+    for x, y, z in parts:
+        i, j = torch.arange(x.shape[1])[:, None], torch.arange(x.shape[1])
+        s = x @ y.mT * 0.125 - 0.1 * torch.tensor([1, 2])[:, None, None] * (i - j)
+        made.append((s.masked_fill(j > i, -torch.inf).softmax(-1) @ z).transpose(0, 1))
+    wanted = torch.autograd.grad(torch.cat(made), wide, do.double())
+    error = max(float((a - b).norm() / b.norm()) for a, b in zip(got, wanted, strict=True))
+    yield "gradients of packed sequences of 1, 17, 127 and 300, ALiBi, causal", f"relative error {error:.0e} against float64"
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -212,7 +258,7 @@ def main() -> None:
     device = parser.parse_args().device
     torch.manual_seed(0)
     print("| | |\n|---|---|", flush=True)
-    for part in (long_masks, new_lengths, rows, derivatives, training):
+    for part in (long_masks, new_lengths, rows, derivatives, training, odd_sizes, packed):
         for what, answer in part(device):
             print(f"| {what} | {answer} |", flush=True)
 
