@@ -125,4 +125,47 @@ inline const Program &chosen(const Program &program, const std::vector<Value> &v
   return found->single && values[0].tensor.shape[2] == 1 ? *found->single : *found;
 }
 
+// A target defines these; they do nothing where only the workspace is measured.
+inline void fill(Context &c, const Tensor &to, double value);
+inline void copy(Context &c, const Tensor &from, const Tensor &to);
+inline void add(Context &c, const Tensor &x, const Tensor &y, const Tensor &to);
+
+// Runs the steps of a program on values[0 ... arguments]; targets[i] is where return i is to be. With `empty`, without rows or keys, everything is
+// zero. `place(step, s, number, i, made)` gives result i of step s, value `number`, the memory where it belongs, if it can lie there, and
+// `launch(step, made)` runs a kernel.
+template <class Place, class Launch>
+void run_steps(Context &c, const Program &program, std::vector<Value> &values, const Tensor *targets, bool empty, Place place, Launch launch) {
+  values.resize(size_t(program.value_count));
+  int next = program.argument_count;
+  for (int s = 0; s < program.step_count; ++s) {
+    const Step &step = program.steps[s];
+    if (int same = same_operand(step, values.data()); same >= 0) {
+      values[size_t(next++)] = values[size_t(same)];
+      continue;
+    }
+    std::vector<Tensor> made(size_t(step.result_count));
+    for (int i = 0; i < step.result_count; ++i) {
+      made[size_t(i)] = shape_of(step.results[i], values.data(), step.operands);
+      place(step, s, next + i, i, made[size_t(i)]);
+    }
+    if (empty || !step.kernel) {
+      for (Tensor &tensor : made) {
+        if (!tensor.data) tensor = new_tensor(c, tensor);
+        if (empty) fill(c, tensor, 0.0);
+        else add(c, values[size_t(step.operands[0])].tensor, values[size_t(step.operands[1])].tensor, tensor);
+      }
+    } else {
+      launch(step, made.data());
+    }
+    for (const Tensor &tensor : made) {
+      values[size_t(next)].is_tensor = true;
+      values[size_t(next++)].tensor = tensor;
+    }
+  }
+  for (int r = 0; r < program.return_count; ++r) {
+    const Tensor &from = values[size_t(program.returns[r])].tensor;
+    if (targets[r].data != from.data) copy(c, from, targets[r]);
+  }
+}
+
 }  // namespace attn

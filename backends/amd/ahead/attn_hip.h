@@ -67,12 +67,12 @@ inline const Runtime &runtime() {
 }
 
 // Tells what the runtime said of a call that did `what`.
-inline int32_t runtime_error(hipError_t result, const char *what) {
+inline int32_t driver_error(hipError_t result, const char *what) {
   const char *name = runtime().hipGetErrorName(result), *text = runtime().hipGetErrorString(result);
   return fail(ATTN_MLIR_ERROR_DRIVER, "%s: %s (%d): %s", what, name ? name : "an unknown error", int(result), text ? text : "");
 }
 inline void check(hipError_t result, const char *what) {
-  if (result) throw Failure{runtime_error(result, what)};
+  if (result) throw Failure{driver_error(result, what)};
 }
 
 constexpr const char *kMachine = "a ROCm device";
@@ -186,49 +186,12 @@ class Session {
   int old_ = -1;
 };
 
-// Memory of the device for one call, in the order of its stream.
-struct OwnMemory {
-  void *data = nullptr;
-  OwnMemory() = default;
-  OwnMemory(const OwnMemory &) = delete;
-  ~OwnMemory() {
-    if (data) runtime().hipFreeAsync(data, active().stream);
-  }
-  int32_t take(size_t bytes) {
-    if (hipError_t result = runtime().hipMallocAsync(&data, bytes, active().stream)) {
-      char what[96];
-      data = nullptr;
-      std::snprintf(what, sizeof what, "taking %zu bytes of memory for a workspace", bytes);
-      return runtime_error(result, what);
-    }
-    return 0;
-  }
-};
-
-inline char *a_zero() { return active().loaded->zero; }
-
-inline bool is_capturing() {
-  int status = 0;
-  check(runtime().hipStreamIsCapturing(active().stream, &status), "asking whether the stream is captured");
-  return status != 0;
-}
-// While a graph is captured, nothing can be read of the device: what elements say is not checked then.
-inline bool trusts_elements() { return active().loaded && is_capturing(); }
-
-// A tensor whose elements the host can read: a copy, for which it waits.
-inline Tensor on_host(const Tensor &x, std::vector<char> &fetched) {
-  Tensor near = x;
-  near.data = nullptr;
-  if (trusts_elements()) return near;
-  int64_t width = facts(x.element).bytes, low = 0, high = 0;
-  for (int d = 0; d < x.rank; ++d) (x.strides[d] < 0 ? low : high) += (x.shape[d] - 1) * x.strides[d];
-  fetched.resize(size_t((high - low + 1) * width));
-  const auto &hip = runtime();
-  check(hip.hipMemcpyDtoHAsync(fetched.data(), x.data + low * width, fetched.size(), active().stream), "reading the elements of a captured tensor");
-  check(hip.hipStreamSynchronize(active().stream), "waiting for the elements of a captured tensor");
-  near.data = fetched.data() - low * width;
-  return near;
-}
+// What attn_memory.h does with memory, in the order of the stream of the call.
+inline hipError_t take_memory(void **data, size_t bytes) { return runtime().hipMallocAsync(data, bytes, active().stream); }
+inline void give_memory(void *data) { runtime().hipFreeAsync(data, active().stream); }
+inline hipError_t read_memory(char *to, char *from, size_t bytes) { return runtime().hipMemcpyDtoHAsync(to, from, bytes, active().stream); }
+inline hipError_t wait_for_stream() { return runtime().hipStreamSynchronize(active().stream); }
+inline hipError_t capture_status(int *status) { return runtime().hipStreamIsCapturing(active().stream, status); }
 
 // The kernel on the device of the call, loaded at its first launch there.
 inline hipFunction_t load(const Kernel &kernel) {

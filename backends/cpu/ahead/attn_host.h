@@ -53,5 +53,8 @@ inline void fill(Context &c, const Tensor &to, double value) {
 inline void copy(Context &c, const Tensor &from, const Tensor &to) {
   if (!c.measuring) copy(from, to, c.threads);
 }
+inline void add(Context &c, const Tensor &x, const Tensor &y, const Tensor &to) {
+  if (!c.measuring) add(x, y, to, c.threads);
+}
 
 }  // namespace attn

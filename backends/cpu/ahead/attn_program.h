@@ -198,46 +198,17 @@ inline void run_program(Context &c, const Program &given, std::vector<Value> &va
     if (values[size_t(i)].is_tensor) inputs += values[size_t(i)].tensor.bytes();
   for (int i = 0; i < 2; ++i)
     for (int d = 0; d < 3; ++d) empty = empty || values[size_t(i)].tensor.shape[d] == 0;
-  values.resize(size_t(program.value_count));
-  int next = program.argument_count;
-  for (int s = 0; s < program.step_count; ++s) {
-    const Step &step = program.steps[s];
-    if (int same = same_operand(step, values.data()); same >= 0) {
-      values[size_t(next++)] = values[size_t(same)];
-      continue;
+  auto place = [&](const Step &step, int, int number, int i, Tensor &tensor) {
+    for (int r = 0; !tensor.data && r < program.return_count; ++r) {
+      const Tensor &target = targets[r];
+      bool columns = target.rank > 0 && (target.strides[target.rank - 1] == 1 || target.shape[target.rank - 1] <= 1);
+      bool fits = target.data && target.element == tensor.element && (step.kernel && !empty ? target.rank >= 3 && columns : true);
+      // Slots are added up in dense memory.
+      if (step.kernel && step.kernel->outputs[i].kind != STORE) fits = fits && target.dense();
+      if (program.returns[r] == number && fits) tensor = target;
     }
-    std::vector<Tensor> made(size_t(step.result_count));
-    for (int i = 0; i < step.result_count; ++i) {
-      Tensor &tensor = made[size_t(i)] = shape_of(step.results[i], values.data(), step.operands);
-      for (int r = 0; !tensor.data && r < program.return_count; ++r) {
-        const Tensor &target = targets[r];
-        bool columns = target.rank > 0 && (target.strides[target.rank - 1] == 1 || target.shape[target.rank - 1] <= 1);
-        bool fits = target.data && target.element == tensor.element && (step.kernel && !empty ? target.rank >= 3 && columns : true);
-        // Slots are added up in dense memory.
-        if (step.kernel && step.kernel->outputs[i].kind != STORE) fits = fits && target.dense();
-        if (program.returns[r] == next + i && fits) tensor = target;
-      }
-    }
-    if (empty || !step.kernel) {
-      for (int i = 0; i < step.result_count; ++i) {
-        Tensor &tensor = made[size_t(i)];
-        if (!tensor.data) tensor = new_tensor(c, tensor);
-        if (c.measuring) continue;
-        if (empty) fill(c, tensor, 0.0);
-        else add(values[size_t(step.operands[0])].tensor, values[size_t(step.operands[1])].tensor, tensor, c.threads);
-      }
-    } else {
-      launch_step(c, step, values.data(), made.data(), inputs);
-    }
-    for (int i = 0; i < step.result_count; ++i) {
-      values[size_t(next)].is_tensor = true;
-      values[size_t(next++)].tensor = made[size_t(i)];
-    }
-  }
-  for (int r = 0; r < program.return_count; ++r) {
-    const Tensor &from = values[size_t(program.returns[r])].tensor;
-    if (targets[r].data != from.data && !c.measuring) copy(from, targets[r], c.threads);
-  }
+  };
+  run_steps(c, program, values, targets, empty, place, [&](const Step &step, Tensor *made) { launch_step(c, step, values.data(), made, inputs); });
 }
 
 // The kernels of the forward pass: for blocks of queries, for few of them, for one, for one of grouped heads.

@@ -248,38 +248,11 @@ inline void run_program(Context &c, const Program &given, std::vector<Value> &va
                            (long long)shape[d], d == 0 ? "batches" : d == 1 ? "heads" : "positions", (long long)most[d])};
     }
   }
-  values.resize(size_t(program.value_count));
-  int next = program.argument_count;
-  for (int s = 0; s < program.step_count; ++s) {
-    const Step &step = program.steps[s];
-    if (int same = same_operand(step, values.data()); same >= 0) {
-      values[size_t(next++)] = values[size_t(same)];
-      continue;
-    }
-    std::vector<Tensor> made(size_t(step.result_count));
-    for (int i = 0; i < step.result_count; ++i) {
-      Tensor &tensor = made[size_t(i)] = shape_of(step.results[i], values.data(), step.operands);
-      int r = return_of(program, values.data(), s, next + i, tensor);
-      if (r >= 0 && targets[r].data && targets[r].element == tensor.element) tensor = targets[r];
-    }
-    if (empty || !step.kernel) {
-      for (Tensor &tensor : made) {
-        if (!tensor.data) tensor = new_tensor(c, tensor);
-        if (empty) fill(c, tensor, 0.0);
-        else add(c, values[size_t(step.operands[0])].tensor, values[size_t(step.operands[1])].tensor, tensor);
-      }
-    } else {
-      launch_step(c, step, values.data(), made.data());
-    }
-    for (const Tensor &tensor : made) {
-      values[size_t(next)].is_tensor = true;
-      values[size_t(next++)].tensor = tensor;
-    }
-  }
-  for (int r = 0; r < program.return_count; ++r) {
-    const Tensor &from = values[size_t(program.returns[r])].tensor;
-    if (targets[r].data != from.data) copy(c, from, targets[r]);
-  }
+  auto place = [&](const Step &, int s, int number, int, Tensor &tensor) {
+    int r = return_of(program, values.data(), s, number, tensor);
+    if (r >= 0 && targets[r].data && targets[r].element == tensor.element) tensor = targets[r];
+  };
+  run_steps(c, program, values, targets, empty, place, [&](const Step &step, Tensor *made) { launch_step(c, step, values.data(), made); });
 }
 
 struct Forward {

@@ -74,7 +74,7 @@ def build_for(chip: Chip, request: Request, out: Path, compiler: str | None, ver
         tables.append(linear_table(request, [argument.shape for argument in host.arguments]))
     text = header(request, chip.arch, version)
     machine, *launch = chip.files
-    own = [_HERE / "attn_kernel.h", machine], [*launch, _HERE / "attn_elementwise.h", _HERE / "attn_gpu_program.h"]
+    own = [_HERE / "attn_kernel.h", machine, _HERE / "attn_memory.h"], [*launch, _HERE / "attn_elementwise.h", _HERE / "attn_gpu_program.h"]
     limits = [f"#define ATTN_MAX_HEADS {HEADS}\n#define ATTN_MAX_POSITIONS {POSITIONS}"]
     source = host_source(request, text, *own, tables, limits)
     objects = {name: binary.code for name, binary in zip(parts.codes, binaries, strict=True)}

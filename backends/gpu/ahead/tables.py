@@ -1,11 +1,11 @@
 """Programs as tables in C++, which `attn_gpu_program.h` runs: kernels with their parameters, steps, shapes of results."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from attn_mlir.backends.ahead.results import result_text
+from attn_mlir.backends.ahead.tables import bools, grid_of, steps_table
 from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.gpu.units import Unit
-from attn_mlir.backends.host import Host
+from attn_mlir.backends.host import Host, Step
 from attn_mlir.errors import UnsupportedError
 
 _KINDS = {
@@ -13,7 +13,6 @@ _KINDS = {
     "blocks": "BLOCKS",
 }  # fmt: skip
 _NUMBERS = {"int": "INT", "unsigned": "UNSIGNED", "long long": "LONG", "float": "FLOAT", "double": "DOUBLE"}
-_GRIDS = {"rows": "ROWS", "elements": "ROWS", "pairs": "PAIRS", "chunks": "CHUNKS"}
 
 
 def program_table(name: str, host: Host, units: Mapping[str, Unit], codes: Mapping[str, str], longer: tuple[str, int] | None) -> str:
@@ -22,35 +21,24 @@ def program_table(name: str, host: Host, units: Mapping[str, Unit], codes: Mappi
     `longer`: the program that takes its place, and for how many keys and more. Raises UnsupportedError for what attention does not have.
     """
     lines = [_kernel_table(f"{name}_{kernel}", unit, codes[kernel]) for kernel, unit in units.items()]
-    steps = []
-    for number, step in enumerate(host.steps):
-        one = f"{name}_{number}"
-        lines.append(_numbers(f"{one}_operands", step.operands))
-        elements = units[step.kernel].outputs if step.kernel else [result.type.element for result in step.results]
-        results = [result_text(result, of) for result, of in zip(step.results, elements, strict=True)]
-        lines.append(f"static const attn::Result {one}_results[] = {{{', '.join(results)}}};")
-        kernel = f"&{name}_{step.kernel}" if step.kernel else "nullptr"
-        steps.append(f"{{{kernel}, {len(step.operands)}, {one}_operands, {len(step.results)}, {one}_results}}")
-    count = len(host.arguments) + sum(len(step.results) for step in host.steps)
-    lines.append(f"static const attn::Step {name}_steps[] = {{{', '.join(steps)}}};")
-    lines.append(_numbers(f"{name}_returns", host.returns))
     other = "nullptr, 0" if longer is None else f"&{longer[0]}, {longer[1]}"
-    fields = f"{len(host.arguments)}, {len(steps)}, {name}_steps, {len(host.returns)}, {name}_returns, {count}, {other}"
-    lines.append(f"static const attn::Program {name} = {{{fields}}};")
-    return "\n".join(lines)
+
+    def elements_of(step: Step) -> Sequence[str]:
+        return units[step.kernel].outputs if step.kernel else [result.type.element for result in step.results]
+
+    return "\n".join([*lines, *steps_table(name, host, elements_of, other)])
 
 
 def _kernel_table(name: str, unit: Unit, code: str) -> str:
     kernel, made, schedule = unit.kernel, unit.code, unit.schedule
-    if kernel.grid not in _GRIDS:
-        raise UnsupportedError(f"kernels over {kernel.grid} are not compiled ahead of time yet: use the Python API")
+    over = grid_of(kernel)
     if made.grid not in ("tiles", "persistent"):
         raise UnsupportedError(f"the kernel {made.name} has a grid of the kind '{made.grid}', which libraries do not launch")
     outputs = [_output(unit, i) for i in range(len(kernel.outputs))]
     turns = [schedule.get(field, default) for field, default in (("turn_over", -1), ("turn_rows", 0), ("turn_parts", 0))]
     turns = turns if "turn_rows" in schedule else [-1, 0, 0]
     launch = f"{made.threads}, {made.shared_bytes}, {made.cluster}, {_bool(made.grid == 'persistent')}"
-    grid = f"{kernel.block_q}, attn::{_GRIDS[kernel.grid]}, {kernel.over}"
+    grid = f"{kernel.block_q}, {over}, {kernel.over}"
     arrays = f"{len(made.parameters)}, {name}_parameters, {name}_outputs"
     last = ", ".join(map(str, (*turns, kernel.blocks, kernel.sequences, kernel.segment)))
     return "\n".join(
@@ -74,16 +62,8 @@ def _output(unit: Unit, i: int) -> str:
     kind = unit.kernel.outputs[i]
     slots = unit.schedule.get("sums") == "slots" or (kind == "scatter" and bool(unit.schedule.get("deterministic")))
     disjoint = unit.kernel.disjoint[i] if kind == "scatter" else (False, True, True)
-    return f"{{attn::{kind.upper()}, {_bool(slots and kind != 'store')}, {_bools(disjoint)}}}"
-
-
-def _numbers(name: str, numbers: Sequence[int]) -> str:
-    return f"static const int {name}[] = {{{', '.join(map(str, numbers)) or '0'}}};"
+    return f"{{attn::{kind.upper()}, {_bool(slots and kind != 'store')}, {bools(disjoint)}}}"
 
 
 def _bool(value: bool) -> str:
     return str(bool(value)).lower()
-
-
-def _bools(values: Iterable[bool]) -> str:
-    return f"{{{', '.join(map(_bool, values)) or 'false, false, false'}}}"

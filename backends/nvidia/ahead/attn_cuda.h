@@ -223,49 +223,18 @@ class Session {
   }
 };
 
-// Memory of the device for one call, in the order of its stream.
-struct OwnMemory {
-  void *data = nullptr;
-  OwnMemory() = default;
-  OwnMemory(const OwnMemory &) = delete;
-  ~OwnMemory() {
-    if (data) driver().cuMemFreeAsync(CUdeviceptr(uintptr_t(data)), active().stream);
-  }
-  int32_t take(size_t bytes) {
-    CUdeviceptr place = 0;
-    if (CUresult result = driver().cuMemAllocAsync(&place, bytes, active().stream)) {
-      char what[96];
-      std::snprintf(what, sizeof what, "taking %zu bytes of memory for a workspace", bytes);
-      return driver_error(result, what);
-    }
-    data = reinterpret_cast<void *>(uintptr_t(place));
-    return 0;
-  }
-};
-
-inline char *a_zero() { return active().loaded->zero; }
-
-inline bool is_capturing() {
-  int status = 0;
-  check(driver().cuStreamIsCapturing(active().stream, &status), "asking whether the stream is captured");
-  return status != 0;
+// What attn_memory.h does with memory, in the order of the stream of the call.
+inline CUresult take_memory(void **data, size_t bytes) {
+  CUdeviceptr place = 0;
+  CUresult result = driver().cuMemAllocAsync(&place, bytes, active().stream);
+  if (!result) *data = reinterpret_cast<void *>(uintptr_t(place));
+  return result;
 }
-// While a graph is captured, nothing can be read of the device: what elements say is not checked then.
-inline bool trusts_elements() { return active().loaded && is_capturing(); }
-
-// A tensor whose elements the host can read: a copy, for which it waits.
-inline Tensor on_host(const Tensor &x, std::vector<char> &fetched) {
-  Tensor near = x;
-  near.data = nullptr;
-  if (trusts_elements()) return near;
-  int64_t width = facts(x.element).bytes, low = 0, high = 0;
-  for (int d = 0; d < x.rank; ++d) (x.strides[d] < 0 ? low : high) += (x.shape[d] - 1) * x.strides[d];
-  fetched.resize(size_t((high - low + 1) * width));
-  CUdeviceptr from = CUdeviceptr(uintptr_t(x.data + low * width));
-  check(driver().cuMemcpyDtoHAsync_v2(fetched.data(), from, fetched.size(), active().stream), "reading the elements of a captured tensor");
-  check(driver().cuStreamSynchronize(active().stream), "waiting for the elements of a captured tensor");
-  near.data = fetched.data() - low * width;
-  return near;
+inline void give_memory(void *data) { driver().cuMemFreeAsync(CUdeviceptr(uintptr_t(data)), active().stream); }
+inline CUresult read_memory(char *to, char *from, size_t bytes) {
+  return driver().cuMemcpyDtoHAsync_v2(to, CUdeviceptr(uintptr_t(from)), bytes, active().stream);
 }
+inline CUresult wait_for_stream() { return driver().cuStreamSynchronize(active().stream); }
+inline CUresult capture_status(int *status) { return driver().cuStreamIsCapturing(active().stream, status); }
 
 }  // namespace attn
