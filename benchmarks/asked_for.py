@@ -214,11 +214,11 @@ def odd_sizes(device: str) -> Iterator[tuple[str, str]]:
         leaves = [x.to(kind).requires_grad_() for x in given[:3]]
         return [x.double() for x in torch.autograd.grad(run(*leaves), leaves, given[3].to(kind))]
 
-    def ours(*qkv: torch.Tensor) -> torch.Tensor:
-        return attn_mlir.attention(*qkv, mask_mod=masks.causal())
+    def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attn_mlir.attention(q, k, v, mask_mod=masks.causal())
 
-    def dense(*qkv: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=True)
+    def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     error = max(float((a - b).norm() / b.norm()) for a, b in zip(gradients(ours, dtype), gradients(dense, torch.float64), strict=True))
     yield f"gradients of q, k and v, causal, 127 positions, D 100, {str(dtype)[6:]}", f"relative error {error:.0e} against float64"
