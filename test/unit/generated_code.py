@@ -28,15 +28,15 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
 _ROOT = Path(__file__).parents[2]
-_CUDA = ("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_90a", "-nocudainc", "-nocudalib", f"-I{_ROOT / 'test/Inputs/cuda'}")
-_HIP = ("-x", "hip", "--offload-device-only", "--offload-arch=gfx90a", "-nogpuinc", "-nogpulib", f"-I{_ROOT / 'backends/amd'}")
+CUDA = ("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_90a", "-nocudainc", "-nocudalib", f"-I{_ROOT / 'test/Inputs/cuda'}")
+HIP = ("-x", "hip", "--offload-device-only", "--offload-arch=gfx90a", "-nogpuinc", "-nogpulib", f"-I{_ROOT / 'backends/amd'}")
 
 
 def complaints(code: KernelCode) -> str:
     """What clang says of a kernel that it refuses; empty where it takes it, and for what TileLang makes."""
     if code.language not in ("cuda", "hip"):
         return ""
-    flags = _CUDA if code.language == "cuda" else _HIP
+    flags = CUDA if code.language == "cuda" else HIP
     command = [find_host_clang(), *flags, "-fsyntax-only", "-std=c++17", "-Wno-everything", "-"]
     made = subprocess.run(command, input=code.source, capture_output=True, text=True, check=False)
     return made.stderr if made.returncode else ""

@@ -1,5 +1,5 @@
 // What a library does on the GPU besides its kernels: copies, sums of two tensors, sums of slots, one value everywhere. The same text for CUDA
-// and HIP, with what attn_device_cuda.h or attn_device_hip.h define: Half, BFloat, ATTN_GLOBAL, ATTN_INLINE, and the number of a thread.
+// and HIP, with what attn_device_cuda.h or attn_device_hip.h define: Half, BFloat, ATTN_GLOBAL, ATTN_INLINE, attn_wide, and the number of a thread.
 enum { F16 = 1, BF16 = 2, F32 = 3, F64 = 4 };
 constexpr int kRank = 12;
 
@@ -17,8 +17,8 @@ struct Shape {
 
 ATTN_INLINE double load(const char *p, int element) {
   switch (element) {
-    case F16: return float(*reinterpret_cast<const Half *>(p));
-    case BF16: return float(*reinterpret_cast<const BFloat *>(p));
+    case F16: return attn_wide(*reinterpret_cast<const Half *>(p));
+    case BF16: return attn_wide(*reinterpret_cast<const BFloat *>(p));
     case F32: return *reinterpret_cast<const float *>(p);
     default: return *reinterpret_cast<const double *>(p);
   }

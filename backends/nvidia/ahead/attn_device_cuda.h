@@ -7,4 +7,6 @@ using BFloat = __nv_bfloat16;
 #define ATTN_GLOBAL extern "C" __global__ void
 #define ATTN_INLINE static __device__ __forceinline__
 ATTN_INLINE long long attn_thread() { return blockIdx.x * 256ll + threadIdx.x; }
+ATTN_INLINE float attn_wide(Half x) { return __half2float(x); }
+ATTN_INLINE float attn_wide(BFloat x) { return __bfloat162float(x); }
 
