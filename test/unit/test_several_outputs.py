@@ -290,3 +290,18 @@ def test_emulated_amd() -> None:
     q, k, v, _ = other = doubled(given)
     s = q @ keys(k).mT * D**-0.5
     compare(found, with_gradients([w @ keys(v) for w in row(s)], other[:3]), 4e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_nvidia(dim: int, dtype: torch.dtype) -> None:
+    shapes = [(B, HQ, 301, dim), (B, HKV, 333, dim), (B, HKV, 333, dim)]
+    given = [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for shape in shapes]
+    given.append(torch.rand(HQ, device="cuda").requires_grad_())
+    wanted = with_gradients(dense(other := doubled([x.cpu() for x in given]), causal(301, 333)), other)
+    made = flat(ours(*given, mask_mod=masks.causal(), return_lse=True))
+    draw = torch.Generator().manual_seed(4)
+    grads = [torch.randn(o.shape, generator=draw, dtype=torch.float64).to(o.device, o.dtype) for o in made]
+    found = [*made, *torch.autograd.grad(made, given, grads)]
+    compare([x.detach().cpu() for x in found], wanted, 6e-3 if dtype == torch.float16 else 4e-2)
