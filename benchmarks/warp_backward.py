@@ -26,14 +26,14 @@ _SPLIT = "warp-split-maps"
 KINDS = {
     "hopper": (),
     "warp": (),
-    "two-loops": ("warp-join-loops",),
+    "joined": (),
     "no-split": (_SPLIT,),
     "no-delay": (_SPLIT, "warp-delay-waits"),
     "no-rows": (_SPLIT, "warp-stage-rows"),
     "no-order": (_SPLIT, "warp-order-tiles"),
     "no-stage": (_SPLIT, "warp-stage-stores"),
 }
-"""The Hopper emitter's kernels, those of all passes, and those that lack some."""
+"""The Hopper emitter's kernels, those of all passes, those whose loops are joined as the forward's are, and those that lack some passes."""
 LENGTHS, SHAPES = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192))
 CHECK_SECONDS, TIME_SECONDS = 45, 60
 
@@ -56,7 +56,7 @@ def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
     def emitted(function: Any, kind: str) -> Any:
         """Kernels over pairs are formed by passes; the others are the same for all kinds."""
         is_pairs = 'grid = "pairs"' in str(function.attributes["tile.kernel"])
-        return scheduled(function, KINDS[kind]) if is_pairs and kind != "hopper" else emit(function)
+        return scheduled(function, KINDS[kind], joined=kind == "joined") if is_pairs and kind != "hopper" else emit(function)
 
     for name in cases:
         for dim in DIMS:

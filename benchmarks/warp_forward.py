@@ -36,8 +36,11 @@ def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score - SLOPE * (q_idx - kv_idx)
 
 
-def scheduled(function: Any, without: Sequence[str] = (), more: Sequence[str] = ()) -> Any:
-    """The code of a kernel that `tile-schedule` has left, through the passes behind it but some, and then some more."""
+def scheduled(function: Any, without: Sequence[str] = (), more: Sequence[str] = (), joined: bool = False) -> Any:
+    """The code of a kernel that `tile-schedule` has left, through the passes behind it but some, and then some more.
+
+    `joined`: loops are joined whatever the schedule says.
+    """
     from attn_mlir.backends.nvidia import pipeline
     from attn_mlir.backends.nvidia.warp.translate import codes_of
     from attn_mlir.mlir import ir
@@ -47,6 +50,7 @@ def scheduled(function: Any, without: Sequence[str] = (), more: Sequence[str] = 
     text = function.get_asm(print_generic_op_form=True)
     module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
     passes = [name for name in pipeline.SCHEDULE.split(",") if name not in without]
+    passes = [f"{name}{{join=true}}" if joined and name == "warp-join-loops" else name for name in passes]
     Pipeline.parse(",".join([*passes, *more]), registry()).run(module)
     return codes_of(module)[0]
 
