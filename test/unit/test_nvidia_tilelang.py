@@ -65,7 +65,7 @@ def schedule(kernel: ir.Operation, **choices: int | str) -> ir.Operation:
     return kernel
 
 
-NAMES = sorted(path.stem for path in INPUTS.glob("*.mlir") if not path.stem.startswith("packed"))
+NAMES = sorted(path.stem for path in INPUTS.glob("*.mlir") if not path.stem.startswith(("packed", "paged")))
 """No GPU has kernels for packed sequences."""
 
 
