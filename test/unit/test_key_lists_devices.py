@@ -48,6 +48,16 @@ def test_lists_of_keys_say_that_they_are_a_mask_there() -> None:
     assert o.isfinite().all()
 
 
+@needs_host_clang
+def test_twice_is_an_error_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTN_MLIR_CHECK", "1")
+    qkv: Any = [x.detach() for x in inputs(SIZES, torch.float16)]
+    index = torch.tensor([-1, -1, 1, 0], dtype=torch.int32).expand(1, 1, 3, 4).clone()
+    index[0, 0, 1] = torch.tensor([2, 1, 2, -1])
+    with pytest.raises(ArgumentError, match=r"key_index\[0, 0, 1\] lists block 2 twice"):
+        attn_mlir.attention(*qkv, key_index=index, key_block=(32, 64), device="hip-emulated")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("block", [(32, 64), (64, 64), (1, 16)])
 def test_nvidia(block: tuple[int, int]) -> None:

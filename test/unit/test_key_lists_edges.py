@@ -45,6 +45,20 @@ def test_twice_is_an_error_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
         attend(inputs(SIZES), index)
 
 
+def test_entries_of_blocks_longer_than_the_keys() -> None:
+    """Room is made for the keys that there are, not for those of a block: the lists of a graph, too."""
+    from attn_mlir.runtime.key_list_ops import fake_key_lists, run_key_lists
+
+    index = torch.tensor([[[[0, -1], [-1, 0]]]], dtype=torch.int32)
+    for keys in (1_000_001, 1 << 20):
+        made = run_key_lists(index, 37, keys, True)
+        assert max(x.numel() for x in made) <= 4 * 37
+        assert [x.shape for x in fake_key_lists(index, 37, keys, True)] == [x.shape for x in made]
+        qkv = [x[:, :, :37] for x in inputs(SIZES)]
+        o = attend(qkv, torch.zeros(1, 1, 3, 1, dtype=torch.int32), (16, keys))
+        agree([o], [dense(qkv, torch.ones(1, 2, 37, 37, dtype=torch.bool))[0]])
+
+
 def test_unlisted_keys_are_not_read() -> None:
     q, k, v = (x.detach() for x in inputs(SIZES))
     index = torch.tensor([[[[0], [2], [0]]]], dtype=torch.int32)
@@ -159,6 +173,11 @@ def test_no_keys_and_no_queries() -> None:
 
 WRONG = [
     ({"key_block": None}, ArgumentError, "key_index needs key_block"),
+    (
+        {"key_index": torch.zeros(1, 1, 3, 1, dtype=torch.int32).to_sparse()},
+        ArgumentError,
+        "key_index must be dense, got layout torch.sparse_coo",
+    ),
     ({"key_index": None}, ArgumentError, "key_block is for key_index"),
     ({"key_block": (16,)}, ArgumentError, "two positive integers"),
     ({"key_block": (0, 32)}, ArgumentError, "two positive integers"),

@@ -18,7 +18,7 @@ from attn_mlir.api.results import named_results
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
-from attn_mlir.runtime.key_lists import Form, form_of, lists_of
+from attn_mlir.runtime.key_lists import Form, check_twice, form_of, is_checked, lists_of
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 MAX_KEY_BLOCK = 1 << 20
@@ -76,6 +76,8 @@ def check_key_lists(index: Any, block: Any, sizes: Mapping[str, Any], device: to
     if not isinstance(index, torch.Tensor) or index.dtype != torch.int32:
         given = f"a tensor of {index.dtype}: use key_index.to(torch.int32)" if isinstance(index, torch.Tensor) else type(index).__name__
         raise ArgumentError(f"key_index must be an int32 tensor, got {given}")
+    if index.layout != torch.strided:
+        raise ArgumentError(f"key_index must be dense, got layout {index.layout}: use key_index.to_dense()")
     queries, keys = block
     wanted = "[batch, 1 or heads of k or of q, blocks of queries, entries]"
     if index.dim() != 4:
@@ -153,6 +155,11 @@ def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
             f"key_index holds {high if high >= blocks else low}, but there are {blocks} blocks of {keys} keys: "
             f"give 0 to {blocks - 1}, or -1 for no block"
         )
+    if is_checked():
+        numbers = index.sort(-1).values
+        twice = torch.zeros_like(numbers, dtype=torch.bool)
+        twice[..., 1:] = (numbers[..., 1:] == numbers[..., :-1]) & (numbers[..., 1:] >= 0)
+        check_twice(numbers.cpu().numpy(), twice.cpu().numpy())
 
 
 def lists_in_graph(

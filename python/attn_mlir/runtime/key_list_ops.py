@@ -17,8 +17,8 @@ def fake_key_lists(index: torch.Tensor, kv_len: int, keys: int, inverse: bool) -
     """Tensors of the same sizes without data."""
     form = form_of(1, keys)
     batch, heads, lists, count = index.shape
-    room = batch * heads * lists * count * form.parts
-    back, tiles = (room * form.tiles, -(-kv_len // form.tile)) if inverse else (0, 0)
+    room = batch * heads * lists * count * form.parts(kv_len)
+    back, tiles = (room * form.tiles(kv_len), -(-kv_len // form.tile)) if inverse else (0, 0)
 
     def made(*shape: Any, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return empty(shape, dtype=dtype, device=index.device)

@@ -31,15 +31,13 @@ class Form:
         """As `attn.key_lists` takes them."""
         return self.queries, self.keys, self.tile
 
-    @property
-    def parts(self) -> int:
-        """Entries that kernels see for one of the user's: keys of small blocks, which are listed one by one."""
-        return self.listed if self.keys == 1 else 1
+    def parts(self, kv_len: Any) -> Any:
+        """Entries that kernels see for one of the user's, of so many keys: keys of small blocks, which are listed one by one."""
+        return torch.sym_max(1, torch.sym_min(self.listed, kv_len)) if self.keys == 1 else 1
 
-    @property
-    def tiles(self) -> int:
+    def tiles(self, kv_len: Any) -> Any:
         """Tiles of the inverse that an entry is in."""
-        return max(1, self.keys // self.tile)
+        return torch.sym_max(1, torch.sym_min(self.keys // self.tile, -(-kv_len // self.tile)))
 
 
 def form_of(queries: int, keys: int) -> Form:
@@ -68,27 +66,36 @@ def lists_of(index: torch.Tensor, kv_len: int, form: Form, inverse: bool) -> lis
     present = numbers >= 0
     twice = np.zeros_like(present)
     twice[..., 1:] = present[..., 1:] & (numbers[..., 1:] == numbers[..., :-1])
-    if twice.any() and is_checked():
-        where = tuple(int(i) for i in np.argwhere(twice)[0][:3])
-        raise ArgumentError(f"key_index{list(where)} lists block {int(numbers[where][twice[where]][0])} twice (ATTN_MLIR_CHECK=1)")
+    check_twice(numbers, twice)
     present &= ~twice
     entries, rows = numbers[present].astype(np.int64), np.repeat(np.arange(math.prod(present.shape[:-1])), _counts(present))
-    if form.parts > 1:
-        entries = (entries[:, None] * form.parts + np.arange(form.parts)).reshape(-1)
-        rows = np.repeat(rows, form.parts)
+    parts = form.parts(kv_len)
+    if form.keys == 1 and form.listed > 1:
+        entries = (entries[:, None] * form.listed + np.arange(parts)).reshape(-1)
+        rows = np.repeat(rows, parts)
         inside = entries < kv_len
         entries, rows = entries[inside], rows[inside]
     lists = math.prod(present.shape[:-1])
-    room = index.numel() * form.parts
+    room = index.numel() * parts
     made = [_padded(entries, room), _ranges(rows, lists, present.shape[:-1])]
     heads, tiles = present.shape[:2], -(-kv_len // form.tile)
     if not inverse:
         return [*made, _padded(entries[:0], 1), _padded(entries[:0], 1), torch.zeros((*heads, 0, 2), dtype=torch.int64)]
-    return [*made, *_inverse(entries, rows, (*heads, present.shape[2], tiles), form, room)]
+    return [*made, *_inverse(entries, rows, (*heads, present.shape[2], tiles), form, room, form.tiles(kv_len))]
 
 
-def _inverse(entries: Array, rows: Array, sizes: tuple[int, ...], form: Form, room: int) -> list[torch.Tensor]:
-    """The queries that list a tile, which of its keys these are, and where those of each tile lie. `sizes`: B, H, lists, tiles."""
+def check_twice(numbers: Array, twice: Array) -> None:
+    """Where asked for, refuses lists of `numbers` with entries that are there `twice`."""
+    if is_checked() and twice.any():
+        where = tuple(int(i) for i in np.argwhere(twice)[0][:3])
+        raise ArgumentError(f"key_index{list(where)} lists block {int(numbers[where][twice[where]][0])} twice (ATTN_MLIR_CHECK=1)")
+
+
+def _inverse(entries: Array, rows: Array, sizes: tuple[int, ...], form: Form, room: int, width: int) -> list[torch.Tensor]:
+    """The queries that list a tile, which of its keys these are, and where those of each tile lie. `sizes`: B, H, lists, tiles.
+
+    `width`: tiles that an entry is in.
+    """
     batch, heads, per_head, tiles = sizes
     owners, queries = rows // max(1, per_head), rows % max(1, per_head)
     kept = np.full(len(entries), -1, np.int64)
@@ -102,13 +109,13 @@ def _inverse(entries: Array, rows: Array, sizes: tuple[int, ...], form: Form, ro
         kept = np.bitwise_or.reduceat(bits, starts) if len(starts) else bits
         tile, owners, queries = tile[starts], owners[starts], queries[starts]
     else:
-        tile = (entries[:, None] * form.tiles + np.arange(form.tiles)).reshape(-1)
-        owners, queries, kept = (np.repeat(x, form.tiles) for x in (owners, queries, kept))
+        tile = (entries[:, None] * (form.keys // form.tile) + np.arange(width)).reshape(-1)
+        owners, queries, kept = (np.repeat(x, width) for x in (owners, queries, kept))
         inside = tile < tiles
         tile, owners, queries, kept = tile[inside], owners[inside], queries[inside], kept[inside]
     own = owners * tiles + tile
     order = np.argsort(own, kind="stable")
-    room *= form.tiles
+    room *= width
     words = kept[order].astype(np.uint64).astype(np.uint32).view(np.int32)
     return [_padded(queries[order], room), _padded(words, room), _ranges(own[order], batch * heads * tiles, (batch, heads, tiles))]
 
