@@ -39,6 +39,7 @@ def ints(*numbers: int) -> torch.Tensor:
         ({"cu_seqlens_k": [0, 5, 12]}, "cu_seqlens_k must be an int32 tensor, got list"),
         ({"cu_seqlens_q": ints()}, r"cu_seqlens_q must be \[sequences \+ 1\], got shape \[0\]"),
         ({"cu_seqlens_q": CU_Q[None]}, r"cu_seqlens_q must be \[sequences \+ 1\], got shape \[1, 3\]"),
+        ({"cu_seqlens_k": CU_K.to_sparse()}, "cu_seqlens_k must be dense, got layout torch.sparse_coo"),
         ({"cu_seqlens_k": ints(0, 12)}, "cu_seqlens_k has 1 sequences but cu_seqlens_q has 2"),
         ({"cu_seqlens_q": CU_Q.to("meta")}, "cu_seqlens_q is on meta but q is on cpu"),
         ({"seqused_k": ints(5)}, "seqused_k is for 1 sequences but cu_seqlens_q has 2"),
@@ -67,6 +68,17 @@ def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
 
 def test_largest_lengths_may_be_given() -> None:
     assert torch.equal(run(), run(max_q=6, max_k=100))
+
+
+def test_backward_has_the_offsets_of_the_forward_pass() -> None:
+    """Callers reuse them for other sequences meanwhile, also where torch does not see it."""
+    q, k = Q.clone().requires_grad_(), K.clone().requires_grad_()
+    named = {"cu_seqlens_q": CU_Q.clone(), "cu_seqlens_k": CU_K.clone(), "seqused_k": ints(4, 7)}
+    o, wanted = (run(q=q, k=k, v=k, **named) for _ in range(2))
+    expected = torch.autograd.grad(wanted.square().sum(), (q, k))
+    for tensor in named.values():
+        tensor.numpy()[:] = 1_000_000
+    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(o.square().sum(), (q, k)), expected, strict=True))
 
 
 def test_keys_have_the_offsets_of_queries_by_default() -> None:

@@ -51,10 +51,16 @@ def sequences_of(q: torch.Tensor, of_q: Any, of_k: Any, used: Any, table: Any = 
         wanted = _RANKS[name]
         if tensor.dim() != 1 + (name == "block_table") or (wanted.endswith("+ 1]") and not len(tensor)):
             raise ArgumentError(f"{name} must be {wanted}, got shape {list(tensor.shape)}")
+        if tensor.layout != torch.strided:
+            raise ArgumentError(f"{name} must be dense, got layout {tensor.layout}: use {name}.to_dense()")
         if tensor.device != q.device:
             raise ArgumentError(f"{name} is on {tensor.device} but q is on {q.device}: move it with {name}.to(q.device)")
     if used is not None and len(used) != len(of_q) - 1:
         raise ArgumentError(f"seqused_k is for {len(used)} sequences but cu_seqlens_q has {len(of_q) - 1}")
+    if table is None and torch.is_grad_enabled():
+        # A backward pass trusts what was checked here, and callers reuse these tensors, also behind torch's back.
+        of_k = None if of_k is None or of_k is of_q else of_k.clone()
+        of_q, used = of_q.clone(), None if used is None else used.clone()
     lengths = of_q[1:] - of_q[:-1]
     if table is not None:
         if of_k is not None:
