@@ -18,7 +18,7 @@ from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.given import Inputs
 from attn_mlir.runtime.orders import all_in_order
-from attn_mlir.runtime.varlen import VarlenRun
+from attn_mlir.runtime.varlen import VarlenRun, check_offsets
 
 Function = Callable[..., Any]
 
@@ -115,8 +115,10 @@ def plan_varlen(
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ArgumentError(f"{name} must be a positive integer, got {count!r}")
     value_dim = head_dim if value_dim is None else value_dim
-    check_head_dim("head_dim is", head_dim)
-    check_head_dim("value_dim is", value_dim)
+    for name, dim in (("head_dim", head_dim), ("value_dim", value_dim)):
+        if isinstance(dim, bool) or not isinstance(dim, int):
+            raise ArgumentError(f"{name} must be an integer, got {dim!r}")
+        check_head_dim(f"{name} is", dim)
     if q_heads % kv_heads:
         raise ArgumentError(f"q_heads is {q_heads}, which is no multiple of kv_heads, {kv_heads}")
     offsets = cu_seqlens_q, cu_seqlens_k, seqused_k, block_table
@@ -130,6 +132,7 @@ def plan_varlen(
     target = cu_seqlens_q.device.type if device is None else device_type(device) or ""
     made = program_of(entry).derivative(target, "", "")  # type: ignore[attr-defined]
     captures = entry.captures(scan, factor, sequences)
+    check_offsets(sequences)
     rows = int(sequences["q_lengths"].sum()) if cu_seqlens_q.device.type == "cpu" else 1
     keys = 1 if block_table is not None else max(1, int(sequences["k_lengths"].sum()))
     one = torch.zeros((), dtype=dtype, device=cu_seqlens_q.device)

@@ -1,7 +1,7 @@
 """Programs on packed tensors: what they check and compute besides what those of attentions do."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from attn_mlir.runtime.programs import Program
 
 _SHARE = {"": 1, "fwd": 1, "jvp": 2}
 """How many results a function has for each o, before its first row output."""
+_ANY = 2**31 - 1
+"""A size that bounds nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +115,7 @@ class VarlenProgram(Program):
 
 def check_pages(table: np.ndarray, lengths: np.ndarray, size: int, pages: int) -> None:
     """Checks that a table names pages for as many keys as the sequences have, of `pages` with `size` positions each."""
-    negative = np.flatnonzero(lengths < 0)
-    if len(negative):
-        raise ArgumentError(f"seqused_k[{negative[0]}] is {lengths[negative[0]]}: a sequence has no fewer than 0 keys")
+    _check_used(lengths)
     if not lengths.any():
         return
     if not pages or not size:
@@ -131,6 +131,22 @@ def check_pages(table: np.ndarray, lengths: np.ndarray, size: int, pages: int) -
     if wrong.any():
         b, column = (int(x[0]) for x in np.nonzero(wrong))
         raise ArgumentError(f"block_table[{b}, {column}] is {seen[b, column]}, but k has {pages} pages")
+
+
+def _check_used(lengths: np.ndarray) -> None:
+    negative = np.flatnonzero(lengths < 0)
+    if len(negative):
+        raise ArgumentError(f"seqused_k[{negative[0]}] is {lengths[negative[0]]}: a sequence has no fewer than 0 keys")
+
+
+def check_offsets(sequences: Mapping[str, torch.Tensor]) -> None:
+    """Checks offsets and lengths by themselves, where there are no tensors yet that they are for."""
+    arrays = {name: sequences[name].numpy() for name in SEQUENCES}
+    _check_sequences("cu_seqlens_q", arrays["q_begins"], arrays["q_lengths"], _ANY, "queries")
+    if "block_table" in sequences:
+        _check_used(arrays["k_lengths"])
+    else:
+        _check_sequences("cu_seqlens_k", arrays["k_begins"], arrays["k_lengths"], _ANY, "keys")
 
 
 def _check_sequences(name: str, begins: np.ndarray, lengths: np.ndarray, size: int, rows: str) -> None:
