@@ -123,6 +123,25 @@ def test_plans_of_packed_keys_and_what_they_refuse() -> None:
             plan_varlen(cu_q, seqused_k=used, **dims, **pages)
 
 
+def test_plans_compute_of_captured_tensors_in_every_run() -> None:
+    lengths = [2, 1], [5, 7]
+    q, k, v = given(lengths)
+    cu_q, cu_k = map(offsets, lengths)
+    slopes, flag = torch.rand(4), torch.zeros(())
+
+    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return score * (2 * slopes)[h] if flag < 1 else score
+
+    plan = plan_varlen(cu_q, cu_k, q_heads=4, kv_heads=2, head_dim=16, score_mod=score_mod)
+    first = plan.run(q, k, v)
+    slopes += 1
+    second = plan.run(q, k, v)
+    assert not torch.equal(first, second) and torch.equal(second, attention_varlen(q, k, v, cu_q, cu_k, score_mod=score_mod))
+    flag += 1
+    with pytest.raises(ArgumentError, match="captured tensors has changed"):
+        plan.run(q, k, v)
+
+
 def test_gradients_do_not_depend_on_the_batch() -> None:
     """Bit for bit: a long sequence is cut by its own length, wherever it lies and whatever is beside it."""
     mine, others = (300, 5000), ([2500, 1, 40], [2500, 6000, 0])

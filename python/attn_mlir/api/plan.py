@@ -49,7 +49,10 @@ class VarlenPlan:
         if not torch.equal(self._offsets[0], self._begins):
             raise ArgumentError("cu_seqlens_q has changed since it was planned for: plan again")
         check_out(out, self._entry.traced.weights)
-        captures = self._entry.captures(self._scan, self._factor, sequences)
+        found = self._entry.found(self._scan)  # what functions compute of captured tensors, too, is that of this run
+        if found is None:
+            raise ArgumentError("what functions do with captured tensors has changed with these since it was planned for: plan again")
+        captures = self._entry.captures(found, self._factor, sequences)
         if needing_gradient((q, k, v, *captures)):
             raise UnsupportedError("plans have no gradients: call run under torch.no_grad(), or attention_varlen")
         turned = [x.transpose(1, 2) for x in batched(q, k, v)]
