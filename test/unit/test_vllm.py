@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir import UnsupportedError, rows
+from attn_mlir import UnsupportedError, mods, rows
 from varlen_cases import offsets
 
 PAGE = 16
@@ -81,6 +81,19 @@ def test_steps_of_a_runner(adapter: Any) -> None:
         p = torch.sigmoid(s + 0.1 * (j - i)) * ((i >= j) & ((i - j) % 3 != 2))
         wanted = torch.einsum("hij,jhd->ihd", p, v[:, ::2].repeat_interleave(2, 1))
         torch.testing.assert_close(torch.cat(found[r]).double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_functions_that_are_aligned_to_the_last_query(adapter: Any) -> None:
+    """They see the whole request, whose last query and last key are at one position."""
+    q, k, cache = torch.randn(3, 4, 32), torch.randn(3, 2, 32), torch.randn(2, 3, PAGE, 2, 32)
+    table, seen = torch.tensor([[2, 0, 1]], dtype=torch.int32), torch.tensor([40], dtype=torch.int32)
+    data = adapter.Metadata(3, offsets([3]), seen, table, PAGE + torch.arange(5, 8), True)
+    found = []
+    for mask, align in (("b:8,0", "bottom_right"), ("t:8,0", "top_left")):
+        adapter.register(mask_mod=mask, score_mod=mods.alibi(torch.full((4,), 0.3), align=align))
+        layer = adapter.Impl(4, 32, 0.2, 2, None, None, "auto")
+        found.append(layer.forward(None, q, k, k, cache.clone(), data, torch.empty(3, 4, 32)))
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_what_is_not_served_is_refused(adapter: Any) -> None:

@@ -103,7 +103,7 @@ def group_of(form: Form, index: torch.Tensor, sizes: Mapping[str, Any], dropout:
     They must share their lists. Dropout's random numbers are made for rows that follow each other.
     """
     shared = index.shape[1] in (1, sizes["Hkv"])
-    return sizes["Hq"] // sizes["Hkv"] if shared and form.queries < FEW_QUERIES and not dropout else 1
+    return sizes["Hq"] // max(1, sizes["Hkv"]) or 1 if shared and form.queries < FEW_QUERIES and not dropout else 1
 
 
 def fold(x: torch.Tensor, group: int) -> torch.Tensor:

@@ -18,6 +18,8 @@ _known: ContextVar[dict[str, int]] = ContextVar("sizes")
 _in_graph: dict[str, int] = {}
 """The same while torch.compile traces, which follows this module's variables, but no ContextVar."""
 
+_whole: ContextVar[bool] = ContextVar("whole_sequences", default=False)
+
 
 @contextmanager
 def known(**sizes: int) -> Iterator[None]:
@@ -35,6 +37,16 @@ def known(**sizes: int) -> Iterator[None]:
         yield
     finally:
         _known.reset(before)
+
+
+@contextmanager
+def whole_sequences() -> Iterator[None]:
+    """Within it, q_len() is kv_len(): for functions whose q_idx are positions in sequences of which only the last queries are here."""
+    before = _whole.set(True)
+    try:
+        yield
+    finally:
+        _whole.reset(before)
 
 
 def _size(name: str) -> Any:
@@ -56,7 +68,7 @@ def _size(name: str) -> Any:
 
 def q_len() -> Value:
     """The number of queries, Sq, inside a score_mod, mask_mod or row function. It is not a compile-time constant."""
-    return _size("q_len")
+    return _size("kv_len" if not torch.compiler.is_dynamo_compiling() and _whole.get() else "q_len")
 
 
 def kv_len() -> Value:

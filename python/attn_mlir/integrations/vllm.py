@@ -19,7 +19,7 @@ from attn_mlir.api.mods import ScoreMod, alibi, softcap
 from attn_mlir.api.rows import softmax, softmax_sink
 from attn_mlir.api.varlen import attention_varlen
 from attn_mlir.errors import UnsupportedError
-from attn_mlir.frontend.sizes import kv_len, q_len
+from attn_mlir.frontend.sizes import kv_len, q_len, whole_sequences
 
 try:
     from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder  # pyright: ignore[reportMissingImports]
@@ -45,7 +45,8 @@ _functions = _Functions()
 def register(row: Callable[..., Any] = softmax, score_mod: ScoreMod | None = None, mask_mod: Mask | str | None = None) -> None:
     """Registers vLLM's CUSTOM backend: attentions of models that are made later have this row, and these on top of their own.
 
-    Functions get the request as b, and positions in the whole request, of queries, too.
+    Functions get the request as b, and positions in the whole request, of queries, too; q_len() is kv_len(), so that masks and ALiBi
+    that are aligned to the last query are what they are without a cache.
     """
     _functions.row, _functions.score_mod = row, score_mod
     _functions.mask_mod = parse(mask_mod) if isinstance(mask_mod, str) else mask_mod
@@ -214,12 +215,24 @@ def _joined(masks: list[Mask]) -> Mask | None:
 
 def _positioned_score(function: ScoreMod) -> ScoreMod:
     """A score function whose queries count in the whole request: the new ones are its last."""
-    return lambda score, b, h, q_idx, kv_idx: function(score, b, h, q_idx + kv_len() - q_len(), kv_idx)
+
+    def positioned(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        position = q_idx + kv_len() - q_len()
+        with whole_sequences():
+            return function(score, b, h, position, kv_idx)
+
+    return positioned
 
 
 def _positioned_mask(function: Mask) -> Mask:
     """The same of a mask."""
-    return lambda b, h, q_idx, kv_idx: function(b, h, q_idx + kv_len() - q_len(), kv_idx)
+
+    def positioned(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        position = q_idx + kv_len() - q_len()
+        with whole_sequences():
+            return function(b, h, position, kv_idx)
+
+    return positioned
 
 
 def _composed(functions: list[ScoreMod]) -> ScoreMod | None:
