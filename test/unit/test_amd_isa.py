@@ -106,6 +106,8 @@ def test_scalars() -> None:
     assert (at.s[6], at.scc) == (1, 0)
     execute("s_lshl_b64 s[6:7], s[4:5], 4", at)
     assert (at.s[6], at.s[7], at.scc) == (0x30, 0x10, 1)
+    assert execute("s_bfe_u64 s[6:7], s[4:5], 0x20001", at).s[6:8] == [1, 0]
+    assert execute("s_bfe_i64 s[6:7], s[4:5], 0x20000", at).s[6:8] == [0xFFFFFFFF] * 2
     execute("s_cmp_lt_i32 s4, -1", at)
     assert at.scc == 0
     execute("s_and_saveexec_b64 s[8:9], s[4:5]", at)

@@ -43,19 +43,25 @@ def _save_exec(function: Callable[[int, int], int]) -> Callable[[Instruction], S
     return make
 
 
-def _shift_64(function: Callable[[int, int], int]) -> Callable[[Instruction], Step]:
+def _shift_64(function: Callable[[int, int], int], bits: int = 63) -> Callable[[Instruction], Step]:
+    """`bits`: of the second operand, those that count."""
+
     def make(instruction: Instruction) -> Step:
         only(instruction)
         write, value, by = set_scalar(instruction.operands[0], 2), scalar(instruction.operands[1], 2), scalar(instruction.operands[2])
 
         def run(wave: Wave) -> None:
-            result = function(value(wave), by(wave) & 63) & FULL
+            result = function(value(wave), by(wave) & bits) & FULL
             write(wave, result)
             wave.scc = int(result != 0)
 
         return run
 
     return make
+
+
+def _field_64(x: int, place: int) -> int:
+    return x >> (place & 63) & (1 << (place >> 16 & 127)) - 1
 
 
 def _move_64(instruction: Instruction) -> Step:
@@ -115,6 +121,8 @@ _MAKERS: dict[str, Callable[[Instruction], Step]] = {
     "s_lshl_b64": _shift_64(lambda x, by: x << by),
     "s_lshr_b64": _shift_64(lambda x, by: x >> by),
     "s_ashr_i64": _shift_64(lambda x, by: signed(x, 64) >> by),
+    "s_bfe_u64": _shift_64(_field_64, 0x7F003F),
+    "s_bfe_i64": _shift_64(lambda x, place: signed(_field_64(x, place), place >> 16) if place >> 16 else 0, 0x7F003F),
     "s_bitcmp0_b32": _bit_test(0),
     "s_bitcmp1_b32": _bit_test(1),
     "s_bfm_b64": _mask_of_bits,
