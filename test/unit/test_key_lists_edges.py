@@ -169,6 +169,8 @@ def test_no_keys_and_no_queries() -> None:
     none = torch.zeros((1, 1, 3, 0), dtype=torch.int32)
     assert (attend((q, k[:, :, :0], v[:, :, :0]), none) == 0).all()
     assert attend((q[:, :, :0], k, v), none[:, :, :0]).shape == (1, 2, 0, 16)
+    no_heads, each = [x[:, :0] for x in (q, k, v)], torch.zeros((1, 1, 37, 1), dtype=torch.int32)
+    assert attend(no_heads, each, (1, 1)).shape == (1, 0, 37, 16)
 
 
 WRONG = [

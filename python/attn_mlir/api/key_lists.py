@@ -136,7 +136,7 @@ def mask_of(index: torch.Tensor, sizes: Mapping[str, int], form: Form, mask_mod:
     table = torch.zeros((*index.shape[:3], blocks + 1), dtype=torch.bool, device=index.device)
     table.scatter_(3, torch.where(index < 0, blocks, index).long(), True)
     table = table[..., :blocks].contiguous()
-    group, queries, keys = sizes["Hq"] // index.shape[1], form.queries, form.listed
+    group, queries, keys = sizes["Hq"] // max(1, index.shape[1]), form.queries, form.listed
 
     def listed(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         present = table[b, h // group, q_idx // queries, kv_idx // keys]
