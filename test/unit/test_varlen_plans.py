@@ -118,7 +118,8 @@ def test_plans_of_packed_keys_and_what_they_refuse() -> None:
     with pytest.raises(ArgumentError, match="cu_seqlens_q must start at 0"):
         plan_varlen(cu_q + 1, cu_k, **dims)
     used, table = torch.tensor([1, 2, -1], dtype=torch.int32), torch.zeros(3, 1, dtype=torch.int32)
-    for pages in ({}, {"block_table": table}):
+    several: tuple[dict[str, Any], ...] = {}, {"block_table": table}
+    for pages in several:
         with pytest.raises(ArgumentError, match="seqused_k"):
             plan_varlen(cu_q, seqused_k=used, **dims, **pages)
 

@@ -89,7 +89,8 @@ def test_functions_that_are_aligned_to_the_last_query(adapter: Any) -> None:
     table, seen = torch.tensor([[2, 0, 1]], dtype=torch.int32), torch.tensor([40], dtype=torch.int32)
     data = adapter.Metadata(3, offsets([3]), seen, table, PAGE + torch.arange(5, 8), True)
     found = []
-    for mask, align in (("b:8,0", "bottom_right"), ("t:8,0", "top_left")):
+    kinds: Any = ("b:8,0", "bottom_right"), ("t:8,0", "top_left")
+    for mask, align in kinds:
         adapter.register(mask_mod=mask, score_mod=mods.alibi(torch.full((4,), 0.3), align=align))
         layer = adapter.Impl(4, 32, 0.2, 2, None, None, "auto")
         found.append(layer.forward(None, q, k, k, cache.clone(), data, torch.empty(3, 4, 32)))
