@@ -113,8 +113,9 @@ def test_plans_of_packed_keys_and_what_they_refuse() -> None:
     with pytest.raises(ArgumentError, match="q_heads is 3, which is no multiple of kv_heads, 2"):
         plan_varlen(cu_q, cu_k, q_heads=3, kv_heads=2, head_dim=16)
     dims: dict[str, Any] = {"q_heads": 4, "kv_heads": 2, "head_dim": 16}
+    wrong: dict[str, Any] = {"head_dim": 16.0}
     with pytest.raises(ArgumentError, match=r"head_dim must be an integer, got 16\.0"):
-        plan_varlen(cu_q, cu_k, **dims | {"head_dim": 16.0})
+        plan_varlen(cu_q, cu_k, **{**dims, **wrong})
     with pytest.raises(ArgumentError, match="cu_seqlens_q must start at 0"):
         plan_varlen(cu_q + 1, cu_k, **dims)
     used, table = torch.tensor([1, 2, -1], dtype=torch.int32), torch.zeros(3, 1, dtype=torch.int32)
