@@ -40,7 +40,7 @@ def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequ
         module, host = watched(context, recorder, prepared, {"arch": HOPPER.arch}, pipeline.KERNEL, "NVIDIA")
         round_results(module, host)
         inputs = {_name(kernel): inputs_of(kernel) for kernel in kernels_in(module, host)}
-        problem = _problem(recorder.block)
+        problem = _square(recorder.block) if wrt else _problem(recorder.block)
         recorder.skipped = _TIDY
         Pipeline.parse(pipeline.SCHEDULE, registry()).run(module, after=[recorder])
         kernels = kernels_of(module)
@@ -49,7 +49,8 @@ def see(source: str, function: str, wrt: Sequence[str], compiled: Callable[[Sequ
         made = [emitted(kernel, lambda kernel: kernel_code(kernel, RULES)) for kernel in kernels]
         facts = [Facts(code.name, tuple(_known(kernel, code))) for kernel, (code, _) in zip(kernels, made, strict=True)]
         timelines = [Timeline(_name(op), why=refusal(op)) for op in find_all(module.operation, "func.func")]
-        timelines += [_timeline(kernel, problem, inputs[_name(kernel)]) for kernel in kernels]
+        draw = _of_square if wrt else _arguments
+        timelines += [_timeline(kernel, problem, draw(kernel, problem, inputs[_name(kernel)])) for kernel in kernels]
     told = compilers_word([code for code, _ in made], compiled)
     facts = [Facts(each.kernel, (*each.known, *more)) for each, more in zip(facts, told, strict=True)]
     shown = tuple(code for _, code in made)
@@ -64,6 +65,32 @@ def _problem(block: tuple[int, int] | None) -> Sizes:
     """One head with a few blocks of queries and keys."""
     queries, keys = block or (128, 128)
     return Sizes(1, 1, 1, _BLOCKS_OF_QUERIES * queries, _BLOCKS_OF_KEYS * keys)
+
+
+def _square(block: tuple[int, int] | None) -> Sizes:
+    """One head with as many queries as keys, a few blocks of them: all tensors of its derivatives have one shape."""
+    length = _BLOCKS_OF_QUERIES * max(block or (128, 128))
+    return Sizes(1, 1, 1, length, length)
+
+
+def _of_square(kernel: ir.Operation, problem: Sizes, inputs: int) -> list[Any]:
+    """Arguments of a kernel of derivatives: tensors over positions at random, captures, and zeros, to which sums may be added.
+
+    Sums in slots have one of them. What comes last, where it is no tensor, is the length of a chunk: that of a block.
+    """
+    draw = np.random.default_rng(0)
+    over = (problem.batch, problem.heads, problem.q_len)
+    shapes = {3: over, 4: over, 5: (1, *over)}
+    given: list[Any] = []
+    for number, type_ in enumerate(arguments_of(kernel)):
+        tensor = ir.MemRefType(type_) if isinstance(type_, ir.MemRefType) else None
+        dims = shapes.get(tensor.rank, ()) if tensor is not None else ()
+        if tensor is not None and dims and all(tensor.is_dynamic_dim(axis) for axis in range(len(dims))):
+            shape = (*dims, *tensor.shape[len(dims) :])
+            given.append(draw.standard_normal(shape) if number < inputs else np.zeros(shape))
+        else:
+            given.append(_capture(draw, type_, problem) if number < inputs else problem.q_len // _BLOCKS_OF_QUERIES)
+    return given
 
 
 def _arguments(kernel: ir.Operation, problem: Sizes, inputs: int) -> list[Any]:
@@ -88,11 +115,11 @@ def _capture(draw: np.random.Generator, type_: ir.Type, problem: Sizes) -> Any:
     return np.broadcast_to(row if shape else row[0], shape)
 
 
-def _timeline(kernel: ir.Operation, problem: Sizes, inputs: int) -> Timeline:
+def _timeline(kernel: ir.Operation, problem: Sizes, arguments: list[Any]) -> Timeline:
     """The timeline of a kernel; what the evaluator does not run is told in its place."""
     costs = Costs(HOPPER.tensor_flops, HOPPER.lanes, HOPPER.special_lanes, HOPPER.l2_bytes, _COPY_LATENCY)
     try:
-        events = run_timed(kernel, _arguments(kernel, problem, inputs), costs)
+        events = run_timed(kernel, arguments, costs)
         return Timeline(_name(kernel), f"{problem}, random inputs, one thread block", tuple(events), tuple(costs.told()))
     except EvaluationError as error:
         return Timeline(_name(kernel), why=str(error))
