@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -70,7 +70,6 @@ def _build(to: Path, function: str, variant: str, form: tuple[int, str, str]) ->
     import attn_mlir
     from attn_mlir.backends.nvidia import driver, pipeline
     from attn_mlir.backends.nvidia.compile import compile_all
-    from attn_mlir.backends.nvidia.units import pack
     from attn_mlir.backends.program import OUTLINE, prepare_derivative
     from attn_mlir.frontend.emit import Inputs
 
@@ -84,10 +83,17 @@ def _build(to: Path, function: str, variant: str, form: tuple[int, str, str]) ->
     choices = {"arch": "sm_90a", **FUNCTIONS[function][variant]}
     host, units = driver._lower(call.ir(), *derivative, choices)  # pyright: ignore[reportPrivateUsage]
     binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
+    save(to, host, units, binaries)
+    return ", ".join(f"{n}: {b.registers} registers, {b.spills} bytes of spills" for n, b in binaries.items())
+
+
+def save(to: Path, host: Any, units: Any, binaries: Any) -> None:
+    """Writes a compiled program, which `program` reads."""
+    from attn_mlir.backends.nvidia.units import pack
+
     data, fields = pack(host, units, binaries)
     to.with_suffix(".json").write_text(json.dumps(fields))
     to.with_suffix(".zip").write_bytes(data)
-    return ", ".join(f"{n}: {b.registers} registers, {b.spills} bytes of spills" for n, b in binaries.items())
 
 
 # ---- on the GPU
@@ -299,21 +305,31 @@ def run_all(folder: Path, rounds: int) -> None:
     every = list(dict.fromkeys([*VARIANTS, *PAIRS]))
     checks = {name: subprocess.Popen([*here, "check", str(folder), "--variant", name], **pipes) for name in every}
     ended = []
-    for name, process in checks.items():
-        try:
-            text, _ = process.communicate(timeout=max(1.0, start + CHECK_SECONDS - time.time()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            text = f"{process.communicate()[0]}\nwrong: it took longer than {CHECK_SECONDS} s"
+    for name, process, text in outcomes(checks, start, CHECK_SECONDS):
         if process.returncode == 0:
             ended.append(name)
         print(f"{name}: {'right' if name in ended and 'wrong' not in text else 'WRONG'}\n{text.strip()[-1500:]}", flush=True)
     print(f"-- {torch.cuda.get_device_name()}, f16, (B, heads, S) {SIZES}; {time.time() - start:.0f} s so far", flush=True)
+    time_apart([*here, "time", str(folder), "--variants", ",".join(ended), "--rounds", str(rounds)], TIME_SECONDS)
+
+
+def outcomes(checks: Mapping[str, Any], start: float, seconds: int) -> Iterator[tuple[str, Any, str]]:
+    """Each process with its name and what it printed; those that take longer than so many seconds from `start` on are killed."""
+    for name, process in checks.items():
+        try:
+            text, _ = process.communicate(timeout=max(1.0, start + seconds - time.time()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            text = f"{process.communicate()[0]}\n{name}: WRONG: it took longer than {seconds} s"
+        yield name, process, text
+
+
+def time_apart(command: Sequence[str], seconds: int) -> None:
+    """Runs what times, for so many seconds at most."""
     try:
-        command = [*here, "time", str(folder), "--variants", ",".join(ended), "--rounds", str(rounds)]
-        subprocess.run(command, timeout=TIME_SECONDS, check=False)
+        subprocess.run(command, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        print(f"timing took longer than {TIME_SECONDS} s", flush=True)
+        print(f"timing took longer than {seconds} s", flush=True)
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ pass: of the kernel over pairs, of the two small ones before it, which are the H
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dropout_variants import program, timed
+from dropout_variants import outcomes, program, save, time_apart, timed
 from warp_forward import dense, scheduled
 
 DIMS, CASES = (64, 128), ("causal", "full", "sigmoid")
@@ -43,7 +42,6 @@ def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
     import attn_mlir
     from attn_mlir.backends.nvidia import codegen, driver, pipeline
     from attn_mlir.backends.nvidia.compile import compile_all
-    from attn_mlir.backends.nvidia.units import pack
     from attn_mlir.backends.program import prepare_derivative
     from attn_mlir.errors import AttnError
     from attn_mlir.frontend.emit import Inputs
@@ -71,10 +69,8 @@ def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
                 except AttnError as error:
                     print(f"{kind}-{name}-{dim}: {error}", flush=True)
                     continue
-                data, fields = pack(host, units, binaries)
                 path = folder / f"{kind}-{name}-{dim}"
-                path.with_suffix(".zip").write_bytes(data)
-                path.with_suffix(".json").write_text(json.dumps(fields))
+                save(path, host, units, binaries)
                 last = list(binaries.values())[-1]
                 shared = list(units.values())[-1].code.shared_bytes
                 print(f"{path.name}: {last.registers} registers, {last.spills} bytes of spills, {shared} bytes shared", flush=True)
@@ -139,21 +135,13 @@ def run(folder: Path, rounds: int, kinds: list[str], cases: list[str]) -> None:
     command = [*here, "check", str(folder), "--cases", ",".join(cases), "--kinds"]
     checks: dict[str, Any] = {kind: subprocess.Popen([*command, kind], **told) for kind in kinds}
     right = []
-    for kind, process in checks.items():
-        try:
-            text, _ = process.communicate(timeout=max(1.0, begin + CHECK_SECONDS - time.time()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            text = f"{process.communicate()[0]}\n{kind}: WRONG: it took longer than {CHECK_SECONDS} s"
+    for kind, process, text in outcomes(checks, begin, CHECK_SECONDS):
         print(text.strip()[-2000:], flush=True)
         if process.returncode == 0 and "WRONG" not in text:
             right.append(kind)
     print(f"right: {', '.join(right)}; {time.time() - begin:.0f} s so far", flush=True)
     timing = [*here, "time", str(folder), "--cases", ",".join(cases), "--rounds", str(rounds), "--kinds", ",".join(right)]
-    try:
-        subprocess.run(timing, timeout=TIME_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        print(f"timing took longer than {TIME_SECONDS} s", flush=True)
+    time_apart(timing, TIME_SECONDS)
 
 
 def main() -> None:

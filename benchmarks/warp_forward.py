@@ -5,7 +5,6 @@ python benchmarks/warp_forward.py run FOLDER      on the GPU: needs torch and th
 """
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dropout_variants import program, timed
+from dropout_variants import program, save, timed
 
 DIMS, CASES = (64, 128), ("causal", "full", "sigmoid", "alibi")
 KINDS = {
@@ -60,7 +59,6 @@ def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
     import attn_mlir
     from attn_mlir.backends.nvidia import codegen, driver
     from attn_mlir.backends.nvidia.compile import compile_all
-    from attn_mlir.backends.nvidia.units import pack
     from attn_mlir.backends.program import OUTLINE
     from attn_mlir.errors import AttnError
     from attn_mlir.frontend.emit import Inputs
@@ -85,10 +83,8 @@ def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
                 except AttnError as error:
                     print(f"{kind}-{name}-{dim}: {error}", flush=True)
                     continue
-                data, fields = pack(host, units, binaries)
                 path = folder / f"{kind}-{name}-{dim}"
-                path.with_suffix(".zip").write_bytes(data)
-                path.with_suffix(".json").write_text(json.dumps(fields))
+                save(path, host, units, binaries)
                 told = ", ".join(f"{binary.registers} registers, {binary.spills} bytes of spills" for binary in binaries.values())
                 print(f"{path.name}: {told}", flush=True)
 

@@ -51,7 +51,7 @@ class Derivatives:
 
     @property
     def _may_be_empty(self) -> bool:
-        """Whether there may be rows without keys: masked ones, those of a sequence without keys, or of an empty list."""
+        """Whether rows may be fully masked, which those of a sequence without keys and of an empty list are, too."""
         return any(pieces(self.primal.attention, name) for name in ("attn.mask", "attn.sequences", "attn.key_lists"))
 
     @cached_property

@@ -47,7 +47,7 @@ def gradients(sizes: Sizes, device: str, dtype: torch.dtype, options: dict[str, 
     ((1, 1, 70, 70, 64), {**CAUSAL, "row": rows.sigmoid}),
     ((1, 1, 150, 90, 128), {}),
     ((1, 1, 70, 70, 64), {"mask_mod": some}),
-], ids=["causal", "one key", "sigmoid", "wide", "rows without keys"])  # fmt: skip
+], ids=["causal", "one key", "sigmoid", "wide", "fully masked rows"])  # fmt: skip
 def test_gradients(sizes: Sizes, options: dict[str, Any]) -> None:
     got = gradients(sizes, "cuda-emulated", torch.float16, options)
     for mine, wanted in zip(got, gradients(sizes, "cpu", torch.float64, options), strict=True):

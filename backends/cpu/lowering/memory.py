@@ -40,7 +40,7 @@ def lower_gather(context: Context, op: ir.Operation) -> None:
         return arith.ExtSIOp(emit.i64(), emit.load(numbers.element, number)).result
 
     target = RowTile(context.buffer(op), emit.integer(columns))
-    _convert_rows(context, address, memory, target, context.scalar(count), columns, place)
+    copy_rows((address, memory), (target.address, target.stride, context.score), context.scalar(count), columns, place)
     context.values[op.results[0]] = target
 
 
@@ -59,7 +59,7 @@ def place_tile(context: Context, op: ir.Operation, memory: Memory, address: ir.V
         context.values[op.results[0]] = RowTile(address, memory.strides[2])
     elif layout == "rows":
         target = RowTile(context.buffer(op), emit.integer(columns))
-        _convert_rows(context, address, memory, target, count, columns)
+        copy_rows((address, memory), (target.address, target.stride, context.score), count, columns)
         context.values[op.results[0]] = target
     elif layout in ("row_pairs", "memory_pairs"):
         pairs = pack_rows(address, memory, context.buffer(op), count, columns)
@@ -70,22 +70,24 @@ def place_tile(context: Context, op: ir.Operation, memory: Memory, address: ir.V
         context.values[op.results[0]] = pack_lanes(context, tile, emit.index(columns)) if layout == "lane_pairs" else tile
 
 
-def _convert_rows(
-    context: Context,
-    address: ir.Value,
-    memory: Memory,
-    target: RowTile,
+def copy_rows(
+    source: tuple[ir.Value, Memory],
+    target: tuple[ir.Value, ir.Value, ir.Type],
     count: ir.Value,
     columns: int,
     place: Callable[[ir.Value], ir.Value] = lambda row: row,
 ) -> None:
-    """Copies `count` rows into a buffer of scores, of 16-bit floats perhaps; row i is that at `place(i)`."""
+    """Copies `count` rows of `columns`, converting floats: row i is that at `place(i)` from an address on, in memory with these strides.
+
+    `target`: an address, how far its rows are apart, and the type of its elements.
+    """
+    (begin_of, memory), (address, stride, element) = source, target
     whole = columns // _CHUNK * _CHUNK
     rows = scf.ForOp(emit.index(0), count, emit.index(1), [])
     with ir.InsertionPoint(rows.body):
         row = emit.to_i64(rows.induction_variable)
-        source = emit.element_pointer(address, emit.mul(place(row), memory.strides[2]), memory.element)
-        destination = emit.element_pointer(target.address, emit.mul(row, target.stride), context.score)
+        read = emit.element_pointer(begin_of, emit.mul(place(row), memory.strides[2]), memory.element)
+        written = emit.element_pointer(address, emit.mul(row, stride), element)
         for begin, end, width in ((0, whole, _CHUNK), (whole, columns, 1)):
             if begin == end:
                 continue
@@ -93,8 +95,8 @@ def _convert_rows(
             with ir.InsertionPoint(loop.body):
                 d = loop.induction_variable
                 type_ = memory.element if width == 1 else ir.VectorType.get([width], memory.element)
-                loaded = emit.load(type_, emit.element_pointer(source, d, memory.element))
-                emit.store(emit.cast_float(loaded, context.score), emit.element_pointer(destination, d, context.score))
+                loaded = emit.load(type_, emit.element_pointer(read, d, memory.element))
+                emit.store(emit.cast_float(loaded, element), emit.element_pointer(written, d, element))
                 scf.YieldOp([])
         scf.YieldOp([])
 

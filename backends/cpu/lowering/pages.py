@@ -4,12 +4,11 @@ from dataclasses import replace
 
 from attn_mlir.backends.cpu.lowering import emit
 from attn_mlir.backends.cpu.lowering.context import Context, Memory
-from attn_mlir.backends.cpu.lowering.memory import memory_of, place_tile, row_address
+from attn_mlir.backends.cpu.lowering.memory import copy_rows, memory_of, place_tile, row_address
 from attn_mlir.mlir import arith, ir, scf
 
 ROWS = "rows_buffer"
 """The attribute of a load that numbers the buffer with room for its rows as they lie in memory."""
-_CHUNK = 16
 
 
 def lower_load_pages(context: Context, op: ir.Operation) -> None:
@@ -37,7 +36,8 @@ def lower_load_pages(context: Context, op: ir.Operation) -> None:
             address = row_address(memory, _page(memory, pages, b, number), h, arith.SubIOp(begin, start).result)
             offset = emit.mul(arith.SubIOp(begin, row).result, emit.integer(columns))
             target = emit.element_pointer(buffer, offset, memory.element)
-            _copy(memory, address, target, arith.SubIOp(end, begin).result, columns)
+            length = emit.to_index(arith.SubIOp(end, begin).result)
+            copy_rows((address, memory), (target, emit.integer(columns), memory.element), length, columns)
             scf.YieldOp([])
         scf.YieldOp([buffer, emit.integer(columns)])
     address, stride = place.results
@@ -53,25 +53,3 @@ def _page(memory: Memory, table: Memory, b: ir.Value, number: ir.Value) -> ir.Va
     page = found if table.element == emit.i64() else arith.ExtSIOp(emit.i64(), found).result
     page = arith.MaxSIOp(page, emit.integer(0)).result
     return arith.MinSIOp(page, arith.SubIOp(memory.sizes[0], emit.integer(1)).result).result
-
-
-def _copy(memory: Memory, address: ir.Value, target: ir.Value, count: ir.Value, columns: int) -> None:
-    """`count` rows, one behind the other."""
-    whole = columns // _CHUNK * _CHUNK
-    rows = scf.ForOp(emit.index(0), emit.to_index(count), emit.index(1), [])
-    with ir.InsertionPoint(rows.body):
-        row = emit.to_i64(rows.induction_variable)
-        source = emit.element_pointer(address, emit.mul(row, memory.strides[2]), memory.element)
-        destination = emit.element_pointer(target, emit.mul(row, emit.integer(columns)), memory.element)
-        for begin, end, width in ((0, whole, _CHUNK), (whole, columns, 1)):
-            if begin == end:
-                continue
-            loop = scf.ForOp(emit.index(begin), emit.index(end), emit.index(width), [])
-            with ir.InsertionPoint(loop.body):
-                d = loop.induction_variable
-                type_ = memory.element if width == 1 else ir.VectorType.get([width], memory.element)
-                emit.store(
-                    emit.load(type_, emit.element_pointer(source, d, memory.element)), emit.element_pointer(destination, d, memory.element)
-                )
-                scf.YieldOp([])
-        scf.YieldOp([])

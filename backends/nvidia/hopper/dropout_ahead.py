@@ -35,6 +35,22 @@ def possible(steps: list[Step] | None) -> bool:
     )
 
 
+def print_places(core: Core, step: Step, op: ir.Operation) -> str:
+    """Prints `of`, what all bits of the block at `kv` 0 are made of, and `query_of`, the query of a row; its first key."""
+    writer = core.writer
+    seed, offset, drop, heads, b, h, query, key = op.operands
+    core.scalars.bind(step.position, "kv")
+    core.scalars.bind(op.block.arguments[1], "0")
+    first = core.scalars.emit(key)
+    numbers = (*seed_words(core, seed), seed_words(core, offset)[0], f"(unsigned)({core.scalars.emit(drop)})")
+    writer.line(f"const attn::Dropout of = {{{', '.join(numbers)}, (unsigned)({head_row(core, b, heads, h)})}};")
+    with writer.block("const auto query_of = [&](int row)"), core.scope(None):
+        core.scalars.bind(op.block.arguments[0], "row")
+        writer.line(f"return (unsigned)({core.scalars.emit(query)});")
+    writer.lines[-1] += ";"
+    return first
+
+
 class AheadBits:
     """Prints what each role does about them."""
 
@@ -102,17 +118,7 @@ class AheadBits:
 
     def _block(self, worker: str, turn: str, calls: int) -> None:
         """One share of the bits of a turn."""
-        core, writer, op = self.core, self.core.writer, self.kept
-        seed, offset, drop, heads, b, h, query, key = op.operands
-        core.scalars.bind(self.step.position, "kv")
-        core.scalars.bind(op.block.arguments[1], "0")
-        first = core.scalars.emit(key)
-        numbers = (*seed_words(core, seed), seed_words(core, offset)[0], f"(unsigned)({core.scalars.emit(drop)})")
-        writer.line(f"const attn::Dropout of = {{{', '.join(numbers)}, (unsigned)({head_row(core, b, heads, h)})}};")
-        with writer.block("const auto query_of = [&](int row)"), core.scope(None):
-            core.scalars.bind(op.block.arguments[0], "row")
-            writer.line(f"return (unsigned)({core.scalars.emit(query)});")
-        writer.lines[-1] += ";"
+        writer, first = self.core.writer, print_places(self.core, self.step, self.kept)
         table = f"shared + kTable + ({worker}) * {self.table}"
         size = f"{self.rows}, {self.keys}, {self.makers}, {calls}, false"
         writer.line(f"attn::dropout_block<{size}>(of, {worker}, {first}, {self._at('kBits', self.bytes, turn)}, {table}, query_of);")

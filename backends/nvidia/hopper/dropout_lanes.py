@@ -6,7 +6,6 @@ makes the bits of one row and 64 keys; they are handed around through shared mem
 
 from attn_mlir.backends.nvidia.hopper import dropout_ahead
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.dropout import head_row, seed_words
 from attn_mlir.backends.nvidia.hopper.memory import Layout
 from attn_mlir.backends.nvidia.hopper.steps import Step
 
@@ -33,17 +32,8 @@ class LaneBits:
 
     def drop(self, packed: str) -> None:
         """Makes the packed weights of the block at `kv` 0 that are dropped."""
-        core, writer, op = self.core, self.core.writer, self.kept
-        seed, offset, drop, heads, b, h, query, key = op.operands
+        core, writer = self.core, self.core.writer
         with core.scope(""):
-            core.scalars.bind(self.step.position, "kv")
-            core.scalars.bind(op.block.arguments[1], "0")
-            first = core.scalars.emit(key)
-            numbers = (*seed_words(core, seed), seed_words(core, offset)[0], f"(unsigned)({core.scalars.emit(drop)})")
-            writer.line(f"const attn::Dropout of = {{{', '.join(numbers)}, (unsigned)({head_row(core, b, heads, h)})}};")
-            with writer.block("const auto query_of = [&](int row)"), core.scope(None):
-                core.scalars.bind(op.block.arguments[0], "row")
-                writer.line(f"return (unsigned)({core.scalars.emit(query)});")
-            writer.lines[-1] += ";"
+            first = dropout_ahead.print_places(core, self.step, self.kept)
             writer.line(f"attn::dropout_of_warp<{self.rows}, {self.keys}, {self.unroll}>(of, {first}, shared + kBits, query_of);")
         writer.line(f"attn::drop_own<{self.rows}>({packed}, shared + kBits);")

@@ -18,7 +18,7 @@ from attn_mlir.api.results import named_results
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.given import LISTS
 from attn_mlir.performance import told
-from attn_mlir.runtime.key_lists import Form, check_twice, form_of, is_checked, lists_of
+from attn_mlir.runtime.key_lists import Form, check_range, check_twice, form_of, is_checked, lists_of
 from attn_mlir.runtime.orders import all_heads_first, all_in_order, input_order, output_order
 
 MAX_KEY_BLOCK = 1 << 20
@@ -149,12 +149,8 @@ def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
     """Checks that a tensor lists blocks that there are, waiting for its device. Raises ArgumentError."""
     if not index.numel() or (index.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
-    low, high = (int(x) for x in torch.aminmax(index))
-    if low < -1 or high >= blocks:
-        raise ArgumentError(
-            f"key_index holds {high if high >= blocks else low}, but there are {blocks} blocks of {keys} keys: "
-            f"give 0 to {blocks - 1}, or -1 for no block"
-        )
+    low, high = torch.aminmax(index)
+    check_range(int(low), int(high), blocks, keys)
     if is_checked():
         numbers = index.sort(-1).values
         twice = torch.zeros_like(numbers, dtype=torch.bool)

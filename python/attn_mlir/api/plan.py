@@ -8,12 +8,10 @@ import torch
 
 from attn_mlir.api.attention import _find, check_splits
 from attn_mlir.api.execute import execute, needing_gradient, program_of
-from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import ELEMENTS, Problem, check_head_dim, device_type, scale_form
-from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.varlen import batched, check_out, finished
-from attn_mlir.api.varlen_inputs import check_largest, problem_of, sequences_of
+from attn_mlir.api.varlen_inputs import check_largest, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.given import Inputs
@@ -106,10 +104,7 @@ def plan_varlen(
     lengths had here: where these grow, the last part does, so that bits are those of `attention_varlen` for the planned lengths, and close
     to them for others. No dropout, no gradients, on the CPU. The other arguments are those of `attention_varlen`.
     """
-    if isinstance(mask_mod, str):
-        mask_mod = parse(mask_mod)
-    if is_block_mask(mask_mod):
-        raise ArgumentError("mask_mod is a block mask, which has one size for all sequences: pass its mask function")
+    mask = mask_of(mask_mod)
     if dtype not in ELEMENTS:
         raise ArgumentError(f"dtype must be float32, float16, bfloat16 or float64, got {dtype}")
     if not isinstance(cu_seqlens_q, torch.Tensor):
@@ -129,7 +124,7 @@ def plan_varlen(
     check_largest(max_q, max_k, sequences)
     inputs = Inputs(ELEMENTS[dtype], head_dim, value_dim, packed=True, paged=block_table is not None)
     form, factor = scale_form(scale, head_dim)
-    functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    functions = (query_mod, key_mod, value_mod, score_mod, mask, row)
     options = (return_lse, return_states, cu_seqlens_q.device, None, ())
     entry, scan = _find(functions, inputs, form, *options, check_splits(num_splits))
     target = cu_seqlens_q.device.type if device is None else device_type(device) or ""

@@ -10,14 +10,12 @@ from attn_mlir.api.attention import _find, check_splits
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
 from attn_mlir.api.execute import direct, execute, needing_gradient
-from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import device_type, scale_form
-from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
-from attn_mlir.api.varlen_inputs import check_largest, problem_of, sequences_of
+from attn_mlir.api.varlen_inputs import check_largest, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.orders import all_in_order
@@ -83,11 +81,7 @@ def attention_varlen(
     """
     if unknown:
         raise unexpected(attention_varlen, unknown)
-    if isinstance(mask_mod, str):
-        mask_mod = parse(mask_mod)
-    if is_block_mask(mask_mod):
-        raise ArgumentError("mask_mod is a block mask, which has one size for all sequences: pass its mask function")
-    functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
+    functions = (query_mod, key_mod, value_mod, score_mod, mask_of(mask_mod), row)
     q, k, v = cast(q, k, v)
     if return_partial:
         if block_table is not None:

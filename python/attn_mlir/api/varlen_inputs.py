@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 
+from attn_mlir.api.given_masks import is_block_mask
 from attn_mlir.api.inputs import Problem, check_dtype, check_inputs
+from attn_mlir.api.mask_strings import parse
 from attn_mlir.errors import ArgumentError
 
 _RANKS = {
@@ -14,6 +16,15 @@ _RANKS = {
     "seqused_k": "[sequences]",
     "block_table": "[sequences, pages]",
 }
+
+
+def mask_of(mask_mod: Any) -> Any:
+    """The mask function of what callers give; a string is parsed. Raises ArgumentError for a block mask."""
+    if isinstance(mask_mod, str):
+        return parse(mask_mod)
+    if is_block_mask(mask_mod):
+        raise ArgumentError("mask_mod is a block mask, which has one size for all sequences: pass its mask function")
+    return mask_mod
 
 
 def problem_of(q: Any, k: Any, v: Any, paged: bool) -> Problem:

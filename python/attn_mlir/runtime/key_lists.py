@@ -58,11 +58,8 @@ def lists_of(index: torch.Tensor, kv_len: int, form: Form, inverse: bool) -> lis
     """
     numbers = np.sort(index.numpy(), axis=-1, kind="stable")
     blocks = -(-kv_len // form.listed)
-    if numbers.size and (numbers[..., 0].min() < -1 or numbers[..., -1].max() >= blocks):
-        worst = int(numbers.max() if numbers.max() >= blocks else numbers.min())
-        raise ArgumentError(
-            f"key_index holds {worst}, but there are {blocks} blocks of {form.listed} keys: give 0 to {blocks - 1}, or -1 for no block"
-        )
+    if numbers.size:
+        check_range(int(numbers[..., 0].min()), int(numbers[..., -1].max()), blocks, form.listed)
     present = numbers >= 0
     twice = np.zeros_like(present)
     twice[..., 1:] = present[..., 1:] & (numbers[..., 1:] == numbers[..., :-1])
@@ -82,6 +79,15 @@ def lists_of(index: torch.Tensor, kv_len: int, form: Form, inverse: bool) -> lis
     if not inverse:
         return [*made, _padded(entries[:0], 1), _padded(entries[:0], 1), torch.zeros((*heads, 0, 2), dtype=torch.int64)]
     return [*made, *_inverse(entries, rows, (*heads, present.shape[2], tiles), form, room, form.tiles(kv_len))]
+
+
+def check_range(low: int, high: int, blocks: int, keys: int) -> None:
+    """Refuses lists whose least and largest numbers are no blocks of `keys` keys, of which there are `blocks`."""
+    if low < -1 or high >= blocks:
+        raise ArgumentError(
+            f"key_index holds {high if high >= blocks else low}, but there are {blocks} blocks of {keys} keys: "
+            f"give 0 to {blocks - 1}, or -1 for no block"
+        )
 
 
 def check_twice(numbers: Array, twice: Array) -> None:
