@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from attn_mlir.dialects.attn.linear_erase import reads_strictly
 from attn_mlir.dialects.attn.linear_gradients import is_exact
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
@@ -11,8 +12,9 @@ from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.passes.tiling import chunk_crossing
 from attn_mlir.passes.tiling.chunk_channels import build_at_once
 from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_delta import Written, makes_values, second_of, written
 from attn_mlir.passes.tiling.chunk_products import Parts, own_pairs, own_sums, whole_products, with_own
-from attn_mlir.passes.tiling.chunk_rows import result_factors, row_factors, row_mod
+from attn_mlir.passes.tiling.chunk_rows import RowFactors, result_factors, row_factors, row_mod
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.rounding import EXACT, RoundingEmitter
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
@@ -68,15 +70,16 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor in memory, and its head that the program reads."""
+    """A tensor in memory, and its head that the program reads; its mod gets `named`, or that one."""
 
     memory: ir.Value
     head: ir.Value
+    named: ir.Value | None = None
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a program reads; of v and factor (and decays of v's channels) only the columns that are its own."""
+    """What a program reads; of v, factor and second_value (and decays of v's channels) only the columns that are its own."""
 
     q: Input
     k: Input
@@ -85,6 +88,10 @@ class Inputs:
     factor: Input | None
     first_column: ir.Value
     columns: int
+    erase: Input | None = None
+    second_key: Input | None = None
+    """What is erased with, where it is not k, or a second writer's keys."""
+    second_value: Input | None = None
 
 
 class ByChannel(Protocol):
@@ -92,6 +99,10 @@ class ByChannel(Protocol):
 
     def by_key(self, o: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
         """o plus what is added, for decays of the columns of q and k."""
+        ...
+
+    def pairs_by_key(self, q: ir.Value, k: ir.Value, element: ir.Type) -> ir.Value:
+        """The weighted products of q and k for such decays, [C, C]."""
         ...
 
     def by_value(self, o: ir.Value, products: ir.Value, v: ir.Value) -> ir.Value:
@@ -117,7 +128,7 @@ class ChunkBlock:
     ) -> None:
         """`by_channel(block, decays)` builds what a chunk's positions add where channels have decays of their own."""
         view = op.opview
-        self._by_channel = by_channel
+        self.by_channel = by_channel
         self.frame, self.op, self.inputs, self.sequence = frame, op, inputs, sequence
         self.size, self.channels = view.chunk.value, view.channels.value
         self.forward = view.direction.value == "forward"
@@ -156,23 +167,37 @@ class ChunkBlock:
         """
         if self._at_once:
             return build_at_once(self, chunk, state, o, products, keep)
-        wanted = o is not None or products is not None
+        wanted = (o is not None or products is not None) and not makes_values(self)
         strict = products is not None and (not self._crossing or self.channels != "none")
-        decays = Decays(self, chunk, strict, rows=row_factors(self, chunk, wanted))
+        decays = Decays(self, chunk, strict or reads_strictly(self.op, False), rows=row_factors(self, chunk, wanted))
         q = self.load(self.inputs.q, chunk, "attn.query") if wanted else None
         k, v = self.load(self.inputs.k, chunk, "attn.key"), self.load(self.inputs.v, chunk, "attn.value")
         carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
         if self.forward or self._crossing:
             keep(state, carry)
+        write = written(self, chunk, decays, state, k, v)
+        v = write.values
         if q is not None:
-            self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None, own)
+            parts = Parts(self, decays, state, q, k, v, second_of(self, decays, q, write))
+            self._outputs(parts, chunk, o, products if self.inputs.factor is not None else None, own)
+        elif o is not None and write.made is not None:
+            build.store(write.made, o, self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
         if beside is not None:
             beside(decays, state, k, v)
-        scaled = decays.scaling("attn.enter", k if self.channels == "key" else v)
-        following = self.advance(scaled, carry, state, k, v)
+        following = self._following(decays, carry, state, k, write)
         if not self.forward and not self._crossing:
             keep(following, carry)
         return following
+
+    def _following(self, decays: Decays, carry: ir.Value, state: ir.Value, k: ir.Value, write: Written) -> ir.Value:
+        """The state after the chunk, of all that is written."""
+        scaled = decays.scaling("attn.enter", k if self.channels == "key" else write.values)
+        following = self.advance(scaled, carry, state, k, write.values)
+        if write.second is None:
+            return following
+        key, value = write.second
+        scaled = decays.read_by(RowFactors(), strict=False).scaling("attn.enter", key if self.channels == "key" else value)
+        return self.advance(scaled, None, following, key, value)
 
     def put_rows(self, chunk: Chunk, parts: "Parts", o: ir.Value) -> None:
         """Stores the chunk's rows of o."""
@@ -205,7 +230,10 @@ class ChunkBlock:
             products = chunk_crossing.of_heads(parts, factor)
             return self._output(parts.decays, parts), products
         from_state = parts.decays.scaled("attn.leave", parts.of_state, self.score)
-        apart = self._by_channel(self, parts.decays).by_value_apart(parts.scores(), parts.v)
+        apart = self.by_channel(self, parts.decays).by_value_apart(parts.scores(), parts.v)
+        if parts.second is not None:
+            more = self.by_channel(self, parts.second.decays).by_value_apart(parts.second.scores(), parts.second.v)
+            apart = {h: chunk_crossing.combined(self, tile, more[h], arith.AddFOp) for h, tile in apart.items()}
         products = chunk_crossing.of_channels(parts, from_state, apart, factor)
         return chunk_crossing.whole(parts, from_state, apart), products
 
@@ -228,7 +256,12 @@ class ChunkBlock:
         def body(i: ir.Value, d: ir.Value) -> list[ir.Value]:
             x = cast_float(tensor.ExtractOp(tile, [i, d]).result, self.score)
             if change is not None:
-                places = [self.sequence.batch, source.head, self.position_of(chunk, i), self.channel(d, mod == "attn.value")]
+                places = [
+                    self.sequence.batch,
+                    source.named or source.head,
+                    self.position_of(chunk, i),
+                    self.channel(d, mod == "attn.value"),
+                ]
                 (x,) = self.frame.scalars().inline(block_of(change), [x, *places])
             return [cast_float(x, self.element)]
 
@@ -266,6 +299,22 @@ class ChunkBlock:
 
     def _output(self, decays: Decays, parts: "Parts") -> ir.Value:
         """The chunk's rows of o, before they are rounded."""
+        o, second = self._of_first(decays, parts), parts.second
+        if second is None:
+            return o
+        if self.channels == "none":
+            for piece_ in self.pieces([self.size, self.size], second.decays.weighted(second.scores()), self._whole_weights):
+                o = build.dot_accumulate(o, None, piece_, second.v)
+            return o
+        by_channel = self.by_channel(self, second.decays)
+        return (
+            by_channel.by_value(o, second.scores(), second.v)
+            if self.channels == "value"
+            else by_channel.by_key(o, second.q, second.k, second.v)
+        )
+
+    def _of_first(self, decays: Decays, parts: "Parts") -> ir.Value:
+        """The same, without what a second writer writes."""
         q, k, v = parts.q, parts.k, parts.v
         if self.channels == "none":
             skip = decays.of_rows.skip
@@ -277,8 +326,8 @@ class ChunkBlock:
             return o if skip is None or not changed else with_own(self, o, skip, self.load(self.inputs.v, decays.chunk))
         if self.channels == "value":
             o = decays.scaled("attn.leave", parts.of_state, self.score)
-            return self._by_channel(self, decays).by_value(o, parts.scores(), v)
-        return self._by_channel(self, decays).by_key(parts.of_state, q, k, v)
+            return self.by_channel(self, decays).by_value(o, parts.scores(), v)
+        return self.by_channel(self, decays).by_key(parts.of_state, q, k, v)
 
     def carried(self, carry: ir.Value, state: ir.Value) -> ir.Value:
         """What the state before the chunk is after it."""
@@ -289,7 +338,7 @@ class ChunkBlock:
 
         return self.map([state.type], body)[0]
 
-    def advance(self, scaled: Element, carry: ir.Value, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+    def advance(self, scaled: Element, carry: ir.Value | None, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
         """The state after the chunk; `scaled` are elements of what enters it: of k where its channels have decays, otherwise of v."""
         entering, other = (k, v) if self.channels == "key" else (v, k)
         made = self.pieces(list(ir.RankedTensorType(entering.type).shape), scaled, self._whole_state)

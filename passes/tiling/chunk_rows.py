@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from attn_mlir.dialects.attn.linear_erase import eraser
 from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece
@@ -42,6 +43,8 @@ class RowFactors:
 
 def row_mod(op: ir.Operation, name: str) -> ir.Operation | None:
     """The mod of an `attn.chunk`, where its factors take it over; None for others, and where channels have decays of their own."""
+    if name == "attn.value" and eraser(op) is not None:  # what is written is not v
+        return None
     found = piece(op, name)
     alike = ir.StringAttr(op.attributes["channels"]).value == "none"
     return found if found is not None and alike and multiplies_rows(found) else None
@@ -58,6 +61,11 @@ def row_factors(block: "ChunkBlock", chunk: "Chunk", queries: bool) -> RowFactor
 def result_factors(block: "ChunkBlock", chunk: "Chunk") -> ir.Value | None:
     """[C]: the factors of rows of o behind all sums, where `row_factors` have none of them; None for 1."""
     return _product(block, chunk, [(block.sequence.head, "attn.result")]) if _makes_products(block) else None
+
+
+def erase_factors(block: "ChunkBlock", chunk: "Chunk") -> ir.Value | None:
+    """[C]: the factors of a chunk's erase keys; None for 1."""
+    return _product(block, chunk, [(block.sequence.head, "attn.erase")])
 
 
 def _skip(block: "ChunkBlock", chunk: "Chunk") -> ir.Value | None:
