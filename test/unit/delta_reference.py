@@ -18,9 +18,9 @@ def delta_reference(
     read_before: bool = False,
     cu_seqlens: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """o and the final state of S = D S + k v^T - r (e^T D S), for [B, H, T, D] after all mods; g is [B, H, T] or [B, H, T, K], e the erase key.
+    """o and the final state of S = D S + k v^T - r (e^T D S), for [B, H, T, D] after all mods; e is the erase key.
 
-    Without r it is k that is removed.
+    g is [B, H, T] or [B, H, T, K]. Without r it is k that is removed.
     """
     (b, h, t), dim = v.shape[:3], q.shape[3]
     q, k, e = (x.double().repeat_interleave(h // x.shape[1], dim=1) for x in (q, k, e))

@@ -10,7 +10,6 @@ from attn_mlir.api.execute import program_of
 from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_head_dim, scale_form
 from attn_mlir.api.linear import LinearAttention, find
 from attn_mlir.api.linear_engine import LinearAttentionEngine
-from attn_mlir.api.linear_erase import NO_DELTA
 from attn_mlir.api.linear_inputs import check_linear
 from attn_mlir.backends.ahead.request import Linear
 from attn_mlir.errors import ArgumentError
@@ -93,7 +92,7 @@ def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> t
         scale, final, layout, _, segment = attention._options
         kind, factor = scale_form(scale, form.inputs.head_dim)
         shape = (form.inputs.element, form.inputs.head_dim, form.inputs.value_dim)
-        entry, scan = find(attention._mods, (*shape, kind, form.decay, form.initial, final, form.offsets, segment, NO_DELTA), None)
+        entry, scan = find(attention._mods, (*shape, kind, form.decay, form.initial, final, form.offsets, segment), None)
     found = entry.traced
     given = tuple(found.linear or ())
     linear = Linear(given, 0 if "cu_seqlens" in given else segment or 0, tuple(found.by_head))

@@ -29,8 +29,8 @@ Mods = tuple[Function | None, ...]
 """Those of q, k, v, the decay, the skip and what is erased."""
 _CACHE = TraceCache()
 # Element type, K, V, form of the scale, form of the decay, whether there are an initial and a final state, element type of cu_seqlens,
-# positions of a segment, and the form of the delta rule.
-_Form = tuple[str, int, int, str | float, str, bool, bool, str, int | None, DeltaForm]
+# positions of a segment, and perhaps the form of the delta rule.
+_Form = tuple[Any, ...]
 
 
 class LinearAttention(LinearReport, EngineModule):
@@ -232,8 +232,11 @@ def _form(call: LinearCall, scale: float | None, final: bool, segment: int | Non
 
 def program_of_form(mods: Mods, form: _Form, **further: Any) -> tuple[LinearProgram, Inputs]:
     """What is traced for mods and a form; `further` are other fields of the program."""
-    element, key_dim, value_dim, scale, decay, initial, final, offsets, segment, delta = form
-    return LinearProgram(*mods, scale, decay, initial, final, offsets, segment, *delta, **further), Inputs(element, key_dim, value_dim)
+    element, key_dim, value_dim, scale, decay, initial, final, offsets, segment, *delta = form
+    erasing = (*delta[0], *mods[5:]) if delta else ()
+    return LinearProgram(*mods[:5], scale, decay, initial, final, offsets, segment, *erasing, **further), Inputs(
+        element, key_dim, value_dim
+    )
 
 
 def find(mods: Mods, form: _Form, device: Any) -> tuple[Entry, Scan]:

@@ -25,7 +25,6 @@ from attn_mlir.api.execute import forward_in_graph, ops, program_of, slow_of, st
 from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear import arguments, program_of_form, run
-from attn_mlir.api.linear_erase import NO_DELTA
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.reports import LinearReport
@@ -83,7 +82,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
         self._device, self._segment = device_of(device), check_segment(segment_size)
         self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), ("tune_filename",) * 2)
-        self._mods = (q_mod, k_mod, v_mod, decay_mod, None, None)
+        self._mods = (q_mod, k_mod, v_mod, decay_mod, None)
         self._decay = "step"
         self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None, self._decay))
         tuned = None if self._tuning is None else id(self._tuning)
@@ -179,7 +178,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, decay: str) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
         inputs = self._shapes.inputs
-        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, False, False, "", self._segment, NO_DELTA)
+        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, False, False, "", self._segment)
         key = (form, self._custom.scan_key(), dtypes)
 
         def trace() -> Any:

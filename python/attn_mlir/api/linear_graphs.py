@@ -93,7 +93,6 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
         functions.get("value"),
         functions.get("decay") or functions.get("channel"),
         functions.get("skip"),
-        functions.get("erase"),
         form,
         checked.decay_form,
         checked.initial_state is not None,
@@ -101,6 +100,7 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
         checked.offsets,
         int(inputs[segment]) if isinstance(segment, torch.fx.Node) else segment,  # for another length torch compiles again
         *checked.delta.form,
+        functions.get("erase"),
     )
     made = trace_linear(program, checked.problem.inputs, checked.problem.device)
     guard(made, inputs, stand_ins)

@@ -47,7 +47,6 @@ class LinearProgram:
     v_mod: Function | None = None
     decay_mod: Function | None = None
     skip_mod: Function | None = None
-    erase_mod: Function | None = None
     scale: str | float = 1.0
     """A number to compile in, or "runtime" for an argument."""
     decay: str = "none"
@@ -64,6 +63,7 @@ class LinearProgram:
     removed_key: bool = False
     output: str = "after"
     """Where q reads the state, see `attn.linear_attention`."""
+    erase_mod: Function | None = None
     custom: Any = None
     """What the functions may get as custom_io."""
     dtypes: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict)
