@@ -9,17 +9,15 @@ holds, each sweep does it where t lies on its side of the boundary between the t
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attn_mlir.dialects.attn.linear_erase import reads_strictly
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.tiling.block_sums import BlockSums, Element
+from attn_mlir.passes.tiling.block_sums import BlockSums
 from attn_mlir.passes.tiling.chunk_products import Parts, Product, row_sums
+from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles, Element
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
-
-if TYPE_CHECKING:
-    from attn_mlir.passes.tiling.chunk_block import ChunkBlock
 
 
 def of_heads(parts: Parts, factor: ir.Value) -> ir.Value:
@@ -120,6 +118,6 @@ def _before(parts: Parts, x: ir.Value) -> ir.Value:
     return parts.block.map([x.type], above)[0]
 
 
-def combined(block: "ChunkBlock", x: ir.Value, y: ir.Value, how: Callable[..., Any]) -> ir.Value:
+def combined(block: ChunkTiles, x: ir.Value, y: ir.Value, how: Callable[..., Any]) -> ir.Value:
     """Two tiles added up or subtracted, element by element."""
     return block.map([x.type], lambda *at: [how(tensor.ExtractOp(x, at).result, tensor.ExtractOp(y, at).result).result])[0]

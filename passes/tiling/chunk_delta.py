@@ -5,19 +5,17 @@ is one more read of q's kind, of positions before its own, and the values solve 
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strictly, writer
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import piece
+from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.chunk_products import Parts, Second
-from attn_mlir.passes.tiling.chunk_rows import RowFactors, erase_factors, row_mod
+from attn_mlir.passes.tiling.chunk_rows import RowFactors, erase_factors
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, row_mod
 from attn_mlir.passes.tiling.scalars import cast_float
-
-if TYPE_CHECKING:
-    from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock
-    from attn_mlir.passes.tiling.chunk_decays import Decays
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Written:
     made: ir.Value | None = None
 
 
-def written(block: "ChunkBlock", chunk: "Chunk", decays: "Decays", state: ir.Value, k: ir.Value, v: ir.Value) -> Written:
+def written(block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir.Value, k: ir.Value, v: ir.Value) -> Written:
     """Emits what is written in a chunk, of its rows of k and v and the state that it reads."""
     inputs = block.inputs
     if writer(block.op) is not None:
@@ -43,19 +41,19 @@ def written(block: "ChunkBlock", chunk: "Chunk", decays: "Decays", state: ir.Val
     factors = RowFactors(erase_factors(block, chunk), decays.of_rows.right if inputs.second_key is None else None)
     seen = decays.read_by(factors, strict=True)
     parts = Parts(block, seen, state, e, removed, v)
-    system, passed = _pairs(block, seen, e, removed), _passed(block, parts)
+    system, passed = _pairs(block, sub, seen, e, removed), _passed(block, parts)
     if inputs.second_key is None:
         values = _combined(block, v, passed)
         return Written(solved := build.solve_unit(system, values, not block.forward), None, solved)
     reads = eraser(block.op).attributes["reads"].value  # type: ignore[union-attr]
     of_key = decays.read_by(RowFactors(factors.left, decays.of_rows.right), strict=reads == "decayed")
-    right = build.dot_accumulate(passed, None, block.multiplied(_pairs(block, of_key, e, k)), v)
+    right = build.dot_accumulate(passed, None, block.multiplied(_pairs(block, sub, of_key, e, k)), v)
     x = build.solve_unit(system, right, not block.forward)
     (made,) = block.map([x.type], lambda i, d: [arith.NegFOp(tensor.ExtractOp(x, [i, d]).result).result])
     return Written(v, (removed, made), made)
 
 
-def second_of(block: "ChunkBlock", decays: "Decays", q: ir.Value, write: Written) -> Second | None:
+def second_of(block: ChunkTiles, decays: Decays, q: ir.Value, write: Written) -> Second | None:
     """How q reads what the second writer writes."""
     if write.second is None:
         return None
@@ -63,34 +61,34 @@ def second_of(block: "ChunkBlock", decays: "Decays", q: ir.Value, write: Written
     return Second(block, seen, q, *write.second)
 
 
-def makes_values(block: "ChunkBlock") -> bool:
+def makes_values(block: ChunkTiles) -> bool:
     """Whether the op's result is what erasing writes."""
     return output_of(block.op) == "values"
 
 
-def _is_key(block: "ChunkBlock") -> bool:
+def _is_key(block: ChunkTiles) -> bool:
     """Whether the erase key is the tile of k, but for factors of rows."""
     erase = eraser(block.op)
     same = erase is not None and erase.operands[0] == block.op.opview.k
     return same and all(row_mod(block.op, name) is not None or piece(block.op, name) is None for name in ("attn.key", "attn.erase"))
 
 
-def _pairs(block: "ChunkBlock", seen: "Decays", x: ir.Value, key: ir.Value) -> ir.Value:
+def _pairs(block: ChunkTiles, sub: int, seen: Decays, x: ir.Value, key: ir.Value) -> ir.Value:
     """[C, C] of scores: weighted products of rows, 0 where a position is not read."""
     if block.channels == "key":
-        return block.by_channel(block, seen).pairs_by_key(x, key, block.score)
+        return Levels(block, seen, sub).pairs_by_key(x, key, block.score)
     element = seen.weighted(build.dot(x, key, block.score, transpose_b=True))
     return block.map([block.tile([block.size] * 2)], lambda i, j: [element(i, j)])[0]
 
 
-def _passed(block: "ChunkBlock", parts: Parts) -> ir.Value:
+def _passed(block: ChunkTiles, parts: Parts) -> ir.Value:
     """[C, V] of scores: what is read of the state before the chunk."""
     if block.channels == "key":
         return parts.of_state
     return parts.decays.scaled("attn.leave", parts.of_state, block.score)
 
 
-def _combined(block: "ChunkBlock", v: ir.Value, passed: ir.Value) -> ir.Value:
+def _combined(block: ChunkTiles, v: ir.Value, passed: ir.Value) -> ir.Value:
     """Rows of v less what was read."""
 
     def less(i: ir.Value, d: ir.Value) -> list[ir.Value]:

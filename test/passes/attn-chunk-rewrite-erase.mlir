@@ -14,6 +14,6 @@
 
 // Chunks of one position, several with a rest, more than there are positions; heads, channels, both directions and two writers.
 // RUN: attn-run %inputs/linear/kda.mlir %inputs/linear/delta-backward.mlir --q-len 11 -p 'attn-simplify,attn-chunk-rewrite{chunk=1},canonicalize,cse' | FileCheck %s --check-prefix=ONE
-// RUN: attn-run %inputs/linear/gated-delta.mlir %inputs/linear/kda.mlir %inputs/linear/delta-backward.mlir %inputs/linear/second-writer.mlir --q-len 21 --after-each -p 'attn-chunk-rewrite{chunk=16},attn-tile,canonicalize,cse' | FileCheck %s --check-prefix=SAME
+// RUN: attn-run %inputs/linear/gated-delta.mlir %inputs/linear/kda.mlir %inputs/linear/delta-backward.mlir %inputs/linear/second-writer.mlir --q-len 21 --after-each -p 'attn-chunk-rewrite{chunk=16},attn-tile-chunks,canonicalize,cse' | FileCheck %s --check-prefix=SAME
 // SAME-COUNT-4: PASS
 // ONE-COUNT-2: PASS

@@ -12,6 +12,7 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import functions, where
 from attn_mlir.frontend.bounds import LINEAR_SIZES, extents
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Emitter, Inputs, Piece, location_of, texts_of, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
@@ -140,7 +141,7 @@ def _inputs(program: LinearProgram, score: str, channels: bool, element: str) ->
         "erase_key": (element, 4 if program.erase_key else 0),
         "removed_key": (element, 4 if program.removed_key else 0),
     }
-    return {name: Captured(("input", name), name, "tensor", element, rank) for name, (element, rank) in found.items() if rank}
+    return {name: Captured(("input", name), name, CaptureKind.TENSOR, element, rank) for name, (element, rank) in found.items() if rank}
 
 
 def _is_changed(program: LinearProgram, name: str, role: str) -> bool:
@@ -169,7 +170,7 @@ def _input_piece(state: NamedTrace, program: LinearProgram, name: str, role: str
 
 def _scaled(state: NamedTrace, program: LinearProgram, node: Node) -> Node:
     with state:
-        factor: Any = wrap(state.capture(Captured(SCALE, "scale", "float"))) if program.scale == "runtime" else program.scale
+        factor: Any = wrap(state.capture(Captured(SCALE, "scale", CaptureKind.FLOAT))) if program.scale == "runtime" else program.scale
         scaled = (wrap(node) * factor)._node
     state.labels[scaled] = "scaled"
     return scaled

@@ -102,7 +102,7 @@ class VarlenProgram(Program):
         else:
             _check_sequences("cu_seqlens_k", key_begins.numpy(), keys, sizes["Skv"], "keys")
         pairs = [(int(queries.max(initial=0)), int(keys.max(initial=0)))]
-        if "tensor" in self.kinds and self.reads.by_length:
+        if self.kinds.tensors and self.reads.by_length:
             # Where something is read follows from the lengths of one sequence, not from those of several.
             pairs = [(int(a), int(b)) for a, b in np.unique(np.stack([queries, keys]), axis=1).T]
             for a, b in pairs:

@@ -1,5 +1,5 @@
 // What erasing writes is the solution of a system; then the state and o take it as they take v.
-// RUN: attn-opt %inputs/linear/gated-delta.mlir -p 'attn-chunk-rewrite{chunk=16},attn-tile,canonicalize,cse' | FileCheck %s
+// RUN: attn-opt %inputs/linear/gated-delta.mlir -p 'attn-chunk-rewrite{chunk=16},attn-tile-chunks,canonicalize,cse' | FileCheck %s
 
 // CHECK:      scf.for {{.*}} iter_args(%[[STATE:.*]] = %{{.*}}) -> (tensor<16x8xf32>)
 // CHECK:        %[[K:.*]] = "tile.load"(%k,
@@ -14,7 +14,7 @@
 // CHECK-NEXT:   "tile.store"({{.*}}, %o,
 
 // Towards earlier positions the triangle is an upper one, and the writer that is not erased has its products, too.
-// RUN: attn-opt %inputs/linear/delta-backward.mlir -p 'attn-chunk-rewrite{chunk=16},attn-tile,canonicalize,cse' | FileCheck %s --check-prefix=BACK
+// RUN: attn-opt %inputs/linear/delta-backward.mlir -p 'attn-chunk-rewrite{chunk=16},attn-tile-chunks,canonicalize,cse' | FileCheck %s --check-prefix=BACK
 
 // BACK:         %[[RIGHT:.*]] = "tile.dot_add"
 // BACK:         %[[X:.*]] = "tile.solve_unit"(%{{.*}}, %[[RIGHT]]) {upper = true}
