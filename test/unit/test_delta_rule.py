@@ -170,3 +170,17 @@ def test_wrong_inputs_are_named() -> None:
         attn_mlir.linear_attention(q, k, v, erase=x["beta"], removed_key=1.0)
     with pytest.raises(UnsupportedError, match="not there yet for NVIDIA GPUs: compute on the CPU"):
         attn_mlir.linear_attention(q.half(), k.half(), v.half(), erase=x["beta"], device="cuda-emulated")
+
+
+def test_the_engine_takes_an_erase_mod() -> None:
+    """Its share is an input of the call."""
+    meta = attn_mlir.meta_tensor
+    x = {name: value.detach() for name, value in inputs(33).items()}
+    custom = attn_mlir.CustomIO({"beta": (1, "heads", "seq_len")})
+    engine = attn_mlir.LinearAttentionEngine(
+        (meta(1, 2, 33, 16), meta(1, 2, 33, 16), meta(1, 2, 33, 16)),
+        erase_mod=lambda share, io: share * io.input_tensors["beta"], custom_io=custom,
+    )  # fmt: skip
+    o = engine(x["q"], x["k"], x["v"], x["g"], x["beta"])
+    made, _ = delta_reference(x["q"], x["k"], x["v"], x["g"], x["beta"].double().unsqueeze(3) * x["k"].double())
+    assert error(o, made) < LIMIT
