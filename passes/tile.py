@@ -40,6 +40,10 @@ class Tile(Pass):
     - `outputs`, for each output: "store", every element is written; "accumulate", [chunks or blocks, B, H, S, D] that starts as zeros;
       "scatter", [chunks, B, H, ...] that starts as zeros, whose first three dimensions are slots: a program adds in those of its
       own chunk, batch and head, which may be one and the same (stride 0) where `disjoint`, for chunks, heads and batches, is true.
+    - `lengths`: the arguments with the lengths of packed sequences, which have lists of work behind the outputs (`tiling.work`).
+    - `ragged`, with that option: arguments that are views of packed tensors, [T + 1, H, T, D] with the strides of rows for entries, too,
+      that begin T rows before the tensor does. Entry e has as its last rows those before row e, so that a sequence that ends there has no
+      rows behind it. A program of "pairs" then has one item of the list, which has one block of keys.
     - `serial`: programs add to the same elements, so that they must run one after the other.
 
     The function attribute `tile.blocks = array<i64: q, kv>` gives one function other block sizes (for an `attn.chunk`, `kv` is how many of
@@ -69,6 +73,7 @@ class Tile(Pass):
     flushing: bool = False
     slots: bool = False
     exact_carry: bool = False
+    ragged: bool = False
 
     def run(self, module: ir.Operation) -> bool:
         if self.block_q < 1 or self.block_kv < 1:
@@ -129,13 +134,13 @@ class Tile(Pass):
             if piece(op, "attn.parts") is not None and (self.whole or piece(op, "attn.sequences") is not None):
                 op.location.emit_error(f"{self.name}: 'attn.parts' are for tensors that are not packed, without `whole`")
                 return False
-            return KernelBuilder(function, op, block_q, block_kv, self.whole).build()
+            return KernelBuilder(function, op, block_q, block_kv, self.whole, self.ragged).build()
         if op.name == "attn.combine":
             return CombineBuilder(function, op).build()
         makers = [value.owner.operation for value in returned_by(function)]
         match op.name:
             case "attn.pairs":
-                build_pairs(function, op, makers, block_q, block_kv, self.whole)
+                build_pairs(function, op, makers, (block_q, block_kv), self.whole, self.ragged)
             case "attn.elements":
                 build_elements(function, op, makers, block_q, self.slots)
             case "attn.chunk":

@@ -10,6 +10,7 @@ from attn_mlir.backends.amd.compile import Binary, compile_all
 from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, ROW_BYTES, EmulatedLauncher, HipLauncher, InterpretedLauncher, Launcher
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
+from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuProgram
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
@@ -46,8 +47,7 @@ class AmdProgram(GpuProgram):
         over = operands[unit.kernel.over]
         asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
         memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1), ROW_BYTES)
-        chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
-        arguments = [*operands, *[each.seen for each in memory], *chunk]
+        arguments = arguments_of(unit.kernel, operands, memory)
         copied = self._launcher(step.kernel, over)(arguments, range(len(operands), len(operands) + len(memory)))
         self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]

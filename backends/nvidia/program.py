@@ -10,6 +10,7 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
+from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuProgram
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
@@ -44,8 +45,9 @@ class NvidiaProgram(GpuProgram):
         self._binaries = binaries
         self.key = key
         self._launchers: dict[tuple[str, int], Launcher] = {}
-        self._single = _single_kernel(host, units)
-        self._chained = not self._single and chains.is_chain(host, units)
+        packed = any(unit.kernel.lengths for unit in units.values())  # these have new lists of work in each call
+        self._single = "" if packed else _single_kernel(host, units)
+        self._chained = not self._single and not packed and chains.is_chain(host, units)
         self._calls: dict[tuple[Any, ...], calls.Call | chains.Chain] = {}
         self.compile_longer: Callable[[int], NvidiaProgram] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
@@ -121,8 +123,7 @@ class NvidiaProgram(GpuProgram):
         device, index = over.device, cuda.index_of(over)
         launcher = self._launchers.get((step.kernel, index)) or self._load(step.kernel, device, index)
         memory = outputs_of(unit, made, over, layout, lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]))
-        chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
-        copied = launcher([*operands, *[each.seen for each in memory], *chunk, *_turns(unit, operands)])
+        copied = launcher([*arguments_of(unit.kernel, operands, memory), *_turns(unit, operands)])
         self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
