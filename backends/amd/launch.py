@@ -10,7 +10,7 @@ from attn_mlir.backends.amd.compile import Binary
 from attn_mlir.backends.amd.emulation import EmulatedKernel
 from attn_mlir.backends.amd.isa import Machine
 from attn_mlir.backends.amd.target import TARGETS
-from attn_mlir.backends.gpu.packed import Ragged
+from attn_mlir.backends.gpu.packed import Ragged, tensor_of
 from attn_mlir.backends.gpu.packing import Packed, aligned_copy, launch_grid, misaligned, values_of
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -64,7 +64,7 @@ class HipLauncher:
 
     def _readable(self, arguments: Sequence[Any]) -> tuple[list[Any], Collection[int]]:
         for number, argument in enumerate(arguments):
-            if isinstance(argument, (torch.Tensor, Ragged)) and hip.index_of(argument) != self._index:
+            if isinstance(argument, (torch.Tensor, Ragged)) and hip.index_of(tensor_of(argument)) != self._index:
                 raise ArgumentError(f"argument {number} of this kernel is on {argument.device}, but the others are on cuda:{self._index}")
         return readable(self._unit, arguments)
 

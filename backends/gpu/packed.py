@@ -56,10 +56,6 @@ class Ragged:
         """Bytes of an element."""
         return self.memory.element_size()
 
-    def get_device(self) -> int:
-        """The number of the GPU that holds it, or -1."""
-        return self.memory.get_device()
-
     @property
     def dtype(self) -> torch.dtype:
         return self.memory.dtype
@@ -67,10 +63,6 @@ class Ragged:
     @property
     def device(self) -> torch.device:
         return self.memory.device
-
-    @property
-    def is_cuda(self) -> bool:
-        return self.memory.is_cuda
 
     def first_slot(self) -> "Ragged":
         """The view of the first slot of sums."""

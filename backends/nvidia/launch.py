@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
-from attn_mlir.backends.gpu.packed import Ragged, extents_of
+from attn_mlir.backends.gpu.packed import Ragged, extents_of, tensor_of
 from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, value_of
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import cuda
@@ -177,8 +177,8 @@ def tiled_copy(tensor: Any) -> Any:
     return aligned_copy(tensor, 16 // tensor.element_size())
 
 
-def _check_place(position: int, tensor: torch.Tensor, index: int) -> None:
-    if cuda.index_of(tensor) != index:
+def _check_place(position: int, tensor: torch.Tensor | Ragged, index: int) -> None:
+    if cuda.index_of(tensor_of(tensor)) != index:
         raise ArgumentError(f"argument {position} of this kernel is on {tensor.device}, but the others are on cuda:{index}: move it there")
     if not tensor.data_ptr() and tensor.numel():
         raise ArgumentError(f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the GPU")

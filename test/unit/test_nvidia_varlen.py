@@ -2,7 +2,9 @@
 Hopper's emitter makes its kernels, and lists of work hold every block once.
 """
 
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime import programs
 from generated_code import complaints
 from gpu_cases import DTYPES, GPU
+from nvidia_fakes import BINARY, fake_gpu, set_apart
 from varlen_cases import CASES, offsets
 
 LENGTHS = ((17, 0, 300, 1, 127, 640, 0), (17, 3, 300, 1, 2, 640, 5))
@@ -58,6 +61,38 @@ def test_hopper_makes_its_kernels(name: str) -> None:
     units = {unit.code.name: unit for program in made for unit in program.units.values()}
     assert {unit.schedule["emitter"] for unit in units.values() if unit.kernel.ragged} == {"hopper"}
     assert not any(complaints(unit.code) for unit in units.values())
+
+
+def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Forward and backward to the end without a GPU: descriptors of views, lists as last arguments, sums, copies of what is not aligned."""
+    set_apart(monkeypatch, tmp_path)
+    text, inputs = _traced()
+    with fake_gpu() as fake:
+        monkeypatch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
+        forward = driver.compile_derivative(text, "cuda", "fwd", ["q", "k", "v"])
+        odd = torch.randn(12, 3 * 2 * 64 + 1).half()[:, 1:].view(12, 3, 2, 64)[:, 0].transpose(0, 1)[None]
+        with warnings.catch_warnings(action="ignore"):
+            forward.run([odd, *inputs[1:]], "bshd")
+        assert list(forward.copies) == ["q"]
+        results = forward.run(inputs, "bshd")
+        assert [x.shape for x in results[:1]] == [(1, 2, 12, 64)]
+        do = torch.randn(1, 2, 12, 64).half()
+        backward = driver.compile_derivative(text, "cuda", "bwd", ["q", "k", "v"])
+        made = backward.run([*inputs, *results, do])
+        assert [x.shape for x in made] == [x.shape for x in inputs[:3]]
+        maps, launches = fake.named("cuTensorMapEncodeTiled"), fake.named("cuLaunchKernelEx")
+        assert len(launches) == 5  # two forward; o . do, row values, pairs
+        views = [made for made in maps if made["address"] == inputs[0].data_ptr() - 12 * 256]
+        assert views and all(made["dims"] == [64, 12, 2, 13] and made["strides"] == [256, 128, 256] for made in views)
+
+
+def _traced() -> tuple[str, list[Tensor]]:
+    """A causal program, and its inputs: two sequences of 9 and 3 in [1, 2, 12, 64]."""
+    q = torch.randn(12, 2, 64).half().requires_grad_()
+    cu = offsets([9, 3])
+    attention_varlen(q, q, q, cu, mask_mod=masks.causal())
+    x = q.detach().transpose(0, 1)[None]
+    return next(reversed(programs._TABLE.values())).text, [x, x, x, cu[:-1], cu[1:] - cu[:-1], cu[:-1], cu[1:] - cu[:-1]]
 
 
 def close(got: Tensor, wanted: Tensor, limit: float) -> None:
