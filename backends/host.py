@@ -24,7 +24,7 @@ class Kernel:
     "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet). On packed tensors
     `lengths` numbers the argument with the lengths of the sequences over which the grid runs, and that with those of the other side, if
     any: the driver makes lists of work of them (`backends.work`), arguments behind the outputs. `keys` numbers that with k. `ragged` are
-    the arguments that the kernel takes as ragged views (see `attn-tile`).
+    the arguments that the kernel takes as ragged views (see `attn-tile-rows`).
     """
 
     name: str

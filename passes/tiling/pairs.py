@@ -29,7 +29,7 @@ def build_pairs(
 ) -> None:
     """Inserts the kernel before the function, for `blocks` of keys and queries.
 
-    `makers` are the ops that make the function's results; for `whole` and `ragged` see `attn-tile`.
+    `makers` are the ops that make the function's results; for `whole` and `ragged` see `attn-tile-rows`.
     """
     keys, queries = blocks
     cluster = [pairs, *[use.owner.operation for use in pairs.results[0].uses]]

@@ -12,6 +12,7 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import functions, where
 from attn_mlir.frontend.bounds import LINEAR_SIZES, extents
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Emitter, Inputs, Piece, location_of, texts_of, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
@@ -123,7 +124,7 @@ def _inputs(program: LinearProgram, score: str, channels: bool) -> dict[str, Cap
         "initial_state": (score, 4 if program.initial_state else 0),
         "cu_seqlens": (program.offsets, 1 if program.offsets else 0),
     }
-    return {name: Captured(("input", name), name, "tensor", element, rank) for name, (element, rank) in found.items() if rank}
+    return {name: Captured(("input", name), name, CaptureKind.TENSOR, element, rank) for name, (element, rank) in found.items() if rank}
 
 
 def _is_changed(program: LinearProgram, name: str, role: str) -> bool:
@@ -152,7 +153,7 @@ def _input_piece(state: NamedTrace, program: LinearProgram, name: str, role: str
 
 def _scaled(state: NamedTrace, program: LinearProgram, node: Node) -> Node:
     with state:
-        factor: Any = wrap(state.capture(Captured(SCALE, "scale", "float"))) if program.scale == "runtime" else program.scale
+        factor: Any = wrap(state.capture(Captured(SCALE, "scale", CaptureKind.FLOAT))) if program.scale == "runtime" else program.scale
         scaled = (wrap(node) * factor)._node
     state.labels[scaled] = "scaled"
     return scaled

@@ -108,7 +108,7 @@ class VarlenProgram(Program):
         for tensor in captures[: len(SEQUENCES)]:
             if tensor.dtype != torch.int32 or tensor.dim() != 1 or len(tensor) != len(begins) or tensor.device != device:
                 raise ArgumentError(f"cu_seqlens_q, cu_seqlens_k and seqused_k are int32 tensors on {device} for one number of sequences")
-        by_length = "tensor" in self.kinds and self.reads.by_length
+        by_length = self.kinds.tensors and self.reads.by_length
         known = _LARGEST.get() if device.type != "cpu" and not by_length else None
         if known is not None:
             super().check(captures, {**sizes, "B": len(begins), "Sq": known[0], "Skv": known[1]}, device)
