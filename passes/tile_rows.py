@@ -48,7 +48,7 @@ class TileRows(TilePass):
 
     def build(self, function: ir.Operation, op: ir.Operation) -> bool:
         if op.name == "attn.combine":
-            return CombineBuilder(function, op).build()
+            return CombineBuilder(function, op, self.ragged).build()
         if not lists_fit(op, self.whole, self.name):
             return False
         if piece(op, "attn.parts") is not None and (self.whole or piece(op, "attn.sequences") is not None):

@@ -21,6 +21,7 @@ from attn_mlir.passes.tiling.work import (
     lengths_of,
     part_of,
     ragged_numbers,
+    read,
     share_reads,
     span_of,
 )
@@ -81,8 +82,7 @@ class KernelBuilder:
             if self._packed is not None:
                 sizes.update(lengths_of(self._online))
                 if self._ragged:
-                    read = [number for number in map(argument_number, self._tensors()) if number is not None]
-                    sizes["ragged"] = ragged_numbers([*read, *range(len(inputs), len(inputs) + len(outputs))])
+                    sizes["ragged"] = self._views(range(len(inputs), len(inputs) + len(outputs)))
                 keys = argument_number(self._online.operands[1])
                 if keys not in (None, 1):
                     sizes["keys"] = ir.IntegerAttr.get(i64, keys)
@@ -99,10 +99,15 @@ class KernelBuilder:
             share_reads(block, self._online)
         return True
 
-    def _tensors(self) -> list[ir.Value]:
-        """The tensors that tiles are loaded from."""
-        further = [operand for name in ("attn.product", "attn.term") for op in pieces(self._online, name) for operand in op.operands]
-        return [*list(self._online.operands)[:3], *further]
+    def _views(self, outputs: range) -> ir.Attribute:
+        """The arguments that are ragged views: those of the keys' side, and of the queries' where their positions are rows."""
+        products, terms = ([list(op.operands) for op in pieces(self._online, name)] for name in ("attn.product", "attn.term"))
+        q, k, v = list(self._online.operands)[:3]
+        keys = [k, v, *(key for _, key in products), *(term for (term,) in terms)]
+        by_rows = self._packed is not None and not self._packed.by_heads
+        queries = [q, *(query for query, _ in products)] if by_rows else []
+        numbers = [number for number in map(argument_number, [*keys, *queries]) if number is not None]
+        return ragged_numbers([*numbers, *(outputs if by_rows and not self._part_list else ())])
 
     def _sums_one_type(self) -> bool:
         """Weights have one type in a kernel: that of what they multiply."""
@@ -175,6 +180,8 @@ class KernelBuilder:
         rows = arith.SubIOp(end, begin).result
         last = arith.SubIOp(of_queries.length, one).result
         if self._ragged and self._packed is not None:
+            rows = self._asked(outer, rows, b)
+            end = arith.AddIOp(begin, rows).result
             last = arith.MaxSIOp(last, constant_index(0)).result  # lists that GPUs make end with items without rows
         kv_head = arith.DivSIOp(h, group).result
         spans = of_queries, of_keys
@@ -193,6 +200,13 @@ class KernelBuilder:
         program.keys = [Rows(k, piece(self._online, "attn.key")), *[Rows(key) for _, key in products]]
         program.sources = [Rows(v, piece(self._online, "attn.value")), *map(Rows, terms)]
         return program
+
+    def _asked(self, outer: ScalarEmitter, rows: ir.Value, b: ir.Value) -> ir.Value:
+        """So many rows, or none, where heads are the rows of the one query of sequence b, and it has none."""
+        if self._packed is None or not self._packed.by_heads:
+            return rows
+        queries = read(outer.emit(self._packed.lengths), [b])
+        return arith.MulIOp(rows, arith.MinSIOp(queries, constant_index(1)).result).result
 
     def _part_of(self, outer: ScalarEmitter, parts: ir.Operation, entry: ir.Value) -> ir.Value:
         """The batch entry of an entry of the results, whose keys are within `_limits` from now on."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attn_mlir import attention_varlen, driver, masks
+from attn_mlir import attention_varlen, driver, masks, rows
 from attn_mlir.backends.gpu.packed import Ragged, items_of
 from attn_mlir.backends.work import rows_of
 from attn_mlir.errors import ArgumentError
@@ -183,6 +183,25 @@ class TestOnGpu:
         close(o[-5000:], torch.einsum("hij,jhd->ihd", torch.softmax(s, -1), q[-5000:].double()), 2e-3)
         first = next(i for i, n in enumerate(lengths) if n)
         assert torch.allclose(o[: lengths[first]][0], q[0], atol=1e-3)  # a first row sees itself alone
+
+    @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(8, 8, 64), (32, 8, 128), (16, 1, 128)])
+    def test_decoding(self, heads: int, kv_heads: int, dim: int) -> None:
+        """Single queries see their keys in parts; the numbers of parts differ by rounding only. Some have no query, or no keys."""
+        queries, keys = (1, 1, 0, 1, 1), (5000, 17, 30, 0, 128)
+        q = torch.randn(sum(queries) + 1, heads, dim, device="cuda", dtype=torch.float16)
+        k, v = torch.randn(2, sum(keys), kv_heads, dim, device="cuda", dtype=torch.float16)
+        cu = offsets(queries).cuda(), offsets(keys).cuda()
+        for row in (rows.softmax, rows.sigmoid):
+            wanted, first, place = torch.zeros(*q.shape, dtype=torch.double, device="cuda"), 0, 0
+            for has, length in zip(queries, keys, strict=True):
+                if has and length:
+                    one_k, one_v = (x[first : first + length].double().repeat_interleave(heads // kv_heads, 1) for x in (k, v))
+                    s = torch.einsum("hd,jhd->hj", q[place].double(), one_k) / dim**0.5
+                    wanted[place] = torch.einsum("hj,jhd->hd", torch.sigmoid(s) if row is rows.sigmoid else torch.softmax(s, -1), one_v)
+                first, place = first + length, place + has
+            for splits in (0, 1, 7):
+                o = attention_varlen(q, k, v, *cu, row=row, mask_mod=masks.causal("bottom_right"), max_q=1, max_k=5000, num_splits=splits)
+                close(o, wanted, 2e-3)
 
     def test_graphs_take_other_lengths(self) -> None:
         """Captured once with the largest lengths, replayed with others; nothing waits, and bad offsets write nothing outside."""

@@ -17,7 +17,7 @@ from attn_mlir.runtime.programs import Program
 
 _SHARE = {"": 1, "fwd": 1, "jvp": 2}
 """How many results a function has for each o, before its first row output."""
-_LARGEST: ContextVar[tuple[int, int] | None] = ContextVar("largest", default=None)
+_LARGEST: ContextVar[tuple[int, int] | tuple[()] | None] = ContextVar("largest", default=None)
 _ANY = 2**31 - 1
 """A size that bounds nothing."""
 
@@ -26,12 +26,19 @@ _ANY = 2**31 - 1
 class VarlenRun:
     """A compiled program, or one of its derivatives; `rows` numbers results that are -inf for rows of no sequence: logarithms of sums."""
 
-    program: driver.Program
+    program: Any
+    """A `driver.Program`; one for a GPU may have `decode`, for sequences of one query each."""
     rows: tuple[int, ...]
+    whole: bool = False
+    """Whether it is the attention itself."""
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Program.run`."""
-        made = self.program.run(inputs, layout)
+        known, made = _LARGEST.get() if self.whole else None, None
+        if known and known[0] == 1 and hasattr(self.program, "decode"):
+            made = self.program.decode(inputs, layout, known[1])
+        if made is None:
+            made = self.program.run(inputs, layout)
         if self.rows:
             lengths = inputs[3 + SEQUENCES.index("q_lengths")]
             if lengths.device.type == "cpu":
@@ -46,7 +53,7 @@ class VarlenRun:
 
     def planned(self, inputs: Sequence[Any]) -> "VarlenRun":
         """See `driver.planned`."""
-        return VarlenRun(driver.planned(self.program, inputs), self.rows)
+        return VarlenRun(driver.planned(self.program, inputs), self.rows, self.whole)
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
         """See `driver.Program.results`."""
@@ -92,7 +99,7 @@ class VarlenProgram(Program):
         made = super().derivative(device, function, wrt)
         if self.splits or self.invariant:
             made = driver.with_work(made, self.device or device, self.splits, self.invariant)
-        return VarlenRun(made, rows)
+        return VarlenRun(made, rows, not function)
 
     def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
         """See `Program.sizes`; "pages" is how many there are, Skv then the size of one."""
@@ -110,7 +117,7 @@ class VarlenProgram(Program):
                 raise ArgumentError(f"cu_seqlens_q, cu_seqlens_k and seqused_k are int32 tensors on {device} for one number of sequences")
         by_length = self.kinds.tensors and self.reads.by_length
         known = _LARGEST.get() if device.type != "cpu" and not by_length else None
-        if known is not None:
+        if known:
             super().check(captures, {**sizes, "B": len(begins), "Sq": known[0], "Skv": known[1]}, device)
             return
         queries, keys, first, first_key = _on_host(lengths, key_lengths, begins, key_begins)
@@ -120,6 +127,8 @@ class VarlenProgram(Program):
         else:
             _check_sequences("cu_seqlens_k", first_key, keys, sizes["Skv"], "keys")
         pairs = [(int(queries.max(initial=0)), int(keys.max(initial=0)))]
+        if _LARGEST.get() == ():
+            _LARGEST.set(pairs[0])
         if by_length:
             # Where something is read follows from the lengths of one sequence, not from those of several.
             pairs = [(int(a), int(b)) for a, b in np.unique(np.stack([queries, keys]), axis=1).T]
@@ -148,8 +157,8 @@ def reads_offsets(max_q: int | None, max_k: int | None) -> bool:
 
 @contextlib.contextmanager
 def largest(max_q: int | None, max_k: int | None) -> Iterator[None]:
-    """Within it, these are the largest lengths of sequences on a GPU, which nothing waits for; nothing changes where one is not known."""
-    token = _LARGEST.set(None if reads_offsets(max_q, max_k) else (max_q or 0, max_k or 0))
+    """Within it, these are the largest lengths of sequences, so that nothing waits for a GPU; where one is not known, a check finds out."""
+    token = _LARGEST.set(() if reads_offsets(max_q, max_k) else (max_q or 0, max_k or 0))
     try:
         yield
     finally:
