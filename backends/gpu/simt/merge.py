@@ -58,7 +58,7 @@ class _Merge:
                 zero = constant(filled.operands[0]) if filled is not None else None
                 p.line(f"float {name}[{self.each}] = {{}};" if zero == 0 else f"float {name}[{self.each}];")
         first, last, stride = (p.scalars.emit(value) for value in (begin, end, step))
-        for value in {value for op in walk(loop) for value in op.operands if isinstance(value.type, ir.IndexType)}:
+        for value in dict.fromkeys(value for op in walk(loop) for value in op.operands if isinstance(value.type, ir.IndexType)):
             if maker(value) is not None and value.owner.operation.block == body(self.kernel):
                 p.scalars.emit(value)
         turn = p.names.fresh("turn")

@@ -52,6 +52,8 @@ class Programs:
             return
         heads, batches = core.arguments.size(self.over, 1), "1" if core.packed else core.arguments.size(self.over, 0)
         core.writer.line(f"const int pairs = {heads} * {batches}, programs = {core.blocks()} * pairs;")
+        if core.packed:  # the grid is made for as many items as there may be, and roles take it that there is a program
+            core.writer.line("if ((int)blockIdx.x >= programs) return;")
         blocks = "max(1, items)" if core.packed else core.blocks()
         core.writer.line(f"const int group = max({self.group}, {_BLOCKS * min(self.group, _HEADS)} / {blocks});")
 
