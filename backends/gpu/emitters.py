@@ -74,7 +74,7 @@ class Emitters(Generic[TargetT]):
         paged = "paged" in ir.DictAttr(kernel.attributes["tile.kernel"])
         for name in self.names if wanted is None else (str(wanted),):
             if paged and name not in self.pages:
-                refusals[name] = Refusal("keys in pages (block_table) are not what it reads: gather the pages, or use the CPU")
+                refusals[name] = Refusal(f"'{name}' reads no keys in pages (block_table)")
                 continue
             fields = self._module(name).plan(kernel, target, choices)
             if isinstance(fields, Refusal):
