@@ -39,6 +39,7 @@ BACKEND = Backend(
         "warp-cubin-report": "warp.translate:to_report",
     },
     packed=True,
+    paged=True,
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",

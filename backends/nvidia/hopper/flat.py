@@ -136,7 +136,7 @@ class Flat:
         """A function that loads a block of keys and tells the consumers about it."""
         writer, general = self.core.writer, self.overlap.general
         keys, values = self.overlap.keys, self.overlap.values
-        place = self.overlap.place(general.keys)
+        place = self.overlap.place(general.keys, f"(count_and_kind & {PARTIAL - 1})")
         if not self.overlap.classified:
             writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):

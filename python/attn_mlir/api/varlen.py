@@ -108,8 +108,9 @@ def attention_varlen(
     problem = problem_of(q, k, v, block_table is not None)
     sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
     check_largest(max_q, max_k, sequences)
-    if q.is_cuda and block_table is None and not reads_offsets(max_q, max_k):
-        sequences = within(sequences, {"q": len(q), "k": len(k)})
+    if q.is_cuda and not reads_offsets(max_q, max_k):
+        keys = len(k) if block_table is None else block_table.shape[1] * k.shape[1]
+        sequences = within(sequences, {"q": len(q), "k": keys})
     target = problem.device_type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
     options = (return_lse, return_states, problem.device, dropout.form, ())
