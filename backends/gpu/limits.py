@@ -3,7 +3,7 @@
 They count positions, heads and captured elements along a dimension in 32 bits, some in f32.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ ELEMENTS = ("f16", "bf16")
 """Elements of q, k and v in attention."""
 RECURRENT = (*ELEMENTS, "f32")
 """And in linear attention."""
+PAGE_ROWS = 16
+"""Rows that are copied at a time of what lies in pages, whose sizes are multiples of it."""
 MAX_STATE = 512
 """Columns of q, k and v in linear attention, whose states programs may share."""
 
@@ -68,6 +70,16 @@ def check_columns(keys: int, values: int, linear: bool, vendor: str) -> None:
         if columns > most:
             raise UnsupportedError(
                 f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU"
+            )
+
+
+def check_pages(caches: Iterable[torch.Tensor]) -> None:
+    """Raises ArgumentError for pages [P, H, N, D] that kernels do not copy whole."""
+    for cache in caches:
+        if cache.shape[2] % PAGE_ROWS:
+            raise ArgumentError(
+                f"k and v have pages of {cache.shape[2]} positions, and kernels for GPUs take multiples of {PAGE_ROWS}: use such a cache, "
+                "or gather the pages"
             )
 
 
