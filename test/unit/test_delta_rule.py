@@ -112,6 +112,10 @@ def test_one_after_the_other_and_through_the_state() -> None:
         steps.append(made)
     assert error(torch.cat(steps, 2), o.double()) < LIMIT
     assert error(state, final.double()) < LIMIT
+    q, k, v, g, beta = (x[name][:, :, 0] for name in ("q", "k", "v", "g", "beta"))
+    o_0, state = attn_mlir.linear_attention_step(q, k, v * beta.unsqueeze(2), g, x["state"], None, erase=beta)
+    assert error(o_0, o[:, :, 0].double()) < LIMIT
+    assert error(state, part(0, 1, x["state"])[1].double()) < LIMIT
 
 
 def test_sequences_of_any_lengths() -> None:
@@ -165,7 +169,7 @@ def test_wrong_inputs_are_named() -> None:
     with pytest.raises(ArgumentError, match="its heads must divide"):
         attn_mlir.linear_attention(q, k, v, erase=x["beta"], erase_key=k[:, :, :5])
     with pytest.raises(ArgumentError, match="removed_key must be a tensor like k"):
-        attn_mlir.linear_attention(q, k, v, erase=x["beta"], removed_key=1.0)
+        attn_mlir.linear_attention(q, k, v, erase=x["beta"], removed_key=1.0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UnsupportedError, match="not there yet for NVIDIA GPUs: compute on the CPU"):
         attn_mlir.linear_attention(q.half(), k.half(), v.half(), erase=x["beta"], device="cuda-emulated")
 
