@@ -186,3 +186,21 @@ def test_the_engine_takes_an_erase_mod() -> None:
     o = engine(x["q"], x["k"], x["v"], x["g"], x["beta"])
     made, _ = delta_reference(x["q"], x["k"], x["v"], x["g"], x["beta"].double().unsqueeze(3) * x["k"].double())
     assert error(o, made) < LIMIT
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_inside_of_a_graph(short: bool) -> None:
+    """torch.compile sees one operator, whatever says how much is erased, and its gradients are the same."""
+    x = inputs(33)
+    bias = torch.rand(2, requires_grad=True)
+
+    def run(q: Any, k: Any, v: Any, g: Any, beta: Any, key: Any) -> Any:
+        if short:
+            return attn_mlir.linear_attention(q, k, v, g, erase_mod=lambda b, h, t: torch.sigmoid(bias[h]), read_before_update=True)
+        return attn_mlir.linear_attention(q, k, v, g, erase=beta, erase_mod=lambda s, b, h, t: s * bias[h], erase_key=key)
+
+    given = [x[name] for name in ("q", "k", "v", "g", "beta", "erase_key")]
+    wanted = torch.autograd.grad(run(*given).square().sum(), [x["k"], x["g"], bias])
+    found = torch.autograd.grad(torch.compile(run, backend="eager", fullgraph=True)(*given).square().sum(), [x["k"], x["g"], bias])
+    for got, known in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, known)

@@ -37,7 +37,8 @@ def linear_attention_step(
 
     q is [B, Hq, K] or [B, Hq, 1, K], k and v alike (with layout="bshd": [B, 1, H, D]); o has the form of v. decay is [H], one for each
     step, [B, H], or [B, H, K]; with positions in q also in it, [B, H, 1] or [B, H, 1, K]. A decay [H, K] must be given with positions in
-    q; erase alike. erase_key and removed_key have the form of k. state is [B, H, K, V]; None: 0. The other arguments are those of `linear_attention`; in mods, t is 0.
+    q; erase alike. erase_key and removed_key have the form of k. state is [B, H, K, V]; None: 0. The other arguments are those of
+    `linear_attention`; in mods, t is 0.
     """
     if unknown:
         raise unexpected(linear_attention_step, unknown)
