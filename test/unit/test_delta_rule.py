@@ -180,7 +180,7 @@ def test_the_engine_takes_an_erase_mod() -> None:
     x = {name: value.detach() for name, value in inputs(33).items()}
     custom = attn_mlir.CustomIO({"beta": (1, "heads", "seq_len")})
     engine = attn_mlir.LinearAttentionEngine(
-        (meta(1, 2, 33, 16), meta(1, 2, 33, 16), meta(1, 2, 33, 16)),
+        [meta(1, 2, 33, 16, dtype=torch.float32) for _ in range(3)],
         erase_mod=lambda share, io: share * io.input_tensors["beta"], custom_io=custom,
     )  # fmt: skip
     o = engine(x["q"], x["k"], x["v"], x["g"], x["beta"])
