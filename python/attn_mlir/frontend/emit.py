@@ -31,6 +31,8 @@ class Piece:
     """Where the user's function is defined."""
     partner: Partner | None = None
     """Of a mod that takes two elements, which the second is."""
+    operands: tuple[Source, ...] = ()
+    """The tensors that the op takes."""
 
 
 def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], specialised: Mapping[Source, Any]) -> list[Captured]:
@@ -193,6 +195,10 @@ class Emitter:
 
     def _piece(self, piece: Piece) -> None:
         with location_of(piece.position):
+            if piece.name == "erase":
+                key, *removed = (self.outer[source] for source in piece.operands)
+                build.erase(key, lambda *arguments: self._body(piece, arguments), self.types["float"], *removed)
+                return
             build.piece(piece.name, self._parameters(piece), lambda *arguments: self._body(piece, arguments), piece.partner)
 
     def _parameters(self, piece: Piece) -> list[tuple[str, ir.Type]]:

@@ -38,7 +38,7 @@ _DIMS: Mapping[str, Sequence[str]] = {
 """Along which dimension each argument of a piece runs."""
 
 LINEAR_DIMS: Mapping[str, Sequence[str]] = {
-    "query": (*_ROW, "dimqk"), "key": (*_ROW, "dimqk"), "value": (*_ROW, "dimv"), "decay": _ROW,
+    "query": (*_ROW, "dimqk"), "key": (*_ROW, "dimqk"), "value": (*_ROW, "dimv"), "decay": _ROW, "erase": (*_ROW, "dimqk"),
 }  # fmt: skip
 """The same for the pieces of a linear attention."""
 
