@@ -140,17 +140,16 @@ class Flat:
         if not self.overlap.classified:
             writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
+            self.memory.find_pages(general.keys.operands[0], place)
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
-            with writer.block("if (lane == 0)"):
-                at = f"shared + kBlock + turn % {keys.stages} * 8"
-                writer.line(f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);")
-                self.memory.copy_stage(keys, place)
+            at = f"shared + kBlock + turn % {keys.stages} * 8"
+            told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]
+            self.memory.send(keys, place, told)
             writer.line("__syncwarp();")
             if isinstance(self.overlap.bits, AheadBits):
                 self.overlap.bits.make(keys.turn)
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
-            with writer.block("if (lane == 0)"):
-                self.memory.copy_stage(values, place)
+            self.memory.send(values, place)
             writer.line("__syncwarp();", "++turn;")
             if not self.overlap.classified:
                 writer.line(f"if (++sent == {keys.stages + 1}) follow();")

@@ -64,8 +64,6 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
     key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
     masked, ordered = is_masked(ops_of(layout.kernel.sweep, "scf.for"), key), bool(choices.get("deterministic"))
-    if ordered and "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"]):
-        raise UnsupportedError("gradients of packed sequences (attention_varlen) have no fixed order of sums here: leave deterministic out")
     apart = layout.warpgroups > 1 and masked and layout.bits is None  # these warps make bits of dropout
     fields["adders"] = int(choices.get("adders", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
