@@ -12,6 +12,7 @@ BACKEND = Backend(
         "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
         "nvidia-numerics": "passes.numerics:Numerics",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
+        "nvidia-split-pairs": "passes.split_pairs:SplitPairs",
         "nvidia-float32-products": "passes.float32_products:Float32Products",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
