@@ -1,8 +1,10 @@
 """Shared memory of a Hopper kernel: tiles that stay, rings of stages that TMA fills, and their barriers."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.gpu.limits import PAGE_ROWS
+from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
 from attn_mlir.backends.nvidia.hopper.tiles import Shared, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
@@ -165,9 +167,10 @@ class Memory:
     def fill(self, ring: Ring, place: list[str]) -> None:
         """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the turn."""
         writer = self.core.writer
-        writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
-        with writer.block("if (attn::elect_one())"):
-            self.copy_stage(ring, place)
+        with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
+            self.find_pages(ring.source, place)
+            writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
+            self.send(ring, place, elected="attn::elect_one()")
 
     def copy_stage(self, ring: Ring, place: list[str]) -> None:
         """What one thread does to fill a free stage."""
@@ -190,37 +193,49 @@ class Memory:
     def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barrier: str, place: list[str]) -> None:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
-        table = self.core.table_of(source)
-        if table is not None:
-            self._copy_pages((source, table), (rows, columns), to, barrier, place)
-            return
         descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
         begin, head, batch, _ = place
         for panel in range(panels(columns)):
             address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {begin}, {head}, {batch});")
 
-    def _copy_pages(self, tensors: tuple[ir.Value, ir.Value], sizes: tuple[int, int], to: str, barrier: str, place: list[str]) -> None:
-        """The same of a tensor in pages, with its table: PAGE_ROWS rows at a time, of which a page has none or all.
+    def find_pages(self, source: ir.Value, place: list[str]) -> None:
+        """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
+        core, table = self.core, self.core.table_of(source)
+        if table is None:
+            return
+        size, (begin, _, batch, count) = core.arguments.size(source, 2), place
+        page = core.arguments.element(table, [batch, f"(first / {size})"])
+        core.writer.line(
+            f"const int first = {begin} + lane * {PAGE_ROWS}, some = min(max({count} - lane * {PAGE_ROWS}, 0), {PAGE_ROWS});",
+            f"const int page = some > 0 ? {page} : 0, end = some > 0 ? first % {size} + some : 0;",
+        )
 
-        Rows behind the last one that there is are out of bounds of the entry that ends with it, and become zeros.
+    def send(self, ring: Ring, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0") -> None:
+        """Fills a free stage; one thread does, and before that what `lines` say. All lanes know where pages are (`find_pages`).
+
+        Rows of pages behind the last one that there is are out of bounds of the entry that ends with it, and become zeros.
         """
-        core, writer, (source, table), (rows, columns) = self.core, self.core.writer, tensors, sizes
-        if rows % PAGE_ROWS:
-            raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {rows}")
-        descriptor, size = core.arguments.paged_descriptor(source, COLUMNS, PAGE_ROWS), core.arguments.size(source, 2)
-        begin, head, batch, count = place
-        writer.line("#pragma unroll 4")
-        with writer.block(f"for (int part = 0; part < {rows // PAGE_ROWS}; ++part)"):
-            page = core.arguments.element(table, [batch, f"(first / {size})"])
-            writer.line(
-                f"const int first = {begin} + part * {PAGE_ROWS}, some = min(max(({count}) - part * {PAGE_ROWS}, 0), {PAGE_ROWS});",
-                f"const int page = some > 0 ? {page} : 0, end = some > 0 ? first % {size} + some : 0;",
-            )
-            for panel in range(panels(columns)):
-                address = f"{to} + {panel * rows * ROW_BYTES} + part * {PAGE_ROWS * ROW_BYTES}"
-                where = f"{panel * COLUMNS}, {size} - some, {head}, end, page"
-                writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
+        core, writer = self.core, self.core.writer
+        if core.table_of(ring.source) is None:
+            with writer.block(f"if ({elected})"):
+                writer.line(*lines)
+                self.copy_stage(ring, place)
+            return
+        if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
+            raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")
+        descriptor, size = core.arguments.paged_descriptor(ring.source, COLUMNS, PAGE_ROWS), core.arguments.size(ring.source, 2)
+        with writer.block("if (lane == 0)"):
+            writer.line(*lines, f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
+        writer.line("#pragma unroll")
+        with writer.block(f"for (int part = 0; part < {ring.rows // PAGE_ROWS}; ++part)"):
+            shared = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, part)" for name in ("page", "end", "some"))
+            writer.line(f"const int {shared};")
+            with writer.block("if (lane == 0)"):
+                for panel in range(panels(ring.columns)):
+                    address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + part * {PAGE_ROWS * ROW_BYTES}"
+                    where = f"{panel * COLUMNS}, {size} - some_at, {place[1]}, end_at, page_at"
+                    writer.line(f"attn::tma_load({address}, {descriptor}, {ring.barrier('full')}, {where});")
 
     # ---- the consumers
 

@@ -11,12 +11,12 @@ from attn_mlir.api.execute import execute, needing_gradient, program_of
 from attn_mlir.api.inputs import ELEMENTS, Problem, check_head_dim, device_type, scale_form
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.varlen import batched, check_out, finished
-from attn_mlir.api.varlen_inputs import check_largest, mask_of, problem_of, sequences_of, within
+from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.given import Inputs
 from attn_mlir.runtime.orders import all_in_order
-from attn_mlir.runtime.varlen import VarlenRun, check_offsets, largest
+from attn_mlir.runtime.varlen import VarlenRun, check_offsets, largest, reads_offsets
 
 Function = Callable[..., Any]
 
@@ -46,11 +46,9 @@ class VarlenPlan:
         """
         problem = problem_of(q, k, v, self._inputs.paged)
         self._check(problem)
-        sequences = sequences_of(q, *self._offsets)
-        if q.is_cuda:
-            keys = len(k) if self._offsets[3] is None else self._offsets[3].shape[1] * k.shape[1]
-            sequences = within(sequences, {"q": len(q), "k": keys})
-        elif not torch.equal(self._offsets[0], self._begins):
+        inside = inside_of(q, k, self._offsets[3]) if q.is_cuda and not reads_offsets(*self._largest) else None
+        sequences = sequences_of(q, *self._offsets, inside)
+        if not q.is_cuda and not torch.equal(self._offsets[0], self._begins):
             raise ArgumentError("cu_seqlens_q has changed since it was planned for: plan again")
         check_out(out, self._entry.traced.weights)
         found = self._entry.found(self._scan)  # what functions compute of captured tensors, too, is that of this run
