@@ -16,7 +16,7 @@ from attn_mlir.passes.differentiation.model import ROW, Param, Program
 from attn_mlir.passes.differentiation.read import PieceReader
 from attn_mlir.passes.linear_scale import SCALED, scale_of
 from attn_mlir.passes.regions import block_of, piece, scores_in
-from attn_mlir.passes.tiling.chunk_rows import row_mod
+from attn_mlir.passes.tiling.chunk_tiles import row_mod
 
 _MODS = {"attn.query": "q", "attn.key": "k", "attn.value": "v", "attn.decay": "g", "attn.result": "o"}
 _INDICES = ("b", "h", "t", "d")

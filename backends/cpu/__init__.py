@@ -9,6 +9,7 @@ BACKEND = Backend(
     device_types=("cpu",),
     passes={
         "cpu-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "cpu-numerics": "passes.numerics:Numerics",
         "cpu-lower-tiles": "passes.lower_tiles:LowerTiles",
         "cpu-guard-division": "passes.guard_division:GuardDivision",
         "cpu-expand-casts": "passes.expand_casts:ExpandCasts",

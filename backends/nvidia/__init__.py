@@ -10,6 +10,7 @@ BACKEND = Backend(
     tensors={"cuda-emulated": "cpu"},
     passes={
         "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "nvidia-numerics": "passes.numerics:Numerics",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
         "nvidia-float32-products": "passes.float32_products:Float32Products",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",

@@ -12,8 +12,9 @@ from typing import Any
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.tiling.block_sums import BlockSums, Element
+from attn_mlir.passes.tiling.block_sums import BlockSums
 from attn_mlir.passes.tiling.chunk_products import Parts, Product, row_sums
+from attn_mlir.passes.tiling.chunk_tiles import Element
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 

@@ -6,22 +6,19 @@ product of tiles. Pairs within `sub` positions are computed one by one.
 """
 
 import functools
-from collections.abc import Callable
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.tiling.chunk_block import ChunkBlock
 from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles, Element
 from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
-Element = Callable[[ir.Value, ir.Value], ir.Value]
-
 
 class Levels:
-    """Builds it for one chunk."""
+    """Builds it for one chunk; `sub` positions have their pairs computed one by one."""
 
-    def __init__(self, block: ChunkBlock, decays: Decays, sub: int) -> None:
+    def __init__(self, block: ChunkTiles, decays: Decays, sub: int) -> None:
         self._block, self._decays = block, decays
         self._size = block.size
         # Blocks of `sub` fill the chunk.

@@ -87,7 +87,7 @@ class KernelBuilder:
         for term in pieces(self._online, "attn.term"):
             type_ = ir.RankedTensorType(term.operands[0].type).element_type
             if type_ != self._element:
-                term.location.emit_error(f"attn-tile: sums tensors of one element type, v's {self._element}, got {type_}")
+                term.location.emit_error(f"attn-tile-rows: sums tensors of one element type, v's {self._element}, got {type_}")
                 return False
         return True
 

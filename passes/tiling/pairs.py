@@ -25,7 +25,7 @@ _KINDS = {"attn.query_sum": "accumulate", "attn.key_sum": "store", "attn.scatter
 
 
 def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], keys: int, queries: int, whole: bool) -> None:
-    """Inserts the kernel before the function. `makers` are the ops that make the function's results; for `whole` see `attn-tile`."""
+    """Inserts the kernel before the function. `makers` are the ops that make the function's results; for `whole` see `attn-tile-rows`."""
     cluster = [pairs, *[use.owner.operation for use in pairs.results[0].uses]]
     packing, lists = packing_of(pairs, "key"), key_lists_of(pairs)
     keys = keys if lists is None else lists.tile

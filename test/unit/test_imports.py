@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "python/attn_mlir"
-# What is known to meet in annotations alone: the blocks of attn-tile, and three pairs of a type and the rules on it.
+# What is known to meet in annotations alone: three pairs of a type and the rules on it.
 MET_IN_ANNOTATIONS = {
     "passes.derivation.normal", "passes.derivation.rules", "passes.intervals.expr", "passes.intervals.nodes", "passes.intervals.proof",
-    "passes.tiling.block_sums", "passes.tiling.chunk_block", "passes.tiling.chunk_channels", "passes.tiling.chunk_crossing",
-    "passes.tiling.chunk_decays", "passes.tiling.chunk_products", "passes.tiling.chunk_rows", "seeing.picture", "seeing.svg",
+    "seeing.picture", "seeing.svg",
 }  # fmt: skip
 
 

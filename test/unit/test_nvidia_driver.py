@@ -63,7 +63,7 @@ def test_a_program(gpu: FakeCuda, compiled: None) -> None:
     assert o.shape == q.shape and o.dtype == torch.float16 and lse.shape == (2, 4, 100) and lse.dtype == torch.float32
     (made,) = gpu.named("cuLaunchKernelEx")
     assert made["grid"] == (1, 4, 2) and parameter(made, 3, ctypes.c_uint64) == o.data_ptr()
-    assert next(iter(stages)) == "traced" and "extern" in stages["cuda"] and '"tile.dot"' in stages["attn-tile"]
+    assert next(iter(stages)) == "traced" and "extern" in stages["cuda"] and '"tile.dot"' in stages["attn-tile-rows"]
 
 
 def test_the_short_way(gpu: FakeCuda, compiled: None) -> None:

@@ -16,6 +16,7 @@ from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.mlir import LOCK
+from attn_mlir.passes.pipeline import PIPELINES
 from attn_mlir.runtime import programs
 from attn_mlir.runtime.orders import REPEATED, output_order
 
@@ -52,11 +53,13 @@ def slow_of(entry: Entry) -> str:
 
 
 def stage_of(entry: Entry, stage: str, stages: Callable[[], dict[str, str]], pretty: bool = False) -> str:
-    """One of what `stages` returns, which is not called for "traced". Raises ArgumentError for an unknown stage.
+    """One of what `stages` returns, which is not called for "traced"; of a named pipeline, what its last pass made. Raises ArgumentError.
 
     `pretty` is for people, where the stage is IR: CUDA, HIP and TileLang stay as they are.
     """
     made = {"traced": entry.traced.text} if stage == "traced" else stages()
+    of_pipeline = [name for name in made if name in PIPELINES.get(stage, "").split(",")]
+    stage = of_pipeline[-1] if of_pipeline else stage
     if stage not in made:
         raise ArgumentError(f"stage is one of {', '.join(made)}; got {stage!r}")
     if not pretty or stage in _CODE:
