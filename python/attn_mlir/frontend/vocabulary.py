@@ -245,17 +245,3 @@ def addcdiv(x: Any, a: Any, b: Any, value: Any = 1) -> Value:
 def detach(x: Any) -> Value:
     """The same value without a gradient: what depends on it counts as constant in the backward pass."""
     return wrap(ops.detach(lift(x)))
-
-
-def attribute(x: Value, name: str) -> Any:
-    """`x.name`: a method of torch's name, or an error that says what there is."""
-    from attn_mlir.frontend import methods
-
-    return methods.attribute(x, name)
-
-
-def call(name: str, library: str, *arguments: Any, **options: Any) -> Any:
-    """Calls the function that `library` ("torch", "numpy") knows as `name`."""
-    from attn_mlir.frontend import methods
-
-    return methods.call(name, library, *arguments, **options)
