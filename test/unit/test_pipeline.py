@@ -154,7 +154,13 @@ def test_passes_that_cannot_be_imported() -> None:
 
 def test_core_pipeline_expands_to_core_passes() -> None:
     pipeline = Pipeline.parse("attn-pipeline", core_registry())
-    assert [step.name for step in pipeline.steps][-5:] == ["attn-guard-empty-rows", "attn-tile-rows", "attn-tile-pairs", "attn-tile-chunks", "attn-tile-sums"]
+    assert [step.name for step in pipeline.steps][-5:] == [
+        "attn-guard-empty-rows",
+        "attn-tile-rows",
+        "attn-tile-pairs",
+        "attn-tile-chunks",
+        "attn-tile-sums",
+    ]
     assert all(step.pass_ is not None for step in pipeline.steps)
 
 
