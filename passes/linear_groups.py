@@ -1,5 +1,6 @@
 """Ops of linear attention that share a kernel: scans with the same states, and a gradient of log decays with its backward scan."""
 
+from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
 from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.dialects.attn.rows import multiplies_rows
@@ -50,6 +51,8 @@ def _have_same_states(first: ir.Operation, op: ir.Operation) -> bool:
     a, b = first.opview, op.opview
     swapped = [(a.k, b.v), (a.v, b.k), (with_all_heads(first), with_all_heads(op))]
     same = [(getattr(a, name), getattr(b, name)) for name in ("decay", "initial_state", "offsets")]
+    if is_delta(first) or is_delta(op):
+        return False
     if a.channels.value != "none" or b.channels.value != "none" or a.direction.value != b.direction.value or a.state.value == b.state.value:
         return False
     if not all(_fits_mod(sweep, name) for sweep in (first, op) for name in ("attn.query", "attn.key", "attn.value")):

@@ -13,7 +13,8 @@ class TilePairs(TilePass):
 
     A program has a chunk of keys of one key head and batch entry: blocks of `block-q` keys, each with a loop over blocks of
     `block-kv` queries ("pairs" in `tile.kernel`, see `attn-tile-rows`). The kernel takes the number of keys in a chunk, a multiple of
-    `block-q`, as one more argument after the outputs. `tile.blocks` and `whole` are as in `attn-tile-rows`.
+    `block-q`, as one more argument after the outputs. `tile.blocks` and `whole` are as in `attn-tile-rows`; a program with ragged
+    views has one item of its list of work, one block of keys.
     """
 
     name = "attn-tile-pairs"
@@ -29,5 +30,5 @@ class TilePairs(TilePass):
         if not lists_fit(op, self.whole, self.name):
             return False
         block_q, block_kv = blocks_of(function) or self.sizes()
-        build_pairs(function, op, makers_of(function), block_q, block_kv, self.whole)
+        build_pairs(function, op, makers_of(function), (block_q, block_kv), self.whole, self.whole)
         return True

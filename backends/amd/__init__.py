@@ -21,6 +21,7 @@ BACKEND = Backend(
         "hip": "translate:to_hip",
         "hip-report": "report:to_report",
     },
+    packed=True,
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",

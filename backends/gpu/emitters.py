@@ -11,7 +11,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import walk
+from attn_mlir.passes.regions import find_all, walk
 
 SLOW = "slow"
 """In a schedule: why a kernel is made by another emitter than the best one of its chip."""
@@ -63,8 +63,8 @@ class Emitters(Generic[TargetT]):
 
         Raises UnsupportedError when no emitter can make the kernel, or not the one that is asked for.
         """
-        if "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"]):
-            raise UnsupportedError("there are no kernels for packed sequences ('attn.sequences') on GPUs yet: they run on the CPU")
+        if find_all(kernel, "tile.load_pages"):
+            raise UnsupportedError("there are no kernels for keys in pages (block_table) on GPUs yet: gather the pages, or use the CPU")
         choices = attributes.read(kernel, CHOICES)
         target = self._target(choices.get("arch", next(iter(self.targets))))
         wanted = choices.get("emitter")

@@ -38,6 +38,7 @@ BACKEND = Backend(
         "warp-cubin": "warp.translate:to_cubin",
         "warp-cubin-report": "warp.translate:to_report",
     },
+    packed=True,
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.packed import Ragged, extents_of, tensor_of
 from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, value_of
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import cuda
@@ -64,7 +65,7 @@ class Launcher:
     def __init__(self, kernel: Kernel, code: KernelCode, binary: Binary, device: torch.device, index: int) -> None:
         """`index` is the number of the device."""
         self._code = code
-        self._over, self._rows = kernel.over, kernel.block_q
+        self._kernel, self._over, self._rows = kernel, kernel.over, kernel.block_q
         self._sweeps = kernel if kernel.grid == "chunks" else None
         self.index = index
         self._device = device
@@ -146,9 +147,9 @@ class Launcher:
 
     def _extents(self, arguments: Sequence[Any]) -> Sequence[int]:
         """Batch, heads, and rows or, for sweeps over chunks, as many rows as their blocks have together."""
-        over = arguments[self._over].shape
         if self._sweeps is None:
-            return over
+            return extents_of(self._kernel, arguments)
+        over = arguments[self._over].shape
         return self._sweeps.sequences_of(arguments), over[1], self._sweeps.blocks * self._rows
 
     def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
@@ -166,26 +167,26 @@ class Launcher:
         return (max(1, whole) * cluster, 1, 1), blocks
 
 
-def is_tiled(tensor: torch.Tensor) -> bool:
+def is_tiled(tensor: torch.Tensor | Ragged) -> bool:
     """Whether the copy engine can read the tensor: dense columns; the address and the other strides are multiples of 16 bytes."""
     return is_aligned(tensor, 16 // tensor.element_size())
 
 
-def tiled_copy(tensor: torch.Tensor) -> torch.Tensor:
+def tiled_copy(tensor: Any) -> Any:
     """A copy that the copy engine can read."""
     return aligned_copy(tensor, 16 // tensor.element_size())
 
 
-def _check_place(position: int, tensor: torch.Tensor, index: int) -> None:
-    if cuda.index_of(tensor) != index:
+def _check_place(position: int, tensor: torch.Tensor | Ragged, index: int) -> None:
+    if cuda.index_of(tensor_of(tensor)) != index:
         raise ArgumentError(f"argument {position} of this kernel is on {tensor.device}, but the others are on cuda:{index}: move it there")
     if not tensor.data_ptr() and tensor.numel():
         raise ArgumentError(f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the GPU")
 
 
-def _map(tensor: torch.Tensor, parameter: Parameter) -> bytes:
+def _map(tensor: Any, parameter: Parameter) -> bytes:
     if tensor.dim() == 5:  # sums of all chunks in one slot
-        tensor = tensor[0]
+        tensor = tensor.first_slot() if isinstance(tensor, Ragged) else tensor[0]
     key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
     found = _MAPS.get(key)
     if found is None:

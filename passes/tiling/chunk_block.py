@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 
+from attn_mlir.dialects.attn.linear_erase import reads_strictly
 from attn_mlir.dialects.tile import build
-from attn_mlir.mlir import ir
+from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.tiling import chunk_crossing
 from attn_mlir.passes.tiling.chunk_channels import build_at_once
 from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_delta import Written, makes_values, second_of, written
 from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.chunk_products import Parts, own_pairs, own_sums, whole_products, with_own
-from attn_mlir.passes.tiling.chunk_rows import result_factors, row_factors
+from attn_mlir.passes.tiling.chunk_rows import RowFactors, result_factors, row_factors
 from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, Inputs, Keep, Put, Sequence
 from attn_mlir.passes.tiling.frame import Frame
 from attn_mlir.passes.tiling.numerics import Numerics
@@ -47,23 +49,37 @@ class ChunkBlock(ChunkTiles):
         """
         if self._at_once:
             return build_at_once(self, chunk, state, o, products, keep)
-        wanted = o is not None or products is not None
+        wanted = (o is not None or products is not None) and not makes_values(self)
         strict = products is not None and (not self._crossing or self.channels != "none")
-        decays = Decays(self, chunk, strict, rows=row_factors(self, chunk, wanted))
+        decays = Decays(self, chunk, strict or reads_strictly(self.op, False), rows=row_factors(self, chunk, wanted))
         q = self.load(self.inputs.q, chunk, "attn.query") if wanted else None
         k, v = self.load(self.inputs.k, chunk, "attn.key"), self.load(self.inputs.v, chunk, "attn.value")
         carry = decays.carry(ir.RankedTensorType(state.type).shape[0])
         if self.forward or self._crossing:
             keep(state, carry)
+        write = written(self, self._sub, chunk, decays, state, k, v)
+        v = write.values
         if q is not None:
-            self._outputs(Parts(self, decays, state, q, k, v), chunk, o, products if self.inputs.factor is not None else None, own)
+            parts = Parts(self, decays, state, q, k, v, second_of(self, decays, q, write))
+            self._outputs(parts, chunk, o, products if self.inputs.factor is not None else None, own)
+        elif o is not None and write.made is not None:
+            build.store(write.made, o, self.sequence.batch, self.sequence.head, chunk.begin, chunk.count)
         if beside is not None:
             beside(decays, state, k, v)
-        scaled = decays.scaling("attn.enter", k if self.channels == "key" else v)
-        following = self.advance(scaled, carry, state, k, v)
+        following = self._following(decays, carry, state, k, write)
         if not self.forward and not self._crossing:
             keep(following, carry)
         return following
+
+    def _following(self, decays: Decays, carry: ir.Value, state: ir.Value, k: ir.Value, write: Written) -> ir.Value:
+        """The state after the chunk, of all that is written."""
+        scaled = decays.scaling("attn.enter", k if self.channels == "key" else write.values)
+        following = self.advance(scaled, carry, state, k, write.values)
+        if write.second is None:
+            return following
+        key, value = write.second
+        scaled = decays.read_by(RowFactors(), strict=False).scaling("attn.enter", key if self.channels == "key" else value)
+        return self.advance(scaled, None, following, key, value)
 
     def put_rows(self, chunk: Chunk, parts: Parts, o: ir.Value) -> None:
         """Stores the chunk's rows of o."""
@@ -97,11 +113,26 @@ class ChunkBlock(ChunkTiles):
             return self._output(parts.decays, parts), products
         from_state = parts.decays.scaled("attn.leave", parts.of_state, self.score)
         apart = Levels(self, parts.decays, self._sub).by_value_apart(parts.scores(), parts.v)
+        if parts.second is not None:
+            more = Levels(self, parts.second.decays, self._sub).by_value_apart(parts.second.scores(), parts.second.v)
+            apart = {h: chunk_crossing.combined(self, tile, more[h], arith.AddFOp) for h, tile in apart.items()}
         products = chunk_crossing.of_channels(parts, from_state, apart, factor)
         return chunk_crossing.whole(parts, from_state, apart), products
 
     def _output(self, decays: Decays, parts: Parts) -> ir.Value:
         """The chunk's rows of o, before they are rounded."""
+        o, second = self._of_first(decays, parts), parts.second
+        if second is None:
+            return o
+        if self.channels == "none":
+            for piece_ in self.pieces([self.size, self.size], second.decays.weighted(second.scores()), self._whole_weights):
+                o = build.dot_accumulate(o, None, piece_, second.v)
+            return o
+        levels = Levels(self, second.decays, self._sub)
+        return levels.by_value(o, second.scores(), second.v) if self.channels == "value" else levels.by_key(o, second.q, second.k, second.v)
+
+    def _of_first(self, decays: Decays, parts: Parts) -> ir.Value:
+        """The same, without what a second writer writes."""
         q, k, v = parts.q, parts.k, parts.v
         if self.channels == "none":
             skip = decays.of_rows.skip

@@ -57,6 +57,12 @@ class Decays:
         other.of_rows = RowFactors(of_rows.left, self.of_rows.right, of_rows.skip)
         return other
 
+    def read_by(self, of_rows: RowFactors, strict: bool) -> "Decays":
+        """The same for another reader, with factors of rows of its own."""
+        other = copy.copy(self)
+        other.of_rows, other._strict = of_rows, strict
+        return other
+
     def exists(self, i: ir.Value) -> ir.Value:
         """Whether row i is a position of the sequence."""
         return arith.CmpIOp(arith.CmpIPredicate.slt, i, self.chunk.count).result

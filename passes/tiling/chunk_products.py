@@ -12,8 +12,10 @@ from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant
 class Parts:
     """The tiles of a chunk; products are emitted where they are first asked for."""
 
-    def __init__(self, block: ChunkTiles, decays: Decays, state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value) -> None:
-        self.block, self.decays, self.q, self.k, self.v = block, decays, q, k, v
+    def __init__(
+        self, block: ChunkTiles, decays: Decays, state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value, second: "Second | None" = None
+    ) -> None:
+        self.block, self.decays, self.q, self.k, self.v, self.second = block, decays, q, k, v, second
         leaving = decays.scaled("attn.leave", q) if block.channels == "key" else q
         shape = list(ir.RankedTensorType(state.type).shape)
         pieces = [state]
@@ -23,6 +25,20 @@ class Parts:
         self.of_state = build.dot(leaving, first, block.score, transpose_b=block.transposed)
         for piece in rest:
             self.of_state = build.dot_accumulate(self.of_state, None, leaving, piece, transpose_b=block.transposed)
+        self._scores: ir.Value | None = None
+
+    def scores(self) -> ir.Value:
+        """q k^T."""
+        if self._scores is None:
+            self._scores = build.dot(self.q, self.k, self.block.score, transpose_b=True)
+        return self._scores
+
+
+class Second:
+    """How q reads what a second writer writes with keys k and values v, where there is one."""
+
+    def __init__(self, block: ChunkTiles, decays: Decays, q: ir.Value, k: ir.Value, v: ir.Value) -> None:
+        self.block, self.decays, self.q, self.k, self.v = block, decays, q, k, v
         self._scores: ir.Value | None = None
 
     def scores(self) -> ir.Value:

@@ -49,6 +49,11 @@ def result_factors(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
     return _product(block, chunk, [(block.sequence.head, "attn.result")]) if _makes_products(block) else None
 
 
+def erase_factors(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
+    """[C]: the factors of a chunk's erase keys; None for 1."""
+    return _product(block, chunk, [(block.sequence.head, "attn.erase")])
+
+
 def _skip(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
     """[C]: what rows of o get of their own row of v; None for 0."""
     found = piece(block.op, "attn.skip")

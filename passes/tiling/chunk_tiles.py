@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from attn_mlir.dialects.attn.linear_erase import eraser
 from attn_mlir.dialects.attn.linear_gradients import is_exact
 from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.dialects.tile import build
@@ -43,15 +44,16 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor in memory, and its head that the program reads."""
+    """A tensor in memory, and its head that the program reads; its mod gets `named`, or that one."""
 
     memory: ir.Value
     head: ir.Value
+    named: ir.Value | None = None
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a program reads; of v and factor (and decays of v's channels) only the columns that are its own."""
+    """What a program reads; of v, factor and second_value (and decays of v's channels) only the columns that are its own."""
 
     q: Input
     k: Input
@@ -60,10 +62,16 @@ class Inputs:
     factor: Input | None
     first_column: ir.Value
     columns: int
+    erase: Input | None = None
+    second_key: Input | None = None
+    """What is erased with, where it is not k, or a second writer's keys."""
+    second_value: Input | None = None
 
 
 def row_mod(op: ir.Operation, name: str) -> ir.Operation | None:
     """The mod of an `attn.chunk`, where its factors take it over; None for others, and where channels have decays of their own."""
+    if name == "attn.value" and eraser(op) is not None:  # what is written is not v
+        return None
     found = piece(op, name)
     alike = ir.StringAttr(op.attributes["channels"]).value == "none"
     return found if found is not None and alike and multiplies_rows(found) else None
@@ -109,7 +117,8 @@ class ChunkTiles:
         def body(i: ir.Value, d: ir.Value) -> list[ir.Value]:
             x = cast_float(tensor.ExtractOp(tile, [i, d]).result, self.score)
             if change is not None:
-                places = [self.sequence.batch, source.head, self.position_of(chunk, i), self.channel(d, mod == "attn.value")]
+                head = source.named or source.head
+                places = [self.sequence.batch, head, self.position_of(chunk, i), self.channel(d, mod == "attn.value")]
                 (x,) = self.frame.scalars().inline(block_of(change), [x, *places])
             return [cast_float(x, self.element)]
 
@@ -175,7 +184,7 @@ class ChunkTiles:
 
         return self.map([state.type], body)[0]
 
-    def advance(self, scaled: Element, carry: ir.Value, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
+    def advance(self, scaled: Element, carry: ir.Value | None, state: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
         """The state after the chunk; `scaled` are elements of what enters it: of k where its channels have decays, otherwise of v."""
         entering, other = (k, v) if self.channels == "key" else (v, k)
         made = self.pieces(list(ir.RankedTensorType(entering.type).shape), scaled, self._whole_state)

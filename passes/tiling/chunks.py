@@ -1,7 +1,9 @@
 """Builds the kernel of an `attn.chunk`: a loop over the chunks of a sequence that carries the state."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from attn_mlir.dialects.attn.linear_erase import eraser, writer
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_heads
 from attn_mlir.dialects.attn.linear_segments import segment_of
@@ -216,7 +218,25 @@ class _Sweep:
         found = [of_heads(operand, memory) for operand, memory in ((view.q, get(view.q)), (view.k, get(view.k)), (view.v, narrow(view.v)))]
         q, k, v = (each for each in found if each is not None)
         factor = of_heads(view.factor, narrow(view.factor))
-        return Inputs(q, k, v, of_heads(view.decay, decay), factor, first_column, self._columns)
+        erase, second_key, second_value = self._delta(sequence, narrow)
+        return Inputs(
+            q, k, v, of_heads(view.decay, decay), factor, first_column, self._columns, erase, second_key, second_value
+        )  # fmt: skip
+
+    def _delta(
+        self, sequence: Sequence, narrow: Callable[[ir.Value | None], ir.Value | None]
+    ) -> tuple[Input | None, Input | None, Input | None]:
+        """The erase key, the second writer's key and its values."""
+        erase, write = eraser(self._op), writer(self._op)
+        if write is not None:
+            key, value = write.operands
+            memory = narrow(value)
+            assert memory is not None
+            return None, self._input(key, self._frame.get(key), sequence), self._input(value, memory, sequence)
+        if erase is None:
+            return None, None, None
+        key, *removed = (self._input(operand, self._frame.get(operand), sequence) for operand in erase.operands)
+        return replace(key, named=sequence.head), removed[0] if removed else None, None
 
     def _input(self, operand: ir.Value, memory: ir.Value, sequence: Sequence) -> Input:
         """An operand in memory, and the head that belongs to the program's."""

@@ -13,7 +13,18 @@ from attn_mlir.passes.tiling.listed import Limits, Range, keys_of, listed_keys, 
 from attn_mlir.passes.tiling.results import Result, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar, constant_float, constant_index
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
-from attn_mlir.passes.tiling.work import COLUMNS, PART_COLUMNS, item_of, item_types, lengths_of, part_of, span_of
+from attn_mlir.passes.tiling.work import (
+    COLUMNS,
+    PART_COLUMNS,
+    item_of,
+    item_types,
+    lengths_of,
+    part_of,
+    ragged_numbers,
+    read,
+    share_reads,
+    span_of,
+)
 
 
 class KernelBuilder:
@@ -22,8 +33,10 @@ class KernelBuilder:
     The kernel's outputs are what the function returns, in that order; what only others need is not computed.
     """
 
-    def __init__(self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int, whole: bool = False) -> None:
-        self._function = function
+    def __init__(
+        self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int, whole: bool = False, ragged: bool = False
+    ) -> None:
+        self._function, self._ragged = function, ragged
         self._online = online
         self._lists = key_lists_of(online)
         self._block_q = block_q if self._lists is None else rows_of(self._lists, block_q)
@@ -67,7 +80,9 @@ class KernelBuilder:
                 sizes["over"] = ir.IntegerAttr.get(i64, over)
                 sizes["score"] = ir.TypeAttr.get(self._score)
             if self._packed is not None:
-                sizes["lengths"] = lengths_of(self._online)
+                sizes.update(lengths_of(self._online))
+                if self._ragged:
+                    sizes["ragged"] = self._views(range(len(inputs), len(inputs) + len(outputs)))
                 keys = argument_number(self._online.operands[1])
                 if keys not in (None, 1):
                     sizes["keys"] = ir.IntegerAttr.get(i64, keys)
@@ -80,7 +95,19 @@ class KernelBuilder:
             outer = ScalarEmitter(dict(zip(entry.arguments, block.arguments, strict=False)))
             self._build_body(outer, list(block.arguments), len(inputs))
             func.ReturnOp([])
+        if self._ragged and self._packed is not None:
+            share_reads(block, self._online)
         return True
+
+    def _views(self, outputs: range) -> ir.Attribute:
+        """The arguments that are ragged views: those of the keys' side, and of the queries' where their positions are rows."""
+        products, terms = ([list(op.operands) for op in pieces(self._online, name)] for name in ("attn.product", "attn.term"))
+        q, k, v = list(self._online.operands)[:3]
+        keys = [k, v, *(key for _, key in products), *(term for (term,) in terms)]
+        by_rows = self._packed is not None and not self._packed.by_heads
+        queries = [q, *(query for query, _ in products)] if by_rows else []
+        numbers = [number for number in map(argument_number, [*keys, *queries]) if number is not None]
+        return ragged_numbers([*numbers, *(outputs if by_rows and not self._part_list else ())])
 
     def _sums_one_type(self) -> bool:
         """Weights have one type in a kernel: that of what they multiply."""
@@ -148,9 +175,14 @@ class KernelBuilder:
             b, begin, end = item.b, item.begin, item.end
             if self._part_list:
                 self._entry, self._limits = item.slot, part_of(work, query_block)
-            of_queries, of_keys = (span_of(packing_of(self._online, side), b, x, outer) for side, x in (("query", q), ("key", k)))
+            sides = (("query", q), ("key", k))
+            of_queries, of_keys = (span_of(packing_of(self._online, side), b, x, outer, self._ragged) for side, x in sides)
         rows = arith.SubIOp(end, begin).result
         last = arith.SubIOp(of_queries.length, one).result
+        if self._ragged and self._packed is not None:
+            rows = self._asked(outer, rows, b)
+            end = arith.AddIOp(begin, rows).result
+            last = arith.MaxSIOp(last, constant_index(0)).result  # lists that GPUs make end with items without rows
         kv_head = arith.DivSIOp(h, group).result
         spans = of_queries, of_keys
         program = Program(self._element, self._score, b, h, kv_head, begin, end, rows, last, *spans, outer, self._block_q, self._block_kv)
@@ -168,6 +200,13 @@ class KernelBuilder:
         program.keys = [Rows(k, piece(self._online, "attn.key")), *[Rows(key) for _, key in products]]
         program.sources = [Rows(v, piece(self._online, "attn.value")), *map(Rows, terms)]
         return program
+
+    def _asked(self, outer: ScalarEmitter, rows: ir.Value, b: ir.Value) -> ir.Value:
+        """So many rows, or none, where heads are the rows of the one query of sequence b, and it has none."""
+        if self._packed is None or not self._packed.by_heads:
+            return rows
+        queries = read(outer.emit(self._packed.lengths), [b])
+        return arith.MulIOp(rows, arith.MinSIOp(queries, constant_index(1)).result).result
 
     def _part_of(self, outer: ScalarEmitter, parts: ir.Operation, entry: ir.Value) -> ir.Value:
         """The batch entry of an entry of the results, whose keys are within `_limits` from now on."""

@@ -91,7 +91,7 @@ class TilePass(Pass):
             if isinstance(value.owner, ir.Block) or value.owner.operation not in makers:
                 op.location.emit_error(f"{self.name}: the function of '{op.name}' returns something else, too; run attn-outline first")
                 return False
-        tensors = [operand for maker in [*makers, *find_all(op, "attn.product")] for operand in maker.operands]
+        tensors = [operand for maker in [*makers, *find_all(op, "attn.product", "attn.erase", "attn.write")] for operand in maker.operands]
         for value in [*tensors, *op.operands]:
             if value not in op.results and isinstance(value.type, ir.RankedTensorType) and argument_number(value) is None:
                 op.location.emit_error(f"{self.name}: tensors of '{op.name}' must be arguments of the function; run attn-outline first")

@@ -15,6 +15,7 @@ from attn_mlir.backends import devices_with, tensors_of
 from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.capture_kinds import pack
 from attn_mlir.mlir import LOCK
 from attn_mlir.passes.pipeline import PIPELINES
 from attn_mlir.runtime import programs
@@ -101,7 +102,7 @@ def execute(
             results = ops().forward(q, k, v, some_tensors(tensors, q), floats, ints, program.name, wrt, layout)
         return results[: program.made]
     if not eager().applies(values):  # torch.export and the like want an operator to look at
-        tensors, floats, ints = program.split(captures)
+        tensors, floats, ints = program.kinds.pack(captures)
         return ops().forward(q, k, v, some_tensors(tensors, q), floats, ints, program.name, "", layout)
     if captures:
         program.check(captures, problem.sizes, problem.device)
@@ -113,7 +114,7 @@ def execute(
 def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequence[str], program: str, layout: str) -> list[torch.Tensor]:
     """What `execute` gives, inside torch.compile: the call of the operator on q, k, v and the captures.
 
-    `names` are those of the program's arguments, `kinds` what the captures are: "tensor", "float" or "int".
+    `names` are those of the program's arguments, `kinds` what the captures are.
     """
     wrt = []
     if torch.is_grad_enabled():
@@ -121,9 +122,10 @@ def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequenc
         for position, (value, name) in enumerate(zip(values, names, strict=True)):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad and found.takes_derivative(position):
                 wrt.append(name)
-    by_kind = [[value for value, kind in zip(values[3:], kinds, strict=True) if kind == wanted] for wanted in ("tensor", "float", "int")]
-    by_kind[0] = some_tensors(by_kind[0], values[0])
-    return torch.ops.attn_mlir.forward(values[0], values[1], values[2], *by_kind, program, "+".join(wrt), layout)
+    tensors, floats, ints = pack(kinds, values[3:])
+    return torch.ops.attn_mlir.forward(
+        values[0], values[1], values[2], some_tensors(tensors, values[0]), floats, ints, program, "+".join(wrt), layout
+    )
 
 
 def some_tensors(captures: list[Any], q: torch.Tensor) -> list[Any]:
@@ -173,7 +175,7 @@ def _split(program: programs.Program, captures: Sequence[Any], device: str) -> t
     """Captures by kind, for a derivative; tensors that share memory with numpy may change before the backward, and are copied."""
     if not program.derivatives:
         driver.compiler_for(device)  # whose error says which devices there are
-    return program.split([value.clone() if getattr(value, "shares_numpy", False) else value for value in captures])
+    return program.kinds.pack([value.clone() if getattr(value, "shares_numpy", False) else value for value in captures])
 
 
 def _program_for(entry: Entry, problem: Problem, device: str, deterministic: bool) -> programs.Program:

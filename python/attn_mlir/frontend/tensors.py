@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attn_mlir.frontend import ops, scope
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.node import Kind, Node, Source
 from attn_mlir.frontend.scope import Captured
@@ -162,7 +163,7 @@ def _capture(tensor: torch.Tensor) -> CapturedTensor:
         trace.reusable = trace.reusable and id(tensor) in trace.fresh
         trace.keep.append(tensor)
         source, name, constant = ("constant", id(tensor)), "captured", tensor
-    return CapturedTensor(Captured(source, name, "tensor", element, tensor.dim(), constant), kind, tuple(tensor.shape))
+    return CapturedTensor(Captured(source, name, CaptureKind.TENSOR, element, tensor.dim(), constant), kind, tuple(tensor.shape))
 
 
 def lift(x: Any) -> Node:
@@ -194,7 +195,7 @@ def _symbolic(x: torch.SymInt) -> Node:
     trace = scope.current()
     trace.reusable = False
     trace.keep.append(x)
-    return trace.capture(Captured(("constant", id(x)), "captured", "int", constant=x))
+    return trace.capture(Captured(("constant", id(x)), "captured", CaptureKind.INT, constant=x))
 
 
 def _numpy_scalar(x: Any) -> bool | int | float | None:
