@@ -35,7 +35,7 @@ class Parameter:
 class KernelCode:
     """The generated source of one kernel.
 
-    `grid`: "tiles", one block of threads per block of rows (x), head (y) and batch (z) of the argument that `tile.kernel` names;
+    `grid`: "tiles", one thread block per block of rows (x), head (y) and batch (z) of the argument that `tile.kernel` names;
     "persistent", as many as the GPU has multiprocessors, or tiles if there are fewer.
     `language`: "cuda", "hip" or "tilelang" (then `source` is the CUDA that TileLang made, and `program` the TileLang program).
     """

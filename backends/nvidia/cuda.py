@@ -39,7 +39,7 @@ class CudaError(AttnError, RuntimeError):
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU. `capability` is its compute capability, `shared_bytes` the shared memory that a block of threads may have."""
+    """A GPU. `capability` is its compute capability, `shared_bytes` the shared memory that a thread block may have."""
 
     index: int
     name: str
@@ -171,7 +171,7 @@ def load_function(binary: bytes, entry: str, shared_bytes: int, index: int) -> i
     available = device(index).shared_bytes
     if shared_bytes > available:
         raise UnsupportedError(
-            f"the kernel {entry} needs {shared_bytes} bytes of shared memory, but a block of threads may have {available} on a "
+            f"the kernel {entry} needs {shared_bytes} bytes of shared memory, but a thread block may have {available} on a "
             f"{device(index).name}: it was compiled for another GPU"
         )
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -186,7 +186,7 @@ def load_function(binary: bytes, entry: str, shared_bytes: int, index: int) -> i
 
 
 def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, stream: int, cluster: int = 1) -> Config:
-    """How to launch a kernel: blocks of threads along x, y and z, clusters of `cluster` of them along x."""
+    """How to launch a kernel: thread blocks along x, y and z, clusters of `cluster` of them along x."""
     made = Config(_Dim(*grid), _Dim(threads, 1, 1), shared_bytes, stream)
     if cluster > 1:
         value = _AttributeValue(cluster=_Dim(cluster, 1, 1))

@@ -153,7 +153,7 @@ class Launcher:
         return self._sweeps.sequences_of(arguments), over[1], self._sweeps.blocks * self._rows
 
     def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
-        """Blocks of threads, and how many blocks of rows there are."""
+        """Thread blocks, and how many blocks of rows there are."""
         if self._code.grid != "persistent":
             return grid_of(self._code, self._rows, over)
         batch, heads, length = over[:3]

@@ -1,4 +1,4 @@
-"""The order in which blocks of threads run the programs of a kernel over pairs."""
+"""The order in which thread blocks run the programs of a kernel over pairs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -38,7 +38,7 @@ def plan_prepared(code: KernelCode, stages: int, what: str, target: NvidiaTarget
     if any(choices.get(name, value) != value for name, value in fields.items()):
         raise UnsupportedError(f"sweeps with decays of {what} have one schedule, {fields}")
     if code.shared_bytes > target.shared_bytes:
-        raise UnsupportedError(f"{code.shared_bytes} bytes of shared memory, but a block of threads can have {target.shared_bytes}")
+        raise UnsupportedError(f"{code.shared_bytes} bytes of shared memory, but a thread block can have {target.shared_bytes}")
     return fields
 
 

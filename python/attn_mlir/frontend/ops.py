@@ -241,6 +241,12 @@ def unary(op: str, x: Node, nonnegative: bool = False, attribute: str | None = N
     return make(op, "float", cast(x, "float"), attribute=attribute, fold=functools.partial(folded, op), nonnegative=nonnegative)
 
 
+def copysign(x: Node, y: Node) -> Node:
+    """A magnitude with the sign of another float."""
+    op = "math.copysign"
+    return make(op, "float", cast(x, "float"), cast(y, "float"), fold=functools.partial(folded, op))
+
+
 def truncate(x: Node) -> Node:
     """Rounds towards zero; stays a float."""
     x = cast(x, "float")

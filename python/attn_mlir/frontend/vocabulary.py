@@ -234,6 +234,11 @@ def lerp(a: Any, b: Any, weight: Any) -> Value:
     return where(abs_(weight) < 0.5, a + weight * difference, b - difference * (1.0 - weight))
 
 
+def copysign(x: Any, y: Any) -> Value:
+    """|x| with the sign of y, also that of a zero; no gradient for y, and none at x = 0."""
+    return wrap(ops.copysign(lift(x), lift(y)))
+
+
 def addcmul(x: Any, a: Any, b: Any, value: Any = 1) -> Value:
     return add(x, mul(a, b), alpha=value)
 
