@@ -10,7 +10,7 @@ import torch
 from attn_mlir import forks
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
-from attn_mlir.backends.gpu.limits import check_sizes
+from attn_mlir.backends.gpu.input_limits import check_sizes
 from attn_mlir.backends.gpu.split import Split, parts_for
 from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host

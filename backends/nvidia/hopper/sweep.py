@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
 from attn_mlir.backends.nvidia.hopper.memory import Layout
-from attn_mlir.backends.nvidia.hopper.source import kernel_code
 from attn_mlir.backends.nvidia.hopper.sweep_chunk import ChunkPrinter
-from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL, bind_position
+from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, bind_position
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_producer import SweepProducer
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep, read_sweep

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP
-from attn_mlir.backends.nvidia.hopper.programs import Programs
+from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
 
 
 @dataclass
