@@ -17,7 +17,7 @@ from attn_mlir.backends.gpu.packed import Ragged, extents_of, tensor_of
 from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, value_of
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.compile import Binary
+from attn_mlir.backends.nvidia.compile import CudaBinary
 from attn_mlir.errors import ArgumentError
 
 LIMIT = 256
@@ -59,10 +59,10 @@ class Packed:
         self.config = ctypes.addressof(config)
 
 
-class Launcher:
+class CudaLauncher:
     """A kernel, loaded on one device."""
 
-    def __init__(self, kernel: Kernel, code: KernelCode, binary: Binary, device: torch.device, index: int) -> None:
+    def __init__(self, kernel: Kernel, code: KernelCode, binary: CudaBinary, device: torch.device, index: int) -> None:
         """`index` is the number of the device."""
         self._code = code
         self._kernel, self._over, self._rows = kernel, kernel.over, kernel.block_q

@@ -197,7 +197,7 @@ FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
 @pytest.mark.parametrize(("kinds", "plant"), [(kinds, plant) for _, kinds, plant in FAULTS], ids=[name for name, _, _ in FAULTS])
 def test_faults_are_found(whole: tuple[EmulatedProgram, str, str], kinds: str, plant: Callable[[Ops], None]) -> None:
     made, name, text = whole
-    broken = kernel.EmulatedKernel(text)
+    broken = kernel.EmulatedHipKernel(text)
     found = broken._kernel  # pyright: ignore[reportPrivateUsage]
     ops: Ops = {}
     for op in walk(found):

@@ -12,7 +12,7 @@ from attn_mlir.backends.gpu.program import GpuProgram
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.backends.nvidia.emulation.kernel import EmulatedKernel
+from attn_mlir.backends.nvidia.emulation.kernel import EmulatedCudaKernel
 from attn_mlir.backends.program import Made, Plan
 from attn_mlir.backends.segments import Machine
 from attn_mlir.errors import ArgumentError
@@ -26,7 +26,7 @@ class EmulatedProgram(GpuProgram):
     ) -> None:
         """`texts` are the kernels in the `warp` dialect, by their names."""
         super().__init__(source, prepare, choices, host, units)
-        self._kernels = {name: EmulatedKernel(text) for name, text in texts.items()}
+        self._kernels = {name: EmulatedCudaKernel(text) for name, text in texts.items()}
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         if inputs[0].device.type != "cpu":

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, ChannelLayout
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
-from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.core import PANELS, HopperCore
 from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL_BYTES, bind_position, declare_place
 from attn_mlir.backends.nvidia.hopper.sweep_rows_of_o import LeavingPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
@@ -14,7 +14,7 @@ _HELD = 4
 class ChannelChunks:
     """Prints the warpgroups that hold the state."""
 
-    def __init__(self, core: Core, sweep: ChannelSweep, layout: ChannelLayout) -> None:
+    def __init__(self, core: HopperCore, sweep: ChannelSweep, layout: ChannelLayout) -> None:
         self._core, self._sweep, self._layout = core, sweep, layout
         self._states = StatePrinter(core, sweep)
         self._rows: LeavingPrinter | None = None

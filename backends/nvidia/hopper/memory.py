@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.nvidia.hopper.core import Core, check_element
-from attn_mlir.backends.nvidia.hopper.tiles import Shared, panels, round_up, tile_bytes
+from attn_mlir.backends.nvidia.hopper.core import HopperCore, check_element
+from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -17,7 +17,7 @@ def of_warps(warps: int) -> str:
 
 
 @dataclass
-class Layout:
+class SharedLayout:
     """Hands out shared memory: tiles first, then barriers. Offsets are C++ constants of the kernel."""
 
     tiles: int = 0
@@ -107,15 +107,15 @@ class Ring:
         return f"{turn} & 1" if self.stages == 1 else f"{turn} / {self.stages} & 1"
 
 
-class Memory:
+class SharedMemory:
     """The shared memory of one kernel, and the statements that fill, await and free it."""
 
-    def __init__(self, core: Core, warps: int) -> None:
+    def __init__(self, core: HopperCore, warps: int) -> None:
         """`warps` of consumers free a stage together."""
         self.core, self.warps = core, warps
-        self.layout = Layout()
+        self.layout = SharedLayout()
         self.rings: dict[tuple[int, int], Ring] = {}
-        self.residents: list[tuple[ir.Operation, Shared]] = []
+        self.residents: list[tuple[ir.Operation, SharedTile]] = []
 
     # ---- what there is
 
@@ -136,7 +136,7 @@ class Memory:
             self.rings[key].turn = core.names.fresh(f"{name}_turn")
         return self.rings[key]
 
-    def resident(self, load: ir.Operation) -> Shared:
+    def resident(self, load: ir.Operation) -> SharedTile:
         """The place of a tile that a program loads once."""
         core, source = self.core, load.operands[0]
         for other, tile in self.residents:
@@ -148,7 +148,7 @@ class Memory:
         if not self.residents:
             self.layout.barrier("kResidentFull", 1, 1)
             self.layout.barrier("kResidentFree", 1, of_warps(self.warps))
-        tile = Shared(f"shared + {constant}", rows, columns, check_element(load, source))
+        tile = SharedTile(f"shared + {constant}", rows, columns, check_element(load, source))
         self.residents.append((load, tile))
         return tile
 
@@ -199,10 +199,10 @@ class Memory:
 
     # ---- the consumers
 
-    def wait(self, ring: Ring, turn: str = "") -> Shared:
+    def wait(self, ring: Ring, turn: str = "") -> SharedTile:
         """Waits for the stage of this turn; the tile in it."""
         self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn)}, {ring.parity(turn)});")
-        return Shared(ring.at(turn), ring.rows, ring.columns, ring.element)
+        return SharedTile(ring.at(turn), ring.rows, ring.columns, ring.element)
 
     def free(self, ring: Ring, turn: str = "") -> None:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""

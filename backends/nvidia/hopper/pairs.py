@@ -11,15 +11,15 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
-from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.core import HopperCore
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, Layout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, PairsLayout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
-from attn_mlir.backends.nvidia.hopper.pairs_results import Results
+from attn_mlir.backends.nvidia.hopper.pairs_results import PairsResults
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairPrograms
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, is_masked, staged_values
@@ -70,7 +70,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields["group"] = int(choices.get("group", 512 if masked != ordered else 1))
     if choices.get("deterministic"):
         # Sums over keys are added in turns, for which there is a counter for each block of queries and warpgroup.
-        over = Core(kernel, 0).arguments.number(turn_tensor(layout.kernel))
+        over = HopperCore(kernel, 0).arguments.number(turn_tensor(layout.kernel))
         fields |= {"deterministic": 1, "turn_over": over, "turn_rows": layout.kernel.queries, "turn_parts": layout.warpgroups}
     return fields
 
@@ -81,7 +81,7 @@ def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> 
     return _Printer(layout, schedule).code()
 
 
-def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> Layout:
+def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> PairsLayout:
     found = read_kernel(kernel)
     check_types(found)
     check_steps(found)
@@ -98,8 +98,8 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     return layout
 
 
-def _core(kernel: PairsKernel) -> Core:
-    core = Core(kernel.function, kernel.queries)
+def _core(kernel: PairsKernel) -> HopperCore:
+    core = HopperCore(kernel.function, kernel.queries)
     for name in _NAMES:
         core.names.fresh(name)
     return core
@@ -108,7 +108,7 @@ def _core(kernel: PairsKernel) -> Core:
 class _Printer:
     """Prints one kernel."""
 
-    def __init__(self, layout: Layout, fields: Mapping[str, int | str]) -> None:
+    def __init__(self, layout: PairsLayout, fields: Mapping[str, int | str]) -> None:
         self.ordered = bool(fields.get("deterministic", 0))
         layout.adders = bool(layout.adds) and (self.ordered or bool(fields.get("adders", 0)))
         self.layout, self.kernel = layout, layout.kernel
@@ -225,7 +225,7 @@ class _Printer:
             "const int tile_row = 16 * warp + lane / 4, row = 64 * warpgroup + tile_row, column = 2 * (lane % 4);",
             "const float column_float = column;",
         )
-        results = Results(core, kernel, layout)
+        results = PairsResults(core, kernel, layout)
         consumers = Consumers(core, kernel, layout, check_types(kernel))
         with self._programs():
             consumers.accumulators()

@@ -1,12 +1,12 @@
 """Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
 
-from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.core import HopperCore
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, Split, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_layout import PairsLayout, PairsSplit, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, split_of
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, key_count
-from attn_mlir.backends.nvidia.hopper.tiles import Fragment
+from attn_mlir.backends.nvidia.hopper.tiles import RegisterTile
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -15,10 +15,10 @@ from attn_mlir.mlir import ir
 class QuerySums:
     """Prints `tile.accumulate` and `tile.scatter_add`."""
 
-    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, element: str) -> None:
+    def __init__(self, core: HopperCore, kernel: PairsKernel, layout: PairsLayout, element: str) -> None:
         self.core, self.kernel, self.layout, self.element = core, kernel, layout, element
         self._exchanged: dict[ir.Value, str] = {}
-        self._parts: dict[ir.Value, list[Fragment]] = {}
+        self._parts: dict[ir.Value, list[RegisterTile]] = {}
 
     def clear_missing_keys(self, tiles: list[Packed]) -> None:
         """Rows behind the last key do not count in sums over keys."""
@@ -76,10 +76,10 @@ class QuerySums:
                 b = SharedOperand(f"shared + {buffer.offset}{offset}", buffer.rows * 128, True)
                 core.writer.all(product(fragment.name, split.columns, keys, a, b, self.element, clear=first))
 
-    def _split(self, target: ir.Value) -> Split:
+    def _split(self, target: ir.Value) -> PairsSplit:
         return split_of(self.layout, target)
 
-    def _column_bytes(self, split: Split) -> int:
+    def _column_bytes(self, split: PairsSplit) -> int:
         """From the first column of a warpgroup to that of the next one."""
         return split.columns * 2 if split.columns < 64 else split.columns // 64 * self.kernel.keys * 128
 
