@@ -78,6 +78,7 @@ def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value) -> None:
         _wait(read=True)
         build.op("named_sync", [own], threads=THREADS)
         build.op("write", [fragment, view])
+        # TMA stores what all warps have written.
         build.op("fence_async")
         build.op("named_sync", [own], threads=THREADS)
         with ir.InsertionPoint(build.elect()):
