@@ -26,7 +26,7 @@ class Kernel:
     "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet). On packed tensors
     `lengths` numbers the argument with the lengths of the sequences over which the grid runs, and that with those of the other side, if
     any: the driver makes lists of work of them (`backends.work`), arguments behind the outputs. `keys` numbers that with k. `ragged` are
-    the arguments that the kernel takes as ragged views (see `attn-tile-rows`).
+    the arguments that the kernel takes as ragged views, and `paged` those that lie in pages (see `attn-tile-rows`).
     """
 
     name: str
@@ -42,6 +42,7 @@ class Kernel:
     lengths: tuple[int, ...] = ()
     keys: int = 1
     ragged: tuple[int, ...] = ()
+    paged: tuple[int, ...] = ()
     list: int = 0
     """How many rows have a list of keys of their own, where there are such (`attn.key_lists`): no block has rows of two lists."""
 
@@ -127,7 +128,7 @@ def _check(host: Host, kernels: Mapping[str, Kernel]) -> None:
                 or step.same >= len(step.operands)
                 or not max(kernel.over, kernel.sequences, *kernel.lengths, kernel.keys if kernel.lengths else 0) < len(step.operands)
                 or len(kernel.outputs) != len(step.results)
-                or any(not 0 <= number < len(step.operands) + len(step.results) for number in kernel.ragged)
+                or any(not 0 <= number < len(step.operands) + len(step.results) for number in (*kernel.ragged, *kernel.paged))
             ):
                 raise ValueError(f"the step does not fit to {kernel}")
         if any(problem_of(size, len(step.operands)) for result in step.results for size in result.sizes):
@@ -180,7 +181,21 @@ def _type(type_: ir.Type) -> Argument:
 def read_kernel(function: ir.Operation, results: int) -> Kernel:
     """Reads `tile.kernel` of a kernel with that many outputs."""
     attribute = ir.DictAttr(function.attributes["tile.kernel"])
-    names = ("grid", "over", "outputs", "disjoint", "serial", "blocks", "sequences", "segment", "lengths", "list", "keys", "ragged")
+    names = (
+        "grid",
+        "over",
+        "outputs",
+        "disjoint",
+        "serial",
+        "blocks",
+        "sequences",
+        "segment",
+        "lengths",
+        "list",
+        "keys",
+        "ragged",
+        "paged",
+    )
     fields = {name: attribute[name] for name in names if name in attribute}
     outputs = tuple(ir.StringAttr(kind).value for kind in ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else ("store",) * results
     disjoint = fields.get("disjoint")
@@ -199,5 +214,6 @@ def read_kernel(function: ir.Operation, results: int) -> Kernel:
         list=ir.IntegerAttr(fields["list"]).value if "list" in fields else 0,
         lengths=tuple(ir.DenseI64ArrayAttr(fields["lengths"])) if "lengths" in fields else (),
         keys=ir.IntegerAttr(fields["keys"]).value if "keys" in fields else 1,
+        paged=tuple(ir.DenseI64ArrayAttr(fields["paged"])) if "paged" in fields else (),
         ragged=tuple(ir.DenseI64ArrayAttr(fields["ragged"])) if "ragged" in fields else (),
     )

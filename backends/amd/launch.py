@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import torch
 
 from attn_mlir.backends.amd import hip
-from attn_mlir.backends.amd.compile import HipBinary
-from attn_mlir.backends.amd.emulation import EmulatedHipKernel
+from attn_mlir.backends.amd.compile import Binary
+from attn_mlir.backends.amd.emulation import EmulatedKernel
 from attn_mlir.backends.amd.isa import Machine
 from attn_mlir.backends.amd.target import TARGETS
 from attn_mlir.backends.gpu.packed import Ragged, tensor_of
@@ -38,7 +38,7 @@ class HipLauncher:
     Parameters are packed once for tensors of the same addresses, shapes and strides.
     """
 
-    def __init__(self, unit: Unit, binary: HipBinary, index: int) -> None:
+    def __init__(self, unit: Unit, binary: Binary, index: int) -> None:
         self._unit, self._index = unit, index
         if any(p.kind == "counter" for p in unit.code.parameters):
             raise UnsupportedError(f"the kernel {unit.code.name} takes a counter, which the HIP driver does not give")
@@ -74,7 +74,7 @@ class EmulatedLauncher:
 
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
-        self._kernel = EmulatedHipKernel(unit.code)
+        self._kernel = EmulatedKernel(unit.code)
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
         arguments, copied = readable(self._unit, arguments)
@@ -86,7 +86,7 @@ class EmulatedLauncher:
 class InterpretedLauncher:
     """A kernel whose machine code the CPU interprets."""
 
-    def __init__(self, unit: Unit, binary: HipBinary) -> None:
+    def __init__(self, unit: Unit, binary: Binary) -> None:
         self._unit = unit
         self.machine = Machine(unit.code, binary.code, TARGETS[unit.code.arch].flushes_subnormals)
 

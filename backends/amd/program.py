@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.amd import codegen, hip, pipeline
-from attn_mlir.backends.amd.compile import HipBinary, compile_all
+from attn_mlir.backends.amd.compile import Binary, compile_all
 from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, ROW_BYTES, EmulatedLauncher, HipLauncher, InterpretedLauncher, Launcher
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
@@ -29,7 +29,7 @@ class AmdProgram(GpuProgram):
         """`device`: "hip", or "hip-emulated" or "hip-interpreted", which run on the CPU."""
         super().__init__(source, prepare, choices, host, units)
         self._device = device
-        self._binaries: Mapping[str, HipBinary] | None = None
+        self._binaries: Mapping[str, Binary] | None = None
         self._launchers: dict[tuple[str, int], Launcher] = {}
         self._of_parts: AmdProgram | None = None
 
@@ -83,7 +83,7 @@ class AmdProgram(GpuProgram):
         with self._lock:
             return self._launchers.setdefault((name, index), made)
 
-    def binaries(self) -> Mapping[str, HipBinary]:
+    def binaries(self) -> Mapping[str, Binary]:
         """The compiled kernels; the first call runs clang for all of them. Raises CompileError, or UnsupportedError without clang."""
         with self._lock:
             if self._binaries is None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.amd import codegen, pipeline
-from attn_mlir.backends.amd.compile import HipBinary, compile_code
+from attn_mlir.backends.amd.compile import Binary, compile_code
 from attn_mlir.backends.amd.isa import Machine
 from attn_mlir.backends.amd.isa.disassembly import Instruction
 from attn_mlir.backends.amd.model import ASSUMPTIONS, estimate, family, issue_clocks
@@ -50,7 +50,7 @@ def report_of(code: KernelCode, arguments: Sequence[Any], launch: tuple[tuple[in
     return "\n".join([title, *_facts(code, binary), *_executed(code, binary, machine, length)])
 
 
-def _facts(code: KernelCode, binary: HipBinary) -> list[str]:
+def _facts(code: KernelCode, binary: Binary) -> list[str]:
     """What clang tells."""
     groups = groups_of(code, binary)
     return [
@@ -60,14 +60,14 @@ def _facts(code: KernelCode, binary: HipBinary) -> list[str]:
     ]
 
 
-def groups_of(code: KernelCode, binary: HipBinary) -> int:
+def groups_of(code: KernelCode, binary: Binary) -> int:
     """How many thread blocks a compute unit runs at a time."""
     target, waves = TARGETS[code.arch], code.threads // 64
     by_registers = binary.waves * target.simds // waves
     return max(1, min(by_registers, target.lds_bytes // max(1, binary.shared)))
 
 
-def _executed(code: KernelCode, binary: HipBinary, machine: Machine, length: int) -> list[str]:
+def _executed(code: KernelCode, binary: Binary, machine: Machine, length: int) -> list[str]:
     """What the run of one block tells."""
     body = hot_loop(list(machine.program.values()), machine.counts)
     lines = []

@@ -11,7 +11,7 @@ from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.calls import is_negated
-from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, Packed
+from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
 from attn_mlir.backends.nvidia.units import turns
 from attn_mlir.backends.nvidia.workspace import Part, Workspace, filled
 from attn_mlir.backends.program import Plan
@@ -37,7 +37,7 @@ class Made:
 class Link:
     """One kernel; `values` are its operands and `outputs` its results by their numbers in the program, `more` the driver's arguments."""
 
-    launcher: CudaLauncher
+    launcher: Launcher
     operands: tuple[int, ...]
     outputs: tuple[Made, ...]
     more: tuple[int | Part, ...]
@@ -61,7 +61,7 @@ class Chain:
         self._added = [(place, result.nbytes) for place, result in enumerate(results) if place in added]
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._memory = ((max(1, workspace.size),), (1,), torch.uint8)
-        self._packed: dict[tuple[int, ...], list[tuple[CudaLauncher, Packed]]] = {}
+        self._packed: dict[tuple[int, ...], list[tuple[Launcher, Packed]]] = {}
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The results; the device of the launchers must be the current one."""
@@ -87,7 +87,7 @@ class Chain:
 
     def _pack(
         self, key: tuple[int, ...], inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
-    ) -> list[tuple[CudaLauncher, Packed]]:
+    ) -> list[tuple[Launcher, Packed]]:
         packed = [(launcher, launcher.pack(arguments, key[0])) for launcher, arguments in self._arguments(inputs, results, memory)]
         if len(self._packed) >= LIMIT:
             self._packed.clear()
@@ -96,7 +96,7 @@ class Chain:
 
     def _arguments(
         self, inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
-    ) -> Iterator[tuple[CudaLauncher, list[Any]]]:
+    ) -> Iterator[tuple[Launcher, list[Any]]]:
         """The kernels with their arguments."""
         values: list[Any] = list(inputs)
         for link in self._steps:
@@ -122,12 +122,7 @@ def _is_simple(unit: Unit) -> bool:
 
 
 def chain(
-    host: Host,
-    plan: Plan,
-    units: Mapping[str, Unit],
-    launchers: Mapping[str, CudaLauncher],
-    inputs: Sequence[Any],
-    results: list[torch.Tensor],
+    host: Host, plan: Plan, units: Mapping[str, Unit], launchers: Mapping[str, Launcher], inputs: Sequence[Any], results: list[torch.Tensor]
 ) -> Chain | None:
     """The short way for inputs that were run once, with these results; None where something is empty or must be copied each time.
 

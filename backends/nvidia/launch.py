@@ -17,12 +17,14 @@ from attn_mlir.backends.gpu.packed import Ragged, extents_of, tensor_of
 from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, value_of
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.compile import CudaBinary
+from attn_mlir.backends.nvidia.compile import Binary
 from attn_mlir.errors import ArgumentError
 
 LIMIT = 256
 _PROGRAM_LIMIT = (1 << 31) - (1 << 16)
 """Of persistent kernels, which number what they run in 32 bits, and count a little further."""
+_MAPPED = ("descriptor", "pages")
+"""Parameters that are descriptions for the copy engine."""
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 
@@ -59,10 +61,10 @@ class Packed:
         self.config = ctypes.addressof(config)
 
 
-class CudaLauncher:
+class Launcher:
     """A kernel, loaded on one device."""
 
-    def __init__(self, kernel: Kernel, code: KernelCode, binary: CudaBinary, device: torch.device, index: int) -> None:
+    def __init__(self, kernel: Kernel, code: KernelCode, binary: Binary, device: torch.device, index: int) -> None:
         """`index` is the number of the device."""
         self._code = code
         self._kernel, self._over, self._rows = kernel, kernel.over, kernel.block_q
@@ -76,7 +78,7 @@ class CudaLauncher:
         self._tensors = tuple(
             sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over} | ({kernel.sequences} - {-1}))
         )
-        self.tiled = frozenset(p.argument for p in code.parameters if p.kind == "descriptor")
+        self.tiled = frozenset(p.argument for p in code.parameters if p.kind in _MAPPED)
         """The arguments that the copy engine reads or writes."""
         self._aligned = {p.argument: p.align for p in code.parameters if p.kind == "pointer" and p.align}
         self.counts = any(p.kind == "counter" for p in code.parameters)
@@ -140,7 +142,7 @@ class CudaLauncher:
             counter = _counter(self.index, stream, self._device)
         address = 0 if counter is None else counter.data_ptr()
         values = [
-            ("map", _map(arguments[p.argument], p)) if p.kind == "descriptor" else value_of(p, arguments, blocks, address)
+            ("map", _map(arguments[p.argument], p)) if p.kind in _MAPPED else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
         return Packed(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
@@ -187,12 +189,13 @@ def _check_place(position: int, tensor: torch.Tensor | Ragged, index: int) -> No
 def _map(tensor: Any, parameter: Parameter) -> bytes:
     if tensor.dim() == 5:  # sums of all chunks in one slot
         tensor = tensor.first_slot() if isinstance(tensor, Ragged) else tensor[0]
-    key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+    key = (parameter.kind, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
     found = _MAPS.get(key)
     if found is None:
         if len(_MAPS) >= 8 * LIMIT:
             _MAPS.clear()
-        found = _MAPS[key] = cuda.tensor_map(key[0], tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+        describe = cuda.tensor_map if parameter.kind == "descriptor" else cuda.pages_map
+        found = _MAPS[key] = describe(*key[1:])
     return found
 
 

@@ -16,8 +16,8 @@ from attn_mlir.backends.gpu.split import COMBINE, PARTS, Split, lower_parts
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
-from attn_mlir.backends.nvidia.compile import CudaBinary, compile_all
-from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
+from attn_mlir.backends.nvidia.compile import Binary, compile_all
+from attn_mlir.backends.nvidia.launch import LIMIT, Launcher
 from attn_mlir.backends.nvidia.units import describe, pack, spilled, turns
 from attn_mlir.backends.program import Made, Plan
 from attn_mlir.backends.segments import Machine
@@ -38,14 +38,14 @@ class NvidiaProgram(GpuProgram):
         choices: attributes.Fields,
         host: Host,
         units: Mapping[str, Unit],
-        binaries: Mapping[str, CudaBinary] | None = None,
+        binaries: Mapping[str, Binary] | None = None,
         key: str = "",
     ) -> None:
         """`key` is that under which the program is kept on disk once its kernels are compiled; where `binaries` are given, it is there."""
         super().__init__(source, prepare, choices, host, units)
         self._binaries = binaries
         self.key = key
-        self._launchers: dict[tuple[str, int], CudaLauncher] = {}
+        self._launchers: dict[tuple[str, int], Launcher] = {}
         self._of_parts: NvidiaProgram | None = None
         packed = any(unit.kernel.lengths for unit in units.values())  # these have new lists of work in each call
         self._single = "" if packed else _single_kernel(host, units)
@@ -144,7 +144,7 @@ class NvidiaProgram(GpuProgram):
         assert of_parts is not None
         (of_parts._launchers.get((name, index)) or of_parts._load(name, arguments[0].device, index))(arguments)
 
-    def _load(self, name: str, device: torch.device, index: int) -> CudaLauncher:
+    def _load(self, name: str, device: torch.device, index: int) -> Launcher:
         """The kernel on a device, compiled and loaded at its first use there."""
         binaries = self.binaries()
         slow = spilled(self.units, binaries)
@@ -154,10 +154,10 @@ class NvidiaProgram(GpuProgram):
             launcher = self._launchers.get((name, index))
             if launcher is None:
                 unit = self.units[name]
-                launcher = self._launchers[(name, index)] = CudaLauncher(unit.kernel, unit.code, binaries[name], device, index)
+                launcher = self._launchers[(name, index)] = Launcher(unit.kernel, unit.code, binaries[name], device, index)
             return launcher
 
-    def binaries(self) -> Mapping[str, CudaBinary]:
+    def binaries(self) -> Mapping[str, Binary]:
         """The compiled kernels; the first call compiles all at once. Raises CompileError, and UnsupportedError without a compiler."""
         with self._lock:
             if self._binaries is None:

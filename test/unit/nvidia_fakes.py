@@ -14,11 +14,11 @@ from attn_mlir import backends
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import codegen, cuda, driver, launch, pipeline
-from attn_mlir.backends.nvidia.compile import CudaBinary
+from attn_mlir.backends.nvidia.compile import Binary
 from attn_mlir.mlir import ir
 
 ROWS, KEYS = 128, 32
-BINARY = CudaBinary(b"ELF", 40, 0, 0, 0)
+BINARY = Binary(b"ELF", 40, 0, 0, 0)
 _SOURCE = """
 #include <cuda_fp16.h>
 struct alignas(64) Map { char bytes[128]; };

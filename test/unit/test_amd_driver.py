@@ -11,7 +11,7 @@ from amd_forward import LOG2_E, arguments, forward_code, inputs
 from amd_tools import needs_clang
 from attn_mlir.backends import backend_for
 from attn_mlir.backends.amd import clang, hip, launch
-from attn_mlir.backends.amd.compile import HipBinary, compile_code, parse_log
+from attn_mlir.backends.amd.compile import Binary, compile_code, parse_log
 from attn_mlir.backends.amd.launch import HipLauncher, readable
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
 from attn_mlir.backends.gpu.packing import Packed, grid_of, values_of
@@ -19,7 +19,7 @@ from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Kernel
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
-BINARY = HipBinary(b"\x7fELF code")
+BINARY = Binary(b"\x7fELF code")
 
 
 @pytest.fixture(autouse=True)

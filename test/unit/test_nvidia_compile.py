@@ -8,7 +8,7 @@ import pytest
 
 from attn_mlir.backends.gpu.kernel import Parameter
 from attn_mlir.backends.nvidia import compile as nvcc
-from attn_mlir.backends.nvidia.compile import CudaBinary
+from attn_mlir.backends.nvidia.compile import Binary
 from attn_mlir.errors import CompileError, UnsupportedError
 from machine_code import needs_nvcc
 from nvidia_fakes import code, set_apart
@@ -33,7 +33,7 @@ def test_what_ptxas_says() -> None:
     found = nvcc.parse_log(b"x", LOG)
     assert (found.registers, found.spills, found.stack, found.shared) == (168, 56, 16, 1024)
     assert found.warnings == ("ptxas warning : setmaxnreg ignored to maintain minimum register requirement",)
-    assert CudaBinary.of(b"x", json.loads(json.dumps(found.facts()))) == found
+    assert Binary.of(b"x", json.loads(json.dumps(found.facts()))) == found
 
 
 def test_without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,11 +143,11 @@ def test_what_has_products_is_left_to_others() -> None:
 
 def launch(code: KernelCode, over: int, arguments: Sequence[Any]) -> None:
     """Runs a kernel on the current GPU."""
-    from attn_mlir.backends.nvidia.launch import CudaLauncher
+    from attn_mlir.backends.nvidia.launch import Launcher
 
     device = torch.device("cuda", torch.cuda.current_device())
     shape = Kernel("kernel", 128, "rows", over, (), (), False)
-    CudaLauncher(shape, code, compile_code(code), device, device.index)(arguments)
+    Launcher(shape, code, compile_code(code), device, device.index)(arguments)
 
 
 def strided(shape: Sequence[int], layout: str, dtype: torch.dtype) -> Tensor:

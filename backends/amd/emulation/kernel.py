@@ -26,7 +26,7 @@ class EmulationError(AttnError, RuntimeError):
     """An emulated kernel does what a GPU must not: the message says which, where in the grid, and at which line of the source."""
 
 
-class EmulatedHipKernel:
+class EmulatedKernel:
     """A kernel, compiled for the CPU."""
 
     def __init__(self, code: KernelCode) -> None:

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, ChannelLayout
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
-from attn_mlir.backends.nvidia.hopper.core import PANELS, HopperCore
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL_BYTES, bind_position, declare_place
 from attn_mlir.backends.nvidia.hopper.sweep_rows_of_o import LeavingPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
@@ -14,7 +14,7 @@ _HELD = 4
 class ChannelChunks:
     """Prints the warpgroups that hold the state."""
 
-    def __init__(self, core: HopperCore, sweep: ChannelSweep, layout: ChannelLayout) -> None:
+    def __init__(self, core: Core, sweep: ChannelSweep, layout: ChannelLayout) -> None:
         self._core, self._sweep, self._layout = core, sweep, layout
         self._states = StatePrinter(core, sweep)
         self._rows: LeavingPrinter | None = None
@@ -66,7 +66,6 @@ class ChannelChunks:
         with core.scope(f"if ({count} < {CHUNK})"):
             with core.scope(f"for (int n = {count} * 8 + threadIdx.x % 128; n < {CHUNK * 8}; n += 128)"):
                 core.writer.line("attn::store_shared_int4(own + attn::swizzle_128(n / 8 * 128 + n % 8 * 16), 0, 0, 0, 0);")
-            # wgmma reads the rows behind the last position, which hold zeros now.
             core.writer.line("attn::fence_proxy_async();")
 
     def _from_state(self) -> None:

@@ -2,8 +2,8 @@
 
 from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
-from attn_mlir.backends.nvidia.hopper.memory import SharedLayout, of_warps
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
 from attn_mlir.mlir import ir
 
@@ -18,7 +18,7 @@ class ChannelLayout:
     """Where things are. `tiles`: offsets within a stage; `loaded`: within a panel's inputs, of 64 channels."""
 
     def __init__(self, sweep: ChannelSweep) -> None:
-        self.memory, self.panels, self.warpgroups = SharedLayout(), sweep.keys // PANEL, sweep.values // PANEL
+        self.memory, self.panels, self.warpgroups = Layout(), sweep.keys // PANEL, sweep.values // PANEL
         self.tiles: dict[str, int] = {}
         offset = 0
         rows = sweep.store is not None
@@ -60,7 +60,7 @@ class ChannelLayout:
         return f"const uint32_t at = shared + kStages + stage * {self.stage_bytes};"
 
 
-def place_of(core: HopperCore, load: ir.Operation) -> str:
+def place_of(core: Core, load: ir.Operation) -> str:
     """The last coordinates of a tile for the copy engine: row, head, batch."""
     batch, head, row = (core.value(value) for value in list(load.operands)[1:4])
     return f"{row}, {head}, {batch}"

@@ -7,9 +7,9 @@ from attn_mlir.backends.gpu.structure import body, widened, yielded
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, WARPS, ChannelLayout, place_of
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
 from attn_mlir.backends.nvidia.hopper.channel_steps import bind_place, load_decays, print_steps
-from attn_mlir.backends.nvidia.hopper.core import PANELS, HopperCore
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES, bind_position
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import SweepInput, varies, view_of
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, varies, view_of
 
 _TOGETHER = "attn::named_sync(4, 256);"
 _ROWS = CHUNK // WARPS
@@ -18,7 +18,7 @@ _ROWS = CHUNK // WARPS
 class Preparer:
     """Prints the preparing warps."""
 
-    def __init__(self, core: HopperCore, sweep: ChannelSweep, layout: ChannelLayout) -> None:
+    def __init__(self, core: Core, sweep: ChannelSweep, layout: ChannelLayout) -> None:
         self._core, self._sweep, self._layout = core, sweep, layout
         self._pack, self._unpack = f"attn::{PANELS[sweep.element]}", f"attn::un{PANELS[sweep.element]}"
         self._one = f"threadIdx.x == {layout.consumers}"
@@ -48,7 +48,6 @@ class Preparer:
                 self._panel(b_float)
             if rows:
                 writer.line(f"pairs.store<{panels}>(at + {layout.tiles['pairs']}, shared + kOwn, warp, lane);")
-            # The warpgroups that multiply read these tiles by wgmma once every warp has arrived.
             writer.line("attn::fence_proxy_async();", "attn::warp_sync();", "attn::warp_arrive(ready, lane == 0);")
 
     def _clear_pairs(self) -> None:
@@ -94,7 +93,6 @@ class Preparer:
             with core.scope(f"if ({self._one})"):
                 self._load_values()
         self._make_tiles()
-        # wgmma reads the tiles that all warps of this one made; only then may the next load take their place.
         writer.line("attn::fence_proxy_async();", _TOGETHER)
         following = f"turn + {STAGES}"
         writer.line(f"if ({self._one} && {following} < chunks * {panels}) load(({following}) / {panels}, ({following}) % {panels}, slot);")
@@ -166,12 +164,12 @@ class Preparer:
         """Row r of this warp, and the first channel of this lane."""
         return f"({_ROWS} * warp + r)", f"{PANEL} * panel + 2 * lane"
 
-    def _scale(self, source: SweepInput) -> str:
+    def _scale(self, source: Input) -> str:
         """The constant factor of q or k."""
         texts = [self._core.value(value) for value in source.factors] if _is_scale(source) else []
         return " * ".join(texts) or "1.0f"
 
 
-def _is_scale(source: SweepInput) -> bool:
+def _is_scale(source: Input) -> bool:
     """Whether a mod multiplies all elements by the same numbers, if there is one."""
     return source.mod is None and not any(varies(value) for value in source.factors)

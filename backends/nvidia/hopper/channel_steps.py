@@ -1,12 +1,12 @@
 """Factors of steps, and mods of q and k, as the warps of sweeps with decays of channels compute them: a lane has two channels of a row."""
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
-from attn_mlir.backends.nvidia.hopper.core import PANELS, HopperCore
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import reads_of
 from attn_mlir.mlir import ir
 
 
-def print_steps(core: HopperCore, steps: ir.Operation, given: str, to: str, place: tuple[str, str]) -> None:
+def print_steps(core: Core, steps: ir.Operation, given: str, to: str, place: tuple[str, str]) -> None:
     """Two factors exp(decay), `to` x and y, of the log decays `given`; `place`: their row, and the column of the first."""
     for e, part in enumerate("xy"):
         with core.scope(""):
@@ -15,7 +15,7 @@ def print_steps(core: HopperCore, steps: ir.Operation, given: str, to: str, plac
             core.writer.line(f"{to}.{part} = exp2f({value} * 1.44269504f);")
 
 
-def load_decays(core: HopperCore, element: str, row: str, second: str, swizzle: str) -> None:
+def load_decays(core: Core, element: str, row: str, second: str, swizzle: str) -> None:
     """Declares `given`, the two log decays of this lane in a row of a panel at the address `row`; of f32 lanes from 16 on have a panel that
     lies `second` bytes behind. `swizzle` permutes chunks of 16 bytes.
     """
@@ -26,7 +26,7 @@ def load_decays(core: HopperCore, element: str, row: str, second: str, swizzle: 
         core.writer.line(f"const float2 given = attn::un{PANELS[element]}(attn::load_shared_int({row} + ((lane * 4) ^ {swizzle})));")
 
 
-def bind_place(core: HopperCore, op: ir.Operation, place: tuple[str, str], element: str) -> None:
+def bind_place(core: Core, op: ir.Operation, place: tuple[str, str], element: str) -> None:
     """A map's arguments stand for a place, what it reads there for `element`."""
     scalars = core.scalars
     for argument, text in zip(body(op).arguments, place, strict=True):

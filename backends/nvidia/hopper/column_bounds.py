@@ -18,7 +18,7 @@ _COLUMNS = 1 << 12
 
 
 @dataclass(frozen=True)
-class ColumnComparison:
+class Comparison:
     """`j operator bound`, where the bound is the sum of `terms` (values that do not depend on j, with factors) and `constant`."""
 
     op: ir.Operation
@@ -32,13 +32,13 @@ class ColumnComparison:
         return self.operator in _UPPER
 
 
-def comparisons(block: ir.Block, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> list[ColumnComparison]:
+def comparisons(block: ir.Block, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> list[Comparison]:
     """The comparisons in a map's region that have this form."""
     found = [_comparison(view.operation, depends, ranges) for view in block.operations if view.operation.name == "arith.cmpi"]
     return [comparison for comparison in found if comparison is not None]
 
 
-def only_compared(value: ir.Value, found: list[ColumnComparison]) -> bool:
+def only_compared(value: ir.Value, found: list[Comparison]) -> bool:
     """Whether nothing but these comparisons needs a value."""
     ops = [comparison.op for comparison in found]
 
@@ -48,7 +48,7 @@ def only_compared(value: ir.Value, found: list[ColumnComparison]) -> bool:
     return bool(list(value.uses)) and all(spared(use.owner.operation) for use in value.uses)
 
 
-def upper_bound(condition: ir.Value, found: list[ColumnComparison]) -> ColumnComparison | None:
+def upper_bound(condition: ir.Value, found: list[Comparison]) -> Comparison | None:
     """A comparison that has to be true where `condition` is, and that bounds the columns from above."""
     if isinstance(condition.owner, ir.Block):
         return None
@@ -110,7 +110,7 @@ def _finite(value: ir.Value) -> float | None:
     return number if abs(number) < float("inf") else None
 
 
-def _comparison(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> ColumnComparison | None:
+def _comparison(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> Comparison | None:
     operators = _PREDICATES.get(ir.IntegerAttr(op.attributes["predicate"]).value)
     first, second = (_linear(operand, depends, ranges) for operand in op.operands)
     if operators is None or first is None or second is None:
@@ -127,7 +127,7 @@ def _comparison(op: ir.Operation, depends: dict[ir.Value, frozenset[int]], range
     largest = abs(constant) + sum(abs(factor) * max(map(abs, ranges.of(value))) for value, factor in terms)
     if not fits_int((-largest - _COLUMNS, largest + _COLUMNS)):
         return None
-    return ColumnComparison(op, operators[0] if sign > 0 else operators[1], terms, constant)
+    return Comparison(op, operators[0] if sign > 0 else operators[1], terms, constant)
 
 
 def _linear(value: ir.Value, depends: dict[ir.Value, frozenset[int]], ranges: Ranges) -> tuple[dict[ir.Value, int], int] | None:

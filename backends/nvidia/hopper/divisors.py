@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.scalar_integers import by_factor
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import is_constant
 
 
 @contextmanager
-def divisors(core: HopperCore, block: ir.Block) -> Iterator[None]:
+def divisors(core: Core, block: ir.Block) -> Iterator[None]:
     """Prints them, so that inside of the context divisions by them become multiplications."""
     depends = dependence(block)
     found = dict.fromkeys(

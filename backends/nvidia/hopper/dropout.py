@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import constant, maker, operations, widened, yielded
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.mlir import ir
 
 _ROW = "row - lane / 4"
@@ -57,7 +57,7 @@ def _moves(value: ir.Value, index: ir.Value) -> bool:
     return value == index or (op is not None and op.name == "arith.addi" and index in list(op.operands))
 
 
-def print_rows(core: HopperCore, op: ir.Operation, columns: int) -> str:
+def print_rows(core: Core, op: ir.Operation, columns: int) -> str:
     """Before the loops over a tile whose columns are keys: the name of what each lane makes, for `print_row_bits`.
 
     Word m of a lane has the bits of row `lane` % 16 of the warp, for the keys [32 n, 32 n + 32) where n = 2 m + `lane` / 16.
@@ -76,7 +76,7 @@ def print_rows(core: HopperCore, op: ir.Operation, columns: int) -> str:
     return name
 
 
-def _print_words(core: HopperCore, op: ir.Operation, name: str, words: int, key: str, places: Callable[[], str]) -> None:
+def _print_words(core: Core, op: ir.Operation, name: str, words: int, key: str, places: Callable[[], str]) -> None:
     """The words of a lane, by one test of where keys begin: calls in one block run beside each other."""
     seed, offset, drop = list(op.operands)[:3]
     values = ", ".join((*seed_words(core, seed), seed_words(core, offset)[0], f"(unsigned)({core.scalars.emit(drop)})"))
@@ -85,7 +85,7 @@ def _print_words(core: HopperCore, op: ir.Operation, name: str, words: int, key:
             core.writer.line(f"{name}[c] = {core.scalars.helper(helper)}({values}, {places()});")
 
 
-def print_seeds(core: HopperCore, ops: list[ir.Operation], again: bool = False) -> None:
+def print_seeds(core: Core, ops: list[ir.Operation], again: bool = False) -> None:
     """Before loops: reads the seeds, which are the same for all lanes; `core.seeds` is cleared behind the loops.
 
     `again`: within a loop, whose other code has no registers for what is made of them.
@@ -103,7 +103,7 @@ def print_seeds(core: HopperCore, ops: list[ir.Operation], again: bool = False) 
                 core.writer.line(f"const unsigned {name}[2] = {{{low}, {high}}};")
 
 
-def _read(core: HopperCore, value: ir.Value) -> str:
+def _read(core: Core, value: ir.Value) -> str:
     """How a seed is read from memory; "" for one that is not."""
     op = maker(value)
     while op is not None and op.name in ("arith.index_cast", "arith.extsi", "arith.extui"):
@@ -113,7 +113,7 @@ def _read(core: HopperCore, value: ir.Value) -> str:
     return core.load(op, [str(constant(index)) for index in list(op.operands)[1:]])
 
 
-def seed_words(core: HopperCore, value: ir.Value) -> tuple[str, str]:
+def seed_words(core: Core, value: ir.Value) -> tuple[str, str]:
     """The two halves of a seed."""
     name = core.seeds.get(_read(core, value))
     if name is not None:
@@ -166,19 +166,19 @@ def packed_alone(op: ir.Operation, value: ir.Value, result: ir.Value) -> ir.Valu
     return choice.operands[1] if once and products else None
 
 
-def print_row_bits(core: HopperCore, op: ir.Operation, name: str, bits: str) -> None:
+def print_row_bits(core: Core, op: ir.Operation, name: str, bits: str) -> None:
     """In the unrolled loop over `c`: puts the bits of the thread's two rows into the array `bits`, where those of 32 keys begin."""
     print_row_words(core, name, bits, "c")
     core.scalars.bind(op.results[0], f"(({bits}[h] >> (c % 2 * 16 + 7 - c % 4 / 2 * 4 + 8 * e) & 1u) != 0)")
 
 
-def print_row_words(core: HopperCore, name: str, bits: str, c: str) -> None:
+def print_row_words(core: Core, name: str, bits: str, c: str) -> None:
     """The words of the thread's two rows: the highest bits of bytes are those of 16 keys, four bits below those of the next ones."""
     with core.scope(f"if ({c} % 4 == 0)"), core.unrolled("h", 2):
         core.writer.line(f"{bits}[h] = __shfl_sync(0xffffffffu, {name}[{c} / 8], lane / 4 + 8 * h + {c} / 4 % 2 * 16) << lane % 4;")
 
 
-def print_all_row_bits(core: HopperCore, op: ir.Operation, name: str, columns: int) -> None:
+def print_all_row_bits(core: Core, op: ir.Operation, name: str, columns: int) -> None:
     """The same for all columns at once, where a loop goes through them in another order."""
     bits = core.names.fresh("kept_of_row")
     core.writer.line(f"unsigned {bits}[{2 * -(-columns // 32)}];")
@@ -188,7 +188,7 @@ def print_all_row_bits(core: HopperCore, op: ir.Operation, name: str, columns: i
     core.scalars.bind(op.results[0], f"(({bits}[c / 4 * 2 + h] >> (c % 2 * 16 + 7 - c % 4 / 2 * 4 + 8 * e) & 1u) != 0)")
 
 
-def print_columns(core: HopperCore, op: ir.Operation, queries: int) -> str:
+def print_columns(core: Core, op: ir.Operation, queries: int) -> str:
     """Before the loop over a tile whose columns are queries: the name of what each lane makes, for `print_column_bits`.
 
     Word m of a lane has the bits of the warp's 16 keys, for the queries n and n + 1 where n = 64 m + 2 `lane`.
@@ -214,7 +214,7 @@ def print_columns(core: HopperCore, op: ir.Operation, queries: int) -> str:
     return name
 
 
-def print_column_bits(core: HopperCore, op: ir.Operation, name: str) -> None:
+def print_column_bits(core: Core, op: ir.Operation, name: str) -> None:
     """In the loop over `c`: the bits of two queries, of which an element takes one by `h` and `e`."""
     bits = core.names.fresh("kept_here")
     shift = "(lane / 4 % 2 * 8 + 3 - lane / 8)"
@@ -222,6 +222,6 @@ def print_column_bits(core: HopperCore, op: ir.Operation, name: str) -> None:
     core.scalars.bind(op.results[0], f"(({bits} >> (16 * h + 4 - 4 * e) & 1u) != 0)")
 
 
-def head_row(core: HopperCore, b: ir.Value, heads: ir.Value, h: ir.Value) -> str:
+def head_row(core: Core, b: ir.Value, heads: ir.Value, h: ir.Value) -> str:
     """The number of a head among those of all batch entries."""
     return f"(long long){core.scalars.emit(b)} * {core.scalars.emit(heads)} + {core.scalars.emit(h)}"

@@ -7,15 +7,15 @@ through shared memory beside the tiles. Queries have two buffers; a program's ou
 
 from attn_mlir.backends.gpu.structure import body, constant, operations
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatSchedule
-from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
+from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.stale_maximum import carried_by
-from attn_mlir.backends.nvidia.hopper.stores import HopperStores
+from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
@@ -44,7 +44,7 @@ class Flat:
     """Prints both roles of a kernel with that schedule."""
 
     def __init__(
-        self, core: HopperCore, memory: SharedMemory, overlap: Overlap, programs: Programs, kernel: ir.Operation, schedule: FlatSchedule
+        self, core: Core, memory: Memory, overlap: Overlap, programs: Programs, kernel: ir.Operation, schedule: FlatSchedule
     ) -> None:
         self.core, self.memory, self.overlap, self.programs, self.kernel = core, memory, overlap, programs, kernel
         self.schedule, self.rows = schedule, rows_of(kernel)
@@ -136,21 +136,20 @@ class Flat:
         """A function that loads a block of keys and tells the consumers about it."""
         writer, general = self.core.writer, self.overlap.general
         keys, values = self.overlap.keys, self.overlap.values
-        place = self.overlap.place(general.keys)
+        place = self.overlap.place(general.keys, f"(count_and_kind & {PARTIAL - 1})")
         if not self.overlap.classified:
             writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
+            self.memory.find_pages(general.keys.operands[0], place)
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
-            with writer.block("if (lane == 0)"):
-                at = f"shared + kBlock + turn % {keys.stages} * 8"
-                writer.line(f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);")
-                self.memory.copy_stage(keys, place)
+            at = f"shared + kBlock + turn % {keys.stages} * 8"
+            told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]
+            self.memory.send(keys, place, told)
             writer.line("__syncwarp();")
             if isinstance(self.overlap.bits, AheadBits):
                 self.overlap.bits.make(keys.turn)
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
-            with writer.block("if (lane == 0)"):
-                self.memory.copy_stage(values, place)
+            self.memory.send(values, place)
             writer.line("__syncwarp();", "++turn;")
             if not self.overlap.classified:
                 writer.line(f"if (++sent == {keys.stages + 1}) follow();")
@@ -189,7 +188,7 @@ class Flat:
 
     # ---- the consumers
 
-    def consumer(self, consumer: Consumer, stores: HopperStores) -> None:
+    def consumer(self, consumer: Consumer, stores: Stores) -> None:
         """Computes."""
         parts = (self.core, self.memory, self.overlap, self.ops, self.addresses, self.rows, self.schedule)
         FlatConsumer(*parts, consumer, stores).print()

@@ -1,18 +1,18 @@
 """Positions of columns as floats, in maps over tiles in registers."""
 
 from attn_mlir.backends.gpu.structure import maker
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.mlir import ir
 
 _I, _J = frozenset({0}), frozenset({1})
 
 
-class FloatColumns:
+class Places:
     """The places where a map takes its column as an f32, and what is linear in it: a conversion costs as much as an exponential, so that
     of the thread's first column is made once, and an element adds a literal to it.
     """
 
-    def __init__(self, core: HopperCore, block: ir.Block, depends: dict[ir.Value, frozenset[int]]) -> None:
+    def __init__(self, core: Core, block: ir.Block, depends: dict[ir.Value, frozenset[int]]) -> None:
         self._core, self._block, self._depends = core, block, depends
         self._values = float_positions(block)
         self._texts: dict[ir.Value, str] = {}

@@ -1,9 +1,12 @@
 """Shared memory of a Hopper kernel: tiles that stay, rings of stages that TMA fills, and their barriers."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.nvidia.hopper.core import HopperCore, check_element
-from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, panels, round_up, tile_bytes
+from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
+from attn_mlir.backends.nvidia.hopper.core import Core, check_element
+from attn_mlir.backends.nvidia.hopper.tiles import Shared, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -17,7 +20,7 @@ def of_warps(warps: int) -> str:
 
 
 @dataclass
-class SharedLayout:
+class Layout:
     """Hands out shared memory: tiles first, then barriers. Offsets are C++ constants of the kernel."""
 
     tiles: int = 0
@@ -65,7 +68,6 @@ class SharedLayout:
         lines = []
         for name, count, arrivals in self.barriers:
             lines += [f"attn::barrier_init(shared + {name}{f' + {8 * n}' if n else ''}, {arrivals});" for n in range(count)]
-        # Copies and other threads see the mbarriers initialised.
         return [*lines, "attn::barrier_init_fence();"]
 
 
@@ -108,15 +110,15 @@ class Ring:
         return f"{turn} & 1" if self.stages == 1 else f"{turn} / {self.stages} & 1"
 
 
-class SharedMemory:
+class Memory:
     """The shared memory of one kernel, and the statements that fill, await and free it."""
 
-    def __init__(self, core: HopperCore, warps: int) -> None:
+    def __init__(self, core: Core, warps: int) -> None:
         """`warps` of consumers free a stage together."""
         self.core, self.warps = core, warps
-        self.layout = SharedLayout()
+        self.layout = Layout()
         self.rings: dict[tuple[int, int], Ring] = {}
-        self.residents: list[tuple[ir.Operation, SharedTile]] = []
+        self.residents: list[tuple[ir.Operation, Shared]] = []
 
     # ---- what there is
 
@@ -137,7 +139,7 @@ class SharedMemory:
             self.rings[key].turn = core.names.fresh(f"{name}_turn")
         return self.rings[key]
 
-    def resident(self, load: ir.Operation) -> SharedTile:
+    def resident(self, load: ir.Operation) -> Shared:
         """The place of a tile that a program loads once."""
         core, source = self.core, load.operands[0]
         for other, tile in self.residents:
@@ -149,7 +151,7 @@ class SharedMemory:
         if not self.residents:
             self.layout.barrier("kResidentFull", 1, 1)
             self.layout.barrier("kResidentFree", 1, of_warps(self.warps))
-        tile = SharedTile(f"shared + {constant}", rows, columns, check_element(load, source))
+        tile = Shared(f"shared + {constant}", rows, columns, check_element(load, source))
         self.residents.append((load, tile))
         return tile
 
@@ -157,17 +159,18 @@ class SharedMemory:
 
     def load(self, load: ir.Operation, ring: Ring) -> None:
         """Fills the next stage of the ring."""
-        _, batch, head, begin, _ = load.operands
-        place = [self.core.value(value) for value in (begin, head, batch)]
+        _, batch, head, begin, count = load.operands
+        place = [self.core.value(value) for value in (begin, head, batch, count)]
         self.fill(ring, place)
         self.core.writer.line(f"++{ring.turn};")
 
     def fill(self, ring: Ring, place: list[str]) -> None:
-        """Fills the next stage of the ring with the rows at `place`: first row, head, batch. The caller counts the turn."""
+        """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the turn."""
         writer = self.core.writer
-        writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
-        with writer.block("if (attn::elect_one())"):
-            self.copy_stage(ring, place)
+        with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
+            self.find_pages(ring.source, place)
+            writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
+            self.send(ring, place, elected="attn::elect_one()")
 
     def copy_stage(self, ring: Ring, place: list[str]) -> None:
         """What one thread does to fill a free stage."""
@@ -181,9 +184,7 @@ class SharedMemory:
         writer = self.core.writer
         total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.residents)
         writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")
-        places = [
-            [self.core.value(value) for value in (load.operands[3], load.operands[2], load.operands[1])] for load, _ in self.residents
-        ]
+        places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.residents]
         with writer.block("if (attn::elect_one())"):
             writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
             for (load, tile), place in zip(self.residents, places, strict=True):
@@ -193,17 +194,55 @@ class SharedMemory:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
         descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
-        begin, head, batch = place
+        begin, head, batch, _ = place
         for panel in range(panels(columns)):
             address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {begin}, {head}, {batch});")
 
+    def find_pages(self, source: ir.Value, place: list[str]) -> None:
+        """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
+        core, table = self.core, self.core.table_of(source)
+        if table is None:
+            return
+        size, (begin, _, batch, count) = core.arguments.size(source, 2), place
+        page = core.arguments.element(table, [batch, f"(first / {size})"])
+        core.writer.line(
+            f"const int first = {begin} + lane * {PAGE_ROWS}, some = min(max({count} - lane * {PAGE_ROWS}, 0), {PAGE_ROWS});",
+            f"const int page = some > 0 ? {page} : 0, end = some > 0 ? first % {size} + some : 0;",
+        )
+
+    def send(self, ring: Ring, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0") -> None:
+        """Fills a free stage; one thread does, and before that what `lines` say. All lanes know where pages are (`find_pages`).
+
+        Rows of pages behind the last one that there is are out of bounds of the entry that ends with it, and become zeros.
+        """
+        core, writer = self.core, self.core.writer
+        if core.table_of(ring.source) is None:
+            with writer.block(f"if ({elected})"):
+                writer.line(*lines)
+                self.copy_stage(ring, place)
+            return
+        if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
+            raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")
+        descriptor, size = core.arguments.paged_descriptor(ring.source, COLUMNS, PAGE_ROWS), core.arguments.size(ring.source, 2)
+        with writer.block("if (lane == 0)"):
+            writer.line(*lines, f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
+        writer.line("#pragma unroll")
+        with writer.block(f"for (int part = 0; part < {ring.rows // PAGE_ROWS}; ++part)"):
+            shared = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, part)" for name in ("page", "end", "some"))
+            writer.line(f"const int {shared};")
+            with writer.block("if (lane == 0)"):
+                for panel in range(panels(ring.columns)):
+                    address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + part * {PAGE_ROWS * ROW_BYTES}"
+                    where = f"{panel * COLUMNS}, {size} - some_at, {place[1]}, end_at, page_at"
+                    writer.line(f"attn::tma_load({address}, {descriptor}, {ring.barrier('full')}, {where});")
+
     # ---- the consumers
 
-    def wait(self, ring: Ring, turn: str = "") -> SharedTile:
+    def wait(self, ring: Ring, turn: str = "") -> Shared:
         """Waits for the stage of this turn; the tile in it."""
         self.core.writer.line(f"attn::barrier_wait({ring.barrier('full', turn)}, {ring.parity(turn)});")
-        return SharedTile(ring.at(turn), ring.rows, ring.columns, ring.element)
+        return Shared(ring.at(turn), ring.rows, ring.columns, ring.element)
 
     def free(self, ring: Ring, turn: str = "") -> None:
         """Gives the stage back; every warp does, once all lanes have read what the producer wrote for the stage."""

@@ -11,18 +11,19 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, PairsLayout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, ops_of, read_kernel
+from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, Layout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
-from attn_mlir.backends.nvidia.hopper.pairs_results import PairsResults
+from attn_mlir.backends.nvidia.hopper.pairs_results import Results
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairPrograms
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, is_masked, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, staged_values
+from attn_mlir.backends.nvidia.ordered_sums import is_masked
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -61,16 +62,15 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     # have begun long before.
     if find_all(kernel, "attn.kept"):
         fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
-    masked, ordered = is_masked(layout.kernel), bool(choices.get("deterministic"))
-    if ordered and "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"]):
-        raise UnsupportedError("gradients of packed sequences (attention_varlen) have no fixed order of sums here: leave deterministic out")
+    key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
+    masked, ordered = is_masked(ops_of(layout.kernel.sweep, "scf.for"), key), bool(choices.get("deterministic"))
     apart = layout.warpgroups > 1 and masked and layout.bits is None  # these warps make bits of dropout
     fields["adders"] = int(choices.get("adders", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
     fields["group"] = int(choices.get("group", 512 if masked != ordered else 1))
     if choices.get("deterministic"):
         # Sums over keys are added in turns, for which there is a counter for each block of queries and warpgroup.
-        over = HopperCore(kernel, 0).arguments.number(turn_tensor(layout.kernel))
+        over = Core(kernel, 0).arguments.number(turn_tensor(layout.kernel))
         fields |= {"deterministic": 1, "turn_over": over, "turn_rows": layout.kernel.queries, "turn_parts": layout.warpgroups}
     return fields
 
@@ -81,7 +81,7 @@ def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> 
     return _Printer(layout, schedule).code()
 
 
-def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> PairsLayout:
+def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int | str]) -> Layout:
     found = read_kernel(kernel)
     check_types(found)
     check_steps(found)
@@ -98,8 +98,8 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     return layout
 
 
-def _core(kernel: PairsKernel) -> HopperCore:
-    core = HopperCore(kernel.function, kernel.queries)
+def _core(kernel: PairsKernel) -> Core:
+    core = Core(kernel.function, kernel.queries)
     for name in _NAMES:
         core.names.fresh(name)
     return core
@@ -108,7 +108,7 @@ def _core(kernel: PairsKernel) -> HopperCore:
 class _Printer:
     """Prints one kernel."""
 
-    def __init__(self, layout: PairsLayout, fields: Mapping[str, int | str]) -> None:
+    def __init__(self, layout: Layout, fields: Mapping[str, int | str]) -> None:
         self.ordered = bool(fields.get("deterministic", 0))
         layout.adders = bool(layout.adds) and (self.ordered or bool(fields.get("adders", 0)))
         self.layout, self.kernel = layout, layout.kernel
@@ -184,7 +184,6 @@ class _Printer:
                 lines.append(f"  attn::barrier_init(shared + kNextFree + {8 * turn}, {of_warps(self.programs.warps)});")
         parts = range(layout.warpgroups if layout.adders else 0)
         lines += [f"  attn::barrier_init(barriers + {layout.added - layout.barriers + 8 * part}, 1);" for part in parts]
-        # Copies and other threads see the mbarriers initialised.
         return [f"  {line}" for line in [*lines, "  attn::barrier_init_fence();", "}"]]
 
     def _group(self) -> None:
@@ -192,7 +191,6 @@ class _Printer:
         core = self.core
         with core.scope("if (threadIdx.x == 0)"):
             core.writer.line(f"attn::store_shared_int(shared + {self.layout.group}, {as_int(core, self.kernel.heads.operands[1])});")
-        # All roles read the number, and none may meet an mbarrier that is not initialised.
         core.writer.line("__syncthreads();")
 
     def _producer(self) -> None:
@@ -227,7 +225,7 @@ class _Printer:
             "const int tile_row = 16 * warp + lane / 4, row = 64 * warpgroup + tile_row, column = 2 * (lane % 4);",
             "const float column_float = column;",
         )
-        results = PairsResults(core, kernel, layout)
+        results = Results(core, kernel, layout)
         consumers = Consumers(core, kernel, layout, check_types(kernel))
         with self._programs():
             consumers.accumulators()

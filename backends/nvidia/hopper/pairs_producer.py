@@ -1,11 +1,12 @@
 """The warps that load tiles by TMA and compute the values of query rows."""
 
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_seeds_of, print_share
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import PairsLayout
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, PairsPrinter, as_int, depends, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.tiles import panels
+from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -13,7 +14,7 @@ KEPT = 2
 """Values of query rows that a thread of the producer reads at once, the first ones before their stage is free: it has few registers."""
 
 
-class Loader(PairsPrinter):
+class Loader(Sweep):
     """The warp that loads the tiles of queries by TMA: one thread does, but all of them find out which tiles are needed."""
 
     placed = ("tile.load",)
@@ -38,7 +39,7 @@ class Loader(PairsPrinter):
             core.writer.line("__syncwarp();")
 
 
-class ColumnWriter(PairsPrinter):
+class ColumnWriter(Sweep):
     """The warp that computes the values of query rows."""
 
     def step(self, block: ir.Block) -> None:
@@ -125,7 +126,7 @@ class BitsWriter(ColumnWriter):
         core.writer.line(f"attn::barrier_arrive({full});")
 
 
-def load_keys(core: HopperCore, kernel: PairsKernel, layout: PairsLayout) -> None:
+def load_keys(core: Core, kernel: PairsKernel, layout: Layout) -> None:
     """Prints the loads of the tiles of keys, behind the first barrier, once the program before needs its own no more."""
     loads = {op.operands[0]: op for op in kernel.key_loads}
     places = {memory: ", ".join(core.value(value) for value in list(loads[memory].operands)[3:0:-1]) for memory in layout.keys}

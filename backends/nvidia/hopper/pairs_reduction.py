@@ -1,12 +1,11 @@
 """The warps that add sums over keys to global memory by TMA while the consumers go on, in a fixed order where that is asked for."""
 
-from itertools import pairwise
-
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, PairsLayout, PairsSplit, head_columns, split_rows
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PairsPrinter, depends
+from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, Layout, Split, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import Sweep
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
+from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -14,22 +13,22 @@ ADDED = 3
 """Named barrier of the first warpgroup: its sums are in shared memory."""
 
 
-def added_barrier(layout: PairsLayout) -> str:
+def added_barrier(layout: Layout) -> str:
     """The barrier at which the first warpgroup's sums have been read from shared memory."""
     return f"barriers + {layout.added - layout.barriers}"
 
 
-def split_of(layout: PairsLayout, target: ir.Value) -> PairsSplit:
+def split_of(layout: Layout, target: ir.Value) -> Split:
     """How warpgroups share the sums for a tensor."""
     return split_rows(layout.kernel.queries, head_columns(target), layout.warpgroups)
 
 
-def part_block(layout: PairsLayout, split: PairsSplit, number: int, warpgroup: str = "warpgroup") -> str:
+def part_block(layout: Layout, split: Split, number: int, warpgroup: str = "warpgroup") -> str:
     """Which block of 64 queries a warpgroup's part `number` is."""
     return f"({warpgroup} + {layout.warpgroups * number})" if split.by_rows else str(number)
 
 
-class Adder(PairsPrinter):
+class Adder(Sweep):
     """One warp for each warpgroup of consumers.
 
     With `ordered`, programs add to the same queries one after the other, the one with the last keys first: under a causal mask that is
@@ -39,7 +38,7 @@ class Adder(PairsPrinter):
 
     placed = ("tile.accumulate",)
 
-    def __init__(self, core: HopperCore, kernel: PairsKernel, layout: PairsLayout, ordered: bool) -> None:
+    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, ordered: bool) -> None:
         super().__init__(core, kernel, layout)
         self.ordered = ordered
         self._next_begin = ""
@@ -92,7 +91,7 @@ class Adder(PairsPrinter):
         return "turn"
 
 
-def add_staged(core: HopperCore, layout: PairsLayout, op: ir.Operation, part: str) -> None:
+def add_staged(core: Core, layout: Layout, op: ir.Operation, part: str) -> None:
     """Prints the additions of a warpgroup's part of the sums for a tensor, from shared memory by TMA."""
     _, _, target, _, batch, head, row, _ = list(op.operands)
     buffer, split = layout.adds[target], split_of(layout, target)
@@ -113,45 +112,12 @@ def turn_tensor(kernel: PairsKernel) -> ir.Value:
     return kernel.step_ops("tile.load")[0].operands[0]
 
 
-def _check_order(kernel: PairsKernel, layout: PairsLayout) -> None:
+def _check_order(kernel: PairsKernel, layout: Layout) -> None:
     """Raises UnsupportedError unless the blocks of keys that add to a block of queries follow each other without a gap."""
     if any(op.operands[2] not in layout.adds for op in kernel.step_ops("tile.accumulate")) or kernel.step_ops("tile.scatter_add"):
         raise UnsupportedError("hopper: no fixed order of what is added element by element")
     loops = ops_of(kernel.sweep, "scf.for")
     keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
-    for before, after in pairwise(loops):
-        if before.operands[1] != after.operands[0] and not _same_end(before, after):
-            raise UnsupportedError("hopper: a fixed order of sums needs one range of queries for each block of keys")
-    if any(ops_of(loop.regions[0].blocks[0], "scf.if") for loop in loops):
-        raise UnsupportedError("hopper: a fixed order of sums needs masks whose blocks are known from their bounds")
-    count = list(kernel.key_loads[0].operands)[4]
-    if not _grows(loops[0].operands[0], keys, count) or not _grows(loops[-1].operands[1], keys, count):
-        raise UnsupportedError("hopper: a fixed order of sums needs queries that begin and end later for later keys")
-
-
-def _same_end(before: ir.Operation, after: ir.Operation) -> bool:
-    """Whether a loop ends where the next one begins, or both where the queries do."""
-    end = before.operands[1]
-    op = None if isinstance(end.owner, ir.Block) else end.owner.operation
-    return op is not None and op.name == "arith.minsi" and after.operands[0] in list(op.operands)
-
-
-def _grows(value: ir.Value, keys: ir.Value, count: ir.Value) -> bool:
-    """Whether the value does not fall when `keys` grows, where `count` keys follow.
-
-    That is known of sums with, limits to and multiples by what does not depend on `keys`.
-    """
-    if value == keys or not depends(value, keys):
-        return True
-    op = value.owner.operation  # type: ignore[union-attr]
-    if op.name == "arith.addi" and count in list(op.operands):
-        return keys in list(op.operands)  # the end of the block of keys
-    if op.name in ("arith.addi", "arith.minsi", "arith.maxsi"):
-        return all(_grows(operand, keys, count) for operand in op.operands)
-    if op.name == "arith.subi":
-        return not depends(op.operands[1], keys) and _grows(op.operands[0], keys, count)
-    if op.name in ("arith.muli", "arith.divsi", "arith.floordivsi", "arith.ceildivsi"):
-        factor = op.operands[1]
-        constant = not isinstance(factor.owner, ir.Block) and factor.owner.operation.name == "arith.constant"
-        return constant and ir.IntegerAttr(factor.owner.operation.attributes["value"]).value > 0 and _grows(op.operands[0], keys, count)
-    return False
+    reason = without_order(loops, keys, list(kernel.key_loads[0].operands)[4])
+    if reason:
+        raise UnsupportedError(f"hopper: {reason}")

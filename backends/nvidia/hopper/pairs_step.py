@@ -1,25 +1,25 @@
 """What the consumer warpgroups do with one block of queries: products, weights, sums over queries and sums over keys."""
 
 from attn_mlir.backends.gpu.origins import for_op
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import PairsLayout, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, PairMap, body_of, column_values, early_value
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, PairsPrinter, as_int, key_count, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, key_count, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
-from attn_mlir.backends.nvidia.hopper.tiles import RegisterRow, RegisterTile, Tile, round_up
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Tile, round_up
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 
-class Consumers(PairsPrinter):
+class Consumers(Sweep):
     """The warpgroups that compute."""
 
-    def __init__(self, core: HopperCore, kernel: PairsKernel, layout: PairsLayout, element: str) -> None:
+    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, element: str) -> None:
         super().__init__(core, kernel, layout)
         self.element = element
         self.packed: dict[ir.Value, Packed] = {}
@@ -143,7 +143,7 @@ class Consumers(PairsPrinter):
         def land(pending: int, some: list[Tile]) -> None:
             if some:
                 core.writer.line(f"attn::wgmma_wait<{pending}>();")
-                core.writer.all(f"attn::hold({tile.name});" for tile in some if isinstance(tile, RegisterTile))
+                core.writer.all(f"attn::hold({tile.name});" for tile in some if isinstance(tile, Fragment))
 
         slots = {value: slot for slot, value in enumerate(staged_values(core, block))}
         products = [op.results[0] for op in dots]
@@ -194,7 +194,7 @@ class Consumers(PairsPrinter):
         core.writer.line("attn::wgmma_wait<0>();")
         for fill in self.kernel.fills:
             tile = core.tiles[fill.results[0]]
-            if isinstance(tile, RegisterTile):
+            if isinstance(tile, Fragment):
                 core.writer.line(f"attn::hold({tile.name});")
         for memory, pipe in pipes.items():
             if memory not in released:
@@ -205,7 +205,7 @@ class Consumers(PairsPrinter):
         core = self.core
         accumulator, weights, query = op.operands
         tile, packed = core.tiles[accumulator], self.packed.get(weights)
-        if not isinstance(tile, RegisterTile) or packed is None:
+        if not isinstance(tile, Fragment) or packed is None:
             raise UnsupportedError("hopper: sums over queries multiply weights of 16 bits")
         self._wait(self._memory[query])
         operand = self._query_operand(self._memory[query], True)
@@ -226,7 +226,7 @@ class Consumers(PairsPrinter):
             texts = [core.scalars.emit(value) for value in yielded]
             for text, result in zip(texts, op.results, strict=True):
                 tile = core.tiles[self._carried(result, terminator)]
-                if not isinstance(tile, RegisterRow):
+                if not isinstance(tile, Row):
                     raise UnsupportedError("hopper: values of keys are carried as such")
                 core.writer.line(f"{tile.name}[h] = {text};")
                 core.tiles[result] = tile

@@ -1,12 +1,12 @@
 """Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
 
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
-from attn_mlir.backends.nvidia.hopper.pairs_layout import PairsLayout, PairsSplit, head_columns
+from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, Split, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, split_of
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, key_count
-from attn_mlir.backends.nvidia.hopper.tiles import RegisterTile
+from attn_mlir.backends.nvidia.hopper.tiles import Fragment
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -15,10 +15,10 @@ from attn_mlir.mlir import ir
 class QuerySums:
     """Prints `tile.accumulate` and `tile.scatter_add`."""
 
-    def __init__(self, core: HopperCore, kernel: PairsKernel, layout: PairsLayout, element: str) -> None:
+    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout, element: str) -> None:
         self.core, self.kernel, self.layout, self.element = core, kernel, layout, element
         self._exchanged: dict[ir.Value, str] = {}
-        self._parts: dict[ir.Value, list[RegisterTile]] = {}
+        self._parts: dict[ir.Value, list[Fragment]] = {}
 
     def clear_missing_keys(self, tiles: list[Packed]) -> None:
         """Rows behind the last key do not count in sums over keys."""
@@ -53,7 +53,6 @@ class QuerySums:
                 place = f"k / 4 * {keys * 128} + {store_row} * 128 + ((2 * k % 8 | {own} / 16 % 2) ^ {store_row} % 8) * 16"
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
                 writer.line(f"attn::store_matrices({name} + {place}, {registers});")
-        # wgmma reads dS^T and P^T of all warpgroups from here.
         writer.line("attn::fence_proxy_async();")
         self.free_staging()
         writer.line(f"attn::named_sync(1, {consumers});")
@@ -77,10 +76,10 @@ class QuerySums:
                 b = SharedOperand(f"shared + {buffer.offset}{offset}", buffer.rows * 128, True)
                 core.writer.all(product(fragment.name, split.columns, keys, a, b, self.element, clear=first))
 
-    def _split(self, target: ir.Value) -> PairsSplit:
+    def _split(self, target: ir.Value) -> Split:
         return split_of(self.layout, target)
 
-    def _column_bytes(self, split: PairsSplit) -> int:
+    def _column_bytes(self, split: Split) -> int:
         """From the first column of a warpgroup to that of the next one."""
         return split.columns * 2 if split.columns < 64 else split.columns // 64 * self.kernel.keys * 128
 
@@ -104,7 +103,6 @@ class QuerySums:
             else:
                 self._add_directly(op, limit)
         if staged and adders:
-            # The reduction warp adds the staged dQ to memory by TMA: 128 threads and its own 32 meet.
             self.core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({ADDED} + warpgroup, 160);")
         elif staged:
             # Only the warp that starts the additions waits for the others.

@@ -5,22 +5,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from attn_mlir.backends.gpu.structure import element_name
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import PairsLayout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
 from attn_mlir.backends.nvidia.hopper.pairs_map import column_values, maker
+from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 STEP, STAGE, PARITY = "step", "stage", "parity"
 
 
-class PairsPrinter(ABC):
+class Sweep(ABC):
     """Prints `for` and `if` around the steps of one role. `placed`: the ops of a step whose tiles' places in memory the role needs."""
 
     placed: tuple[str, ...] = ()
 
-    def __init__(self, core: HopperCore, kernel: PairsKernel, layout: PairsLayout) -> None:
+    def __init__(self, core: Core, kernel: PairsKernel, layout: Layout) -> None:
         self.core, self.kernel, self.layout = core, kernel, layout
 
     @abstractmethod
@@ -138,21 +139,7 @@ def place_of(op: ir.Operation) -> list[ir.Value]:
     return list(op.operands)[1:3] if op.name == "tile.load" else list(op.operands)[4:6]
 
 
-def depends(value: ir.Value, on: ir.Value) -> bool:
-    """Whether a value is computed from another one."""
-    if value == on:
-        return True
-    op = maker(value)
-    return op is not None and any(depends(operand, on) for operand in op.operands)
-
-
-def is_masked(kernel: PairsKernel) -> bool:
-    """Whether blocks of keys are seen by different queries."""
-    keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
-    return any(depends(bound, keys) for loop in ops_of(kernel.sweep, "scf.for") for bound in list(loop.operands)[:2])
-
-
-def staged_values(core: HopperCore, block: ir.Block) -> list[ir.Value]:
+def staged_values(core: Core, block: ir.Block) -> list[ir.Value]:
     """The values of query rows that the maps of a step read from shared memory."""
     return [value for op in ops_of(block, "tile.map") if len(list(op.operands)) == 2 for value in column_values(op, core.scalars.type_of)]
 
@@ -163,13 +150,13 @@ def step_limit(count: ir.Value) -> ir.Value | None:
     return None if op is not None and op.name == "arith.constant" else count
 
 
-def as_int(core: HopperCore, value: ir.Value) -> str:
+def as_int(core: Core, value: ir.Value) -> str:
     """A number of rows as an int, whatever it was computed in."""
     text = core.value(value)
     return text if core.scalars.type_of(value) == "int" else f"(int){text}"
 
 
-def key_count(core: HopperCore, kernel: PairsKernel) -> str:
+def key_count(core: Core, kernel: PairsKernel) -> str:
     """How many keys the program has, a C++ expression."""
     return as_int(core, list(kernel.key_loads[0].operands)[4])
 

@@ -5,9 +5,9 @@ from typing import Protocol
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
-from attn_mlir.backends.nvidia.hopper.memory import SharedLayout
+from attn_mlir.backends.nvidia.hopper.memory import Layout
 from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
@@ -15,7 +15,7 @@ from attn_mlir.errors import UnsupportedError
 HOLDING, PREPARING = 144, 112
 """Registers of a thread of either role where two warpgroups hold states; each is launched with 128."""
 
-Printer = Callable[[HopperCore], None]
+Printer = Callable[[Core], None]
 """Prints what the warps of a role do."""
 
 
@@ -23,7 +23,7 @@ class PreparedLayout(Protocol):
     """What the code of both forms needs of a layout: shared memory, the warpgroups that hold states, the threads of all warps."""
 
     @property
-    def memory(self) -> SharedLayout: ...
+    def memory(self) -> Layout: ...
 
     @property
     def warpgroups(self) -> int: ...
@@ -44,14 +44,14 @@ def plan_prepared(code: KernelCode, stages: int, what: str, target: NvidiaTarget
 
 def emit_prepared(sweep: PreparedSweep, layout: PreparedLayout, helpers: tuple[str, ...], prepare: Printer, hold: Printer) -> KernelCode:
     """The source of a kernel, with headers of these names before it, and how to launch it."""
-    core = HopperCore(sweep.kernel, 0)
+    core = Core(sweep.kernel, 0)
     core.writer.indent = "  "
     with core.scope(None):
         _print_roles(core, sweep, layout.warpgroups, prepare, hold)
     return kernel_code(core, layout.memory, layout.threads, 1, *helpers)
 
 
-def _print_roles(core: HopperCore, sweep: PreparedSweep, warpgroups: int, prepare: Printer, hold: Printer) -> None:
+def _print_roles(core: Core, sweep: PreparedSweep, warpgroups: int, prepare: Printer, hold: Printer) -> None:
     """Prints the body of the kernel."""
     writer = core.writer
     begin, end, step = (core.value(value) for value in list(sweep.loop.operands)[:3])

@@ -4,18 +4,18 @@ from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body, chains, holds, operations
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, MAKERS, AheadBits, possible
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
-from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
+from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
-from attn_mlir.backends.nvidia.hopper.stores import HopperStores
+from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
 from attn_mlir.errors import UnsupportedError
@@ -30,13 +30,13 @@ class RowsKernel:
         number = {item.name: item.attr.value for item in sizes if isinstance(item.attr, ir.IntegerAttr)}
         self.kernel, self.schedule = kernel, schedule
         self.warpgroups = number["block_q"] // ROWS
-        self.core = HopperCore(kernel, number["block_kv"])
+        self.core = Core(kernel, number["block_kv"])
         self.stages = int(schedule["stages"])
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
-        self.memory = SharedMemory(self.core, warps)
+        self.memory = Memory(self.core, warps)
         self.programs = Programs(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
-        self.stores = HopperStores(self.core, self.memory, number["block_q"])
+        self.stores = Stores(self.core, self.memory, number["block_q"])
         self.overlaps: dict[ir.Operation, Overlap] = {}
         self.flat: Flat | None = None
         self.bits: AheadBits | None = None

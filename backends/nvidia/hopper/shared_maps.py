@@ -2,8 +2,8 @@
 
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
-from attn_mlir.backends.nvidia.hopper.core import PANELS, HopperCore
-from attn_mlir.backends.nvidia.hopper.tiles import SharedTile
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.tiles import Shared
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -16,7 +16,7 @@ _UNPACK = {"f16": "__half", "bf16": "__nv_bfloat16"}
 class Changes:
     """Changes tiles in place; `threads` consumers share the work."""
 
-    def __init__(self, core: HopperCore, threads: int) -> None:
+    def __init__(self, core: Core, threads: int) -> None:
         self.core, self.threads = core, threads
 
     @for_op
@@ -28,7 +28,7 @@ class Changes:
         source = next(iter(sources))
         tile = core.tiles[source]
         here = all(list(read.operands)[1:] == list(block.arguments) for read in reads)
-        if len(sources) != 1 or not here or not isinstance(tile, SharedTile) or len(list(op.results)) != 1 or self._read_later(source, op):
+        if len(sources) != 1 or not here or not isinstance(tile, Shared) or len(list(op.results)) != 1 or self._read_later(source, op):
             raise UnsupportedError(f"hopper: this change of queries, keys or values cannot be made in place ({source_line(op.location)})")
         writer.line("// Each thread changes pairs of columns.")
         columns = core.columns(op.results[0].type)
@@ -51,7 +51,6 @@ class Changes:
                     for read in reads:
                         core.scalars.bind(read.results[0], f"at[{e}]")
                     writer.line(f"at[{e}] = {exists}{core.scalars.emit(yielded(block)[0])}{otherwise};")
-        # wgmma reads what all warps have changed, through the asynchronous proxy.
         writer.line("attn::fence_proxy_async();", f"attn::named_sync({_BARRIER}, {self.threads});")
         core.tiles[op.results[0]] = tile
 

@@ -1,9 +1,9 @@
 """Prints `tile.store`: tiles through shared memory and TMA, or element by element, and row values."""
 
 from attn_mlir.backends.gpu.origins import for_op
-from attn_mlir.backends.nvidia.hopper.core import PANELS, HopperCore
-from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, RegisterRow, RegisterTile, panels, tile_bytes
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
+from attn_mlir.backends.nvidia.hopper.memory import Memory
+from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, panels, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
@@ -13,14 +13,14 @@ _BARRIER = 8
 """Named barriers of the warpgroups' stores: 8 + warpgroup."""
 
 
-class HopperStores:
+class Stores:
     """Prints stores of a kernel whose consumers hold `rows` rows.
 
     `staging` is the constant that is the offset of the shared memory that tiles pass through, reserved when it is first needed, or one
     that is given (that of the queries).
     """
 
-    def __init__(self, core: HopperCore, memory: SharedMemory, rows: int, staging: str | None = None) -> None:
+    def __init__(self, core: Core, memory: Memory, rows: int, staging: str | None = None) -> None:
         self.core, self.memory, self.rows = core, memory, rows
         self.staging = staging
         self.thread = "threadIdx.x"
@@ -38,11 +38,11 @@ class HopperStores:
     def store(self, op: ir.Operation) -> None:
         """Writes the rows of a tile that exist."""
         tile, target = self.core.tiles[op.operands[0]], op.operands[1]
-        if isinstance(tile, RegisterRow):
+        if isinstance(tile, Row):
             self._row(op, tile)
-        elif isinstance(tile, RegisterTile) and tile.element in PANELS and through_tma(target.type):
+        elif isinstance(tile, Fragment) and tile.element in PANELS and through_tma(target.type):
             self._through(op, tile)
-        elif isinstance(tile, RegisterTile):
+        elif isinstance(tile, Fragment):
             self._elements(op, tile)
         else:
             raise UnsupportedError(f"hopper: {op.operands[0]} is stored from shared memory ({source_line(op.location)})")
@@ -51,14 +51,14 @@ class HopperStores:
         batch, head, begin, count = (self.core.value(value) for value in list(op.operands)[2:])
         return batch, head, begin, count
 
-    def _row(self, op: ir.Operation, tile: RegisterRow) -> None:
+    def _row(self, op: ir.Operation, tile: Row) -> None:
         batch, head, begin, count = self._place(op)
         target = op.operands[1]
         with self.core.unrolled("h", 2):
             element = self.core.arguments.element(target, [batch, head, f"({begin} + row + 8 * h)"])
             self.core.writer.line(f"if (column == 0 && row + 8 * h < {count}) {element} = {tile.name}[h];")
 
-    def _elements(self, op: ir.Operation, tile: RegisterTile) -> None:
+    def _elements(self, op: ir.Operation, tile: Fragment) -> None:
         core = self.core
         batch, head, begin, count = self._place(op)
         target = op.operands[1]
@@ -70,7 +70,7 @@ class HopperStores:
             inside = f" && column + 8 * c + e < {columns}" if columns != tile.columns else ""
             core.writer.line(f"if (row + 8 * h < {count}{inside}) {element} = {value};")
 
-    def _through(self, op: ir.Operation, tile: RegisterTile) -> None:
+    def _through(self, op: ir.Operation, tile: Fragment) -> None:
         """Registers, shared memory (each warpgroup its rows), TMA, which leaves out rows past the end of the tensor."""
         core, writer = self.core, self.core.writer
         batch, head, begin, count = self._place(op)
@@ -98,7 +98,6 @@ class HopperStores:
                 words = [f"{pack}({tile.name}[{8 * full + i}], {tile.name}[{8 * full + i + 1}])" for i in (0, 2)]
                 address = f"staging + {full // 4 * panel_bytes} + attn::swizzle_128(place + {full % 4 * 32})"
                 writer.line(f"attn::store_matrices({address}, {', '.join([*words, '0', '0'])});")
-            # TMA stores what all warps have written to shared memory.
             writer.line("attn::fence_proxy_async();", threads)
             exists = f" && warpgroup * {ROWS} < {count}" if self.short else ""
             with writer.block(f"if ({self.thread} % 128 == 0{exists})"):

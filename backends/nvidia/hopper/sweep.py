@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
+from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
-from attn_mlir.backends.nvidia.hopper.memory import SharedLayout
+from attn_mlir.backends.nvidia.hopper.memory import Layout
 from attn_mlir.backends.nvidia.hopper.sweep_chunk import ChunkPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, bind_position
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
@@ -85,8 +85,8 @@ class SweepKernel:
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
         sweep = self.sweep
-        core = HopperCore(sweep.kernel, 0)
-        layout = SweepLayout(SharedLayout(), sweep, int(self.schedule["stages"]))
+        core = Core(sweep.kernel, 0)
+        layout = SweepLayout(Layout(), sweep, int(self.schedule["stages"]))
         core.writer.indent = "  "
         with core.scope(None):
             self._program(core, layout)
@@ -97,7 +97,7 @@ class SweepKernel:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
         return self.sweep.values > PANEL and (self.sweep.keys > 128 or (self.sweep.exact and self.sweep.rows is not None))
 
-    def _program(self, core: HopperCore, layout: SweepLayout) -> None:
+    def _program(self, core: Core, layout: SweepLayout) -> None:
         sweep, writer = self.sweep, core.writer
         begin, end, step = (core.value(value) for value in list(sweep.loop.operands)[:3])
         writer.line(f"const int chunks = ({end} - {begin} + {step} - 1) / {step};")
@@ -116,14 +116,14 @@ class SweepKernel:
                 writer.line(f"attn::more_registers<{_CONSUMER}>();")
             self._consume(core, layout)
 
-    def _produce(self, core: HopperCore, layout: SweepLayout, head: str) -> None:
+    def _produce(self, core: Core, layout: SweepLayout, head: str) -> None:
         with core.scope(head):
             core.writer.line("const int lane = threadIdx.x % 32;")
             with core.scope("for (int number = 0; number < chunks; ++number)"):
                 bind_position(core, self.sweep, "number")
                 SweepProducer(core, self.sweep, layout).chunk()
 
-    def _consume(self, core: HopperCore, layout: SweepLayout) -> None:
+    def _consume(self, core: Core, layout: SweepLayout) -> None:
         states = StatePrinter(core, self.sweep)
         chunk = ChunkPrinter(core, self.sweep, layout, states)
         chunk.declare()

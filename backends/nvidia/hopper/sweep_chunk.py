@@ -1,7 +1,7 @@
 """What the warpgroups of a sweep do with one chunk: rows of o (see `sweep_output`), and S^T = S^T times its factor + (v enter)^T k."""
 
 from attn_mlir.backends.gpu.structure import body, yielded
-from attn_mlir.backends.nvidia.hopper.core import PANELS, HopperCore
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL_BYTES, declare_place
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_mods import TileMods
@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 class ChunkPrinter:
     """Prints the work on a chunk."""
 
-    def __init__(self, core: HopperCore, sweep: Sweep, layout: SweepLayout, states: StatePrinter) -> None:
+    def __init__(self, core: Core, sweep: Sweep, layout: SweepLayout, states: StatePrinter) -> None:
         self._core, self._sweep, self._layout, self._states = core, sweep, layout, states
         self._mods = TileMods(core, sweep, layout)
         self._rows = None if sweep.rows is None else RowsPrinter(core, sweep, sweep.rows, layout)
@@ -45,7 +45,6 @@ class ChunkPrinter:
         self._mods.print(self._unpack, self._pack)
         if rows is not None:
             rows.weights()
-            # wgmma reads the weights; the copy of the last rows must have read what the next ones are written to.
             writer.line("attn::fence_proxy_async();", "if (leader) attn::bulk_wait_read<0>();")
         writer.line(f"attn::named_sync({ALL}, {layout.consumers});")
         free = f"shared + kFree + 8 * ((number - 1) % {stages})"

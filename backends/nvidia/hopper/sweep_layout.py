@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.hopper.memory import SharedLayout, of_warps
+from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
-from attn_mlir.backends.nvidia.hopper.sweep_patterns import SweepInput
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.backends.nvidia.hopper.tiles import tile_bytes
 
@@ -12,10 +12,10 @@ _ROW = CHUNK * 4
 
 
 @dataclass(frozen=True)
-class SweepTile:
+class Tile:
     """A tile of an input in each stage: `offset` within the stage."""
 
-    source: SweepInput
+    source: Input
     offset: int
     own: bool
     """Whether each warpgroup has a panel of its own."""
@@ -28,13 +28,13 @@ class SweepTile:
 class SweepLayout:
     """Where things are."""
 
-    def __init__(self, memory: SharedLayout, sweep: Sweep, stages: int) -> None:
+    def __init__(self, memory: Layout, sweep: Sweep, stages: int) -> None:
         self.memory, self.stages = memory, stages
         self.warpgroups = sweep.values // PANEL
-        self.tiles: dict[str, SweepTile] = {}
+        self.tiles: dict[str, Tile] = {}
         offset = 0
         for name, source in sweep.inputs.items():
-            self.tiles[name] = SweepTile(source, offset, name in ("v", "factor"))
+            self.tiles[name] = Tile(source, offset, name in ("v", "factor"))
             offset += tile_bytes(CHUNK, source.columns)
         self.loaded_bytes = offset
         self.rows: dict[str, int] = {}

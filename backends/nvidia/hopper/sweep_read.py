@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.structure import body, constant, maker, operations, 
 from attn_mlir.backends.nvidia.hopper.sweep_common import (
     CHUNK,
     VALUES,
-    SweepFrame,
+    Frame,
     check_columns,
     final_of,
     initial_of,
@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_common import (
     states_of,
 )
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
-    SweepInput,
+    Input,
     input_of,
     known,
     made,
@@ -25,7 +25,7 @@ from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
     scaled,
     sources,
 )
-from attn_mlir.backends.nvidia.hopper.sweep_rows import ChunkRows, read_rows, rests, scales_rows
+from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows, read_rows, rests, scales_rows
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 
@@ -34,7 +34,7 @@ KEYS = (64, 128, 256)
 
 
 @dataclass(kw_only=True)
-class Sweep(SweepFrame):
+class Sweep(Frame):
     """One kernel with the same decays for all channels; `steps`, `left`, `right`, `enter` and `carry` are maps of rank 1.
 
     `steps`: the log decays, whose sums are `prefix` and, of the whole chunk, `total` (None: no decays); `enter` scales rows of v on their
@@ -43,7 +43,7 @@ class Sweep(SweepFrame):
     the state take what rounding leaves out of it, and of rows of v on their way into it, too.
     """
 
-    rows: ChunkRows | None
+    rows: Rows | None
     steps: ir.Operation | None
     prefix: ir.Value | None
     total: ir.Value | None
@@ -59,7 +59,7 @@ class Sweep(SweepFrame):
         return self.exact and self.element == "f16"
 
     @property
-    def inputs(self) -> dict[str, SweepInput]:
+    def inputs(self) -> dict[str, Input]:
         """The tiles of a stage by name."""
         before = {"q": self.rows.q} if self.rows else {}
         after = {"factor": self.rows.factor} if self.rows and self.rows.factor else {}
@@ -114,7 +114,7 @@ def _check(sweep: Sweep, inner: list[ir.Operation], used: list[ir.Operation]) ->
     need_all(inner, used)
 
 
-def _row_factors(rows: ChunkRows | None, enter: ir.Operation) -> tuple[ir.Operation | None, ir.Operation | None]:
+def _row_factors(rows: Rows | None, enter: ir.Operation) -> tuple[ir.Operation | None, ir.Operation | None]:
     """The maps that make factors of rows of q, which `leave` reads, and of k and v, which `enter` reads; pairs read both."""
     found: list[ir.Operation | None] = []
     for op in (None if rows is None else rows.leave, enter):

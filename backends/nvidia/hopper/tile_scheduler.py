@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from attn_mlir.backends.nvidia.hopper.core import HopperCore
-from attn_mlir.backends.nvidia.hopper.memory import SharedLayout, of_warps
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
 from attn_mlir.mlir import ir
 
 _BLOCKS, _HEADS = 16, 16
@@ -21,7 +21,7 @@ class Programs:
     blocks; the last blocks first where `reverse`. `turn` counts the programs that a thread block has run.
     """
 
-    core: HopperCore
+    core: Core
     over: ir.Value
     order: str
     group: int
@@ -35,7 +35,7 @@ class Programs:
         """For `KernelCode.grid`."""
         return "tiles" if self.order == "tiles" else "persistent"
 
-    def allocate(self, layout: SharedLayout) -> None:
+    def allocate(self, layout: Layout) -> None:
         """Reserves what the roles exchange."""
         if self.order == "dynamic":
             layout.barrier("kNextFull", 2, 1)

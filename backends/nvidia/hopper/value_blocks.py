@@ -5,7 +5,7 @@ Four warps take blocks in turn for every 64 columns of v. See `attn_values.cuh` 
 
 from attn_mlir.backends.nvidia.hopper.channel_layout import place_of
 from attn_mlir.backends.nvidia.hopper.channel_steps import load_decays, print_steps
-from attn_mlir.backends.nvidia.hopper.core import PANELS, HopperCore
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, bind_position
 from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SCORES, SLOTS, TURNS, ValueLayout
@@ -20,7 +20,7 @@ _TOGETHER = 8
 class BlockPrinter:
     """Prints the warps of blocks."""
 
-    def __init__(self, core: HopperCore, sweep: ValueSweep, layout: ValueLayout) -> None:
+    def __init__(self, core: Core, sweep: ValueSweep, layout: ValueLayout) -> None:
         self._core, self._sweep, self._layout = core, sweep, layout
         self._rows = f"attn::ValueBlock<{str(sweep.element == 'bf16').lower()}, {str(sweep.reverse).lower()}>"
 
@@ -89,7 +89,6 @@ class BlockPrinter:
             writer.line(f"{self._rows}::cut(values, count, lane);")
             with core.scope("if (half == 0)"), writer.unrolled("n", layout.panels["k"]):
                 writer.line(f"{self._rows}::cut(in + {layout.tiles['k']} + n * {BLOCK_PANEL}, count, lane);")
-            # wgmma reads the rows that were cut to zeros.
             writer.line("attn::fence_proxy_async();")
             writer.line(f"attn::named_sync({_TOGETHER} + turn, {32 * layout.warpgroups});")
 

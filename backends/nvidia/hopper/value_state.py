@@ -5,7 +5,7 @@ S^T and v are taken as two pieces of 16 bits. What the state gives leaves throug
 
 from collections.abc import Callable
 
-from attn_mlir.backends.nvidia.hopper.core import PANELS, HopperCore
+from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
 from attn_mlir.backends.nvidia.hopper.sweep_common import bind_position, declare_place
 from attn_mlir.backends.nvidia.hopper.sweep_output import LIFT, LOWER, RESTS
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
@@ -16,7 +16,7 @@ from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueSweep
 class ValueState:
     """Prints the warpgroups that hold the state."""
 
-    def __init__(self, core: HopperCore, sweep: ValueSweep, layout: ValueLayout, held: int) -> None:
+    def __init__(self, core: Core, sweep: ValueSweep, layout: ValueLayout, held: int) -> None:
         """`held`: steps along K whose part of the state is rounded at a time."""
         self._core, self._sweep, self._layout, self._held = core, sweep, layout, held
         self._states = StatePrinter(core, sweep)

@@ -15,7 +15,7 @@ from attn_mlir.api.inputs import device_type, scale_form
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
-from attn_mlir.api.varlen_inputs import check_largest, mask_of, problem_of, sequences_of, within
+from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.orders import all_in_order
@@ -106,10 +106,9 @@ def attention_varlen(
         return _in_graph((q, k, v), (cu_seqlens_q, cu_seqlens_k, seqused_k), functions, options, (dropout_p, dropout_seed), out)
     dropout = dropout_of(dropout_p, dropout_seed, q)
     problem = problem_of(q, k, v, block_table is not None)
-    sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
+    inside = inside_of(q, k, block_table) if q.is_cuda and not reads_offsets(max_q, max_k) else None
+    sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, inside)
     check_largest(max_q, max_k, sequences)
-    if q.is_cuda and block_table is None and not reads_offsets(max_q, max_k):
-        sequences = within(sequences, {"q": len(q), "k": len(k)})
     target = problem.device_type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
     options = (return_lse, return_states, problem.device, dropout.form, ())
