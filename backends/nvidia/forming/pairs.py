@@ -180,6 +180,7 @@ class PairsFormer(Former):
         own = self._view([buffer, zero, self.first, zero], list(type_.shape))
         build.op("named_sync", [number], threads=threads)
         build.op("write", [fragment, own])
+        # wgmma reads what all warps have written.
         build.op("fence_async")
         build.op("named_sync", [number], threads=threads)
         return buffer
