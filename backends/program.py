@@ -194,13 +194,15 @@ def prepare_derivative(
     """The name of a derivative of the program `@attention`, and the pipeline that makes it; see `driver.compile_derivative`.
 
     `outline`: the passes that make kernels of the differentiated program. `segment` > 0: sweeps are cut into segments of so many positions.
-    `remainder`: see `attn-differentiate`; `options`: further ones of it.
+    `remainder`: see `attn-differentiate`; `options`: further ones of it. "given": `@attention` is a function of derivatives already.
     """
     names = "+".join(wrt)
     split = f"attn-split-sequences{{segment={segment}}},func.func(cse)," if segment else ""
     outline = split + outline
     if function in ("", "written-fwd"):
         return "attention", split + OUTLINE
+    if function == "given":
+        return "attention", outline
     if function == "written-bwd":
         return "attention_bwd", f"attn-simplify,attn-written-backward{{wrt={names}}},{outline}"
     options = f"functions={function} wrt={names} only=true{' remainder=true' if remainder else ''} {options}"

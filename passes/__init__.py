@@ -10,6 +10,7 @@ _PASSES = {
     "attn-dense-rows": "dense_rows:DenseRows",
     "attn-simplify": "simplify:Simplify",
     "attn-differentiate": "differentiate:Differentiate",
+    "attn-cut-backward": "cut_backward:CutBackward",
     "attn-written-backward": "written_backward:WrittenBackward",
     "attn-split-sequences": "split_sequences:SplitSequences",
     "attn-apply-mods": "apply_mods:ApplyMods",

@@ -30,11 +30,17 @@ def turns(unit: Unit, operands: Sequence[Any]) -> int:
     return int(batch * heads * -(-length // int(schedule["turn_rows"])) * int(schedule["turn_parts"]))
 
 
+WIDE_RESULTS = "attn.wide_results"
+
+
 def round_results(module: ir.Module, host: Host) -> None:
     """Lets kernels write the program's results that are shaped like q, k or v in their type, where they write each element once.
 
-    Sums are computed in f32, and the operators would round them afterwards.
+    Sums are computed in f32, and the operators would round them afterwards. A module with the attribute `attn.wide_results` has parts of
+    sums for results, which are not rounded before they are added up.
     """
+    if WIDE_RESULTS in module.operation.attributes:
+        return
     made = len(host.arguments)
     needed = {operand for step in host.steps for operand in step.operands}
     for step in host.steps:

@@ -1,0 +1,7 @@
+"""Attention and recurrences over several processes: sequences that are cut over the ranks of a DeviceMesh."""
+
+from attn_mlir.distributed.ring import ring_attention
+from attn_mlir.distributed.sharding import shard, unshard
+from attn_mlir.distributed.transfer import traffic
+
+__all__ = ["ring_attention", "shard", "traffic", "unshard"]
