@@ -97,18 +97,10 @@ def uneven(length: int, ranks: int) -> list[list[tuple[int, int]]]:
     return [*([one] for one in inner), [(length - 20, length), (0, 20)]]
 
 
-def compare(
-    mesh: DeviceMesh,
-    row: str,
-    mask: str,
-    placements: tuple[str, ...],
-    length: int = 127,
-    dtype: torch.dtype = torch.float32,
-    **options: Any,
-) -> list[str]:
+def compare(mesh: DeviceMesh, row: str, mask: str, placements: tuple[str, ...], length: int = 127, strategy: str = "ring") -> list[str]:
     """What differs from the dense formula by more than the bar: nothing, if all is well."""
-    sink, slopes = SINKS.to(dtype).requires_grad_(), (torch.arange(4, dtype=dtype) / 400).requires_grad_()
-    q, k, v, do = (torch.randn(B, h, length, d, dtype=dtype) for h, d in ((HQ, D), (HKV, D), (HKV, DV), (HQ, DV)))
+    sink, slopes = SINKS.clone().requires_grad_(), (torch.arange(4) / 400).requires_grad_()
+    q, k, v, do = (torch.randn(B, h, length, d) for h, d in ((HQ, D), (HKV, D), (HKV, DV), (HQ, DV)))
     wide = [x.detach().double().requires_grad_() for x in (q, k, v, sink, slopes)]
 
     def functions(sink: Tensor, slopes: Tensor) -> dict[str, Any]:
@@ -131,7 +123,7 @@ def compare(
         for repeat in range(2):
             sink.grad = slopes.grad = None
             local = [cut(x).requires_grad_() for x in (q, k, v)]
-            mine = ring_attention(*local, mesh=mesh, dim="cp", placement=placement, **functions(sink, slopes), **options)
+            mine = ring_attention(*local, mesh=mesh, dim="cp", placement=placement, **functions(sink, slopes), strategy=strategy)
             mine.backward(cut(do))
             got = [mine.detach(), *(x.grad for x in (*local, sink, slopes))]
             if repeat == 0:
@@ -148,15 +140,10 @@ def compare(
     return wrong
 
 
-def many(mesh: DeviceMesh, cases: list[tuple[str, str]], placements: tuple[str, ...]) -> list[str]:
-    """`compare` for several rows and masks."""
-    return [text for row, mask in cases for text in compare(mesh, row, mask, placements)]
-
-
 def sent(mesh: DeviceMesh, mask: str, length: int, placement: str) -> tuple[int, int]:
     """Bytes and messages of a forward pass that this rank sends."""
     before = traffic()
     q, k, v = (shard(torch.randn(1, 1, length, 8), mesh, "cp", placement=placement) for _ in range(3))
-    ring_attention(q, k, v, mesh=mesh, dim="cp", placement=placement, mask_mod=MASKS[mask])
+    ring_attention(q, k, v, mesh=mesh, dim="cp", placement=placement, mask_mod=MASKS[mask], strategy="ring")
     after = traffic()
     return after["bytes"] - before["bytes"], after["messages"] - before["messages"]

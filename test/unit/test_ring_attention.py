@@ -36,3 +36,8 @@ def test_only_keys_that_are_seen_are_sent(two: Ranks) -> None:
     assert (first, second) == (19 * 2 * 8 * 4, 0)  # the last 19 keys of rank 0, in float32
     (first, _), (second, messages) = two.run("ring_cases:sent", "causal", 128, "contiguous")
     assert (first, second, messages) == (64 * 2 * 8 * 4, 0, 0)
+
+
+@pytest.mark.parametrize("strategy", ["all_gather", "ulysses"])
+def test_other_strategies(two: Ranks, strategy: str) -> None:
+    assert two.run("ring_cases:compare", "sinks", "both_sides", ALL, 61, strategy) == [[], []]

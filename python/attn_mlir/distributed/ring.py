@@ -17,32 +17,30 @@ from attn_mlir.api.inputs import Problem, check_inputs, device_type, scale_form
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
+from attn_mlir.distributed import model
 from attn_mlir.distributed.cut_program import CutProgram, cut_program
 from attn_mlir.distributed.engine import Ring
 from attn_mlir.distributed.group import Ranks, agreed, digest, ranks_of
-from attn_mlir.distributed.placement import Placement, Range, Ranges, placed
-from attn_mlir.distributed.plan import Sees, Steps, steps
-from attn_mlir.errors import ArgumentError
+from attn_mlir.distributed.model import ALL_GATHER, STRATEGIES, ULYSSES
+from attn_mlir.distributed.placement import Placement, Range, Ranges, held, placed
+from attn_mlir.distributed.plan import Sees, Steps, message, steps
+from attn_mlir.distributed.whole import Call, Layout, by_gathering, by_heads
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 
 _PLANS = 64
 """Plans of a program that are kept."""
+_MOST = 16
+"""The most ranks for which the choice of a strategy looks at every pair of them."""
 _WIDE = {torch.float16, torch.bfloat16}
 _SHOWN = ("the batch size", "the number of heads of q", "the number of heads of k", "the head dimension of q", "that of v")
-_NAMES = (*_SHOWN, "the dtype, the device or what needs a gradient", "the functions", "the placement or numbers that functions capture")
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """The functions and options of a call, as `attention` takes them."""
-
-    functions: tuple[Any, ...]
-    scale: float | None
-    return_lse: bool
-    return_states: bool
-    deterministic: bool
-    device: str | None
+_NAMES = (
+    *_SHOWN,
+    "the dtype, the device, the strategy or what needs a gradient",
+    "the functions",
+    "the placement or numbers that functions capture",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +55,7 @@ class Traced:
     keys: Ranges
     wanted: list[int]
     """Which of q, k, v and the captured values need a gradient."""
+    element_size: int
 
 
 def ring_attention(
@@ -79,6 +78,7 @@ def ring_attention(
     return_states: bool = False,
     deterministic: bool = False,
     device: str | None = None,
+    strategy: str = "auto",
 ) -> Any:
     """Attention to a sequence that is cut over the ranks along `dim` of `mesh`: what `attention` gives of the whole one, for own queries.
 
@@ -89,14 +89,20 @@ def ring_attention(
     `shard` cuts tensors so. The functions see positions in the whole sequence, and all arguments are as those of `attention`.
     Every rank of the dimension makes the call, with the same functions, numbers and captured tensors; the gradients of captured tensors
     are the sums over ranks, on all of them.
+
+    strategy: "ring", where keys and values of the other ranks come one after another while kernels run on those that are there;
+    "all_gather", which has all keys and values on each rank, for any row; "ulysses", which exchanges positions for heads; "auto": what
+    costs the least by `attn_mlir.distributed.model`.
     """
+    if strategy not in ("auto", *STRATEGIES):
+        raise ArgumentError(f"strategy is one of auto, {', '.join(STRATEGIES)}; got {strategy!r}")
     if isinstance(mask_mod, str):
         mask_mod = parse(mask_mod)
     if is_block_mask(mask_mod):
         raise ArgumentError("mask_mod is a block mask, which is for whole sequences: pass its mask function")
     ranks = ranks_of(mesh, dim)
     functions = (query_mod, key_mod, value_mod, score_mod, mask_mod, row)
-    call = Call(functions, scale, bool(return_lse), bool(return_states), bool(deterministic), device_type(device))
+    call = Call(functions, scale, bool(return_lse), bool(return_states), bool(deterministic), device_type(device), strategy)
     wrapped = q if isinstance(q, DTensor) else None
     q, k, v = (x.to_local() if isinstance(x, DTensor) else x for x in (q, k, v))
     if torch.compiler.is_dynamo_compiling():
@@ -109,12 +115,39 @@ def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placem
     problem = check_inputs(*qkv, layout)
     q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
     traced = _traced(dataclasses.replace(problem, layout="bhsd"), (q, k, v), call, ranks, placement)
-    results = _results(traced, (q, k, v), ranks)
-    o = in_order(results[0].to(q.dtype), output_order(problem.layout)).contiguous()
-    outputs = traced.entry.traced.outputs
-    if not (call.return_lse or call.return_states):
-        return o
-    return named_results([o, *results[1:]], 1, outputs, call.return_lse, call.return_states)
+    places = Layout(traced.queries, traced.keys)
+    strategy = call.strategy if call.strategy != "auto" else _cheapest(traced, ranks)
+    if strategy == ULYSSES:
+        results = by_heads(call, ranks, places, (q, k, v))
+    elif strategy == ALL_GATHER:
+        results = by_gathering(call, ranks, places, (q, k, v))
+    else:
+        results = _results(traced, (q, k, v), ranks)
+    weights = traced.entry.traced.weights
+    every = [in_order(o.to(q.dtype), output_order(problem.layout)).contiguous() for o in results[:weights]]
+    if weights == 1 and not (call.return_lse or call.return_states):
+        return every[0]
+    return named_results([*every, *results[weights:]], weights, traced.entry.traced.outputs, call.return_lse, call.return_states)
+
+
+def _cheapest(traced: Traced, ranks: Ranks) -> str:
+    """The strategy of the least cost, by what all ranks know alike."""
+    sizes, count = traced.problem.sizes, ranks.count
+    sees = seen_by(traced.program, traced.captures, sizes)
+    parts = [(r, s, message(traced.queries[r], traced.keys[s], sees)) for r in range(count) for s in range(count)] if count <= _MOST else []
+    queries, keys = (sum(held(each) for each in ranges) for ranges in (traced.queries, traced.keys))
+    seen = sum((w.rows[1] - w.rows[0]) * (w.keys[1] - w.keys[0]) for _, _, part in parts for w in part.work) / max(queries * keys, 1)
+    sent = sum(part.length for r, s, part in parts if r != s) / max(keys * (count - 1), 1)
+    problem = model.Problem(
+        count, sizes["B"], sizes["Hq"], sizes["Hkv"], queries, keys, sizes["D"], sizes["Dv"], traced.element_size,
+        seen if parts else 1.0, sent if parts else 1.0, bool(traced.wanted),
+    )  # fmt: skip
+    machine = model.CPU if traced.problem.device_type == "cpu" else model.Machine()
+    try:
+        _ = traced.program.form
+        return model.cheapest(problem, machine).strategy
+    except UnsupportedError:
+        return model.cheapest(problem, machine, (ALL_GATHER, ULYSSES)).strategy
 
 
 def _traced(problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placement: Placement) -> Traced:
@@ -135,7 +168,7 @@ def _traced(problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Call, ra
     sizes = problem.sizes
     told = [
         *(sizes[name] for name in ("B", "Hq", "Hkv", "D", "Dv")),
-        digest(str(q.dtype), target, wrt, call.deterministic),
+        digest(str(q.dtype), target, wrt, call.deterministic, call.strategy),
         digest(entry.traced.text),
         digest(placement, numbers, [tuple(x.shape) for x in captures if isinstance(x, Tensor)]),
         sizes["Sq"],
@@ -148,7 +181,7 @@ def _traced(problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Call, ra
     totals = {"q_total": sum(each[-2] for each in every), "kv_total": sum(each[-1] for each in every)}
     captures = entry.captures(scan, factor, {**places, **totals})
     program = cut_program(entry.traced, target, wrt, call.deterministic)
-    return Traced(entry, captures, dataclasses.replace(problem, inputs=inputs), program, queries, keys, wanted)
+    return Traced(entry, captures, dataclasses.replace(problem, inputs=inputs), program, queries, keys, wanted, q.element_size())
 
 
 def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
