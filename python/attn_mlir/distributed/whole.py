@@ -89,7 +89,7 @@ def _found(
     qkv: tuple[Tensor, Tensor, Tensor],
     places: Mapping[str, int] | None,
 ) -> tuple[Entry, list[Any]]:
-    """The traced program and its captured values, whose gradients are summed over ranks; `places`: positions of parts, None: all are there."""
+    """The traced program and its captured values, whose gradients are summed over ranks; `places`: positions of parts."""
     problem = check_inputs(*qkv, "bhsd")
     inputs = dataclasses.replace(problem.inputs, parts=places is not None)
     form, factor = scale_form(call.scale, inputs.head_dim)
