@@ -1,17 +1,21 @@
 """Rings over the processes of `ranks`: rows, masks and placements, compared with the dense formula in float64."""
 
+import os
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import dense_rows
 from attn_mlir import rows
 from attn_mlir.api.rows import maximum
-from attn_mlir.distributed import ring_attention, shard, traffic
+from attn_mlir.distributed import decode_attention, ring_attention, shard, traffic, unshard
 from attn_mlir.distributed.placement import ranges_of
+from attn_mlir.errors import ArgumentError
 
 B, HQ, HKV, D, DV = 2, 4, 2, 16, 8
 SINKS = torch.tensor([0.3, -0.2, 0.1, 0.5])
@@ -147,3 +151,78 @@ def sent(mesh: DeviceMesh, mask: str, length: int, placement: str) -> tuple[int,
     ring_attention(q, k, v, mesh=mesh, dim="cp", placement=placement, mask_mod=MASKS[mask], strategy="ring")
     after = traffic()
     return after["bytes"] - before["bytes"], after["messages"] - before["messages"]
+
+
+def decoded(mesh: DeviceMesh, row: str, mask: str, queries: int, lengths: tuple[int, ...]) -> list[float]:
+    """How far the last positions' attention to keys of these lengths on the ranks is from the dense formula."""
+    ranks = mesh.size(mesh.ndim - 1)
+    total, rank = sum(lengths), mesh.get_local_rank("cp")
+    q, k, v = (torch.randn(B, h, n, d) for h, n, d in ((HQ, total, D), (HKV, total, D), (HKV, total, DV)))
+    begin = sum(lengths[:rank])
+    own = slice(begin, begin + lengths[rank])
+    function = sinks(SINKS) if row == "sinks" else ROWS[row]
+    mine = decode_attention(
+        q[:, :, total - queries :], k[:, :, own], v[:, :, own], mesh=mesh, dim="cp", row=function, mask_mod=MASKS[mask], return_lse=True
+    )
+    dense = {"row": dense_rows.with_torch(function), "mask_mod": MASKS[mask]}
+    o, outputs = dense_rows.dense(dense, q.double(), k.double(), v.double(), lse=True)
+    assert len(lengths) == ranks
+    wanted = (o[:, :, total - queries :], outputs["lse"][:, :, total - queries :])
+    return [float((x - y).abs().max()) for x, y in zip(mine, wanted, strict=True)]
+
+
+def on_four(mesh: DeviceMesh) -> list[str]:
+    """A mesh of two dimensions: two rings side by side, and one of all four ranks that sends what its ranks need."""
+    line = DeviceMesh("cpu", torch.arange(4), mesh_dim_names=("cp",))
+    return [
+        *compare(mesh, "softmax", "causal", ("zigzag",), 61),
+        *compare(line, "softmax", "causal", ("contiguous", "zigzag", "ranges"), 61),
+    ]
+
+
+def of_dtensors(mesh: DeviceMesh) -> float:
+    """How far the ring of DTensors is from that of their local tensors; o is a DTensor, too."""
+    whole = [torch.randn(1, 2, 30, 8) for _ in range(3)]
+    sharded = [distribute_tensor(x, mesh, [Shard(2)]) for x in whole]
+    mine = ring_attention(*sharded, mesh=mesh, mask_mod=MASKS["causal"], strategy="ring")
+    local = ring_attention(*(shard(x, mesh) for x in whole), mesh=mesh, mask_mod=MASKS["causal"], strategy="ring")
+    assert mine.shape == whole[0].shape and mine.placements == (Shard(2),)
+    return float((mine.to_local() - local).abs().max()) + float((unshard(local, mesh) - mine.full_tensor()).abs().max())
+
+
+def compiled(mesh: DeviceMesh) -> float:
+    """How far it is inside of torch.compile, with gradients."""
+    parts = [shard(torch.randn(1, 2, 30, 8), mesh).requires_grad_() for _ in range(3)]
+
+    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ring_attention(q * 2, k, v, mesh=mesh, mask_mod=MASKS["causal"], strategy="ring").sin().sum()
+
+    made = [torch.autograd.grad(f(*parts), parts) for f in (loss, torch.compile(loss, backend="aot_eager"))]
+    return max(float((x - y).abs().max()) for x, y in zip(*made, strict=True))
+
+
+def differing(mesh: DeviceMesh, what: str) -> str:
+    """The error of a call in which rank 1 differs from rank 0."""
+    odd = mesh.get_local_rank() == 1
+    heads, dim = (3 if odd and what == "heads" else 2), 8
+    q, k, v = (torch.randn(1, heads, 16, dim) for _ in range(3))
+    mask = MASKS["window" if odd and what == "functions" else "causal"]
+    placement = [(0, 10), (10, 32)] if what == "ranges" else "zigzag" if odd and what == "placement" else "contiguous"
+    try:
+        ring_attention(q, k, v, mesh=mesh, mask_mod=mask, placement=placement)
+    except ArgumentError as error:
+        return str(error)
+    return "no error"
+
+
+def left_alone(mesh: DeviceMesh) -> str:
+    """Rank 1 dies; what rank 0 hears."""
+    if mesh.get_local_rank() == 1:
+        os._exit(1)
+    q, k, v = (torch.randn(1, 2, 16, 8) for _ in range(3))
+    begin = time.monotonic()
+    try:
+        ring_attention(q, k, v, mesh=mesh)
+    except RuntimeError:
+        return "error" if time.monotonic() - begin < 30 else "late"
+    return "no error"

@@ -1,7 +1,7 @@
 """`ring_attention`: attention of a sequence that is cut over the ranks of a mesh's dimension."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,52 +10,25 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from attn_mlir.api.attention import _find
-from attn_mlir.api.execute import needing_gradient, program_of
+from attn_mlir.api.execute import program_of
 from attn_mlir.api.given_masks import is_block_mask
-from attn_mlir.api.inputs import Problem, check_inputs, device_type, scale_form
+from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed import model
-from attn_mlir.distributed.cut_program import CutProgram, cut_program
+from attn_mlir.distributed.calls import Traced, planned, seen_by, trace_call
 from attn_mlir.distributed.engine import Ring
-from attn_mlir.distributed.group import Ranks, agreed, digest, ranks_of
+from attn_mlir.distributed.group import Ranks, ranks_of
 from attn_mlir.distributed.model import ALL_GATHER, STRATEGIES, ULYSSES
-from attn_mlir.distributed.placement import Placement, Range, Ranges, held, placed
-from attn_mlir.distributed.plan import Sees, Steps, message, steps
+from attn_mlir.distributed.placement import Placement, held
+from attn_mlir.distributed.plan import message
 from attn_mlir.distributed.whole import Call, Layout, by_gathering, by_heads
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
 
-_PLANS = 64
-"""Plans of a program that are kept."""
 _MOST = 16
 """The most ranks for which the choice of a strategy looks at every pair of them."""
-_WIDE = {torch.float16, torch.bfloat16}
-_SHOWN = ("the batch size", "the number of heads of q", "the number of heads of k", "the head dimension of q", "that of v")
-_NAMES = (
-    *_SHOWN,
-    "the dtype, the device, the strategy or what needs a gradient",
-    "the functions",
-    "the placement or numbers that functions capture",
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Traced:
-    """A call on this rank's shards: the traced program, the captured values, and where everything lies."""
-
-    entry: Entry
-    captures: list[Any]
-    problem: Problem
-    program: CutProgram
-    queries: Ranges
-    keys: Ranges
-    wanted: list[int]
-    """Which of q, k, v and the captured values need a gradient."""
-    element_size: int
 
 
 def ring_attention(
@@ -114,7 +87,7 @@ def ring_attention(
 def _attend(qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placement: Placement, layout: Any) -> Any:
     problem = check_inputs(*qkv, layout)
     q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
-    traced = _traced(dataclasses.replace(problem, layout="bhsd"), (q, k, v), call, ranks, placement)
+    traced = trace_call(dataclasses.replace(problem, layout="bhsd"), (q, k, v), call, ranks, placement)
     places = Layout(traced.queries, traced.keys)
     strategy = call.strategy if call.strategy != "auto" else _cheapest(traced, ranks)
     if strategy == ULYSSES:
@@ -150,88 +123,15 @@ def _cheapest(traced: Traced, ranks: Ranks) -> str:
         return model.cheapest(problem, machine, (ALL_GATHER, ULYSSES)).strategy
 
 
-def _traced(problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Call, ranks: Ranks, placement: Placement) -> Traced:
-    """Traces the call, tells the other ranks, and hears of theirs. Raises on all ranks where they differ."""
-    q = qkv[0]
-    target = call.device or problem.device_type
-    narrow = target != "cpu" and q.dtype in _WIDE
-    inputs = dataclasses.replace(problem.inputs, element=problem.inputs.element if narrow or q.dtype not in _WIDE else "f32", parts=True)
-    form, factor = scale_form(call.scale, inputs.head_dim)
-    entry, scan = _find(call.functions, inputs, form, call.return_lse, call.return_states, problem.device)
-    places = {"q_offset": 0, "kv_offset": 0, "q_total": 0, "kv_total": 0}
-    captures = entry.captures(scan, factor, places)
-    wanted = needing_gradient([*qkv, *captures])
-    whole = program_of(entry)
-    wanted = [i for i in wanted if whole.takes_derivative(i)]
-    wrt = "+".join(whole.argument(i) for i in wanted)
-    numbers = [value for value in captures if not isinstance(value, Tensor)]
-    sizes = problem.sizes
-    told = [
-        *(sizes[name] for name in ("B", "Hq", "Hkv", "D", "Dv")),
-        digest(str(q.dtype), target, wrt, call.deterministic, call.strategy),
-        digest(entry.traced.text),
-        digest(placement, numbers, [tuple(x.shape) for x in captures if isinstance(x, Tensor)]),
-        sizes["Sq"],
-        sizes["Skv"],
-    ]
-    every = ranks.all_gather(told, problem.device)
-    agreed(every, _NAMES, _SHOWN)
-    queries = placed(placement, [each[-2] for each in every], "q")
-    keys = placed(placement, [each[-1] for each in every], "k and v")
-    totals = {"q_total": sum(each[-2] for each in every), "kv_total": sum(each[-1] for each in every)}
-    captures = entry.captures(scan, factor, {**places, **totals})
-    program = cut_program(entry.traced, target, wrt, call.deterministic)
-    return Traced(entry, captures, dataclasses.replace(problem, inputs=inputs), program, queries, keys, wanted, q.element_size())
-
-
 def _results(traced: Traced, qkv: tuple[Tensor, Tensor, Tensor], ranks: Ranks) -> list[Tensor]:
     """o and the row outputs."""
     dtype = torch.float32 if traced.problem.inputs.element == "f32" else qkv[0].dtype
-    ring = Ring(traced.program, ranks, _planned(traced, ranks), traced.queries[ranks.rank])
+    ring = Ring(traced.program, ranks, planned(traced, ranks), traced.queries[ranks.rank])
     _ = traced.program.form  # which tells of rows without a merge before anything is sent
     tensors = [value for value in traced.captures if isinstance(value, Tensor)]
     if not traced.wanted:
         return ring.forward(*(x.to(dtype) for x in qkv), traced.captures)[: 1 + len(traced.entry.traced.outputs)]
     return list(_Attention.apply(ring, traced, dtype, *qkv, *tensors))  # type: ignore[no-untyped-call]
-
-
-def _planned(traced: Traced, ranks: Ranks) -> Steps:
-    """What this rank does step by step, found once for the same positions and numbers."""
-    plans, sizes = traced.program.plans, traced.problem.sizes
-    numbers = tuple(value for value in traced.captures if not isinstance(value, Tensor))
-    shapes = tuple(tuple(value.shape) for value in traced.captures if isinstance(value, Tensor))
-    key = (ranks.rank, traced.queries, traced.keys, numbers, shapes, tuple(sizes.values()))
-    if key not in plans:
-        if len(plans) >= _PLANS:
-            plans.clear()
-        plans[key] = steps(ranks.rank, traced.queries, traced.keys, seen_by(traced.program, traced.captures, sizes))
-    return plans[key]
-
-
-def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int]) -> Sees:
-    """What queries see of keys, by the program's own bounds."""
-    bounds = program.bounds
-    known: dict[tuple[Range, Range], Range] = {}
-
-    def sees(query: Range, key: Range) -> Range:
-        if bounds is None or query[0] == query[1] or key[0] == key[1]:
-            return key
-        found = known.get((query, key))
-        if found is None:
-            rows, columns = query[1] - query[0], key[1] - key[0]
-            shapes = [
-                torch.empty(0).expand(sizes["B"], heads, length, 0)
-                for heads, length in ((sizes["Hq"], rows), *[(sizes["Hkv"], columns)] * 2)
-            ]
-            indices = [torch.arange(sizes["B"]).reshape(-1, 1), torch.arange(sizes["Hq"]).reshape(1, -1)]
-            outer = [*shapes, *program.moved(captures, query[0], key[0])]
-            with torch.no_grad():
-                begin, _, _, end = bounds(outer, [*indices, 0, rows], torch.float64)
-            first, last = int(torch.as_tensor(begin).min()), int(torch.as_tensor(end).max())
-            found = known[query, key] = (key[0] + max(first, 0), key[0] + max(min(last, columns), first, 0))
-        return found
-
-    return sees
 
 
 class _Attention(torch.autograd.Function):
