@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.experimental import context_parallel
 
 import dense_rows
 from attn_mlir import rows
@@ -16,6 +17,7 @@ from attn_mlir.api.rows import maximum
 from attn_mlir.distributed import decode_attention, ring_attention, shard, traffic, unshard
 from attn_mlir.distributed.placement import ranges_of
 from attn_mlir.errors import ArgumentError
+from attn_mlir.integrations import torch_context_parallel
 
 B, HQ, HKV, D, DV = 2, 4, 2, 16, 8
 SINKS = torch.tensor([0.3, -0.2, 0.1, 0.5])
@@ -226,3 +228,12 @@ def left_alone(mesh: DeviceMesh) -> str:
     except RuntimeError:
         return "error" if time.monotonic() - begin < 30 else "late"
     return "no error"
+
+
+def in_context_parallel(mesh: DeviceMesh) -> float:
+    """How far scaled_dot_product_attention inside of torch's context_parallel is from that of whole tensors."""
+    q, k, v = (torch.randn(1, 2, 32, 8) for _ in range(3))
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with torch_context_parallel.install(strategy="ring"), context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2] * 3):
+        mine = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return float((mine - shard(wanted, mesh, placement="zigzag")).abs().max())

@@ -54,6 +54,10 @@ def test_dtensors(two: Ranks) -> None:
     assert max(two.run("ring_cases:of_dtensors")) == 0
 
 
+def test_inside_of_torchs_context_parallel(two: Ranks) -> None:
+    assert max(two.run("ring_cases:in_context_parallel")) < 1e-6
+
+
 def test_inside_of_compile(two: Ranks) -> None:
     assert max(two.run("ring_cases:compiled")) < 1e-6
 
