@@ -1,8 +1,8 @@
 """The pipelines of the NVIDIA backend as text."""
 
 KERNEL = (
-    "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,"
-    "attn-tile{block-q=128 block-kv=128 whole=true sub-chunk=4 prefix=wider},canonicalize,cse,attn-choose-kept,"
+    "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
+    "attn-tile{block-q=128 block-kv=128 whole=true ragged=true},canonicalize,cse,attn-choose-kept,"
     "gpu-narrow-bounds,gpu-keep-max,gpu-narrow-comparisons,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,"
     "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-float32-products,canonicalize,cse,tile-schedule{target=nvidia}"
 )
@@ -10,7 +10,7 @@ KERNEL = (
 
 SCHEDULE = (
     "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,"
-    "warp-stage-rows,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
+    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-draw-tiles,canonicalize,cse,"
     "warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
     "warp-ping-pong,warp-stage-stores,canonicalize,cse"
 )
@@ -22,4 +22,10 @@ WARP = f"{KERNEL},{SCHEDULE}"
 
 def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
-    return f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,attn-apply-mods,attn-outline"
+    chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}"
+    return f"{chosen}attn-simplify,attn-apply-mods,attn-outline"
+
+
+def split(arch: str) -> str:
+    """The part of it that gives sums which fit into no kernel together kernels of their own."""
+    return f"nvidia-split-pairs{{arch={arch}}},"

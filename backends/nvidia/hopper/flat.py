@@ -1,4 +1,4 @@
-"""The main loop without ends: blocks of keys of all programs that a block of threads runs follow each other.
+"""The main loop without ends: blocks of keys of all programs that a thread block runs follow each other.
 
 In the iteration that finishes a program the scores of the first block of the next one are computed already, so that tensor cores do not
 wait between programs. The producer decides everything: what program comes next, where blocks of keys begin and how many keys exist travel
@@ -11,12 +11,12 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatSchedule
-from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.programs import Programs
-from attn_mlir.backends.nvidia.hopper.references import carried_by
+from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
+from attn_mlir.backends.nvidia.hopper.stale_maximum import carried_by
 from attn_mlir.backends.nvidia.hopper.stores import Stores
+from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
@@ -120,37 +120,36 @@ class Flat:
                     writer.line(f"attn::store_shared_int4({message}, 0, 0, 0, 0);", f"attn::barrier_arrive({full});")
                 writer.line("return;")
             self.programs.decode()
-            first = [core.value(op.operands[3]) for op in self.queries]
+            places = [[core.value(value) for value in list(op.operands)[3:0:-1]] for op in self.queries]
             rows = self.rows if self.schedule.align else None
             outer = ("block", "1") if rows is None else (core.value(rows.begin), core.value(rows.end))
             with writer.block("if (lane == 0)"):
                 writer.line(f"attn::store_shared_int4({message}, {outer[0]}, head, batch, {outer[1]});")
                 total = sum(size for _, size in self.addresses.values())
                 writer.line(f"attn::barrier_arrive_expect({full}, {total});")
-                for op, begin in zip(self.queries, first, strict=True):
-                    self._load_queries(op, begin, full)
+                for op, place in zip(self.queries, places, strict=True):
+                    self._load_queries(op, ", ".join(place), full)
             writer.line("__syncwarp();", "next_block = block, next_head = head, next_batch = batch;")
         writer.lines[-1] += ";"
 
     def _send(self) -> None:
         """A function that loads a block of keys and tells the consumers about it."""
-        core, writer, general = self.core, self.core.writer, self.overlap.general
+        writer, general = self.core.writer, self.overlap.general
         keys, values = self.overlap.keys, self.overlap.values
-        place = ["kv", core.value(general.keys.operands[2]), core.value(general.keys.operands[1])]
+        place = self.overlap.place(general.keys, f"(count_and_kind & {PARTIAL - 1})")
         if not self.overlap.classified:
             writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
+            self.memory.find_pages(general.keys.operands[0], place)
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
-            with writer.block("if (lane == 0)"):
-                at = f"shared + kBlock + turn % {keys.stages} * 8"
-                writer.line(f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);")
-                self.memory.copy_stage(keys, place)
+            at = f"shared + kBlock + turn % {keys.stages} * 8"
+            told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]
+            self.memory.send(keys, place, told)
             writer.line("__syncwarp();")
             if isinstance(self.overlap.bits, AheadBits):
                 self.overlap.bits.make(keys.turn)
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
-            with writer.block("if (lane == 0)"):
-                self.memory.copy_stage(values, place)
+            self.memory.send(values, place)
             writer.line("__syncwarp();", "++turn;")
             if not self.overlap.classified:
                 writer.line(f"if (++sent == {keys.stages + 1}) follow();")
@@ -178,14 +177,14 @@ class Flat:
                 writer.line(f"if (!{core.value(step.some)}) continue;", f"if (!{core.value(step.every)}) count |= {PARTIAL};")
         writer.line("if (found) send(found_kv, found_count);", "found = true, found_kv = kv, found_count = count;")
 
-    def _load_queries(self, op: ir.Operation, begin: str, full: str) -> None:
+    def _load_queries(self, op: ir.Operation, place: str, full: str) -> None:
         core = self.core
         name, size = self.addresses[op]
         rows, columns = core.rows(op.results[0].type), core.columns(op.results[0].type)
         descriptor = core.arguments.descriptor(op.operands[0], COLUMNS, rows)
         for panel in range(panels(columns)):
             address = f"shared + {name} + round % 2 * {size}" + (f" + {panel * rows * ROW_BYTES}" if panel else "")
-            core.writer.line(f"attn::tma_load({address}, {descriptor}, {full}, {panel * COLUMNS}, {begin}, head, batch);")
+            core.writer.line(f"attn::tma_load({address}, {descriptor}, {full}, {panel * COLUMNS}, {place});")
 
     # ---- the consumers
 

@@ -13,16 +13,17 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
+from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
-from attn_mlir.backends.nvidia.hopper.pairs_adder import Adder, turn_tensor
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, Layout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
-from attn_mlir.backends.nvidia.hopper.pairs_programs import PairPrograms
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import Results
+from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairPrograms
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, is_masked, staged_values
-from attn_mlir.backends.nvidia.hopper.source import header
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, staged_values
+from attn_mlir.backends.nvidia.ordered_sums import is_masked
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -61,7 +62,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     # have begun long before.
     if find_all(kernel, "attn.kept"):
         fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
-    masked, ordered = is_masked(layout.kernel), bool(choices.get("deterministic"))
+    key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
+    masked, ordered = is_masked(ops_of(layout.kernel.sweep, "scf.for"), key), bool(choices.get("deterministic"))
     apart = layout.warpgroups > 1 and masked and layout.bits is None  # these warps make bits of dropout
     fields["adders"] = int(choices.get("adders", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
@@ -149,10 +151,11 @@ class _Printer:
     def _bind_program(self) -> None:
         """A program has one block of keys: a chunk is one block."""
         core, kernel = self.core, self.kernel
-        for value in core.arguments.values[:-1]:
+        for value in core.arguments.values[: None if core.packed else -1]:
             if not isinstance(value.type, ir.MemRefType):
                 core.arguments.scalar(value)
-        core.scalars.bind(core.arguments.values[-1], str(kernel.keys))
+        if not core.packed:
+            core.scalars.bind(core.arguments.values[-1], str(kernel.keys))
         core.scalars.bind(kernel.key_loop.regions[0].blocks[0].arguments[0], "key0")
         core.names.fresh("key0")
 
@@ -234,6 +237,12 @@ class _Printer:
                     results.store(op, number)
         core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
 
+    def _first_key(self) -> None:
+        """Prints where the program's keys begin."""
+        core, kernel = self.core, self.kernel
+        begin = core.value(kernel.key_loop.operands[0]) if core.packed else f"{kernel.keys} * block"
+        core.writer.line(f"const int key0 = {begin};")
+
     @contextmanager
     def _again(self) -> Iterator[None]:
         """Where the program's place is computed once more, so that it needs no registers before."""
@@ -245,12 +254,12 @@ class _Printer:
             with self.core.scope(""):
                 self.core.writer.line("const int program = same_program;")
                 self.programs.decode()
-                self.core.writer.line(f"const int key0 = {self.kernel.keys} * block;")
+                self._first_key()
                 yield
 
     @contextmanager
     def _programs(self, producer: bool = False) -> Iterator[None]:
         """The loop over programs of one role."""
         with self.programs.each(producer):
-            self.core.writer.line(f"const int key0 = {self.kernel.keys} * block;")
+            self._first_key()
             yield

@@ -12,9 +12,9 @@ from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import MAKERS, possible
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible as lanes_possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
-from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of, skips
-from attn_mlir.backends.nvidia.hopper.references import is_lean, keeps_reference, sum_by_product
-from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
+from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of, skips
+from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
+from attn_mlir.backends.nvidia.hopper.stale_maximum import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -40,7 +40,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     rows, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
     dots = find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale")
-    if not dots:
+    if not dots or rows == 1:  # a single row merges parts, see `gpu.simt.merge`
         return None
     if rows % ROWS or keys % 16 or not 1 <= rows // ROWS <= 4 or keys > 256:
         return Refusal(f"blocks have a multiple of 64 rows up to 256 and of 16 keys up to 256, not {rows} and {keys}")
