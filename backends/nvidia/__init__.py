@@ -18,6 +18,7 @@ BACKEND = Backend(
         "warp-stage-rows": "passes.stage_rows:StageRows",
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
+        "warp-draw-tiles": "passes.draw_tiles:DrawTiles",
         "warp-overlap-products": "passes.overlap_products:OverlapProducts",
         "warp-split-maps": "passes.split_maps:SplitMaps",
         "warp-delay-waits": "passes.delay_waits:DelayWaits",

@@ -10,7 +10,7 @@ KERNEL = (
 
 SCHEDULE = (
     "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,"
-    "warp-stage-rows,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
+    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-draw-tiles,canonicalize,cse,"
     "warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
     "warp-ping-pong,warp-stage-stores,canonicalize,cse"
 )
