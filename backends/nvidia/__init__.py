@@ -11,6 +11,7 @@ BACKEND = Backend(
     passes={
         "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
+        "nvidia-split-pairs": "passes.split_pairs:SplitPairs",
         "nvidia-float32-products": "passes.float32_products:Float32Products",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
