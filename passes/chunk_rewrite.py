@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.derivation.chunk import PIECES, ChunkForm, derive_chunks
+from attn_mlir.passes.derivation.delta import derive_delta
 from attn_mlir.passes.derivation.emit import Emitter
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.linear_roles import leader_of
+from attn_mlir.passes.linear_groups import leader_of
 from attn_mlir.passes.linear_scale import SCALED, read_scale, scale_of
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 
@@ -25,7 +27,8 @@ class ChunkRewrite(Pass):
 
     Chunks have `chunk` positions, or `channel-chunk` (0: as many) where channels have decays of their own; those of an interval where
     products are `crossing`; sweeps of one function that share their states have the same. Log decays are kept from falling to where exp
-    gives 0, so that -inf is a decay like any other. An `attn.query` or `attn.key` that only scales becomes a part of the factors.
+    gives 0, so that -inf is a decay like any other. An `attn.query` or `attn.key` that only scales becomes a part of the factors, but where
+    `attn.erase` or another reader or writer has the same ones. The form of the delta rule is confirmed as that of the rest is.
     """
 
     name = "attn-chunk-rewrite"
@@ -59,7 +62,8 @@ class ChunkRewrite(Pass):
             linear.location.emit_error(f"{self.name}: segments of {segment} positions are not whole chunks of {size}")
             return False
         try:
-            form, _ = derive_chunks(ir.StringAttr(linear.attributes["direction"]).value == "forward")
+            derive = derive_delta if is_delta(linear) else derive_chunks
+            form, _ = derive(ir.StringAttr(linear.attributes["direction"]).value == "forward")
         except DerivationError as error:
             linear.location.emit_error(f"the recurrence has no chunked form: {error}")
             return False
@@ -70,7 +74,8 @@ class ChunkRewrite(Pass):
             chunk = ir.Operation.create("attn.chunk", results=types, operands=operands, attributes=attributes, regions=1)
         score = score_type(linear)
         with linear.location, ir.InsertionPoint(chunk.regions[0].blocks.append()):
-            scales = {mod: scale for mod in SCALED if (scale := scale_of(linear, mod)) is not None}
+            taken = () if is_delta(linear) else SCALED  # factors serve several readers and writers there
+            scales = {mod: scale for mod in taken if (scale := scale_of(linear, mod)) is not None}
             for kept in [view.operation for view in block_of(linear).operations]:
                 if kept.name not in scales:
                     clone_op(kept, {})
@@ -84,7 +89,7 @@ class ChunkRewrite(Pass):
 
 def score_type(op: ir.Operation) -> ir.Type:
     """The type in which the scalars of an `attn.linear_attention` or `attn.chunk` are computed."""
-    for mod in [view.operation for view in block_of(op).operations]:
+    for mod in [view.operation for view in block_of(op).operations if view.operation.regions]:
         return list(block_of(mod).operations)[-1].operation.operands[0].type
     types = [value.type for value in (*op.operands, *op.results)]
     double = any(isinstance(t, ir.RankedTensorType) and isinstance(t.element_type, ir.F64Type) for t in types)

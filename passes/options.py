@@ -65,9 +65,18 @@ def parse_options(cls: type[Pass], text: str) -> Pass:
 
 def spec(pass_: Pass) -> str:
     """The pipeline element that makes `pass_`: its name, and the options that differ from their defaults."""
-    fields = dataclasses.fields(pass_)
-    given = [(f, getattr(pass_, f.name)) for f in fields if getattr(pass_, f.name) != default_of(f)]
-    return pass_.name + _braced(f"{f.name.replace('_', '-')}={print_value(value)}" for f, value in given)
+    return pass_.name + _braced(options_of(pass_))
+
+
+def options_of(pass_: Pass) -> list[str]:
+    """The options of a pass that differ from their defaults, as they are written."""
+    given = [(f, getattr(pass_, f.name)) for f in dataclasses.fields(pass_)]
+    return [f"{f.name.replace('_', '-')}={print_value(value)}" for f, value in given if value != default_of(f)]
+
+
+def option_names(cls: type[Pass]) -> list[str]:
+    """The options that a pass has, as they are written."""
+    return [field.name.replace("_", "-") for field in dataclasses.fields(cls)]
 
 
 def full_spec(cls: type[Pass]) -> str:

@@ -14,11 +14,12 @@ from attn_mlir.mlir import ir, passmanager
 from attn_mlir.passes import load_pass, pass_names
 from attn_mlir.passes.base import Pass, add_to
 from attn_mlir.passes.length import length_of
-from attn_mlir.passes.options import PipelineError, parse_options, spec, split, suggest
+from attn_mlir.passes.options import PipelineError, option_names, options_of, parse_options, spec, split, suggest
 from attn_mlir.passes.regions import walk
 
 PIPELINES: Mapping[str, str] = {
     "attn-pipeline": "attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite,attn-guard-empty-rows,attn-tile",
+    "attn-tile": "attn-tile-rows,attn-tile-pairs,attn-tile-chunks,attn-tile-sums",
 }
 
 _ELEMENT = re.compile(r"([\w.+-]+)\s*(?:\((.*)\))?\s*(?:\{(.*)\})?", re.DOTALL)
@@ -122,11 +123,11 @@ def _parse(text: str, registry: Registry, within: tuple[str, ...]) -> Iterator[S
         if name == "builtin.module" and nested is not None and options is None:
             yield from _parse(nested, registry, within)
         elif name in registry.pipelines:
-            if nested is not None or options is not None:
-                raise PipelineError(f"pipeline '{name}' takes no options; give them to its passes: {registry.pipelines[name]}")
+            if nested is not None:
+                raise PipelineError(f"pipeline '{name}' does not hold other passes")
             if name in within:
                 raise PipelineError(f"pipeline '{name}' contains itself")
-            yield from _parse(registry.pipelines[name], registry, (*within, name))
+            yield from _with_options(name, _parse(registry.pipelines[name], registry, (*within, name)), options or "")
         elif name in registry.passes:
             if nested is not None:
                 raise PipelineError(f"pass '{name}' does not hold other passes")
@@ -135,6 +136,19 @@ def _parse(text: str, registry: Registry, within: tuple[str, ...]) -> Iterator[S
         else:
             _check_nesting(name, nested, registry)
             yield Step(element)
+
+
+def _with_options(name: str, steps: Iterator[Step], options: str) -> Iterator[Step]:
+    """The steps of a named pipeline, its options given to all of its passes that have them."""
+    given, taken = {option: option.partition("=")[0] for option in split(options, " \t\n") if option}, set[str]()
+    for step in steps:
+        known = option_names(type(step.pass_)) if step.pass_ is not None else ()
+        own = [option for option, key in given.items() if key in known]
+        taken.update(own)
+        pass_ = parse_options(type(step.pass_), " ".join([*options_of(step.pass_), *own])) if own and step.pass_ is not None else step.pass_
+        yield Step(spec(pass_), pass_) if own and pass_ is not None else step
+    if unknown := [key for option, key in given.items() if option not in taken]:
+        raise PipelineError(f"no pass of the pipeline '{name}' has an option '{unknown[0]}'")
 
 
 def _check_nesting(anchor: str, nested: str | None, registry: Registry) -> None:

@@ -10,6 +10,7 @@ BACKEND = Backend(
     tensors={"hip": "cuda", "hip-emulated": "cpu", "hip-interpreted": "cpu"},
     passes={
         "amd-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "amd-numerics": "passes.numerics:Numerics",
         "amd-keep-loops": "passes.keep_loops:KeepLoops",
         "amd-row-values": "passes.row_values:RowValues",
         "amd-split-sums": "passes.split_sums:SplitSums",
@@ -20,6 +21,7 @@ BACKEND = Backend(
         "hip": "translate:to_hip",
         "hip-report": "report:to_report",
     },
+    packed=True,
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",

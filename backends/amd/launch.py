@@ -10,6 +10,7 @@ from attn_mlir.backends.amd.compile import Binary
 from attn_mlir.backends.amd.emulation import EmulatedKernel
 from attn_mlir.backends.amd.isa import Machine
 from attn_mlir.backends.amd.target import TARGETS
+from attn_mlir.backends.gpu.packed import Ragged, tensor_of
 from attn_mlir.backends.gpu.packing import Packed, aligned_copy, launch_grid, misaligned, values_of
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -46,7 +47,7 @@ class HipLauncher:
         self._packed: dict[tuple[Any, ...], tuple[tuple[int, int, int], Packed]] = {}
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
-        key = tuple([(x.data_ptr(), x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in arguments])
+        key = tuple([(x.data_ptr(), x.shape, x.stride()) if isinstance(x, (torch.Tensor, Ragged)) else x for x in arguments])
         found, copied = self._packed.get(key), ()
         if found is None:
             own, copied = self._readable(arguments)  # copies live until the kernel is launched: torch gives their memory to later work only
@@ -63,7 +64,7 @@ class HipLauncher:
 
     def _readable(self, arguments: Sequence[Any]) -> tuple[list[Any], Collection[int]]:
         for number, argument in enumerate(arguments):
-            if isinstance(argument, torch.Tensor) and hip.index_of(argument) != self._index:
+            if isinstance(argument, (torch.Tensor, Ragged)) and hip.index_of(tensor_of(argument)) != self._index:
                 raise ArgumentError(f"argument {number} of this kernel is on {argument.device}, but the others are on cuda:{self._index}")
         return readable(self._unit, arguments)
 
@@ -106,7 +107,7 @@ def readable(unit: Unit, arguments: Sequence[Any]) -> tuple[list[Any], Collectio
     return made, copied
 
 
-def _has_short_offsets(tensor: torch.Tensor) -> bool:
+def _has_short_offsets(tensor: torch.Tensor | Ragged) -> bool:
     """Whether the rows of [B, H, S, D] lie apart, and offsets inside of a block of rows fit into 32 bits."""
     if tensor.dim() != 4 or tensor.shape[2] <= 1:
         return True

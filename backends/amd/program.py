@@ -5,12 +5,14 @@ from typing import Any
 
 import torch
 
-from attn_mlir.backends.amd import hip, pipeline
+from attn_mlir.backends.amd import codegen, hip, pipeline
 from attn_mlir.backends.amd.compile import Binary, compile_all
 from attn_mlir.backends.amd.launch import EMULATED, ON_CPU, ROW_BYTES, EmulatedLauncher, HipLauncher, InterpretedLauncher, Launcher
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
+from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.split import COMBINE, PARTS, Split, lower_parts
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
 from attn_mlir.backends.program import Made, Plan
@@ -21,12 +23,15 @@ from attn_mlir.errors import ArgumentError
 class AmdProgram(GpuProgram):
     """A function for AMD GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
 
+    part_blocks = (128, 64)
+
     def __init__(self, source: str, prepare: str, choices: attributes.Fields, host: Host, units: Mapping[str, Unit], device: str) -> None:
         """`device`: "hip", or "hip-emulated" or "hip-interpreted", which run on the CPU."""
         super().__init__(source, prepare, choices, host, units)
         self._device = device
         self._binaries: Mapping[str, Binary] | None = None
         self._launchers: dict[tuple[str, int], Launcher] = {}
+        self._of_parts: AmdProgram | None = None
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         q = inputs[0]
@@ -46,11 +51,21 @@ class AmdProgram(GpuProgram):
         over = operands[unit.kernel.over]
         asked = {p.argument: p.align for p in unit.code.parameters if p.kind == "pointer" and p.align}
         memory = outputs_of(unit, made, over, layout, lambda output: asked.get(len(operands) + output, 1), ROW_BYTES)
-        chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
-        arguments = [*operands, *[each.seen for each in memory], *chunk]
+        arguments = arguments_of(unit.kernel, operands, memory)
         copied = self._launcher(step.kernel, over)(arguments, range(len(operands), len(operands) + len(memory)))
         self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
+
+    def lower_parts(self) -> tuple[Unit, Unit] | None:
+        return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "AMD")
+
+    def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
+        if self._of_parts is None and isinstance(self._parts, Split):
+            units = {PARTS: self._parts.parts, COMBINE: self._parts.combine}
+            self._of_parts = AmdProgram(self._source, self._prepare, self._choices, self.host, units, self._device)
+        assert self._of_parts is not None
+        end = len(arguments) - 1
+        self._of_parts._launcher(name, arguments[0])(arguments, range(end - outputs, end))
 
     def _launcher(self, name: str, over: torch.Tensor) -> Launcher:
         """The kernel on the tensor's device, compiled and loaded at its first use there."""

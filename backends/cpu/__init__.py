@@ -9,6 +9,7 @@ BACKEND = Backend(
     device_types=("cpu",),
     passes={
         "cpu-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "cpu-numerics": "passes.numerics:Numerics",
         "cpu-lower-tiles": "passes.lower_tiles:LowerTiles",
         "cpu-guard-division": "passes.guard_division:GuardDivision",
         "cpu-expand-casts": "passes.expand_casts:ExpandCasts",
@@ -31,4 +32,5 @@ BACKEND = Backend(
     operators="ahead.build:build_operators",
     doctor="doctor:findings",
     packed=True,
+    paged=True,
 )

@@ -21,7 +21,6 @@ ONE_ROW = (1, _BLOCK_KV)
 # Chunks of linear attention: what a position costs beside the state grows with them, how often the state is read and written falls.
 # Where channels have decays of their own, products of a chunk cost exponentials, too.
 _CHUNK, _CHANNEL_CHUNK = 32, 16
-_LINEAR = "sub-chunk=4 prefix=f64 exact-carry=true widen=true slots=true"
 
 OUTLINE = "attn-simplify,attn-apply-mods,attn-outline{share-states=true}"
 """The kernels of a derivative: sweeps of linear attention with the same states, for dk and dv, are one."""
@@ -38,12 +37,16 @@ def online(chunk: int, channel_chunk: int) -> str:
     )
 
 
+def _tiles(rows: int, keys: int) -> str:
+    """From there to the scheduled kernel, with blocks of so many rows and keys."""
+    return f"cpu-numerics,attn-tile{{block-q={rows} block-kv={keys}}},canonicalize,cse,attn-choose-kept,tile-schedule{{target=cpu}}"
+
+
 ONLINE = online(_CHUNK, _CHANNEL_CHUNK)
 """From stage 0 to online or chunked form."""
 
 _CHOOSE = f"cpu-choose-blocks{{rows={_BLOCK_Q} keys={_BLOCK_KV}}}"
-_TILE = f"attn-tile{{block-q={_BLOCK_Q} block-kv={_BLOCK_KV} {_LINEAR}}}"
-TILES = f"{_CHOOSE},{_TILE},canonicalize,cse,attn-choose-kept,tile-schedule{{target=cpu}}"
+TILES = f"{_CHOOSE},{_tiles(_BLOCK_Q, _BLOCK_KV)}"
 """From there to the scheduled kernel."""
 
 KERNEL = f"{ONLINE},{TILES}"
@@ -55,7 +58,7 @@ STEP = f"{online(1, 1)},{TILES}"
 
 def few_rows(rows: int, keys: int) -> str:
     """The same with blocks of few query rows, for short sequences of packed tensors."""
-    return f"{ONLINE},attn-tile{{block-q={rows} block-kv={keys} {_LINEAR}}},canonicalize,cse,attn-choose-kept,tile-schedule{{target=cpu}}"
+    return f"{ONLINE},{_tiles(rows, keys)}"
 
 
 ALL = f"{KERNEL},{LLVM}"

@@ -36,6 +36,29 @@ class PrinterCore(Generic[Tile]):
             if not isinstance(value.type, ir.MemRefType) and list(value.uses):
                 self.scalars.bind(value, self.arguments.scalar(value, self.scalars.type_of(value)))
 
+    @property
+    def packed(self) -> bool:
+        """Whether programs are items of a list of work, whose last row tells how many there are."""
+        return "lengths" in ir.DictAttr(self.kernel.attributes["tile.kernel"])
+
+    def table_of(self, memory: ir.Value) -> ir.Value | None:
+        """The table of pages that a tensor lies in; None where it does not."""
+        facts = ir.DictAttr(self.kernel.attributes["tile.kernel"])
+        if "paged" not in facts or self.arguments.number(memory) not in list(ir.DenseI64ArrayAttr(facts["paged"])):
+            return None
+        return self.arguments.values[ir.IntegerAttr(facts["table"]).value]
+
+    def blocks(self) -> str:
+        """How many blocks of rows there are, or items of the list: an expression, for that `items` once `declare_items` is printed."""
+        return "items" if self.packed else self.arguments.blocks()
+
+    def declare_items(self) -> None:
+        """Prints how many items the list of work has."""
+        if self.packed:
+            work = self.arguments.values[-1]
+            last = f"({self.arguments.size(work, 0)} - 1)"
+            self.writer.line(f"const int items = {self.arguments.element(work, [last, '0'])};")
+
     # ---- text
 
     @contextmanager

@@ -57,21 +57,25 @@ class Emitters(Generic[TargetT]):
     package: str
     names: tuple[str, ...]
     targets: Mapping[str, TargetT]
+    pages: tuple[str, ...] = ()
+    """The emitters that read keys in pages."""
 
     def plan(self, kernel: ir.Operation) -> Fields:
         """The schedule of a tiled kernel: "emitter", "arch", and what that emitter decides. `tile.choices` of the kernel overrides it.
 
         Raises UnsupportedError when no emitter can make the kernel, or not the one that is asked for.
         """
-        if "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"]):
-            raise UnsupportedError("there are no kernels for packed sequences ('attn.sequences') on GPUs yet: they run on the CPU")
         choices = attributes.read(kernel, CHOICES)
         target = self._target(choices.get("arch", next(iter(self.targets))))
         wanted = choices.get("emitter")
         if wanted is not None and wanted not in self.names:
             raise UnsupportedError(f"there is no emitter '{wanted}' (emitters: {', '.join(self.names)})")
         refusals: dict[str, Refusal] = {}
+        paged = "paged" in ir.DictAttr(kernel.attributes["tile.kernel"])
         for name in self.names if wanted is None else (str(wanted),):
+            if paged and name not in self.pages:
+                refusals[name] = Refusal(f"'{name}' reads no keys in pages (block_table)")
+                continue
             fields = self._module(name).plan(kernel, target, choices)
             if isinstance(fields, Refusal):
                 refusals[name] = fields

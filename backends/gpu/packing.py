@@ -9,6 +9,7 @@ import torch
 
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.packed import Ragged, extents_of
 from attn_mlir.backends.host import Kernel
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 
@@ -42,7 +43,7 @@ def launch_grid(code: KernelCode, kernel: Kernel, arguments: Sequence[Any]) -> t
 
     Raises UnsupportedError where it is too large for a launch.
     """
-    over = arguments[kernel.over].shape
+    over = extents_of(kernel, arguments)
     if kernel.grid != "chunks":
         return grid_of(code, kernel.block_q, over)
     (_, heads, batch), _ = grid_of(code, 1, (kernel.sequences_of(arguments), over[1], 1))
@@ -115,7 +116,7 @@ def misaligned(code: KernelCode, arguments: Sequence[Any]) -> list[int]:
     return [number for number, elements in asked.items() if not is_aligned(arguments[number], elements)]
 
 
-def is_aligned(tensor: torch.Tensor, elements: int) -> bool:
+def is_aligned(tensor: torch.Tensor | Ragged, elements: int) -> bool:
     """Whether columns are dense, and the address and the other strides multiples of so many elements."""
     *strides, last = tensor.stride()
     *extents, columns = tensor.shape
@@ -130,6 +131,8 @@ def aligned_empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device
     return empty((*shape[:-1], columns + -columns % elements), dtype=dtype, device=device)[..., :columns]
 
 
-def aligned_copy(tensor: torch.Tensor, elements: int) -> torch.Tensor:
-    """A copy of that kind."""
+def aligned_copy(tensor: Any, elements: int) -> Any:
+    """A copy of that kind; of a ragged view, one of the copied tensor."""
+    if isinstance(tensor, Ragged):
+        return Ragged(aligned_copy(tensor.memory, elements))
     return aligned_empty(tensor.shape, tensor.dtype, tensor.device, elements).copy_(tensor)

@@ -1,5 +1,6 @@
 """What programs for GPUs have in common: kernels with their code, how it came about, and which tensors they take."""
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,14 +10,26 @@ import torch
 from attn_mlir import forks
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
-from attn_mlir.backends.gpu.limits import check_sizes
+from attn_mlir.backends.gpu.limits import check_pages, check_sizes
+from attn_mlir.backends.gpu.split import Split, parts_for
 from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host
 from attn_mlir.backends.program import HostProgram, Plan, stages_of
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import LOCK
+
+_UNKNOWN = object()
+_WHOLE = (
+    "num_splits: keys are not seen in parts where a row takes several passes over them, or has several sums of values, nor by the "
+    "emulation of Hopper; explain() tells. Leave num_splits out"
+)
 
 
 class GpuProgram(HostProgram):
     """A function for GPUs that takes tensors and numbers and returns tensors. See `driver.Program`."""
+
+    part_blocks = (64, 128)
+    """Rows, heads of a group, and keys of a block where keys are seen in parts."""
 
     def __init__(self, source: str, prepare: str, choices: Fields, host: Host, units: Mapping[str, Unit]) -> None:
         """`source` is the module, `prepare` the pipeline that makes `host` and its kernels of it, `choices` those of their schedules."""
@@ -24,11 +37,15 @@ class GpuProgram(HostProgram):
         self.units = units
         self._source, self._prepare, self._choices = source, prepare, choices
         self._lock = forks.lock()
+        self._parts: Split | object | None = _UNKNOWN
+        self._splits = 0
         self.listeners: list[Callable[[Mapping[str, str]], None]] = []
         """Are told why kernels are slow where only their compiler can know, before the first launch; see `performance.tell`."""
 
     def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
-        check_sizes(self.host.arguments, inputs)
+        paged = {number for kernel in self.kernels.values() for number in kernel.paged}
+        check_pages(inputs[number] for number in paged)
+        check_sizes(self.host.arguments, [None if number in paged else value for number, value in enumerate(inputs)])
         return super()._plan(key, inputs)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:
@@ -43,6 +60,55 @@ class GpuProgram(HostProgram):
     def slow(self) -> dict[str, str]:
         """Why some kernels are not made by the best code generator, by their names."""
         return {name: str(unit.schedule[SLOW]) for name, unit in self.units.items() if SLOW in unit.schedule}
+
+    def with_work(self, splits: int, invariant: bool) -> "GpuProgram":
+        """The same program, which sees the keys of single queries in so many parts, see `driver.with_work`."""
+        if invariant:
+            raise UnsupportedError(
+                "batch_invariant is for the CPU: on GPUs o never depends on the batch but for num_splits; pass num_splits=1"
+            )
+        made = copy.copy(self)
+        made._splits = splits
+        return made
+
+    def decode(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
+        """What `run` gives for packed sequences of one query each at most, with at most so many `keys`: these are seen in parts.
+
+        None where nothing is to do, or the row does not allow that. Raises UnsupportedError where it must, as parts were asked for.
+        """
+        plan = self.plan(inputs)
+        split = None if plan.empty or len(self.host.steps) != 1 else self._split()
+        if split is None:
+            if self._splits > 1 and not plan.empty:
+                raise UnsupportedError(_WHOLE)
+            return None
+        (kernel,) = self.kernels.values()
+        heads, batch = inputs[kernel.keys].shape[1], len(inputs[kernel.lengths[0]])
+        if not batch:
+            return None
+        cut = parts_for(keys, heads * batch, self.part_blocks[1], self.machine().processors, self._splits)
+        return split.run(kernel, inputs, plan.steps[0], layout, cut, self.start_part)
+
+    def _split(self) -> Split | None:
+        """The kernels of parts, compiled at the first call that needs them."""
+        with LOCK:
+            if self._parts is _UNKNOWN:
+                units = self.lower_parts()
+                self._parts = None if units is None else Split(*units)
+            return self._parts  # type: ignore[return-value]
+
+    def lower_parts(self) -> tuple[Unit, Unit] | None:
+        """The kernels of parts and of their merge, or None."""
+        return None
+
+    @property
+    def part_choices(self) -> Fields:
+        """What they are made with."""
+        return {**self._choices, "block_q": self.part_blocks[0], "block_kv": self.part_blocks[1]}
+
+    def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
+        """Launches one of these kernels; how many arguments, at the end before the list of work, are written."""
+        raise NotImplementedError
 
     @abstractmethod
     def stages(self) -> dict[str, str]:

@@ -77,6 +77,8 @@ class Ranges:
                 return self._dim(op)
             case "memref.load" if _is_boundary(op):
                 return (0, POSITIONS)
+            case "memref.load" if _is_item(op):
+                return (0, HEADS if self.of(op.operands[2]) == (0, 0) else POSITIONS)
         return type_bounds(value.type)
 
     def _argument(self, value: ir.Value) -> Bounds:
@@ -87,7 +89,7 @@ class Ranges:
         if owner.name == "scf.for" and argument.arg_number == 0:
             return (0, max(0, min(POSITIONS, self.of(owner.operands[1])[1])))  # loops run over positions and heads
         kernel = owner.attributes["tile.kernel"] if owner.name == "func.func" and "tile.kernel" in owner.attributes else None
-        last = argument.arg_number == len(argument.owner.arguments) - 1
+        last = argument.arg_number == len(argument.owner.arguments) - 1 and not isinstance(value.type, ir.MemRefType)
         if kernel is not None and last and "grid" in kernel and ir.StringAttr(kernel["grid"]).value == "pairs":
             return (0, POSITIONS)  # the keys of a chunk
         return type_bounds(value.type)
@@ -116,13 +118,27 @@ def _operands(value: ir.Value) -> list[ir.Value]:
 
 
 def _is_boundary(op: ir.Operation) -> bool:
-    """Whether a `memref.load` reads where one of several sequences begins or ends."""
+    """Whether a `memref.load` reads where one of several sequences begins or ends, or how long it is."""
+    memory, facts = op.operands[0], _facts_around(op)
+    if "sequences" in facts:
+        return ir.IntegerAttr(facts["sequences"]).value == ir.BlockArgument(memory).arg_number
+    number = ir.BlockArgument(memory).arg_number if "lengths" in facts else -1
+    return number >= 0 and number in (*ir.DenseI64ArrayAttr(facts["lengths"]), *ir.DenseI64ArrayAttr(facts["begins"]))
+
+
+def _is_item(op: ir.Operation) -> bool:
+    """Whether a `memref.load` reads the list of work of a kernel on packed tensors: the last argument."""
+    memory = op.operands[0]
+    return "lengths" in _facts_around(op) and ir.BlockArgument(memory).arg_number == len(ir.BlockArgument(memory).owner.arguments) - 1
+
+
+def _facts_around(op: ir.Operation) -> ir.DictAttr | dict[str, ir.Attribute]:
+    """`tile.kernel` of the kernel whose argument a `memref.load` reads."""
     memory = op.operands[0]
     if not isinstance(memory.owner, ir.Block):
-        return False
+        return {}
     attributes = memory.owner.owner.operation.attributes
-    facts = ir.DictAttr(attributes["tile.kernel"]) if "tile.kernel" in attributes else {}
-    return "sequences" in facts and ir.IntegerAttr(facts["sequences"]).value == ir.BlockArgument(memory).arg_number
+    return ir.DictAttr(attributes["tile.kernel"]) if "tile.kernel" in attributes else {}
 
 
 def _is_map_index(value: ir.Value) -> bool:

@@ -61,7 +61,7 @@ def read_unit(function: ir.Operation, results: int, emit: Callable[[ir.Operation
     """The unit of a scheduled kernel with that many outputs. Raises UnsupportedError where its emitter cannot make it."""
     kernel = read_kernel(function, results)
     arguments = [argument.type for argument in function.regions[0].blocks[0].arguments]
-    end = len(arguments) - (kernel.grid == "pairs")
+    end = len(arguments) - (kernel.grid == "pairs" or bool(kernel.lengths))
     elements = tuple(str(ir.MemRefType(type_).element_type) for type_ in arguments[end - results : end])
     return Unit(kernel, emit(function), attributes.read(function, attributes.SCHEDULE), elements)
 

@@ -10,6 +10,7 @@ BACKEND = Backend(
     tensors={"cuda-emulated": "cpu"},
     passes={
         "nvidia-choose-blocks": "passes.choose_blocks:ChooseBlocks",
+        "nvidia-numerics": "passes.numerics:Numerics",
         "nvidia-choose-intervals": "passes.choose_intervals:ChooseIntervals",
         "nvidia-split-pairs": "passes.split_pairs:SplitPairs",
         "nvidia-float32-products": "passes.float32_products:Float32Products",
@@ -39,6 +40,8 @@ BACKEND = Backend(
         "warp-cubin": "warp.translate:to_cubin",
         "warp-cubin-report": "warp.translate:to_report",
     },
+    packed=True,
+    paged=True,
     schedule="passes.schedule:schedule",
     compile="driver:compile_module",
     derive="driver:compile_derivative",

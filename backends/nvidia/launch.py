@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.kernel import KernelCode, Parameter
+from attn_mlir.backends.gpu.packed import Ragged, extents_of, tensor_of
 from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, value_of
 from attn_mlir.backends.host import Kernel
 from attn_mlir.backends.nvidia import cuda
@@ -22,6 +23,8 @@ from attn_mlir.errors import ArgumentError
 LIMIT = 256
 _PROGRAM_LIMIT = (1 << 31) - (1 << 16)
 """Of persistent kernels, which number what they run in 32 bits, and count a little further."""
+_MAPPED = ("descriptor", "pages")
+"""Parameters that are descriptions for the copy engine."""
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 
@@ -64,7 +67,7 @@ class Launcher:
     def __init__(self, kernel: Kernel, code: KernelCode, binary: Binary, device: torch.device, index: int) -> None:
         """`index` is the number of the device."""
         self._code = code
-        self._over, self._rows = kernel.over, kernel.block_q
+        self._kernel, self._over, self._rows = kernel, kernel.over, kernel.block_q
         self._sweeps = kernel if kernel.grid == "chunks" else None
         self.index = index
         self._device = device
@@ -75,7 +78,7 @@ class Launcher:
         self._tensors = tuple(
             sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over} | ({kernel.sequences} - {-1}))
         )
-        self.tiled = frozenset(p.argument for p in code.parameters if p.kind == "descriptor")
+        self.tiled = frozenset(p.argument for p in code.parameters if p.kind in _MAPPED)
         """The arguments that the copy engine reads or writes."""
         self._aligned = {p.argument: p.align for p in code.parameters if p.kind == "pointer" and p.align}
         self.counts = any(p.kind == "counter" for p in code.parameters)
@@ -139,16 +142,16 @@ class Launcher:
             counter = _counter(self.index, stream, self._device)
         address = 0 if counter is None else counter.data_ptr()
         values = [
-            ("map", _map(arguments[p.argument], p)) if p.kind == "descriptor" else value_of(p, arguments, blocks, address)
+            ("map", _map(arguments[p.argument], p)) if p.kind in _MAPPED else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
         return Packed(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
 
     def _extents(self, arguments: Sequence[Any]) -> Sequence[int]:
         """Batch, heads, and rows or, for sweeps over chunks, as many rows as their blocks have together."""
-        over = arguments[self._over].shape
         if self._sweeps is None:
-            return over
+            return extents_of(self._kernel, arguments)
+        over = arguments[self._over].shape
         return self._sweeps.sequences_of(arguments), over[1], self._sweeps.blocks * self._rows
 
     def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
@@ -166,32 +169,33 @@ class Launcher:
         return (max(1, whole) * cluster, 1, 1), blocks
 
 
-def is_tiled(tensor: torch.Tensor) -> bool:
+def is_tiled(tensor: torch.Tensor | Ragged) -> bool:
     """Whether the copy engine can read the tensor: dense columns; the address and the other strides are multiples of 16 bytes."""
     return is_aligned(tensor, 16 // tensor.element_size())
 
 
-def tiled_copy(tensor: torch.Tensor) -> torch.Tensor:
+def tiled_copy(tensor: Any) -> Any:
     """A copy that the copy engine can read."""
     return aligned_copy(tensor, 16 // tensor.element_size())
 
 
-def _check_place(position: int, tensor: torch.Tensor, index: int) -> None:
-    if cuda.index_of(tensor) != index:
+def _check_place(position: int, tensor: torch.Tensor | Ragged, index: int) -> None:
+    if cuda.index_of(tensor_of(tensor)) != index:
         raise ArgumentError(f"argument {position} of this kernel is on {tensor.device}, but the others are on cuda:{index}: move it there")
     if not tensor.data_ptr() and tensor.numel():
         raise ArgumentError(f"a tensor of shape {list(tensor.shape)} holds no elements in the memory of the GPU")
 
 
-def _map(tensor: torch.Tensor, parameter: Parameter) -> bytes:
+def _map(tensor: Any, parameter: Parameter) -> bytes:
     if tensor.dim() == 5:  # sums of all chunks in one slot
-        tensor = tensor[0]
-    key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+        tensor = tensor.first_slot() if isinstance(tensor, Ragged) else tensor[0]
+    key = (parameter.kind, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
     found = _MAPS.get(key)
     if found is None:
         if len(_MAPS) >= 8 * LIMIT:
             _MAPS.clear()
-        found = _MAPS[key] = cuda.tensor_map(key[0], tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+        describe = cuda.tensor_map if parameter.kind == "descriptor" else cuda.pages_map
+        found = _MAPS[key] = describe(*key[1:])
     return found
 
 

@@ -10,10 +10,12 @@ import torch
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
+from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuProgram
+from attn_mlir.backends.gpu.split import COMBINE, PARTS, Split, lower_parts
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
-from attn_mlir.backends.nvidia import calls, chains, cuda, pipeline
+from attn_mlir.backends.nvidia import calls, chains, codegen, cuda, pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.launch import LIMIT, Launcher
 from attn_mlir.backends.nvidia.units import describe, pack, spilled, turns
@@ -44,8 +46,10 @@ class NvidiaProgram(GpuProgram):
         self._binaries = binaries
         self.key = key
         self._launchers: dict[tuple[str, int], Launcher] = {}
-        self._single = _single_kernel(host, units)
-        self._chained = not self._single and chains.is_chain(host, units)
+        self._of_parts: NvidiaProgram | None = None
+        packed = any(unit.kernel.lengths for unit in units.values())  # these have new lists of work in each call
+        self._single = "" if packed else _single_kernel(host, units)
+        self._chained = not self._single and not packed and chains.is_chain(host, units)
         self._calls: dict[tuple[Any, ...], calls.Call | chains.Chain] = {}
         self.compile_longer: Callable[[int], NvidiaProgram] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
@@ -121,10 +125,24 @@ class NvidiaProgram(GpuProgram):
         device, index = over.device, cuda.index_of(over)
         launcher = self._launchers.get((step.kernel, index)) or self._load(step.kernel, device, index)
         memory = outputs_of(unit, made, over, layout, lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]))
-        chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
-        copied = launcher([*operands, *[each.seen for each in memory], *chunk, *_turns(unit, operands)])
+        copied = launcher([*arguments_of(unit.kernel, operands, memory), *_turns(unit, operands)])
         self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
+
+    def decode(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
+        with torch.cuda.device(inputs[0].device) if inputs[0].is_cuda else contextlib.nullcontext():
+            return super().decode(inputs, layout, keys)
+
+    def lower_parts(self) -> tuple[Unit, Unit] | None:
+        return lower_parts(self._source, self.part_choices, pipeline.KERNEL, codegen.emit, "NVIDIA")
+
+    def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
+        if self._of_parts is None and isinstance(self._parts, Split):
+            units = {PARTS: self._parts.parts, COMBINE: self._parts.combine}
+            self._of_parts = NvidiaProgram(self._source, self._prepare, self._choices, self.host, units)
+        index, of_parts = cuda.index_of(arguments[0]), self._of_parts
+        assert of_parts is not None
+        (of_parts._launchers.get((name, index)) or of_parts._load(name, arguments[0].device, index))(arguments)
 
     def _load(self, name: str, device: torch.device, index: int) -> Launcher:
         """The kernel on a device, compiled and loaded at its first use there."""

@@ -30,11 +30,17 @@ def turns(unit: Unit, operands: Sequence[Any]) -> int:
     return int(batch * heads * -(-length // int(schedule["turn_rows"])) * int(schedule["turn_parts"]))
 
 
+WIDE_RESULTS = "attn.wide_results"
+
+
 def round_results(module: ir.Module, host: Host) -> None:
     """Lets kernels write the program's results that are shaped like q, k or v in their type, where they write each element once.
 
-    Sums are computed in f32, and the operators would round them afterwards.
+    Sums are computed in f32, and the operators would round them afterwards. A module with the attribute `attn.wide_results` has parts of
+    sums for results, which are not rounded before they are added up.
     """
+    if WIDE_RESULTS in module.operation.attributes:
+        return
     made = len(host.arguments)
     needed = {operand for step in host.steps for operand in step.operands}
     for step in host.steps:
@@ -51,10 +57,10 @@ def _round(function: ir.Operation, step: Step, last: list[bool], element: str) -
     """The same for one kernel; `last` tells for each of its results whether nothing in the program reads it."""
     kernel = read_kernel(function, len(step.results))
     arguments = list(function.regions[0].blocks[0].arguments)
-    end = len(arguments) - (kernel.grid == "pairs")
+    end = len(arguments) - (kernel.grid == "pairs" or bool(kernel.lengths))
     outputs = arguments[end - len(last) : end]
     for output, kind, free, result in zip(outputs, kernel.outputs, last, step.results, strict=True):
-        if kind == "store" and free and result.role in ("query", "key") and result.type.element == "f32":
+        if kind == "store" and free and kernel.grid != "chunks" and len(result.sizes) == 4 and result.type.element == "f32":
             old = ir.MemRefType(output.type)
             output.set_type(ir.MemRefType.get(old.shape, ir.Type.parse(element), old.layout, loc=function.location))
     types = [argument.type for argument in arguments]

@@ -3,6 +3,7 @@
 from attn_mlir.dialects.attn.dialect import Attn
 from attn_mlir.dialects.attn.key_lists import KeyListsOp
 from attn_mlir.dialects.attn.linear import ChunkOp, LinearAttentionOp
+from attn_mlir.dialects.attn.linear_erase import EraseOp, WriteOp
 from attn_mlir.dialects.attn.linear_pieces import CarryOp, DecayGradientOp, DecayOp, EnterOp, HeadSumOp, LeaveOp, ResultOp, SkipOp, WeightOp
 from attn_mlir.dialects.attn.linear_segments import DecaySumOp, StateScanOp
 from attn_mlir.dialects.attn.ops import AttentionOp, OnlineOp
@@ -54,6 +55,7 @@ __all__ = [
     "ElementOp",
     "ElementsOp",
     "EnterOp",
+    "EraseOp",
     "FinalizeOp",
     "HeadSumOp",
     "InitOp",
@@ -92,5 +94,6 @@ __all__ = [
     "TermOp",
     "ValueOp",
     "WeightOp",
+    "WriteOp",
     "YieldOp",
 ]

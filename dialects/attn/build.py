@@ -95,6 +95,24 @@ def linear_attention(
     return op, op.regions[0].blocks.append()
 
 
+def erase(key: ir.Value, body: Body, score: ir.Type, removed: ir.Value | None = None, reads: str = "decayed") -> ir.Operation:
+    """`attn.erase`; `body` gets (x, b, h, t, d) and returns what to yield."""
+    op = ir.Operation.create(
+        "attn.erase", operands=[key] if removed is None else [key, removed], attributes={"reads": ir.StringAttr.get(reads)}, regions=1
+    )
+    here, index = ir.Location.current, ir.IndexType.get()
+    names = [("x", score), *((name, index) for name in ("b", "h", "t", "d"))]
+    block = op.regions[0].blocks.append(*[type_ for _, type_ in names], arg_locs=[ir.Location.name(name, here) for name, _ in names])
+    with ir.InsertionPoint(block):
+        yield_(body(*block.arguments))
+    return op
+
+
+def write(key: ir.Value, value: ir.Value) -> None:
+    """`attn.write`: a second writer of a linear attention's state."""
+    ir.Operation.create("attn.write", operands=[key, value])
+
+
 def product(query: ir.Value, key: ir.Value) -> None:
     """`attn.product`: one more product of a query and a key tensor."""
     ir.Operation.create("attn.product", operands=[query, key])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from attn_mlir.dialects.attn.linear_erase import verify_delta
 from attn_mlir.dialects.attn.linear_gradients import interval_of, is_plain, verify_outputs
 from attn_mlir.dialects.attn.linear_recurrence import verify_recurrence
 from attn_mlir.dialects.attn.linear_segments import Cut, segment_of, verify_cut
@@ -9,7 +10,7 @@ from attn_mlir.dialects.attn.pieces import pieces_in, verify_pieces
 from attn_mlir.dialects.verify import check
 from attn_mlir.mlir import ext, ir
 
-_MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.decay", "attn.result", "attn.skip"})
+_MODS = frozenset({"attn.query", "attn.key", "attn.value", "attn.decay", "attn.result", "attn.skip", "attn.erase", "attn.write"})
 _FACTORS = frozenset({"attn.carry", "attn.enter", "attn.leave", "attn.weight"})
 
 
@@ -41,13 +42,18 @@ class LinearAttentionOp(Cut, name="linear_attention", traits=[ir.NoTerminatorTra
         attn.query, attn.key, attn.value, attn.decay      elementwise on the inputs, in the type of scores
         attn.result                                       a factor of o's rows, behind these sums
         attn.skip                                         o_t gets it times v_t, with v as it comes, behind that; absent: nothing
+        attn.erase                                        the delta rule: what the state loses
+        attn.write                                        a second writer of the state, for gradients of the delta rule
+
+    `output` says where q reads the state: "after" (absent, too) S_t, "decayed" exp(g_t) S_(t-1), "written" what is there behind the first
+    of two writers. With "values" o is what `attn.erase` makes: v_t - x_t, written with k, or -x_t, written with what it removes.
     """
 
     def verify_invariants(self) -> bool:
         return _verify_linear(self)
 
     def verify_region_invariants(self) -> bool:
-        return verify_pieces(self, _MODS, frozenset()) and _verify_behind(self)
+        return verify_pieces(self, _MODS, frozenset()) and _verify_behind(self) and verify_delta(self)
 
 
 class ChunkOp(Cut, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pure]):
@@ -71,7 +77,7 @@ class ChunkOp(Cut, name="chunk", traits=[ir.NoTerminatorTrait, ext.Pure]):
         return _verify_linear(self) and check(self, self.chunk.value > 0, f"has chunks of at least one position, got {self.chunk.value}")
 
     def verify_region_invariants(self) -> bool:
-        if not (verify_pieces(self, _MODS | _FACTORS, _FACTORS) and _verify_behind(self)):
+        if not (verify_pieces(self, _MODS | _FACTORS, _FACTORS) and _verify_behind(self) and verify_delta(self)):
             return False
         interval = interval_of(self.operation) or self.chunk.value
         if not check(self, interval % self.chunk.value == 0, f"makes states at multiples of {self.chunk.value} positions, got {interval}"):

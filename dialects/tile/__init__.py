@@ -1,7 +1,7 @@
 """The `tile` dialect: how to compute it."""
 
 from attn_mlir.dialects.tile.accumulate import AccumulateOp, ScatterAddOp, ScatterYieldOp
-from attn_mlir.dialects.tile.compute import CumsumOp, DotAddOp, DotOp, DotRescaleOp, FillOp, MapOp, YieldOp
+from attn_mlir.dialects.tile.compute import CumsumOp, DotAddOp, DotOp, DotRescaleOp, FillOp, MapOp, SolveUnitOp, YieldOp
 from attn_mlir.dialects.tile.decays import DecayChannelsOp, DecayValuesOp
 from attn_mlir.dialects.tile.dialect import Tile
 from attn_mlir.dialects.tile.memory import GatherOp, LoadOp, LoadPagesOp, ProgramIdOp, StoreOp
@@ -22,6 +22,7 @@ __all__ = [
     "ProgramIdOp",
     "ScatterAddOp",
     "ScatterYieldOp",
+    "SolveUnitOp",
     "StoreOp",
     "Tile",
     "YieldOp",

@@ -73,6 +73,12 @@ def cumsum(tile: ir.Value, reverse: bool = False) -> ir.Value:
     return ir.Operation.create("tile.cumsum", results=[tile.type], operands=[tile], attributes={"reverse": ir.BoolAttr.get(reverse)}).result
 
 
+def solve_unit(a: ir.Value, b: ir.Value, upper: bool) -> ir.Value:
+    """`tile.solve_unit`: X with (I + a) X = b, for a strictly lower or upper triangle a."""
+    attributes = {"upper": ir.BoolAttr.get(upper)}
+    return ir.Operation.create("tile.solve_unit", results=[b.type], operands=[a, b], attributes=attributes).result
+
+
 def decay_channels(q: ir.Value, k: ir.Value, decays: ir.Value, count: ir.Value, reverse: bool) -> tuple[ir.Value, ...]:
     """`tile.decay_channels`: what leaves, what enters, pairs, and what carries the state."""
     of_q, of_decays = ir.RankedTensorType(q.type), ir.RankedTensorType(decays.type)

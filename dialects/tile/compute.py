@@ -122,6 +122,30 @@ class CumsumOp(Tile.Operation, name="cumsum", traits=[ext.Pure]):
         return check(self, fits and self.result.type == tile, f"sums a tile of f32 or f64 into one of its type, got {tile}")
 
 
+class SolveUnitOp(Tile.Operation, name="solve_unit", traits=[ext.Pure]):
+    """X with (I + a) X = b, [M, N], where I + a is a unit lower triangle: only what of a, [M, M], is below its diagonal is read.
+
+    With `upper` it is what is above the diagonal. It is exact algebra, row after row: no inverse and no powers of a, which may be large.
+    """
+
+    a: ext.Operand[Any]
+    b: ext.Operand[Any]
+    upper: Any
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        a, b, upper = self.a.type, self.b.type, self.upper
+        if not check(self, isinstance(upper, ir.BoolAttr), f"takes `upper` as true or false, got {upper}"):
+            return False
+        fits = isinstance(b, ir.RankedTensorType) and b.rank == 2 and is_score_type(b.element_type) and b.has_static_shape
+        if not check(
+            self, fits and self.result.type == b, f"makes a tile like b, of rank 2 and f32 or f64, got {b} and {self.result.type}"
+        ):
+            return False
+        square = isinstance(a, ir.RankedTensorType) and list(a.shape) == [b.shape[0]] * 2 and a.element_type == b.element_type
+        return check(self, square, f"takes a as {b.shape[0]} x {b.shape[0]} of {b.element_type}, got {a}")
+
+
 @single_variadic
 class MapOp(Tile.Operation, name="map", traits=[ext.Pure]):
     """Computes tiles element by element, and reductions along their rows.

@@ -13,9 +13,12 @@ along: the initial state with dq, that of the last state's gradient with dk and 
 from dataclasses import dataclass
 from functools import cached_property
 
+from attn_mlir.dialects.attn.linear_erase import eraser, is_delta
 from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
 from attn_mlir.dialects.attn.rows import reached
 from attn_mlir.mlir import ir
+from attn_mlir.passes.differentiation.delta_backward import DeltaBackward, places_of, refused_delta
+from attn_mlir.passes.differentiation.delta_check import certified_delta
 from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.host import Host
 from attn_mlir.passes.differentiation.linear_backward import Backward
@@ -28,7 +31,7 @@ def refused(primal: LinearPrimal) -> tuple[ir.Operation, str] | None:
     """Where and why a function is of a form that is not differentiated."""
     linear, entry = primal.attention, primal.entry
     operations, arguments = [view.operation for view in entry.operations], list(entry.arguments)
-    given = list(linear.operands)
+    given = [*linear.operands, *(value for each in (eraser(linear),) if each is not None for value in list(each.operands)[1:])]
     plain = given[:3] == arguments[:3] and all(value in arguments for value in given) and len(set(given)) == len(given)
     if not plain or list(operations[-1].operands) != list(linear.results):
         return linear, "takes a function that returns just one linear attention of its arguments, the first three as q, k and v"
@@ -41,7 +44,10 @@ def refused(primal: LinearPrimal) -> tuple[ir.Operation, str] | None:
         return linear, "differentiates an 'attn.skip' where v has all heads of o"
     if primal.choice("channels") == "value":
         return linear, "differentiates decays of heads and of key channels, not of value channels"
+    if is_delta(linear) and (problem := refused_delta(primal)) is not None:
+        return linear, problem
     inputs = [value for name, value in primal.operands.items() if name in ("q", "k", "v", "initial_state")]
+    inputs += [] if (erase := eraser(linear)) is None else list(erase.operands)
     read = next((op for op in find_all(linear, "tensor.extract") if op.operands[0] in inputs), None)
     advice = "pass the tensor once more, as a further argument"
     return None if read is None else (read, f"an element of q, k, v or initial_state is read: {advice}")
@@ -75,18 +81,23 @@ class LinearDerivatives(LinearModel):
     @cached_property
     def certificate(self) -> LinearCertificate:
         """How the sweeps that make gradients agree with differences."""
+        if self.is_delta:
+            return certified_delta(*places_of(self.primal.attention), self.primal.choice("channels"))
         return certified(self.primal.choice("direction") == "forward", self.primal.choice("channels"))
 
     def forward(self) -> None:
         """`@f_fwd`: the function itself; its backward needs nothing further."""
         host, linear = Host(self.primal), self.primal.attention
-        _ = self.mods, self.decay, self.skip  # What has no derivative is to be told before anything is computed.
+        _ = self.mods, self.decay, self.skip, self.erase  # What has no derivative is to be told before anything is computed.
         host.build("fwd", [], [r.type for r in linear.results], lambda: list(clone_op(linear, dict(host.mapping)).results))
 
     def backward(self) -> None:
         """`@f_bwd`: the gradients of the arguments `wrt`."""
         host, linear = Host(self.primal), self.primal.attention
-        _ = self.mods, self.decay, self.skip, self.certificate
+        _ = self.mods, self.decay, self.skip, self.erase, self.certificate
+        if self.is_delta and not self.crossing:
+            raise DifferentiationError("gradients of the delta rule are there for CPUs, not for GPUs yet: run it on a CPU", linear.location)
+        kind = DeltaBackward if self.is_delta else Backward
         names = ["o", *self.primal.outputs]
         types = [r.type for r in linear.results]
         gradients = ["do", *(f"d_{name}" for name in self.primal.outputs)]
@@ -94,7 +105,7 @@ class LinearDerivatives(LinearModel):
         arguments = list(self.primal.entry.arguments)
         same = [self.primal.operands[name] for name in ("q", "k", "v")]
         results = [arguments[i].type if arguments[i] in same else host.like(arguments[i]) for i in self.wrt]
-        host.build("bwd", further, results, lambda: Backward(self, host).gradients())
+        host.build("bwd", further, results, lambda: kind(self, host).gradients())
 
     def jvp(self) -> None:
         """Not derived. Raises DifferentiationError."""

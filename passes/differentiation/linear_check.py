@@ -102,7 +102,7 @@ def check_gradients(forward: bool, channels: str, plan: Mapping[str, Sweep] = GR
     points, error = 0, 0.0
     for name, gradient in derived(x, forward, channels, plan).items():
         for place in np.ndindex(gradient.shape):
-            wanted = _slope(loss, x, name, place)
+            wanted = slope(loss, x, name, place)
             worst = abs(float(gradient[place]) - wanted) / max(1.0, abs(wanted))
             points, error = points + 1, max(error, worst)
             if not worst <= TOLERANCE:
@@ -111,7 +111,7 @@ def check_gradients(forward: bool, channels: str, plan: Mapping[str, Sweep] = GR
     return LinearCertificate(points, error)
 
 
-def _slope(loss: Callable[[Mapping[str, Array]], float], x: Mapping[str, Array], name: str, place: tuple[int, ...]) -> float:
+def slope(loss: Callable[[Mapping[str, Array]], float], x: Mapping[str, Array], name: str, place: tuple[int, ...]) -> float:
     """The derivative by one element, from differences extrapolated from two steps."""
 
     def central(step: float) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from attn_mlir.dialects.attn.linear_erase import eraser, is_delta
 from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.mlir import ir
 from attn_mlir.passes.chunk_rewrite import score_type
@@ -89,6 +90,20 @@ class LinearModel:
     crossing: bool
     """Whether it is summed up without differences."""
 
+    @property
+    def is_delta(self) -> bool:
+        """Whether something is erased, or q reads elsewhere than behind the update."""
+        return is_delta(self.primal.attention)
+
+    @cached_property
+    def erase(self) -> tuple[Node, Node] | None:
+        """`attn.erase` as (its argument, its result)."""
+        found = eraser(self.primal.attention)
+        if found is None:
+            return None
+        x, result = read_element(self.program, found)
+        return x, result
+
     @cached_property
     def program(self) -> Program:
         """Holds what the mods read; there are no pairs of weights."""
@@ -105,7 +120,7 @@ class LinearModel:
     @cached_property
     def scale(self) -> ir.Value | None:
         """The number that q is multiplied by: the sweeps do so, too, and need no tensor of such products."""
-        return scale_of(self.primal.attention, "attn.query")
+        return None if self.is_delta else scale_of(self.primal.attention, "attn.query")
 
     @cached_property
     def scale_of_key(self) -> ir.Value | None:
@@ -116,7 +131,8 @@ class LinearModel:
         looked at when they are known.
         """
         wanted = self.primal.operands.get("initial_state") in self.chosen
-        return movable_scale(self.primal.attention) if self._is_f16 and wanted and not self.crossing else None
+        usual = self._is_f16 and not self.crossing and not self.is_delta
+        return movable_scale(self.primal.attention) if usual and wanted else None
 
     @property
     def _is_f16(self) -> bool:
@@ -130,7 +146,7 @@ class LinearModel:
         weighted pairs, rounded, are the same numbers in the sweeps for dq and dk only where all that multiplies them is.
         """
         linear = self.primal.attention
-        if self.primal.choice("channels") != "none":
+        if self.primal.choice("channels") != "none" or self.is_delta:
             return {}
         roles = ["v"] if (self.crossing or self._is_f16) and self.decay_wanted() else list(self.mods.of)
         found = {role: piece(linear, PIECES[role]) for role in roles if role in self.mods.of}

@@ -20,10 +20,15 @@ class Products(Writer):
 
     def decay(self, swept: Mapping[str, ir.Operation]) -> None:
         """The gradient of the log decays, and of what `attn.decay` makes them of."""
-        primal, rows = self.of.primal, state_shape(self.of.primal.attention)[0]
-        sweeps = [(role, swept[role].opview) for role in (("q", "k") if primal.choice("direction") == "forward" else ("k", "q"))]
+        forward = self.of.primal.choice("direction") == "forward"
+        sweeps = [(role, swept[role].opview) for role in (("q", "k") if forward else ("k", "q"))]
         a, b = (self._after_mods(role, sweep.products) for role, sweep in sweeps)
         s, e = (sweep.states for _, sweep in sweeps)
+        self.of_decays(a, b, s, e)
+
+    def of_decays(self, a: ir.Value, b: ir.Value, s: ir.Value, e: ir.Value) -> None:
+        """The same, of products and states of the sweeps in both directions."""
+        primal, rows = self.of.primal, state_shape(self.of.primal.attention)[0]
         with ir.Location.name("d_log_decay", ir.Location.current):
             gradient = build.decay_gradient([a, b, s, e], self.operand("offsets"), self.of.interval, rows, self.of.crossing)
         operand = primal.operands.get("decay")

@@ -1,1 +1,1 @@
-"""How `attn-tile` builds a kernel."""
+"""How the passes `attn-tile-*` build kernels."""

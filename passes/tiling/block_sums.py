@@ -1,24 +1,19 @@
 """Sums of a tile's rows that begin anew in every block of rows, without differences: fours of rows first, then sums of those."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from attn_mlir.mlir import arith, ir, tensor
+from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles, Element
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
-
-if TYPE_CHECKING:
-    from attn_mlir.passes.tiling.chunk_block import ChunkBlock
-
-Element = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 @dataclass(frozen=True)
 class BlockSums:
     """Builds sums of tiles of so many columns: of later rows in forward sweeps, of earlier ones in backward sweeps."""
 
-    block: "ChunkBlock"
+    block: ChunkTiles
     columns: int
 
     def of(self, levels: Mapping[int, Element], rows: int, nearest: int) -> Element:

@@ -3,17 +3,13 @@
 It is `tile.decay_channels` for key channels, `tile.decay_values` for value channels.
 """
 
-from typing import TYPE_CHECKING
-
 from attn_mlir.dialects.attn.linear_gradients import is_exact
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import ir, tensor
 from attn_mlir.passes.regions import block_of, maker, piece
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_products import Parts, whole_products
-
-if TYPE_CHECKING:
-    from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock, Keep, Put
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, Keep, Put
 
 AT_ONCE = "tile.decay_channels"
 """The unit attribute of a function that asks for one of these ops."""
@@ -50,16 +46,14 @@ def _exponent(op: ir.Operation, name: str) -> tuple[int, ...] | None:
     return tuple(arguments.index(value) for value in values) if all(value in arguments for value in values) else None
 
 
-def build_at_once(
-    block: "ChunkBlock", chunk: "Chunk", state: ir.Value, o: ir.Value | None, products: "Put | None", keep: "Keep"
-) -> ir.Value:
+def build_at_once(block: ChunkTiles, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: Put | None, keep: Keep) -> ir.Value:
     """Emits a chunk: stores its rows of o and its products, returns the state after it."""
     if block.channels == "key":
         return _by_key(block, chunk, state, o, keep)
     return _by_value(block, chunk, state, o, products, keep)
 
 
-def _by_value(block: "ChunkBlock", chunk: "Chunk", state: ir.Value, o: ir.Value | None, products: "Put | None", keep: "Keep") -> ir.Value:
+def _by_value(block: ChunkTiles, chunk: Chunk, state: ir.Value, o: ir.Value | None, products: Put | None, keep: Keep) -> ir.Value:
     decays = Decays(block, chunk, summed=False)
     assert decays.steps is not None and block.inputs.factor is not None
     q, k = block.load(block.inputs.q, chunk, "attn.query"), block.load(block.inputs.k, chunk, "attn.key")
@@ -80,7 +74,7 @@ def _by_value(block: "ChunkBlock", chunk: "Chunk", state: ir.Value, o: ir.Value 
     return following
 
 
-def _by_key(block: "ChunkBlock", chunk: "Chunk", state: ir.Value, o: ir.Value | None, keep: "Keep") -> ir.Value:
+def _by_key(block: ChunkTiles, chunk: Chunk, state: ir.Value, o: ir.Value | None, keep: Keep) -> ir.Value:
     """Where only the state is of use, k stands for q."""
     decays = Decays(block, chunk, summed=False)
     assert decays.steps is not None

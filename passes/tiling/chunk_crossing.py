@@ -7,13 +7,16 @@ of both states. Pairs within the chunk are summed up over u >= t > r by the forw
 holds, each sweep does it where t lies on its side of the boundary between the two blocks of positions that a pair connects.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from attn_mlir.dialects.attn.linear_erase import reads_strictly
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.tiling.block_sums import BlockSums, Element
+from attn_mlir.passes.tiling.block_sums import BlockSums
 from attn_mlir.passes.tiling.chunk_products import Parts, Product, row_sums
+from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles, Element
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 
@@ -29,13 +32,17 @@ def of_heads(parts: Parts, factor: ir.Value) -> ir.Value:
 
     (from_state,) = block.map([block.tile([block.size], block.wide)], of_state)
     if not block.forward:  # A row has no other one to read: it takes itself away, in the type of sums.
-        return _combined(parts, build.cumsum(from_state), from_state, arith.SubFOp)
-    scores, others = parts.scores(), build.dot(block.multiplied(factor), parts.v, block.score, transpose_b=True)
+        return combined(block, build.cumsum(from_state), from_state, arith.SubFOp)
+    writers = [parts] if parts.second is None else [parts, parts.second]
+    of_pairs = [(w.scores(), build.dot(block.multiplied(factor), w.v, block.score, transpose_b=True), w.decays) for w in writers]
 
     def pair(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-        product = arith.MulFOp(tensor.ExtractOp(scores, [i, j]).result, tensor.ExtractOp(others, [i, j]).result).result
         later = arith.CmpIOp(arith.CmpIPredicate.sgt, i, j).result
-        value = arith.MulFOp(product, decays.weight(i, j, None)).result
+        values = []
+        for scores, others, seen in of_pairs:
+            product = arith.MulFOp(tensor.ExtractOp(scores, [i, j]).result, tensor.ExtractOp(others, [i, j]).result).result
+            values.append(arith.MulFOp(product, seen.weight(i, j, None)).result)
+        value = functools.reduce(lambda x, y: arith.AddFOp(x, y).result, values)
         return [arith.SelectOp(arith.AndIOp(later, decays.exists(i)).result, value, zero).result]
 
     (pairs,) = block.map([block.tile([block.size, block.size])], pair)
@@ -75,14 +82,16 @@ def of_channels(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value
 
 def whole(parts: Parts, from_state: ir.Value, apart: Mapping[int, ir.Value]) -> ir.Value:
     """[C, V]: the output of a chunk whose value channels have decays, with what every position adds to its own."""
-    block, decays = parts.block, parts.decays
+    block, writers = parts.block, [parts] if parts.second is None else [parts, parts.second]
+    own = [(w.scores(), w.v, w.decays) for n, w in enumerate(writers) if not reads_strictly(block.op, n == 1)]
 
     def add(i: ir.Value, d: ir.Value) -> list[ir.Value]:
-        score = arith.MulFOp(tensor.ExtractOp(parts.scores(), [i, i]).result, decays.weight(i, i, d)).result
-        value = arith.MulFOp(score, cast_float(tensor.ExtractOp(parts.v, [i, d]).result, block.score)).result
-        for tile in (*apart.values(), from_state):
-            value = arith.AddFOp(tensor.ExtractOp(tile, [i, d]).result, value).result
-        return [value]
+        values = []
+        for scores, v, seen in own:
+            score = arith.MulFOp(tensor.ExtractOp(scores, [i, i]).result, seen.weight(i, i, d)).result
+            values.append(arith.MulFOp(score, cast_float(tensor.ExtractOp(v, [i, d]).result, block.score)).result)
+        values += [tensor.ExtractOp(tile, [i, d]).result for tile in (*apart.values(), from_state)]
+        return [functools.reduce(lambda x, y: arith.AddFOp(y, x).result, values)]
 
     return block.map([from_state.type], add)[0]
 
@@ -109,6 +118,6 @@ def _before(parts: Parts, x: ir.Value) -> ir.Value:
     return parts.block.map([x.type], above)[0]
 
 
-def _combined(parts: Parts, x: ir.Value, y: ir.Value, how: Callable[..., Any]) -> ir.Value:
+def combined(block: ChunkTiles, x: ir.Value, y: ir.Value, how: Callable[..., Any]) -> ir.Value:
     """Two tiles added up or subtracted, element by element."""
-    return parts.block.map([x.type], lambda *at: [how(tensor.ExtractOp(x, at).result, tensor.ExtractOp(y, at).result).result])[0]
+    return block.map([x.type], lambda *at: [how(tensor.ExtractOp(x, at).result, tensor.ExtractOp(y, at).result).result])[0]

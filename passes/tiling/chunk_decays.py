@@ -2,16 +2,13 @@
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, memref, tensor
 from attn_mlir.passes.regions import block_of, piece
 from attn_mlir.passes.tiling.chunk_rows import RowFactors
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, Input
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
-
-if TYPE_CHECKING:
-    from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock, Input
 
 
 class Decays:
@@ -20,9 +17,7 @@ class Decays:
     `rows` are further factors, of its positions.
     """
 
-    def __init__(
-        self, block: "ChunkBlock", chunk: "Chunk", strict: bool = False, summed: bool = True, rows: RowFactors | None = None
-    ) -> None:
+    def __init__(self, block: ChunkTiles, chunk: Chunk, strict: bool = False, summed: bool = True, rows: RowFactors | None = None) -> None:
         self._block, self.chunk, self._strict = block, chunk, strict
         self.of_rows = rows or RowFactors()
         decay, mod = block.inputs.decay, piece(block.op, "attn.decay")
@@ -34,7 +29,7 @@ class Decays:
             self._prefix = build.cumsum(self.steps) if summed else None
         self._all = self._sum(constant_index(block.size - 1), None) if self._width is None else None
 
-    def _steps(self, decay: "Input | None", mod: ir.Operation | None) -> ir.Value:
+    def _steps(self, decay: Input | None, mod: ir.Operation | None) -> ir.Value:
         """The log decay of every position; 0 past the end."""
         block, chunk = self._block, self.chunk
         zero = constant_float(block.wide, 0.0)
@@ -60,6 +55,12 @@ class Decays:
         """The same with factors of another q and other rows of o."""
         other = copy.copy(self)
         other.of_rows = RowFactors(of_rows.left, self.of_rows.right, of_rows.skip)
+        return other
+
+    def read_by(self, of_rows: RowFactors, strict: bool) -> "Decays":
+        """The same for another reader, with factors of rows of its own."""
+        other = copy.copy(self)
+        other.of_rows, other._strict = of_rows, strict
         return other
 
     def exists(self, i: ir.Value) -> ir.Value:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, memref, tensor
-from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock, Place
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, Place
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
 
@@ -15,7 +15,7 @@ class ChunkGradient:
     `a` are the products of the forward sweep, `s` its states, those of the chunk from row `row` on.
     """
 
-    block: ChunkBlock
+    block: ChunkTiles
     chunk: Chunk
     a: ir.Value
     s: ir.Value

@@ -6,22 +6,19 @@ product of tiles. Pairs within `sub` positions are computed one by one.
 """
 
 import functools
-from collections.abc import Callable
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
-from attn_mlir.passes.tiling.chunk_block import ChunkBlock
 from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles, Element
 from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
-Element = Callable[[ir.Value, ir.Value], ir.Value]
-
 
 class Levels:
-    """Builds it for one chunk."""
+    """Builds it for one chunk; `sub` positions have their pairs computed one by one."""
 
-    def __init__(self, block: ChunkBlock, decays: Decays, sub: int) -> None:
+    def __init__(self, block: ChunkTiles, decays: Decays, sub: int) -> None:
         self._block, self._decays = block, decays
         self._size = block.size
         # Blocks of `sub` fill the chunk.
@@ -31,6 +28,10 @@ class Levels:
 
     def by_key(self, o: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value) -> ir.Value:
         """o plus what is added, for decays of the columns of q and k."""
+        return build.dot_accumulate(o, None, self.pairs_by_key(q, k, self._block.element), v)
+
+    def pairs_by_key(self, q: ir.Value, k: ir.Value, element: ir.Type) -> ir.Value:
+        """The weighted products of q and k for such decays, [C, C]; 0 where a position is not present."""
         block, decays = self._block, self._decays
         forward = block.forward
         weights = self._near_by_key(q, k)
@@ -46,10 +47,9 @@ class Levels:
             for h, product in zip(self._levels, products, strict=True):
                 far = arith.CmpIOp(arith.CmpIPredicate.uge, differ, constant_index(h)).result
                 value = arith.SelectOp(far, tensor.ExtractOp(product, [i, j]).result, value).result
-            return [cast_float(arith.SelectOp(decays.present(i, j), value, self._zero).result, block.element)]
+            return [cast_float(arith.SelectOp(decays.present(i, j), value, self._zero).result, element)]
 
-        (all_weights,) = block.map([block.tile([self._size, self._size], block.element)], body)
-        return build.dot_accumulate(o, None, all_weights, v)
+        return block.map([block.tile([self._size, self._size], element)], body)[0]
 
     def by_value(self, o: ir.Value, products: ir.Value, v: ir.Value) -> ir.Value:
         """o plus what is added, for decays of the columns of v; `products` is q k^T."""

@@ -1,22 +1,21 @@
 """What a chunk's output is made of, and the sums of its products with another tensor."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, tensor
+from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_tiles import ChunkTiles
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
-
-if TYPE_CHECKING:
-    from attn_mlir.passes.tiling.chunk_block import ChunkBlock
-    from attn_mlir.passes.tiling.chunk_decays import Decays
 
 
 class Parts:
     """The tiles of a chunk; products are emitted where they are first asked for."""
 
-    def __init__(self, block: "ChunkBlock", decays: "Decays", state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value) -> None:
-        self.block, self.decays, self.q, self.k, self.v = block, decays, q, k, v
+    def __init__(
+        self, block: ChunkTiles, decays: Decays, state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value, second: "Second | None" = None
+    ) -> None:
+        self.block, self.decays, self.q, self.k, self.v, self.second = block, decays, q, k, v, second
         leaving = decays.scaled("attn.leave", q) if block.channels == "key" else q
         shape = list(ir.RankedTensorType(state.type).shape)
         pieces = [state]
@@ -26,6 +25,20 @@ class Parts:
         self.of_state = build.dot(leaving, first, block.score, transpose_b=block.transposed)
         for piece in rest:
             self.of_state = build.dot_accumulate(self.of_state, None, leaving, piece, transpose_b=block.transposed)
+        self._scores: ir.Value | None = None
+
+    def scores(self) -> ir.Value:
+        """q k^T."""
+        if self._scores is None:
+            self._scores = build.dot(self.q, self.k, self.block.score, transpose_b=True)
+        return self._scores
+
+
+class Second:
+    """How q reads what a second writer writes with keys k and values v, where there is one."""
+
+    def __init__(self, block: ChunkTiles, decays: Decays, q: ir.Value, k: ir.Value, v: ir.Value) -> None:
+        self.block, self.decays, self.q, self.k, self.v = block, decays, q, k, v
         self._scores: ir.Value | None = None
 
     def scores(self) -> ir.Value:
@@ -48,7 +61,7 @@ class Product:
         return arith.MulFOp(tensor.ExtractOp(self.o, [i, d]).result, x).result
 
 
-def row_sums(block: "ChunkBlock", product: Product) -> ir.Value:
+def row_sums(block: ChunkTiles, product: Product) -> ir.Value:
     """[C]: the sums over the program's columns of v."""
     extents = [constant_index(block.size), constant_index(block.inputs.columns)]
     return build.map_(extents, [], [block.tile([block.size])], ["sum"], lambda i, d: ([], [product.at(i, d)]))[1][0]
@@ -68,7 +81,7 @@ def own_pairs(parts: Parts) -> ir.Value:
     return build.map_([size, size], [], [block.tile([block.size])], ["sum"], diagonal)[1][0]
 
 
-def with_own(block: "ChunkBlock", others: ir.Value, own: ir.Value, v: ir.Value, result: ir.Value | None = None) -> ir.Value:
+def with_own(block: ChunkTiles, others: ir.Value, own: ir.Value, v: ir.Value, result: ir.Value | None = None) -> ir.Value:
     """The chunk's rows of o, of what all other positions add to them and `own` rows of v, times `result` (None: 1)."""
 
     def add(i: ir.Value, d: ir.Value) -> list[ir.Value]:
@@ -90,7 +103,7 @@ def own_sums(parts: Parts, own: ir.Value, factor: ir.Value) -> ir.Value:
     return build.map_(extents, [], [block.tile([block.size])], ["sum"], part)[1][0]
 
 
-def _own_part(block: "ChunkBlock", own: ir.Value, v: ir.Value, i: ir.Value, d: ir.Value) -> ir.Value:
+def _own_part(block: ChunkTiles, own: ir.Value, v: ir.Value, i: ir.Value, d: ir.Value) -> ir.Value:
     x = cast_float(tensor.ExtractOp(v, [i, d]).result, block.score)
     return arith.MulFOp(tensor.ExtractOp(own, [i]).result, x).result
 

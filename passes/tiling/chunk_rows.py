@@ -5,15 +5,11 @@ Those of rows of o do so, too, where o is all that the rows are used for; they s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, row_mod
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
-
-if TYPE_CHECKING:
-    from attn_mlir.passes.tiling.chunk_block import Chunk, ChunkBlock
 
 
 @dataclass(frozen=True)
@@ -40,14 +36,7 @@ class RowFactors:
         return self.of_key(self.of_query(value, i), j)
 
 
-def row_mod(op: ir.Operation, name: str) -> ir.Operation | None:
-    """The mod of an `attn.chunk`, where its factors take it over; None for others, and where channels have decays of their own."""
-    found = piece(op, name)
-    alike = ir.StringAttr(op.attributes["channels"]).value == "none"
-    return found if found is not None and alike and multiplies_rows(found) else None
-
-
-def row_factors(block: "ChunkBlock", chunk: "Chunk", queries: bool) -> RowFactors:
+def row_factors(block: ChunkTiles, chunk: Chunk, queries: bool) -> RowFactors:
     """The factors of a chunk's rows; those of q only where its `queries` are read."""
     q, k, v = (source.head for source in (block.inputs.q, block.inputs.k, block.inputs.v))
     behind = [] if _makes_products(block) else [(block.sequence.head, "attn.result")]
@@ -55,12 +44,17 @@ def row_factors(block: "ChunkBlock", chunk: "Chunk", queries: bool) -> RowFactor
     return RowFactors(left, _product(block, chunk, [(k, "attn.key"), (v, "attn.value")]), _skip(block, chunk) if queries else None)
 
 
-def result_factors(block: "ChunkBlock", chunk: "Chunk") -> ir.Value | None:
+def result_factors(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
     """[C]: the factors of rows of o behind all sums, where `row_factors` have none of them; None for 1."""
     return _product(block, chunk, [(block.sequence.head, "attn.result")]) if _makes_products(block) else None
 
 
-def _skip(block: "ChunkBlock", chunk: "Chunk") -> ir.Value | None:
+def erase_factors(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
+    """[C]: the factors of a chunk's erase keys; None for 1."""
+    return _product(block, chunk, [(block.sequence.head, "attn.erase")])
+
+
+def _skip(block: ChunkTiles, chunk: Chunk) -> ir.Value | None:
     """[C]: what rows of o get of their own row of v; None for 0."""
     found = piece(block.op, "attn.skip")
     if found is None:
@@ -73,12 +67,12 @@ def _skip(block: "ChunkBlock", chunk: "Chunk") -> ir.Value | None:
     return block.map([block.tile([block.size])], body)[0]
 
 
-def _makes_products(block: "ChunkBlock") -> bool:
+def _makes_products(block: ChunkTiles) -> bool:
     """Products are those of o before its rows are scaled."""
     return block.inputs.factor is not None
 
 
-def _product(block: "ChunkBlock", chunk: "Chunk", mods: Sequence[tuple[ir.Value, str]]) -> ir.Value | None:
+def _product(block: ChunkTiles, chunk: Chunk, mods: Sequence[tuple[ir.Value, str]]) -> ir.Value | None:
     """[C]: the product of what mods, each with its head, multiply rows by; None where none does."""
     found = [(head, mod) for head, name in mods if (mod := row_mod(block.op, name)) is not None]
     if not found:

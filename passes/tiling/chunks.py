@@ -1,21 +1,25 @@
 """Builds the kernel of an `attn.chunk`: a loop over the chunks of a sequence that carries the state."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from attn_mlir.dialects.attn.linear_erase import eraser, writer
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_heads
 from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
-from attn_mlir.passes.linear_roles import follower_of, gradient_of
+from attn_mlir.passes.linear_groups import follower_of, gradient_of
 from attn_mlir.passes.regions import block_of, pieces, returned_by
-from attn_mlir.passes.tiling.chunk_block import Choices, Chunk, ChunkBlock, Input, Inputs, Put, Sequence
+from attn_mlir.passes.tiling.chunk_block import ChunkBlock
+from attn_mlir.passes.tiling.chunk_channels import AT_ONCE, fits_at_once
 from attn_mlir.passes.tiling.chunk_decays import Decays
 from attn_mlir.passes.tiling.chunk_gradient import ChunkGradient
-from attn_mlir.passes.tiling.chunk_levels import Levels
 from attn_mlir.passes.tiling.chunk_products import Parts
 from attn_mlir.passes.tiling.chunk_rows import row_factors
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, Input, Inputs, Put, Sequence
 from attn_mlir.passes.tiling.frame import Frame, Output, argument_number, loop
+from attn_mlir.passes.tiling.numerics import Numerics, numerics_of
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.views import columns, slot
 
@@ -23,8 +27,8 @@ _EXACT = 16
 """Pairs in blocks of so many positions are one by one, at least, where what products of tiles round would spoil a difference."""
 
 
-def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None, choices: Choices) -> bool:
-    """Inserts the kernel of an `attn.chunk` before the function; False after an error.
+def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None, name: str) -> bool:
+    """Inserts the kernel of an `attn.chunk` before the function; False after an error, which the pass called `name` reports.
 
     Programs work on `block_kv` columns of v each (None: all of them).
     """
@@ -32,11 +36,17 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
     width = view.v.type.shape[3]
     size = width if block_kv is None else block_kv
     if width % size:
-        op.location.emit_error(f"attn-tile: blocks of {size} columns do not divide v's {width}")
+        op.location.emit_error(f"{name}: blocks of {size} columns do not divide v's {width}")
         return False
     gradient, beside = gradient_of(op), follower_of(op)
     if (gradient is not None or beside is not None) and size != width:
-        op.location.emit_error("attn-tile: a sweep that adds up the gradient of the decays, or shares states, works on all columns of v")
+        op.location.emit_error(f"{name}: a sweep that adds up the gradient of the decays, or shares states, works on all columns of v")
+        return False
+    at_once, numerics = AT_ONCE in function.attributes, numerics_of(function, name)
+    if at_once and not fits_at_once(op):
+        op.location.emit_error(f"{name}: '{AT_ONCE}' holds for exponentials of decays of keys' channels, or of values' with products")
+        return False
+    if numerics is None:
         return False
     blocks, returned = width // size, [ir.OpResult(value) for value in returned_by(function)]
     made = [_result_name(op, value) for value in returned]
@@ -47,7 +57,7 @@ def build_chunks(function: ir.Operation, op: ir.Operation, block_kv: int | None,
         frame.describe(_attributes(op, size, blocks, _score_type(op)), outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
-            _Sweep(frame, op, size, choices).build(dict(zip(made, frame.outputs, strict=True)))
+            _Sweep(frame, op, size, numerics, at_once).build(dict(zip(made, frame.outputs, strict=True)))
             func.ReturnOp([])
     return True
 
@@ -102,20 +112,20 @@ def _attributes(op: ir.Operation, block_kv: int, blocks: int, score: ir.Type) ->
 class _Sweep:
     """One program's sweep over the chunks of its sequence."""
 
-    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, choices: Choices) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation, block_kv: int, numerics: Numerics, at_once: bool) -> None:
         self._gradient, self._beside = gradient_of(op), follower_of(op)
         self._frame, self._op, self._view = frame, op, op.opview
         self._chunk = self._view.chunk.value
         self._forward = self._view.direction.value == "forward"
         self._columns, self._blocks = block_kv, self._view.v.type.shape[3] // block_kv
         self._transposed = self._view.state.value == "vk"
-        self._choices, self._segment, self._interval = choices, segment_of(op), interval_of(op) or self._chunk
+        self._numerics, self._at_once, self._segment, self._interval = numerics, at_once, segment_of(op), interval_of(op) or self._chunk
         self._whole = self._view.offsets is None and self._segment is None
 
     def _sub(self) -> int:
         """Positions of the blocks whose pairs are one by one: more where rounded products are added up for gradients of decays."""
-        narrow = self._op.operands[0].type.element_type.width == 16 and not self._choices.widen  # pyright: ignore
-        return max(self._choices.sub, _EXACT) if narrow and self._view.factor is not None else self._choices.sub
+        narrow = self._op.operands[0].type.element_type.width == 16 and not self._numerics.widen  # pyright: ignore
+        return max(self._numerics.sub_chunk, _EXACT) if narrow and self._view.factor is not None else self._numerics.sub_chunk
 
     def build(self, targets: Mapping[str, ir.Value]) -> None:
         """Emits the program; `targets` are the outputs' memrefs by name."""
@@ -137,16 +147,14 @@ class _Sweep:
         finals = [narrow(targets[name]) for name in ("final_state", "final_state_beside") if name in targets]
         states = narrow(targets.get("states"))
 
-        sub = self._sub()
-        levels = lambda block, decays: Levels(block, decays, sub)  # noqa: E731
-        body = ChunkBlock(self._frame, self._op, inputs, sequence, self._choices, levels)
+        body = ChunkBlock(self._frame, self._op, inputs, sequence, self._numerics, self._sub(), at_once=self._at_once)
 
         def keep(chunk: Chunk, state: ir.Value, carry: ir.Value) -> None:
             if states is not None:
                 seen = body.carried(carry, state) if "crossing" in self._op.attributes and not self._forward else state
                 self._keep(chunk, sequence, seen, states, (rows, state_row, height))
 
-        also = self._beside_of(inputs, sequence, levels)
+        also = self._beside_of(inputs, sequence)
         of_beside = targets.get("o_beside")
 
         def step(chunk: Chunk, state: ir.Value) -> ir.Value:
@@ -167,14 +175,14 @@ class _Sweep:
         for final in finals:
             build.store(last, final, *at, state_row, height)
 
-    def _beside_of(self, inputs: Inputs, sequence: Sequence, levels: Callable[..., Levels]) -> ChunkBlock | None:
+    def _beside_of(self, inputs: Inputs, sequence: Sequence) -> ChunkBlock | None:
         """The chunks of the sweep that shares this one's states."""
         if self._beside is None:
             return None
         view = self._beside.opview
         q = self._input(view.q, self._frame.get(view.q), sequence)
         given = Inputs(q, inputs.v, inputs.k, inputs.decay, None, inputs.first_column, view.v.type.shape[3])
-        return ChunkBlock(self._frame, self._beside, given, sequence, self._choices, levels)
+        return ChunkBlock(self._frame, self._beside, given, sequence, self._numerics, self._sub())
 
     def _sequence(self, number: ir.Value, head: ir.Value) -> Sequence:
         """Where this program's sequence, or its segment, lies in the tensors."""
@@ -210,7 +218,25 @@ class _Sweep:
         found = [of_heads(operand, memory) for operand, memory in ((view.q, get(view.q)), (view.k, get(view.k)), (view.v, narrow(view.v)))]
         q, k, v = (each for each in found if each is not None)
         factor = of_heads(view.factor, narrow(view.factor))
-        return Inputs(q, k, v, of_heads(view.decay, decay), factor, first_column, self._columns)
+        erase, second_key, second_value = self._delta(sequence, narrow)
+        return Inputs(
+            q, k, v, of_heads(view.decay, decay), factor, first_column, self._columns, erase, second_key, second_value
+        )  # fmt: skip
+
+    def _delta(
+        self, sequence: Sequence, narrow: Callable[[ir.Value | None], ir.Value | None]
+    ) -> tuple[Input | None, Input | None, Input | None]:
+        """The erase key, the second writer's key and its values."""
+        erase, write = eraser(self._op), writer(self._op)
+        if write is not None:
+            key, value = write.operands
+            memory = narrow(value)
+            assert memory is not None
+            return None, self._input(key, self._frame.get(key), sequence), self._input(value, memory, sequence)
+        if erase is None:
+            return None, None, None
+        key, *removed = (self._input(operand, self._frame.get(operand), sequence) for operand in erase.operands)
+        return replace(key, named=sequence.head), removed[0] if removed else None, None
 
     def _input(self, operand: ir.Value, memory: ir.Value, sequence: Sequence) -> Input:
         """An operand in memory, and the head that belongs to the program's."""

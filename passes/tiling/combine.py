@@ -8,7 +8,7 @@ from attn_mlir.passes.tiling.frame import loop
 from attn_mlir.passes.tiling.kernel import KernelBuilder
 from attn_mlir.passes.tiling.results import Result
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, cast_float, constant_index
-from attn_mlir.passes.tiling.work import Span, item_of, part_of, span_of
+from attn_mlir.passes.tiling.work import Span, item_of, part_of, ragged_numbers, span_of
 
 
 class CombineBuilder(KernelBuilder):
@@ -17,8 +17,16 @@ class CombineBuilder(KernelBuilder):
     A program has one row; its parts lie in entries b count to (b + 1) count, of packed tensors in those that its item of the list names.
     """
 
-    def __init__(self, function: ir.Operation, combine: ir.Operation) -> None:
-        super().__init__(function, combine, 1, 1)
+    def __init__(self, function: ir.Operation, combine: ir.Operation, ragged: bool = False) -> None:
+        super().__init__(function, combine, 1, 1, ragged=ragged)
+
+    def _views(self, outputs: range) -> ir.Attribute:
+        """None: partial results have entries of their own, and outputs are written row by row."""
+        return ragged_numbers([])
+
+    def _of_keys(self) -> list[ir.Value]:
+        """None: keys are not read again."""
+        return []
 
     def _score_type(self) -> ir.Type:
         return ir.RankedTensorType(self._online.operands[0].type).element_type
@@ -38,7 +46,8 @@ class CombineBuilder(KernelBuilder):
             b, row, first = item.b, item.begin, item.slot
             span = span_of(self._packed, b, accumulator, outer)
         end = arith.AddIOp(row, one).result
-        program = Program(self._element, self._score, b, h, h, row, end, one, row, span, span, outer, 1, 1)
+        rows = self._asked(outer, one, b) if self._ragged else one
+        program = Program(self._element, self._score, b, h, h, row, end, rows, row, span, span, outer, 1, 1)
         program.sources = [Rows(accumulator)]
         states = [outer.emit(piece.operands[0]) for piece in pieces(self._online, "attn.carried")]
         initial = self._initial_states(program)

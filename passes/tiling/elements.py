@@ -50,7 +50,8 @@ def _packed_rows(frame: Frame, over: ir.Value, packing: Packing) -> Rows:
     item = item_of(frame.extra[0], number)
     span = span_of(packing, item.b, over, frame.outer)
     count = arith.SubIOp(item.end, item.begin).result
-    return Rows(item.b, h, item.begin, count, arith.SubIOp(span.length, constant_index(1)).result, span)
+    last = arith.MaxSIOp(arith.SubIOp(span.length, constant_index(1)).result, constant_index(0)).result
+    return Rows(item.b, h, item.begin, count, last, span)
 
 
 def build_row_dot(function: ir.Operation, dot: ir.Operation, makers: Sequence[ir.Operation], rows: int) -> None:
@@ -105,7 +106,7 @@ def build_elements(function: ir.Operation, elements: ir.Operation, makers: Seque
         frame = Frame(function, cluster, outputs, item_types(False) if packing is not None else ())
         attributes = {"grid": "elements", "block_q": rows, "block_kv": 1, "over": argument_number(elements.operands[0])}
         if packing is not None:
-            attributes["lengths"] = lengths_of(elements)
+            attributes.update(lengths_of(elements))
         score = next((weight.type for weight in weights), ir.F32Type.get())
         frame.describe({**attributes, "score": ir.TypeAttr.get(score), "serial": ir.BoolAttr.get(scattered and not slots)}, outputs)
         with ir.InsertionPoint(frame.block):

@@ -63,7 +63,7 @@ class Frame:
         self._outer = ScalarEmitter(dict(zip(entry.arguments, arguments, strict=False)))
 
     def describe(self, attributes: Mapping[str, ir.Attribute | int | str], outputs: Sequence[Output]) -> None:
-        """Attaches `tile.kernel`; see `attn-tile`."""
+        """Attaches `tile.kernel`; see `attn-tile-rows`."""
         boxed: dict[str, ir.Attribute] = {}
         for name, value in attributes.items():
             boxed[name] = i64(value) if isinstance(value, int) else ir.StringAttr.get(value) if isinstance(value, str) else value

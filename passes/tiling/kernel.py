@@ -13,7 +13,18 @@ from attn_mlir.passes.tiling.listed import Limits, Range, keys_of, listed_keys, 
 from attn_mlir.passes.tiling.results import Result, returned
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, clone_scalar, constant_float, constant_index
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
-from attn_mlir.passes.tiling.work import COLUMNS, PART_COLUMNS, item_of, item_types, lengths_of, part_of, span_of
+from attn_mlir.passes.tiling.work import (
+    COLUMNS,
+    PART_COLUMNS,
+    item_of,
+    item_types,
+    lengths_of,
+    part_of,
+    ragged_numbers,
+    read,
+    share_reads,
+    span_of,
+)
 
 
 class KernelBuilder:
@@ -22,8 +33,10 @@ class KernelBuilder:
     The kernel's outputs are what the function returns, in that order; what only others need is not computed.
     """
 
-    def __init__(self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int, whole: bool = False) -> None:
-        self._function = function
+    def __init__(
+        self, function: ir.Operation, online: ir.Operation, block_q: int, block_kv: int, whole: bool = False, ragged: bool = False
+    ) -> None:
+        self._function, self._ragged = function, ragged
         self._online = online
         self._lists = key_lists_of(online)
         self._block_q = block_q if self._lists is None else rows_of(self._lists, block_q)
@@ -67,7 +80,13 @@ class KernelBuilder:
                 sizes["over"] = ir.IntegerAttr.get(i64, over)
                 sizes["score"] = ir.TypeAttr.get(self._score)
             if self._packed is not None:
-                sizes["lengths"] = lengths_of(self._online)
+                sizes.update(lengths_of(self._online))
+                if self._ragged:
+                    sizes["ragged"] = self._views(range(len(inputs), len(inputs) + len(outputs)))
+                    paged, table = self._numbers(self._of_keys()), pages_of(self._online)
+                    if paged and table is not None:
+                        sizes["paged"] = ragged_numbers(paged)
+                        sizes["table"] = ir.IntegerAttr.get(i64, argument_number(table))
                 keys = argument_number(self._online.operands[1])
                 if keys not in (None, 1):
                     sizes["keys"] = ir.IntegerAttr.get(i64, keys)
@@ -80,14 +99,33 @@ class KernelBuilder:
             outer = ScalarEmitter(dict(zip(entry.arguments, block.arguments, strict=False)))
             self._build_body(outer, list(block.arguments), len(inputs))
             func.ReturnOp([])
+        if self._ragged and self._packed is not None:
+            share_reads(block, self._online)
         return True
+
+    def _of_keys(self) -> list[ir.Value]:
+        """The tensors of the keys' side."""
+        _, *keys = list(self._online.operands)[:3]
+        products = [list(op.operands)[1] for op in pieces(self._online, "attn.product")]
+        return [*keys, *products, *(op.operands[0] for op in pieces(self._online, "attn.term"))]
+
+    def _numbers(self, values: list[ir.Value]) -> list[int]:
+        return [number for number in map(argument_number, values) if number is not None]
+
+    def _views(self, outputs: range) -> ir.Attribute:
+        """The arguments that are ragged views: those of the keys' side, and of the queries' where their positions are rows."""
+        keys = self._of_keys() if pages_of(self._online) is None else []
+        by_rows = self._packed is not None and not self._packed.by_heads
+        products = [next(iter(op.operands)) for op in pieces(self._online, "attn.product")]
+        queries = [self._online.operands[0], *products] if by_rows else []
+        return ragged_numbers([*self._numbers([*keys, *queries]), *(outputs if by_rows and not self._part_list else ())])
 
     def _sums_one_type(self) -> bool:
         """Weights have one type in a kernel: that of what they multiply."""
         for term in pieces(self._online, "attn.term"):
             type_ = ir.RankedTensorType(term.operands[0].type).element_type
             if type_ != self._element:
-                term.location.emit_error(f"attn-tile: sums tensors of one element type, v's {self._element}, got {type_}")
+                term.location.emit_error(f"attn-tile-rows: sums tensors of one element type, v's {self._element}, got {type_}")
                 return False
         return True
 
@@ -148,9 +186,14 @@ class KernelBuilder:
             b, begin, end = item.b, item.begin, item.end
             if self._part_list:
                 self._entry, self._limits = item.slot, part_of(work, query_block)
-            of_queries, of_keys = (span_of(packing_of(self._online, side), b, x, outer) for side, x in (("query", q), ("key", k)))
+            of_queries = span_of(packing_of(self._online, "query"), b, q, outer, self._ragged)
+            of_keys = span_of(packing_of(self._online, "key"), b, k, outer, self._ragged and pages_of(self._online) is None)
         rows = arith.SubIOp(end, begin).result
         last = arith.SubIOp(of_queries.length, one).result
+        if self._ragged and self._packed is not None:
+            rows = self._asked(outer, rows, b)
+            end = arith.AddIOp(begin, rows).result
+            last = arith.MaxSIOp(last, constant_index(0)).result  # lists that GPUs make end with items without rows
         kv_head = arith.DivSIOp(h, group).result
         spans = of_queries, of_keys
         program = Program(self._element, self._score, b, h, kv_head, begin, end, rows, last, *spans, outer, self._block_q, self._block_kv)
@@ -158,6 +201,7 @@ class KernelBuilder:
             program.listed = outer.emit(self._lists.entries)
         table = pages_of(self._online)
         program.pages = None if table is None else outer.emit(table)
+        program.paged_views = self._ragged
         products = [[outer.emit(operand) for operand in product.operands] for product in pieces(self._online, "attn.product")]
         terms = [outer.emit(term.operands[0]) for term in pieces(self._online, "attn.term")]
         tiles: dict[ir.Value, ir.Value] = {}
@@ -168,6 +212,13 @@ class KernelBuilder:
         program.keys = [Rows(k, piece(self._online, "attn.key")), *[Rows(key) for _, key in products]]
         program.sources = [Rows(v, piece(self._online, "attn.value")), *map(Rows, terms)]
         return program
+
+    def _asked(self, outer: ScalarEmitter, rows: ir.Value, b: ir.Value) -> ir.Value:
+        """So many rows, or none, where heads are the rows of the one query of sequence b, and it has none."""
+        if self._packed is None or not self._packed.by_heads:
+            return rows
+        queries = read(outer.emit(self._packed.lengths), [b])
+        return arith.MulIOp(rows, arith.MinSIOp(queries, constant_index(1)).result).result
 
     def _part_of(self, outer: ScalarEmitter, parts: ir.Operation, entry: ir.Value) -> ir.Value:
         """The batch entry of an entry of the results, whose keys are within `_limits` from now on."""

@@ -14,7 +14,7 @@ def build_head_sum(function: ir.Operation, op: ir.Operation, makers: Sequence[ir
     """Inserts the kernel of an `attn.head_sum` before the function: one program per block of rows, head of the sum and batch."""
     x_type, like_type = (ir.RankedTensorType(operand.type) for operand in op.operands)
     if like_type.rank < 3:
-        op.location.emit_error(f"attn-tile: sums heads like a tensor [B, Hl, T, ...], got {like_type}")
+        op.location.emit_error(f"attn-tile-sums: sums heads like a tensor [B, Hl, T, ...], got {like_type}")
         return False
     score = ir.F64Type.get() if isinstance(x_type.element_type, ir.F64Type) else ir.F32Type.get()
     outputs = [Output(maker, "store") for maker in makers]

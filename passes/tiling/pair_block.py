@@ -249,7 +249,9 @@ class PairBlocks:
         """The slot of this program, then the scatter's own index."""
         positions = [self._keys.b, self.h, q_idx, self._keys.position(i)]
         own = self._frame.scalars().inline(block_of(self._plan.makers[n]), positions)
-        return [self._keys.slots[0], self._keys.of_keys.batch, self._keys.head, *own]
+        span = self._keys.of_keys
+        batch = span.batch if span.first is None else constant_index(0)  # packed tensors are one entry
+        return [self._keys.slots[0], batch, self._keys.head, *own]
 
 
 def _true() -> ir.Value:

@@ -19,13 +19,19 @@ from attn_mlir.passes.tiling.pair_block import KeyBlock, PairBlocks, PairPlan
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 from attn_mlir.passes.tiling.scatter import disjoint
 from attn_mlir.passes.tiling.segments import Segment, plan_segments
-from attn_mlir.passes.tiling.work import Item, Span, item_of, item_types, lengths_of, read, span_of
+from attn_mlir.passes.tiling.work import Item, Span, item_of, item_types, lengths_of, ragged_numbers, read, share_reads, span_of
 
 _KINDS = {"attn.query_sum": "accumulate", "attn.key_sum": "store", "attn.scatter": "scatter"}
 
 
-def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], keys: int, queries: int, whole: bool) -> None:
-    """Inserts the kernel before the function. `makers` are the ops that make the function's results; for `whole` see `attn-tile`."""
+def build_pairs(
+    function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir.Operation], blocks: tuple[int, int], whole: bool, ragged: bool = False
+) -> None:
+    """Inserts the kernel before the function, for `blocks` of keys and queries.
+
+    `makers` are the ops that make the function's results; for `whole` and `ragged` see `attn-tile-rows`.
+    """
+    keys, queries = blocks
     cluster = [pairs, *[use.owner.operation for use in pairs.results[0].uses]]
     packing, lists = packing_of(pairs, "key"), key_lists_of(pairs)
     keys = keys if lists is None else lists.tile
@@ -33,7 +39,7 @@ def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir
     outputs = [Output(op, _KINDS[op.name], apart[op]) for op in makers]
     query, key = pieces(pairs, "attn.product")[0].operands
     with pairs.location:
-        frame = Frame(function, cluster, outputs, ["chunk"] if packing is None else item_types(True))
+        frame = Frame(function, cluster, outputs, ["chunk"] if packing is None else item_types(not ragged))
         plan = PairPlan(pairs, makers)
         attributes: dict[str, ir.Attribute | int | str] = {
             "grid": "pairs",
@@ -43,18 +49,31 @@ def build_pairs(function: ir.Operation, pairs: ir.Operation, makers: Sequence[ir
             "score": ir.TypeAttr.get(plan.score),
         }
         if packing is not None:
-            attributes["lengths"] = lengths_of(pairs)
+            attributes.update(lengths_of(pairs))
+            if ragged:
+                tensors = [
+                    operand for op in (*pieces(pairs, "attn.product"), *makers) if op.name != "attn.scatter" for operand in op.operands
+                ]
+                read = [number for number in map(argument_number, tensors) if number is not None]
+                kinds = enumerate(outputs, len(function.regions[0].blocks[0].arguments))
+                attributes["ragged"] = ragged_numbers([*read, *(number for number, output in kinds if output.kind != "scatter")])
         frame.describe(attributes, outputs)
         with ir.InsertionPoint(frame.block):
             frame.copy_scalars()
             if makers:
-                _Kernel(frame, plan, frame.get(query), frame.get(key), (keys, queries), whole).build()
+                _Kernel(frame, plan, (frame.get(query), frame.get(key)), (keys, queries), whole, ragged).build()
             func.ReturnOp([])
+        if packing is not None and ragged:
+            share_reads(frame.block, pairs)
 
 
 class _Kernel:
-    def __init__(self, frame: Frame, plan: PairPlan, query: ir.Value, key: ir.Value, sizes: tuple[int, int], whole: bool) -> None:
-        self._frame, self._plan, self._whole = frame, plan, whole
+    def __init__(
+        self, frame: Frame, plan: PairPlan, tensors: tuple[ir.Value, ir.Value], sizes: tuple[int, int], whole: bool, ragged: bool
+    ) -> None:
+        """`tensors` are one of queries and one of keys, `sizes` those of their blocks."""
+        self._frame, self._plan, self._whole, self._ragged = frame, plan, whole, ragged
+        query, key = tensors
         self._keys, self._queries = sizes
         self._lists = key_lists_of(plan.pairs)
         self._chunk, self._kv_head, self._b = (build.program_id(axis) for axis in range(3))
@@ -70,17 +89,25 @@ class _Kernel:
             stop = arith.MinSIOp(arith.AddIOp(first, frame.extra[0]).result, of_keys.length).result
             self._keys_of(Item(self._b, first, stop, self._chunk), of_queries, of_keys)
             return
+        if self._ragged:
+            item = item_of(frame.extra[0], self._chunk)
+            self._keys_of(item, *self._spans(item))
+            return
         items, groups = frame.extra
         begin, end = (read(groups, [number]) for number in (self._chunk, arith.AddIOp(self._chunk, constant_index(1)).result))
 
         def work(number: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             item = item_of(items, number)
-            packings = [packing_of(self._plan.pairs, side) for side in ("query", "key")]
-            spans = [span_of(p, item.b, x, frame.outer) for p, x in zip(packings, (self._query, self._key), strict=True)]
-            self._keys_of(item, *spans)
+            self._keys_of(item, *self._spans(item))
             return []
 
         loop(begin, end, constant_index(1), [], work)
+
+    def _spans(self, item: Item) -> list[Span]:
+        """Where the queries and the keys of an item's sequence lie."""
+        packings = [packing_of(self._plan.pairs, side) for side in ("query", "key")]
+        both = zip(packings, (self._query, self._key), strict=True)
+        return [span_of(packing, item.b, tensor, self._frame.outer, self._ragged) for packing, tensor in both]
 
     def _keys_of(self, item: Item, of_queries: Span, of_keys: Span) -> None:
         """The blocks of keys of an item."""

@@ -38,11 +38,11 @@ def returned(function: ir.Operation, online: ir.Operation) -> list[Result] | Non
     operations = [op.operation for op in function.regions[0].blocks[0].operations]
     for op in operations[:-1]:
         if op != online and op.name.startswith("attn.") and op.name not in ("attn.output", "attn.remainder"):
-            op.location.emit_error("attn-tile: a function has one attention, and nothing beside it; run attn-outline first")
+            op.location.emit_error("attn-tile-rows: a function has one attention, and nothing beside it; run attn-outline first")
             return None
     results = [_result(online, value) for value in operations[-1].operands]
     if not results or None in results:
-        operations[-1].location.emit_error("attn-tile: the function of an attention returns outputs of it, and nothing else")
+        operations[-1].location.emit_error("attn-tile-rows: the function of an attention returns outputs of it, and nothing else")
         return None
     return [result for result in results if result is not None]
 

@@ -6,9 +6,11 @@ programs; "pairs" have groups of items, whose beginnings are in a second list. K
 [items, 6]: behind the first entry of partial results the keys of a part, or how many parts there are.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from attn_mlir.mlir import arith, ir, memref
+from attn_mlir.passes.regions import walk
 from attn_mlir.passes.sequences import Packing, packing_of
 from attn_mlir.passes.tiling.frame import argument_number, in_memory
 from attn_mlir.passes.tiling.scalars import ScalarEmitter, constant_index
@@ -25,11 +27,19 @@ def item_types(grouped: bool, columns: int = COLUMNS) -> list[tuple[str, ir.Type
     return [items, (GROUPS, in_memory(ir.RankedTensorType.get([dynamic], i32)))] if grouped else [items]
 
 
-def lengths_of(op: ir.Operation) -> ir.Attribute:
-    """The numbers of the arguments with the lengths of the sequences over which the grid of an op's kernel runs, and of the others."""
+def lengths_of(op: ir.Operation) -> dict[str, ir.Attribute]:
+    """The numbers of the arguments with `lengths` of the sequences over which the grid of an op's kernel runs, and of the others, and
+    with their `begins`.
+    """
     sides = ("key", "query") if op.name == "attn.pairs" else ("query", "key")
-    found = [packing_of(op, side) for side in sides]
-    return ir.DenseI64ArrayAttr.get([argument_number(packing.lengths) for packing in found if packing is not None])
+    found = [packing for side in sides if (packing := packing_of(op, side)) is not None]
+    values = {"lengths": [each.lengths for each in found], "begins": [each.begins for each in found]}
+    return {name: ir.DenseI64ArrayAttr.get([argument_number(value) for value in each]) for name, each in values.items()}
+
+
+def ragged_numbers(numbers: Iterable[int]) -> ir.Attribute:
+    """The arguments that a kernel takes as ragged views, each once."""
+    return ir.DenseI64ArrayAttr.get(sorted(set(numbers)))
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,25 @@ def part_of(items: ir.Value, number: ir.Value) -> tuple[ir.Value, ir.Value]:
     return first, last
 
 
+def share_reads(block: ir.Block, op: ir.Operation) -> None:
+    """Reads where an op's sequences lie once: a kernel's maps and bounds ask for the lengths that its program knows already.
+
+    `block` is the kernel's; the lengths are inputs, which nothing writes.
+    """
+    numbers = {number for each in lengths_of(op).values() for number in ir.DenseI64ArrayAttr(each)}
+    known: dict[tuple[ir.Value, ...], ir.Value] = {}
+    for view in list(block.operations):
+        for inner in (view.operation, *walk(view.operation)):
+            if inner.name != "memref.load" or argument_number(inner.operands[0]) not in numbers or inner.operands[0].owner != block:
+                continue
+            place = tuple(inner.operands)
+            if place in known:
+                inner.results[0].replace_all_uses_with(known[place])
+                inner.erase()
+            elif inner == view.operation:
+                known[place] = inner.results[0]
+
+
 def read(memory: ir.Value, indices: list[ir.Value]) -> ir.Value:
     """An integer in memory as an index."""
     return arith.IndexCastOp(ir.IndexType.get(), memref.LoadOp(memory, indices).result).result
@@ -71,11 +100,19 @@ class Span:
         return position if self.first is None else arith.AddIOp(self.first, position).result
 
 
-def span_of(packing: Packing | None, b: ir.Value, tensor: ir.Value, outer: ScalarEmitter) -> Span:
-    """Those of batch entry or sequence `b` in `tensor`; `outer` has what the function's values are in the kernel."""
+def span_of(packing: Packing | None, b: ir.Value, tensor: ir.Value, outer: ScalarEmitter, ragged: bool = False) -> Span:
+    """Those of batch entry or sequence `b` in `tensor`; `outer` has what the function's values are in the kernel.
+
+    Packed tensors that are `ragged` views have, for every row e, an entry whose last rows are those in front of e, so that the entry where
+    a sequence ends has no rows behind it: loads there give zeros, stores do nothing.
+    """
     if packing is None:
         return Span(b, None, memref.DimOp(tensor, constant_index(2)).result)
     begins, lengths = outer.emit(packing.begins), outer.emit(packing.lengths)
     if packing.by_heads:
         return Span(read(begins, [b]), None, memref.DimOp(tensor, constant_index(2)).result)
+    if ragged:
+        first, length = read(begins, [b]), read(lengths, [b])
+        rows = memref.DimOp(tensor, constant_index(2)).result
+        return Span(arith.AddIOp(first, length).result, arith.SubIOp(rows, length).result, length)
     return Span(constant_index(0), read(begins, [b]), read(lengths, [b]))

@@ -1,4 +1,4 @@
-// RUN: attn-opt %s -p 'attn-tile{sub-chunk=8},canonicalize,cse' --split-input-file | FileCheck %s
+// RUN: attn-opt %s -p 'attn-tile-chunks,canonicalize,cse' --split-input-file | FileCheck %s
 
 // Decays of key channels: pairs within 8 positions one by one; those of the chunk's two halves are one product of factors of at most 1, each
 // as seen from the last position of the first half.
@@ -26,7 +26,7 @@
 // CHECK:           %[[FAR_ONE:.*]] = tensor.extract %[[FAR]]
 // CHECK:           arith.select %[[IS_FAR]], %[[FAR_ONE]], %[[NEAR_ONE]]
 // CHECK:         "tile.dot_add"(%{{.*}}, %[[WEIGHTS]],
-func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?x16xf32>) -> (tensor<?x?x?x8xf32>) {
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?x16xf32>) -> (tensor<?x?x?x8xf32>) attributes {tile.numerics = {sub_chunk = 8}} {
   %r0 = "attn.chunk"(%q, %k, %v, %decay) ({
   ^bb0:
     "attn.carry"() ({
@@ -69,7 +69,7 @@ func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: ten
 // CHECK:         %[[SUM:.*]] = "tile.map"(%c16, %c8)
 // CHECK:           tensor.extract %[[PART]]
 // CHECK:         scf.for %{{.*}} = %c0 to %c8 step %c1 iter_args(%{{.*}} = %[[SUM]])
-func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>) {
+func.func @attention(%q: tensor<?x?x?x16xf32>, %k: tensor<?x?x?x16xf32>, %v: tensor<?x?x?x8xf32>, %decay: tensor<?x?x?x8xf32>) -> (tensor<?x?x?x8xf32>) attributes {tile.numerics = {sub_chunk = 8}} {
   %r0 = "attn.chunk"(%q, %k, %v, %decay) ({
   ^bb0:
     "attn.carry"() ({

@@ -3,7 +3,7 @@
 !t = tensor<?x?x?x4xf32>
 
 func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
-  // expected-error @below {{attn-tile: 'attn.linear_attention' is not in chunked form; run attn-chunk-rewrite first}}
+  // expected-error @below {{attn-tile-chunks: 'attn.linear_attention' is not in chunked form; run attn-chunk-rewrite first}}
   %o = "attn.linear_attention"(%q, %k, %v) ({
   ^bb0:
   }) {heads = 2 : i64, direction = "forward", channels = "none", state = "kv", outputs = [], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0>} : (!t, !t, !t) -> !t
@@ -15,7 +15,7 @@ func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
 !t = tensor<?x?x?x4xf32>
 
 func.func @attention(%x: !t, %like: tensor<?x?xf32>) -> !t {
-  // expected-error @below {{attn-tile: sums heads like a tensor [B, Hl, T, ...], got tensor<?x?xf32>}}
+  // expected-error @below {{attn-tile-sums: sums heads like a tensor [B, Hl, T, ...], got tensor<?x?xf32>}}
   %o = "attn.head_sum"(%x, %like) : (!t, tensor<?x?xf32>) -> !t
   return %o : !t
 }
@@ -25,7 +25,7 @@ func.func @attention(%x: !t, %like: tensor<?x?xf32>) -> !t {
 !t = tensor<?x?x?x4xf32>
 
 func.func @attention(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.blocks = array<i64: 16, 3>} {
-  // expected-error @below {{attn-tile: blocks of 3 columns do not divide v's 4}}
+  // expected-error @below {{attn-tile-chunks: blocks of 3 columns do not divide v's 4}}
   %o = "attn.chunk"(%q, %k, %v) ({
     "attn.carry"() ({
     ^bb0(%total: f32):
@@ -55,7 +55,7 @@ func.func @attention(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.blocks = arr
 !g = tensor<?x?x?xf32>
 
 func.func @gradient(%q: !t, %k: !t, %v: !t, %g: !g, %a: !g, %s: !t) -> !g attributes {tile.blocks = array<i64: 16, 2>} {
-  // expected-error @below {{attn-tile: a sweep that adds up the gradient of the decays, or shares states, works on all columns of v}}
+  // expected-error @below {{attn-tile-chunks: a sweep that adds up the gradient of the decays, or shares states, works on all columns of v}}
   %o, %b, %e = "attn.chunk"(%q, %k, %v, %g, %v) ({
     "attn.carry"() ({
     ^bb0(%total: f32):

@@ -1,5 +1,5 @@
-// RUN: attn-opt %s -p 'attn-tile,canonicalize,cse' --split-input-file | FileCheck %s
-// RUN: attn-opt %s -p 'attn-tile{flushing=true},canonicalize,cse' --split-input-file | FileCheck %s --check-prefix=FLUSHING
+// RUN: attn-opt %s -p 'attn-tile-chunks,canonicalize,cse' --split-input-file | FileCheck %s
+// RUN: attn-opt %s -p 'amd-numerics,attn-tile-chunks,canonicalize,cse' --split-input-file | FileCheck %s --check-prefix=FLUSHING
 
 // Where products flush small numbers of f16, what rounding leaves out of weights is a tile of its own.
 // FLUSHING:      %[[WEIGHTS:.*]] = "tile.map"(%c16, %c16)
@@ -9,7 +9,7 @@
 // FLUSHING:      %[[O:.*]] = "tile.dot_rescale"(%{{.*}}, %{{.*}}, %[[WEIGHTS]], %[[V:[^)]*]])
 // FLUSHING:      "tile.dot_add"(%[[O]], %[[REST]], %[[V]])
 
-// RUN: sed -e "s/f16/bf16/g" %s | attn-opt -p 'attn-tile,canonicalize,cse' --split-input-file | FileCheck %s --check-prefix=COARSE
+// RUN: sed -e "s/f16/bf16/g" %s | attn-opt -p 'attn-tile-chunks,canonicalize,cse' --split-input-file | FileCheck %s --check-prefix=COARSE
 
 // bf16 has too few digits for sums of products: there it is so wherever such are made.
 // COARSE:      %[[WEIGHTS:.*]] = "tile.map"(%c16, %c16)

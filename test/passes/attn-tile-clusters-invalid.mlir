@@ -4,7 +4,7 @@
 !t = tensor<?x?x?x8xf32>
 func.func @two(%a: !t, %b: !t) -> (tensor<?x?x?xf32>, tensor<?x?x?xf32>) {
   %0 = "attn.row_dot"(%a, %b) : (!t, !t) -> tensor<?x?x?xf32>
-  // expected-error @below {{attn-tile: the function holds several ops to make kernels of; run attn-outline first}}
+  // expected-error @below {{attn-tile-sums: the function holds several ops to make kernels of; run attn-outline first}}
   %1 = "attn.row_dot"(%a, %a) : (!t, !t) -> tensor<?x?x?xf32>
   return %0, %1 : tensor<?x?x?xf32>, tensor<?x?x?xf32>
 }
@@ -13,7 +13,7 @@ func.func @two(%a: !t, %b: !t) -> (tensor<?x?x?xf32>, tensor<?x?x?xf32>) {
 
 !t = tensor<?x?x?x8xf32>
 func.func @argument(%a: !t, %b: !t) -> (tensor<?x?x?xf32>, !t) {
-  // expected-error @below {{attn-tile: the function of 'attn.row_dot' returns something else, too; run attn-outline first}}
+  // expected-error @below {{attn-tile-sums: the function of 'attn.row_dot' returns something else, too; run attn-outline first}}
   %0 = "attn.row_dot"(%a, %b) : (!t, !t) -> tensor<?x?x?xf32>
   return %0, %a : tensor<?x?x?xf32>, !t
 }
@@ -24,7 +24,7 @@ func.func @argument(%a: !t, %b: !t) -> (tensor<?x?x?xf32>, !t) {
 func.func @made(%a: !t) -> tensor<?x?x?xf32> {
   %c = arith.constant 1 : index
   %b = tensor.empty(%c, %c, %c) : !t
-  // expected-error @below {{attn-tile: tensors of 'attn.row_dot' must be arguments of the function; run attn-outline first}}
+  // expected-error @below {{attn-tile-sums: tensors of 'attn.row_dot' must be arguments of the function; run attn-outline first}}
   %0 = "attn.row_dot"(%a, %b) : (!t, !t) -> tensor<?x?x?xf32>
   return %0 : tensor<?x?x?xf32>
 }
@@ -34,7 +34,7 @@ func.func @made(%a: !t) -> tensor<?x?x?xf32> {
 !t = tensor<?x?x?x8xf32>
 module {
   %a = ub.poison : !t
-  // expected-error @below {{attn-tile: 'attn.row_dot' must stand directly in a func.func}}
+  // expected-error @below {{attn-tile-sums: 'attn.row_dot' must stand directly in a func.func}}
   %0 = "attn.row_dot"(%a, %a) : (!t, !t) -> tensor<?x?x?xf32>
 }
 
@@ -46,7 +46,7 @@ func.func private @kernel(%a: !t, %b: !t) -> tensor<?x?x?xf32> {
   return %0 : tensor<?x?x?xf32>
 }
 func.func @host(%a: !t) -> tensor<?x?x?xf32> {
-  // expected-error @below {{attn-tile: @kernel becomes a kernel of memrefs; run attn-outline{keep-hosts=false} first}}
+  // expected-error @below {{attn-tile-sums: @kernel becomes a kernel of memrefs; run attn-outline{keep-hosts=false} first}}
   %0 = call @kernel(%a, %a) : (!t, !t) -> tensor<?x?x?xf32>
   return %0 : tensor<?x?x?xf32>
 }

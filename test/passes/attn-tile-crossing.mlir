@@ -1,5 +1,5 @@
 // Gradients of decays without differences: the forward sweep sums up what comes from before the chunk, and its own pairs.
-// RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=arg3 only=true interval=64 crossing=true},attn-outline{keep-hosts=false},attn-chunk-rewrite,attn-tile{prefix=f64},canonicalize,cse' | FileCheck %s
+// RUN: attn-opt %inputs/linear/simple-gla.mlir -p 'attn-differentiate{functions=bwd wrt=arg3 only=true interval=64 crossing=true},attn-outline{keep-hosts=false},attn-chunk-rewrite,cpu-numerics,attn-tile,canonicalize,cse' | FileCheck %s
 
 // CHECK-LABEL: func.func @attention_bwd_{{.*}}linear_attention
 // CHECK:         scf.for {{.*}} iter_args(%[[S:.*]] = %{{.*}})

@@ -49,4 +49,4 @@
 // EQUAL: PASS
 // EQUAL: PASS
 
-// INVALID: error: attn-tile: 'tile.decay_channels' holds for exponentials of decays of keys' channels, or of values' with products
+// INVALID: error: attn-tile-chunks: 'tile.decay_channels' holds for exponentials of decays of keys' channels, or of values' with products

@@ -1,5 +1,5 @@
-// RUN: attn-opt %s -p 'attn-tile{block-q=16},canonicalize,cse' --split-input-file | FileCheck %s
-// RUN: attn-opt %s -p 'attn-tile{block-q=16 slots=true},canonicalize,cse' --split-input-file | FileCheck %s --check-prefix SLOTS
+// RUN: attn-opt %s -p 'attn-tile-sums{block-q=16},canonicalize,cse' --split-input-file | FileCheck %s
+// RUN: attn-opt %s -p 'cpu-numerics,attn-tile-sums{block-q=16},canonicalize,cse' --split-input-file | FileCheck %s --check-prefix SLOTS
 
 // Elements: blocks of rows; collected weights are stored, scattered ones added, by one program after the other.
 

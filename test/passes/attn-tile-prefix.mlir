@@ -1,8 +1,7 @@
 // Sums of log decays that are wider than the inputs: in f64 for inputs in f32, whose differences are rounded once, and as scores for 16 bits.
-// RUN: attn-opt %inputs/linear/mamba2.mlir -p 'attn-chunk-rewrite,attn-tile{prefix=wider},canonicalize,cse' | FileCheck %s --check-prefix=F32
-// RUN: attn-opt %inputs/linear/half.mlir -p 'attn-chunk-rewrite,attn-tile{prefix=wider},canonicalize,cse' | FileCheck %s --check-prefix=F16
-// RUN: attn-opt %inputs/linear/mamba2.mlir -p 'attn-chunk-rewrite,attn-tile{prefix=f64 exact-carry=true},canonicalize,cse' | FileCheck %s --check-prefix=CARRY
-// RUN: not attn-opt %inputs/linear/half.mlir -p 'attn-chunk-rewrite,attn-tile{prefix=f16}' 2>&1 | FileCheck %s --check-prefix=ERROR
+// RUN: attn-opt %inputs/linear/mamba2.mlir -p 'attn-chunk-rewrite,nvidia-numerics,attn-tile-chunks,canonicalize,cse' | FileCheck %s --check-prefix=F32
+// RUN: attn-opt %inputs/linear/half.mlir -p 'attn-chunk-rewrite,nvidia-numerics,attn-tile-chunks,canonicalize,cse' | FileCheck %s --check-prefix=F16
+// RUN: attn-opt %inputs/linear/mamba2.mlir -p 'attn-chunk-rewrite,cpu-numerics,attn-tile-chunks,canonicalize,cse' | FileCheck %s --check-prefix=CARRY
 
 // F32:      %[[SUMS:.*]] = "tile.cumsum"(%{{.*}}) {reverse = false} : (tensor<64xf64>)
 // F32:      arith.subf %{{.*}}, %{{.*}} : f64
@@ -18,4 +17,3 @@
 // F16:     "tile.cumsum"(%{{.*}}) {reverse = false} : (tensor<64xf32>)
 // F16-NOT: f64
 
-// ERROR: attn-tile: takes `prefix` as f32, f64 or wider, got 'f16'

@@ -10,7 +10,7 @@ func.func @delta(%a: tensor<?x?x?x32xf32>, %b: tensor<?x?x?x32xf32>) -> tensor<?
 
 // -----
 
-// expected-error@+1 {{attn-tile: 'tile.blocks' must be two positive sizes}}
+// expected-error@+1 {{attn-tile-sums: 'tile.blocks' must be two positive sizes}}
 func.func @none(%a: tensor<?x?x?x32xf32>, %b: tensor<?x?x?x32xf32>) -> tensor<?x?x?xf32> attributes {tile.blocks = array<i64: 96>} {
   %d = "attn.row_dot"(%a, %b) : (tensor<?x?x?x32xf32>, tensor<?x?x?x32xf32>) -> tensor<?x?x?xf32>
   return %d : tensor<?x?x?xf32>

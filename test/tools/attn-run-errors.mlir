@@ -20,7 +20,7 @@
 // INTS:      attn-run: error: --ints takes LOW:HIGH with LOW < HIGH, got '4'
 // BLOCK:     attn-run: error: --block takes numbers, got '4,x'
 // SPLIT:     attn-run: error: --split must be positive, got 0
-// PASS:      causal-softmax.mlir:2:14: error: attn-tile: 'attn.attention' is not in online form
+// PASS:      causal-softmax.mlir:2:14: error: attn-tile-rows: 'attn.attention' is not in online form
 // UNKNOWN:   attn-run: error: unknown pass 'attn-tyle'; did you mean 'attn-tile'?
 // RESULTS:   causal-softmax.mlir:1:1: error: @attention has 2 results, the reference 1
 // MISSING:   .missing.mlir: error: cannot read the file: No such file or directory

@@ -2,7 +2,7 @@
 // of six rows, which only the tiled program has.
 // RUN: not attn-run %s --after-each -p 'canonicalize,attn-tile{block-q=6 block-kv=4},cse' 2>&1 | FileCheck %s
 // RUN: not attn-run %s -p 'canonicalize,attn-tile{block-q=6 block-kv=4},cse' 2>&1 | FileCheck %s --check-prefix=END
-// CHECK: {{.*}}attn-run-wrong-pass.mlir:8:1: error: results are wrong after attn-tile{block-q=6 block-kv=4}: B=2 Hq=4 Hkv=2 Sq=17 Skv=23  o: abs
+// CHECK: {{.*}}attn-run-wrong-pass.mlir:8:1: error: results are wrong after attn-tile-rows{block-q=6 block-kv=4}: B=2 Hq=4 Hkv=2 Sq=17 Skv=23  o: abs
 // END:   FAIL: an error is above 1e-09
 
 func.func @attention(%q: tensor<?x?x?x8xf32>, %k: tensor<?x?x?x8xf32>, %v: tensor<?x?x?x8xf32>) -> tensor<?x?x?x8xf32> {

@@ -4,7 +4,7 @@
 
 // PASSES-NOT: unavailable
 // PASSES:     attn-simplify
-// PASSES:     attn-tile{block-q=64 block-kv=64 whole=false{{[^}]*}}} {{ *}}Replaces each function
+// PASSES:     attn-tile-rows{block-q=64 block-kv=64 whole=false} {{ *}}Replaces each function
 // PASSES:     tile-schedule{target=
 // PASSES-NOT: unavailable
 // PIPELINES:  attn-pipeline {{ *}}attn-simplify,attn-resolve-masks,attn-online-rewrite,attn-chunk-rewrite,attn-guard-empty-rows,attn-tile

@@ -71,4 +71,4 @@ def test_a_linear_attention_with_the_inputs_of_its_file(file: Path) -> None:
     text = rule.read_text()
     assert text.startswith(f"{out}: ") and str(file) in text
     package = Path(attn_mlir.__file__).absolute().parent
-    assert all(str(package / name) in text for name in ("__init__.py", "passes/tile.py", "backends/ahead/attn_call.h"))
+    assert all(str(package / name) in text for name in ("__init__.py", "passes/tile_rows.py", "backends/ahead/attn_call.h"))

@@ -33,7 +33,8 @@ def run(program: Linear, text: str, given: Arrays, tiles: bool) -> Arrays:
         module = ir.Module.parse(text)
         if not tiles:
             return dict(zip(names, evaluate(module, list(given.values())), strict=True))
-        Pipeline.parse("attn-tile{sub-chunk=4 prefix=f64},canonicalize,cse", registry()).run(module)
+        module.body.operations[0].attributes["tile.numerics"] = ir.Attribute.parse('{sub_chunk = 4, prefix = "f64"}')
+        Pipeline.parse("attn-tile-chunks,canonicalize,cse", registry()).run(module)
         made = {name: np.full(value.shape, np.nan) for name, value in recurrence(program, given).items()}
         run_kernel(module.body.operations[0].operation, [*given.values(), *made.values()])
         return made

@@ -99,6 +99,7 @@ def run(text: str, registry: Registry = REGISTRY) -> str:
         ("test-options{limit=3 ratio=1e-3}", "test-options{ratio=0.001 limit=3}"),
         ("test-options{target={two words}}", "test-options{target={two words}}"),
         ("builtin.module(cse,builtin.module(test-options))", "cse,test-options"),
+        ("twice{mode=exact},cse", "test-options{mode=exact},test-options{count=2 mode=exact},cse"),
         ("twice,cse", "test-options,test-options{count=2},cse"),
         ("func.func(canonicalize{max-iterations=2},cse)", "func.func(canonicalize{max-iterations=2},cse)"),
     ],
@@ -125,7 +126,9 @@ def test_round_trip(text: str, printed: str) -> None:
         ("test-options(cse)", "does not hold other passes"),
         ("func.func(test-options)", "works on modules"),
         ("func.func(cse,any(twice))", "works on modules"),
-        ("twice{count=1}", "takes no options"),
+        ("twice{cuont=1}", "no pass of the pipeline 'twice' has an option 'cuont'"),
+        ("twice{count=1}", "got the option 'count' twice"),
+        ("twice(cse)", "pipeline 'twice' does not hold other passes"),
         ("loop", "pipeline 'loop' contains itself"),
         ("cse,", "expected a pass between the commas"),
         ("a b", "'a b' is not a pipeline element"),
@@ -151,7 +154,13 @@ def test_passes_that_cannot_be_imported() -> None:
 
 def test_core_pipeline_expands_to_core_passes() -> None:
     pipeline = Pipeline.parse("attn-pipeline", core_registry())
-    assert [step.name for step in pipeline.steps][-2:] == ["attn-guard-empty-rows", "attn-tile"]
+    assert [step.name for step in pipeline.steps][-5:] == [
+        "attn-guard-empty-rows",
+        "attn-tile-rows",
+        "attn-tile-pairs",
+        "attn-tile-chunks",
+        "attn-tile-sums",
+    ]
     assert all(step.pass_ is not None for step in pipeline.steps)
 
 

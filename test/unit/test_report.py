@@ -53,7 +53,7 @@ def page(path: Path) -> Page:
 def test_stages_are_those_of_the_compiler(page: Page) -> None:
     names = [stage["name"] for stage in page.data["stages"] if stage["run"] == "forward"]
     assert [n for n in names if n.startswith(("traced", "attn-resolve", "attn-online", "attn-tile", "tile-", "cpu-lower", "llvm"))] == [
-        "traced", "attn-resolve-masks", "attn-online-rewrite", "attn-tile", "tile-schedule", "cpu-lower-tiles", "llvm",
+        "traced", "attn-resolve-masks", "attn-online-rewrite", "attn-tile-rows", "tile-schedule", "cpu-lower-tiles", "llvm",
     ]  # fmt: skip
     stages = attention().stages()
     for name in ("traced", "attn-online-rewrite", "tile-schedule"):
@@ -83,12 +83,12 @@ def test_lines_of_the_schedule_are_linked_to_what_they_became(page: Page) -> Non
     assert len(dots) == 4, "two products before the diagonal, and two on it"
     for dot in dots:
         assert any("llvm.intr.fm" in line for line in linked(page.stage("llvm"), [dot])), dot
-    assert not any(n < 0 for links in page.stage("attn-tile")["links"] for n in links)
+    assert not any(n < 0 for links in page.stage("attn-tile-rows")["links"] for n in links)
 
 
 def test_where_the_attention_was_made_links_nothing(page: Page) -> None:
-    loads = [i for i, line in enumerate(page.stage("attn-tile")["lines"]) if '"tile.load"' in line]
-    assert loads and all(page.stage("attn-tile")["links"][i] == [] for i in loads)
+    loads = [i for i, line in enumerate(page.stage("attn-tile-rows")["lines"]) if '"tile.load"' in line]
+    assert loads and all(page.stage("attn-tile-rows")["links"][i] == [] for i in loads)
 
 
 def test_it_holds_everything_itself_and_escapes_it(page: Page) -> None:

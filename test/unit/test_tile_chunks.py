@@ -22,7 +22,8 @@ def check(program: Linear, batch: int, heads: dict[str, int], length: int, sub: 
     with ir.Context() as context:
         load_all(context)
         module = ir.Module.parse(program.text())
-        Pipeline.parse(f"attn-tile{{sub-chunk={sub}}},canonicalize,cse", registry()).run(module)
+        module.body.operations[0].attributes["tile.numerics"] = ir.Attribute.parse(f"{{sub_chunk = {sub}}}")
+        Pipeline.parse("attn-tile-chunks,canonicalize,cse", registry()).run(module)
         slots = program.v // (program.value_block or program.v)
         shapes = {name: value.shape for name, value in wanted.items()}
         of_slots = [name for name in ("products", "own") if name in shapes and slots > 1 and program.channels == "none"]

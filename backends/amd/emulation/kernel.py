@@ -14,6 +14,7 @@ from attn_mlir import forks
 from attn_mlir.backends.amd.clang import find_host_clang, find_tool
 from attn_mlir.backends.amd.emulation.build import build
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.packed import tensor_of
 from attn_mlir.backends.gpu.packing import Packed, values_of
 from attn_mlir.errors import AttnError, CompileError, UnsupportedError
 
@@ -68,7 +69,7 @@ class EmulatedKernel:
         with _LOCK:
             self._library.attn_emulated_forget()
             self._register(counter, True, "the counter")
-            for number, argument in enumerate(arguments):
+            for number, argument in enumerate(map(tensor_of, arguments)):
                 if isinstance(argument, torch.Tensor):
                     self._register(argument, number in outputs, f"argument {number}")
             entry = ctypes.cast(self._library.attn_emulated_entry, ctypes.c_void_p)

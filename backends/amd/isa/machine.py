@@ -15,6 +15,7 @@ from attn_mlir.backends.amd.isa.operands import unknown
 from attn_mlir.backends.amd.isa.state import LANES, SCRATCH_MARK, GlobalMemory, Group, InterpreterError, Region, Wave, shuffled
 from attn_mlir.backends.amd.isa.vector import Step
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.packed import tensor_of
 from attn_mlir.backends.gpu.packing import Packed, values_of
 
 _SHARED_LIMIT = 65536
@@ -55,7 +56,7 @@ class Machine:
         Raises InterpreterError for accesses out of bounds, races between waves, and instructions that it does not know.
         """
         packed = Packed(values_of(self.code, arguments, blocks))
-        regions = [_region(value, n, n in outputs) for n, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
+        regions = [_region(value, n, n in outputs) for n, value in enumerate(map(tensor_of, arguments)) if isinstance(value, torch.Tensor)]
         return self.run_segment(packed.segment(), regions, grid, seed, count_conflicts, only_blocks)
 
     def run_segment(

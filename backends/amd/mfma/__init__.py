@@ -9,6 +9,7 @@ from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
+from attn_mlir.backends.gpu.simt.merge import is_merge
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -26,12 +27,18 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
     """
     if not find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale"):
         return None
+    if is_merge(kernel):
+        return None
     columns = max(ir.RankedTensorType(load.results[0].type).shape[1] for load in find_all(kernel, "tile.load"))
     if columns > MAX_COLUMNS:
         raise UnsupportedError(f"amd: head dimension {columns}, and kernels for AMD GPUs take up to {MAX_COLUMNS}: use the CPU")
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     pairs = "grid" in sizes and ir.StringAttr(sizes["grid"]).value == "pairs"
-    fields: Fields = {"waves": 1 if pairs or columns > 128 else 2, "reverse": int(_uneven(kernel) and not pairs), "in_turn": 0}
+    fields: Fields = {
+        "waves": 1 if pairs or columns > 128 else 2,
+        "reverse": int(_uneven(kernel) and not pairs and "lengths" not in sizes),
+        "in_turn": 0,
+    }
     if columns > 128 and find_all(kernel, "tile.accumulate"):
         fields["recompute"] = 1
     if columns <= 128 and not pairs and _keeps_much(kernel):

@@ -173,9 +173,9 @@ def _multiply(context: Context, op: ir.Operation, target: RowMajor, finish: Call
                 block(row, count, column, wide)
                 scf.YieldOp([])
 
-        _blocks(target.rows, rows, if_read if unread else lambda row, count: block(row, count, column, wide))
+        row_blocks(target.rows, rows, if_read if unread else lambda row, count: block(row, count, column, wide))
 
-    _blocks(target.width, wide * context.lanes, lambda column, count: columns(column, count // context.lanes))
+    row_blocks(target.width, wide * context.lanes, lambda column, count: columns(column, count // context.lanes))
 
 
 def _unread(op: ir.Operation, exchanged: bool) -> str:
@@ -211,7 +211,7 @@ def block_sizes(rows: int, vectors: int, registers: int) -> tuple[int, int]:
     return found
 
 
-def _blocks(size: int, step: int, body: Callable[[ir.Value, int], None]) -> None:
+def row_blocks(size: int, step: int, body: Callable[[ir.Value, int], None]) -> None:
     """`body(first, count)` for [0, size) in whole steps, then for what is left."""
     whole = size // step * step
     if whole == step:

@@ -1,6 +1,6 @@
 """The rules for kernels whose tiles lie row by row."""
 
-from attn_mlir.backends.cpu.lowering import emit, row_maps, row_products, row_tiles
+from attn_mlir.backends.cpu.lowering import emit, row_maps, row_products, row_solve, row_tiles
 from attn_mlir.backends.cpu.lowering.context import Context, RowMajor, Rule
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.backends.cpu.lowering.maps import lower_scalar
@@ -71,5 +71,6 @@ RULES: dict[str, Rule] = {
     "tile.fill": row_tiles.lower_fill,
     "tile.load": row_tiles.lower_load,
     "tile.map": row_maps.lower_map,
+    "tile.solve_unit": row_solve.lower_solve_unit,
     "tile.store": row_tiles.lower_store,
 }

@@ -9,6 +9,7 @@ from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.simt.dialect import Dialect
+from attn_mlir.backends.gpu.simt.merge import emit_merge
 from attn_mlir.backends.gpu.simt.scan import emit_scan
 from attn_mlir.backends.gpu.simt.source import source
 from attn_mlir.backends.gpu.simt.sums import emit_sums
@@ -22,6 +23,8 @@ def emit(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
     """The source of a scheduled kernel. Raises UnsupportedError for scalar ops without a form in C++."""
     if find_all(kernel, "tile.cumsum"):
         return emit_sums(kernel, dialect)
+    if "merges" in attributes.read(kernel, attributes.SCHEDULE):
+        return emit_merge(kernel, dialect)
     if find_all(kernel, "scf.for"):
         return emit_scan(kernel, dialect) if "lanes" in attributes.read(kernel, attributes.SCHEDULE) else emit_total(kernel, dialect)
     return _Kernel(kernel, attributes.read(kernel, attributes.SCHEDULE), dialect).emit()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.simt.merge import plan_merge
 from attn_mlir.backends.gpu.simt.scan import plan_scan
 from attn_mlir.backends.gpu.simt.sums import plan_sums
 from attn_mlir.backends.gpu.simt.total import plan_total
@@ -25,6 +26,8 @@ def plan(kernel: ir.Operation, choices: Mapping[str, int | str], wave: int = 32)
     if find_all(kernel, "tile.cumsum"):
         return plan_sums(kernel, wave)
     if find_all(kernel, "scf.for"):
+        if (merge := plan_merge(kernel, wave)) is not None:
+            return merge
         return plan_scan(kernel, choices, wave) or plan_total(kernel, wave)
     if not all(op.name.startswith(_SCALARS) or op.name in _KNOWN for op in walk(kernel)) or not _reads_own_elements(kernel):
         return None

@@ -7,6 +7,7 @@ import torch
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.outputs import outputs_of
+from attn_mlir.backends.gpu.packed import arguments_of
 from attn_mlir.backends.gpu.program import GpuProgram
 from attn_mlir.backends.gpu.units import Unit
 from attn_mlir.backends.host import Host, Step
@@ -39,11 +40,10 @@ class EmulatedProgram(GpuProgram):
     def launch(self, step: Step, operands: list[Any], made: Made, plan: Plan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         memory = outputs_of(unit, made, operands[unit.kernel.over], layout, lambda output: 1)
-        chunk = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
         kinds = {len(operands) + number: kind for number, kind in enumerate(unit.kernel.outputs)}
         count = turns(unit, [value.shape if isinstance(value, torch.Tensor) else () for value in operands])
         own = [torch.zeros(count, dtype=torch.int32)] if count else []
-        self._kernels[step.kernel]([*operands, *[each.seen for each in memory], *chunk, *own], kinds)
+        self._kernels[step.kernel]([*arguments_of(unit.kernel, operands, memory), *own], kinds)
         return [each.result() for each in memory]
 
     def stages(self) -> dict[str, str]:

@@ -120,23 +120,23 @@ class Flat:
                     writer.line(f"attn::store_shared_int4({message}, 0, 0, 0, 0);", f"attn::barrier_arrive({full});")
                 writer.line("return;")
             self.programs.decode()
-            first = [core.value(op.operands[3]) for op in self.queries]
+            places = [[core.value(value) for value in list(op.operands)[3:0:-1]] for op in self.queries]
             rows = self.rows if self.schedule.align else None
             outer = ("block", "1") if rows is None else (core.value(rows.begin), core.value(rows.end))
             with writer.block("if (lane == 0)"):
                 writer.line(f"attn::store_shared_int4({message}, {outer[0]}, head, batch, {outer[1]});")
                 total = sum(size for _, size in self.addresses.values())
                 writer.line(f"attn::barrier_arrive_expect({full}, {total});")
-                for op, begin in zip(self.queries, first, strict=True):
-                    self._load_queries(op, begin, full)
+                for op, place in zip(self.queries, places, strict=True):
+                    self._load_queries(op, ", ".join(place), full)
             writer.line("__syncwarp();", "next_block = block, next_head = head, next_batch = batch;")
         writer.lines[-1] += ";"
 
     def _send(self) -> None:
         """A function that loads a block of keys and tells the consumers about it."""
-        core, writer, general = self.core, self.core.writer, self.overlap.general
+        writer, general = self.core.writer, self.overlap.general
         keys, values = self.overlap.keys, self.overlap.values
-        place = ["kv", core.value(general.keys.operands[2]), core.value(general.keys.operands[1])]
+        place = self.overlap.place(general.keys, f"(count_and_kind & {PARTIAL - 1})")
         if not self.overlap.classified:
             writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
@@ -178,14 +178,14 @@ class Flat:
                 writer.line(f"if (!{core.value(step.some)}) continue;", f"if (!{core.value(step.every)}) count |= {PARTIAL};")
         writer.line("if (found) send(found_kv, found_count);", "found = true, found_kv = kv, found_count = count;")
 
-    def _load_queries(self, op: ir.Operation, begin: str, full: str) -> None:
+    def _load_queries(self, op: ir.Operation, place: str, full: str) -> None:
         core = self.core
         name, size = self.addresses[op]
         rows, columns = core.rows(op.results[0].type), core.columns(op.results[0].type)
         descriptor = core.arguments.descriptor(op.operands[0], COLUMNS, rows)
         for panel in range(panels(columns)):
             address = f"shared + {name} + round % 2 * {size}" + (f" + {panel * rows * ROW_BYTES}" if panel else "")
-            core.writer.line(f"attn::tma_load({address}, {descriptor}, {full}, {panel * COLUMNS}, {begin}, head, batch);")
+            core.writer.line(f"attn::tma_load({address}, {descriptor}, {full}, {panel * COLUMNS}, {place});")
 
     # ---- the consumers
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from attn_mlir.backends.gpu.limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
 from attn_mlir.backends.nvidia.hopper.tiles import Shared, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
@@ -156,13 +157,13 @@ class Memory:
 
     def load(self, load: ir.Operation, ring: Ring) -> None:
         """Fills the next stage of the ring."""
-        _, batch, head, begin, _ = load.operands
-        place = [self.core.value(value) for value in (begin, head, batch)]
+        _, batch, head, begin, count = load.operands
+        place = [self.core.value(value) for value in (begin, head, batch, count)]
         self.fill(ring, place)
         self.core.writer.line(f"++{ring.turn};")
 
     def fill(self, ring: Ring, place: list[str]) -> None:
-        """Fills the next stage of the ring with the rows at `place`: first row, head, batch. The caller counts the turn."""
+        """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the turn."""
         writer = self.core.writer
         writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
         with writer.block("if (attn::elect_one())"):
@@ -180,9 +181,7 @@ class Memory:
         writer = self.core.writer
         total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.residents)
         writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")
-        places = [
-            [self.core.value(value) for value in (load.operands[3], load.operands[2], load.operands[1])] for load, _ in self.residents
-        ]
+        places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.residents]
         with writer.block("if (attn::elect_one())"):
             writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
             for (load, tile), place in zip(self.residents, places, strict=True):
@@ -191,11 +190,37 @@ class Memory:
     def _copy(self, source: ir.Value, rows: int, columns: int, to: str, barrier: str, place: list[str]) -> None:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
+        table = self.core.table_of(source)
+        if table is not None:
+            self._copy_pages((source, table), (rows, columns), to, barrier, place)
+            return
         descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
-        begin, head, batch = place
+        begin, head, batch, _ = place
         for panel in range(panels(columns)):
             address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {begin}, {head}, {batch});")
+
+    def _copy_pages(self, tensors: tuple[ir.Value, ir.Value], sizes: tuple[int, int], to: str, barrier: str, place: list[str]) -> None:
+        """The same of a tensor in pages, with its table: PAGE_ROWS rows at a time, of which a page has none or all.
+
+        Rows behind the last one that there is are out of bounds of the entry that ends with it, and become zeros.
+        """
+        core, writer, (source, table), (rows, columns) = self.core, self.core.writer, tensors, sizes
+        if rows % PAGE_ROWS:
+            raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {rows}")
+        descriptor, size = core.arguments.paged_descriptor(source, COLUMNS, PAGE_ROWS), core.arguments.size(source, 2)
+        begin, head, batch, count = place
+        writer.line("#pragma unroll 4")
+        with writer.block(f"for (int part = 0; part < {rows // PAGE_ROWS}; ++part)"):
+            page = core.arguments.element(table, [batch, f"(first / {size})"])
+            writer.line(
+                f"const int first = {begin} + part * {PAGE_ROWS}, some = min(max(({count}) - part * {PAGE_ROWS}, 0), {PAGE_ROWS});",
+                f"const int page = some > 0 ? {page} : 0, end = some > 0 ? first % {size} + some : 0;",
+            )
+            for panel in range(panels(columns)):
+                address = f"{to} + {panel * rows * ROW_BYTES} + part * {PAGE_ROWS * ROW_BYTES}"
+                where = f"{panel * COLUMNS}, {size} - some, {head}, end, page"
+                writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
 
     # ---- the consumers
 

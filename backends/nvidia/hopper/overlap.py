@@ -16,6 +16,7 @@ from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 _TURNS = 1
@@ -74,6 +75,20 @@ class Overlap:
                         writer.line(f"if (n < {limit[2]}) return {value};", f"n -= {limit[2]};")
             writer.lines[-1] += ";"
 
+    def place(self, load: ir.Operation, count: str) -> list[str]:
+        """First row, head, batch and count of a block of keys that begins at position `kv`; prints what does not depend on that."""
+        core, position = self.core, self.general.position
+        _, batch, head, row, _ = load.operands
+        adds = maker(row, "arith.addi")
+        if row == position:
+            first = "kv"
+        elif adds is not None and position in list(adds.operands):  # where a sequence of packed tensors begins
+            begin = next(value for value in adds.operands if value != position)
+            first = f"{core.value(begin)} + kv"
+        else:
+            raise UnsupportedError("hopper: keys are loaded at other rows than those of the loop")
+        return [first, core.value(head), core.value(batch), count]
+
     def producer(self) -> None:
         """Loads the blocks."""
         core = self.core
@@ -81,8 +96,7 @@ class Overlap:
         with core.scope("for (int n = 0; n < key_blocks; ++n)"):
             core.writer.line("const int kv = found_blocks == 0 ? 0 : begin_of(n);")
             for load, ring in ((self.general.keys, self.keys), (self.general.values, self.values)):
-                _, batch, head, _, _ = load.operands
-                self.memory.fill(ring, ["kv", core.value(head), core.value(batch)])
+                self.memory.fill(ring, self.place(load, f"(found_blocks == 0 ? 0 : min({self.keys.rows}, end_of(n) - kv))"))
                 if isinstance(self.bits, AheadBits) and ring is self.keys:
                     self.bits.make(self.keys.turn)
             self.count()

@@ -64,6 +64,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
     key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
     masked, ordered = is_masked(ops_of(layout.kernel.sweep, "scf.for"), key), bool(choices.get("deterministic"))
+    if ordered and "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"]):
+        raise UnsupportedError("gradients of packed sequences (attention_varlen) have no fixed order of sums here: leave deterministic out")
     apart = layout.warpgroups > 1 and masked and layout.bits is None  # these warps make bits of dropout
     fields["adders"] = int(choices.get("adders", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")
@@ -151,10 +153,11 @@ class _Printer:
     def _bind_program(self) -> None:
         """A program has one block of keys: a chunk is one block."""
         core, kernel = self.core, self.kernel
-        for value in core.arguments.values[:-1]:
+        for value in core.arguments.values[: None if core.packed else -1]:
             if not isinstance(value.type, ir.MemRefType):
                 core.arguments.scalar(value)
-        core.scalars.bind(core.arguments.values[-1], str(kernel.keys))
+        if not core.packed:
+            core.scalars.bind(core.arguments.values[-1], str(kernel.keys))
         core.scalars.bind(kernel.key_loop.regions[0].blocks[0].arguments[0], "key0")
         core.names.fresh("key0")
 
@@ -236,6 +239,12 @@ class _Printer:
                     results.store(op, number)
         core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")
 
+    def _first_key(self) -> None:
+        """Prints where the program's keys begin."""
+        core, kernel = self.core, self.kernel
+        begin = core.value(kernel.key_loop.operands[0]) if core.packed else f"{kernel.keys} * block"
+        core.writer.line(f"const int key0 = {begin};")
+
     @contextmanager
     def _again(self) -> Iterator[None]:
         """Where the program's place is computed once more, so that it needs no registers before."""
@@ -247,12 +256,12 @@ class _Printer:
             with self.core.scope(""):
                 self.core.writer.line("const int program = same_program;")
                 self.programs.decode()
-                self.core.writer.line(f"const int key0 = {self.kernel.keys} * block;")
+                self._first_key()
                 yield
 
     @contextmanager
     def _programs(self, producer: bool = False) -> Iterator[None]:
         """The loop over programs of one role."""
         with self.programs.each(producer):
-            self.core.writer.line(f"const int key0 = {self.kernel.keys} * block;")
+            self._first_key()
             yield

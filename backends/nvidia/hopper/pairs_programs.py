@@ -40,7 +40,7 @@ class PairPrograms(Programs):
     def declare(self) -> None:
         super().declare()
         if self.order != "tiles":
-            blocks = self.core.arguments.blocks()
+            blocks = "max(1, items)" if self.core.packed else self.core.blocks()
             self.core.writer.line(f"const int together = min(pairs, max(1, {self.group} / {blocks}));")
 
     def draw(self) -> None:
@@ -57,8 +57,8 @@ class PairPrograms(Programs):
             super().decode()
             return
         writer, arguments = self.core.writer, self.core.arguments
-        heads, blocks = arguments.size(self.over, 1), arguments.blocks()
-        place = f"{blocks} - 1 - inside / width" if self.reverse else "inside / width"
+        heads, blocks = arguments.size(self.over, 1), self.core.blocks()
+        place = f"{blocks} - 1 - inside / width" if self.reverse and not self.core.packed else "inside / width"
         writer.line(
             f"const int first = program / ({blocks} * together) * together, inside = program % ({blocks} * together);",
             "const int width = min(together, pairs - first), pair = first + inside % width;",

@@ -40,7 +40,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     rows, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
     dots = find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale")
-    if not dots:
+    if not dots or rows == 1:  # a single row merges parts, see `gpu.simt.merge`
         return None
     if rows % ROWS or keys % 16 or not 1 <= rows // ROWS <= 4 or keys > 256:
         return Refusal(f"blocks have a multiple of 64 rows up to 256 and of 16 keys up to 256, not {rows} and {keys}")

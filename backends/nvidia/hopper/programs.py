@@ -44,12 +44,18 @@ class Programs:
 
     def declare(self) -> None:
         """What the loop needs, before the roles part."""
+        core = self.core
+        core.declare_items()
         if self.order == "tiles":
+            if core.packed:
+                core.writer.line("if ((int)blockIdx.x >= items) return;")
             return
-        arguments = self.core.arguments
-        heads, batches = arguments.size(self.over, 1), arguments.size(self.over, 0)
-        self.core.writer.line(f"const int pairs = {heads} * {batches}, programs = {arguments.blocks()} * pairs;")
-        self.core.writer.line(f"const int group = max({self.group}, {_BLOCKS * min(self.group, _HEADS)} / {arguments.blocks()});")
+        heads, batches = core.arguments.size(self.over, 1), "1" if core.packed else core.arguments.size(self.over, 0)
+        core.writer.line(f"const int pairs = {heads} * {batches}, programs = {core.blocks()} * pairs;")
+        if core.packed:  # the grid is made for as many items as there may be, and roles take it that there is a program
+            core.writer.line("if ((int)blockIdx.x >= programs) return;")
+        blocks = "max(1, items)" if core.packed else core.blocks()
+        core.writer.line(f"const int group = max({self.group}, {_BLOCKS * min(self.group, _HEADS)} / {blocks});")
 
     @contextmanager
     def each(self, producer: bool) -> Iterator[None]:
@@ -107,12 +113,13 @@ class Programs:
     def decode(self) -> None:
         """Which block, head and batch the program is."""
         writer, arguments = self.core.writer, self.core.arguments
+        reverse = self.reverse and not self.core.packed  # lists have the longest programs first
         if self.order == "tiles":
-            block = "gridDim.x - 1 - blockIdx.x" if self.reverse else "blockIdx.x"
+            block = "gridDim.x - 1 - blockIdx.x" if reverse else "blockIdx.x"
             writer.line(f"const int block = {block}, head = blockIdx.y, batch = blockIdx.z;")
             return
-        heads, blocks = arguments.size(self.over, 1), arguments.blocks()
-        place = f"{blocks} - 1 - inside / width" if self.reverse else "inside / width"
+        heads, blocks = arguments.size(self.over, 1), self.core.blocks()
+        place = f"{blocks} - 1 - inside / width" if reverse else "inside / width"
         writer.line(f"const int first = program / ({blocks} * group) * group, inside = program % ({blocks} * group);")
         writer.line("const int width = min(group, pairs - first), pair = first + inside % width;")
         writer.line(f"const int block = {place}, head = pair % {heads}, batch = pair / {heads};")

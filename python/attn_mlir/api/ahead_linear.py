@@ -12,7 +12,7 @@ from attn_mlir.api.linear import LinearAttention, find
 from attn_mlir.api.linear_engine import LinearAttentionEngine
 from attn_mlir.api.linear_inputs import check_linear
 from attn_mlir.backends.ahead.request import Linear
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 
 __all__ = ["LinearSpec", "linear_form", "traced"]
@@ -90,6 +90,8 @@ def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> t
         layout, segment = "bhsd", attention._segment
     else:
         scale, final, layout, _, segment = attention._options
+        if attention._erasing.given:
+            raise UnsupportedError("libraries made ahead of time have no delta rule yet: leave erase_mod out, or compile in Python")
         kind, factor = scale_form(scale, form.inputs.head_dim)
         shape = (form.inputs.element, form.inputs.head_dim, form.inputs.value_dim)
         entry, scan = find(attention._mods, (*shape, kind, form.decay, form.initial, final, form.offsets, segment), None)

@@ -286,7 +286,7 @@ class AttentionEngine(AttentionReport, EngineModule):
                 )
             places = names if kind == "custom" else NAMES
             source = (kind, places.index(at)) if kind in ("custom", "dropout") else captured.source
-            sources.append((source, captured.kind, program.argument(3 + number)))
+            sources.append((source, captured.kind.value, program.argument(3 + number)))
         name = named_in_graph(program, self._device.emulation)
         return name, tuple(sources), needed, kept_at(self._steps, steps)
 

@@ -15,7 +15,9 @@ from attn_mlir.backends import devices_with, tensors_of
 from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.capture_kinds import pack
 from attn_mlir.mlir import LOCK
+from attn_mlir.passes.pipeline import PIPELINES
 from attn_mlir.runtime import programs
 from attn_mlir.runtime.orders import REPEATED, output_order
 
@@ -52,11 +54,13 @@ def slow_of(entry: Entry) -> str:
 
 
 def stage_of(entry: Entry, stage: str, stages: Callable[[], dict[str, str]], pretty: bool = False) -> str:
-    """One of what `stages` returns, which is not called for "traced". Raises ArgumentError for an unknown stage.
+    """One of what `stages` returns, which is not called for "traced"; of a named pipeline, what its last pass made. Raises ArgumentError.
 
     `pretty` is for people, where the stage is IR: CUDA, HIP and TileLang stay as they are.
     """
     made = {"traced": entry.traced.text} if stage == "traced" else stages()
+    of_pipeline = [name for name in made if name in PIPELINES.get(stage, "").split(",")]
+    stage = of_pipeline[-1] if of_pipeline else stage
     if stage not in made:
         raise ArgumentError(f"stage is one of {', '.join(made)}; got {stage!r}")
     if not pretty or stage in _CODE:
@@ -98,7 +102,7 @@ def execute(
             results = ops().forward(q, k, v, some_tensors(tensors, q), floats, ints, program.name, wrt, layout)
         return results[: program.made]
     if not eager().applies(values):  # torch.export and the like want an operator to look at
-        tensors, floats, ints = program.split(captures)
+        tensors, floats, ints = program.kinds.pack(captures)
         return ops().forward(q, k, v, some_tensors(tensors, q), floats, ints, program.name, "", layout)
     if captures:
         program.check(captures, problem.sizes, problem.device)
@@ -110,7 +114,7 @@ def execute(
 def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequence[str], program: str, layout: str) -> list[torch.Tensor]:
     """What `execute` gives, inside torch.compile: the call of the operator on q, k, v and the captures.
 
-    `names` are those of the program's arguments, `kinds` what the captures are: "tensor", "float" or "int".
+    `names` are those of the program's arguments, `kinds` what the captures are.
     """
     wrt = []
     if torch.is_grad_enabled():
@@ -118,9 +122,10 @@ def forward_in_graph(values: Sequence[Any], names: Sequence[str], kinds: Sequenc
         for position, (value, name) in enumerate(zip(values, names, strict=True)):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad and found.takes_derivative(position):
                 wrt.append(name)
-    by_kind = [[value for value, kind in zip(values[3:], kinds, strict=True) if kind == wanted] for wanted in ("tensor", "float", "int")]
-    by_kind[0] = some_tensors(by_kind[0], values[0])
-    return torch.ops.attn_mlir.forward(values[0], values[1], values[2], *by_kind, program, "+".join(wrt), layout)
+    tensors, floats, ints = pack(kinds, values[3:])
+    return torch.ops.attn_mlir.forward(
+        values[0], values[1], values[2], some_tensors(tensors, values[0]), floats, ints, program, "+".join(wrt), layout
+    )
 
 
 def some_tensors(captures: list[Any], q: torch.Tensor) -> list[Any]:
@@ -170,7 +175,7 @@ def _split(program: programs.Program, captures: Sequence[Any], device: str) -> t
     """Captures by kind, for a derivative; tensors that share memory with numpy may change before the backward, and are copied."""
     if not program.derivatives:
         driver.compiler_for(device)  # whose error says which devices there are
-    return program.split([value.clone() if getattr(value, "shares_numpy", False) else value for value in captures])
+    return program.kinds.pack([value.clone() if getattr(value, "shares_numpy", False) else value for value in captures])
 
 
 def _program_for(entry: Entry, problem: Problem, device: str, deterministic: bool) -> programs.Program:

@@ -22,6 +22,7 @@ from attn_mlir.api.graph_checks import check_graph, function_of
 from attn_mlir.api.hoist import attribute, hoisted
 from attn_mlir.api.inputs import problem_of, scale_form
 from attn_mlir.frontend import partners, program, scope, sizes
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.dropout import DropoutForm
 from attn_mlir.frontend.given import LIST, LISTS, SEQUENCE, SEQUENCES
 from attn_mlir.frontend.scope import Captured
@@ -319,7 +320,7 @@ class GraphPiece:
         if node in values:
             known = values[node]
             if isinstance(known, torch.SymInt):  # an argument of the program, so that another number needs no other program
-                captured = Captured(("graph", node), str(node), "int", constant=node)
+                captured = Captured(("graph", node), str(node), CaptureKind.INT, constant=node)
                 known = values[node] = wrap(scope.current().capture(captured, known.node.hint))
             return known
         for operand in node.all_input_nodes:

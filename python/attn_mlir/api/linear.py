@@ -1,5 +1,6 @@
 """`linear_attention(q, k, v, decay, ...)` and the compiled object `LinearAttention(...)`: recurrences of the user's own design."""
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any, Never
@@ -11,6 +12,7 @@ from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.execute import execute, slow_of, stage_of, stages_of
 from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import device_type, refuse_jit_trace, scale_form
+from attn_mlir.api.linear_erase import DeltaForm, Erasing
 from attn_mlir.api.linear_inputs import ORDERS, LinearCall, check_flags, check_linear, check_segment
 from attn_mlir.api.reports import LinearReport
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
@@ -23,12 +25,12 @@ from attn_mlir.frontend.linear import LinearProgram, trace_linear
 from attn_mlir.frontend.program import Traced
 
 Function = Callable[..., Any]
-Mods = tuple[Function | None, Function | None, Function | None, Function | None, Function | None]
-"""Those of q, k, v, the decay and the skip."""
+Mods = tuple[Function | None, ...]
+"""Those of q, k, v, the decay, the skip and what is erased."""
 _CACHE = TraceCache()
 # Element type, K, V, form of the scale, form of the decay, whether there are an initial and a final state, element type of cu_seqlens,
-# positions of a segment.
-_Form = tuple[str, int, int, str | float, str, bool, bool, str, int | None]
+# positions of a segment, and perhaps the form of the delta rule.
+_Form = tuple[Any, ...]
 
 
 class LinearAttention(LinearReport, EngineModule):
@@ -59,6 +61,8 @@ class LinearAttention(LinearReport, EngineModule):
         tune_file: str = "",
         segment_size: int | None = None,
         skip_mod: Function | None = None,
+        erase_mod: Function | None = None,
+        read_before_update: bool = False,
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -66,29 +70,43 @@ class LinearAttention(LinearReport, EngineModule):
         self._begin(locals())
         if not isinstance(layout, str) or layout not in ORDERS:
             raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
-        check_flags(output_final_state=output_final_state, tune=tune)
-        self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod)
+        check_flags(output_final_state=output_final_state, tune=tune, read_before_update=read_before_update)
+        self._mods: Mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod, erase_mod)
+        self._erasing = Erasing(mod=erase_mod, read_before=bool(read_before_update))
         self._options = (scale, bool(output_final_state), layout, device_type(device), check_segment(segment_size))
         self._device = self._options[3] or "cpu"
         self._tuning = tuning_of(Wish(bool(tune), tune_file, bool(tune), tune_file))
-        self._last: _Form = ("f32", 64, 64, scale_form(scale, 64)[0], "step", False, bool(output_final_state), "", segment_size)
+        self._last: _Form = ("f32", 64, 64, scale_form(scale, 64)[0], "step", False, bool(output_final_state), "", segment_size,
+                             _first_form(self._erasing))  # fmt: skip
         self._entry()
         self._end()
 
     @graph_part
     def forward(
-        self, q: Any, k: Any, v: Any, decay: Any = None, initial_state: Any = None, cu_seqlens: Any = None, **unknown: Never
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        decay: Any = None,
+        initial_state: Any = None,
+        cu_seqlens: Any = None,
+        erase: Any = None,
+        erase_key: Any = None,
+        removed_key: Any = None,
+        **unknown: Never,
     ) -> Any:
         """o, shaped as v; with output_final_state=True also the final state. See `linear_attention`."""
         if unknown:
             raise unexpected_in_call(LinearAttention, self.forward, unknown)
         if self._captured and (current := self.current()) is not self:
-            return current.forward(q, k, v, decay, initial_state, cu_seqlens)
+            return current.forward(q, k, v, decay, initial_state, cu_seqlens, erase, erase_key, removed_key)
         q, k, v = cast(q, k, v)
         scale, final, layout, device, segment = self._options
         if torch.compiler.is_dynamo_compiling():
-            return _in_graph((q, k, v, decay, initial_state, cu_seqlens), self._mods, scale, final, layout, device, segment)
-        call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
+            inputs = (q, k, v, decay, initial_state, cu_seqlens, erase, erase_key, removed_key)
+            return _in_graph(inputs, self._mods, scale, final, layout, device, segment, self._erasing.read_before)
+        erasing = dataclasses.replace(self._erasing, erase=erase, erase_key=erase_key, removed_key=removed_key)
+        call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout, erasing)
         own = self.__dict__  # without what modules do where attributes are set
         own["_last"], own["_device"] = _form(call, scale, final, segment), device or call.problem.device_type
         return _execute(call, self._mods, scale, final, layout, device, segment, self._tuning)
@@ -111,6 +129,11 @@ class LinearAttention(LinearReport, EngineModule):
         return find(self._mods, self._last, None)[0]
 
 
+def _first_form(erasing: Erasing) -> DeltaForm:
+    """What stands for the inputs of the delta rule until there are some."""
+    return ("step" if erasing.given or erasing.read_before else "none", False, False, "decayed" if erasing.read_before else "after")
+
+
 @graph_part
 def linear_attention(
     q: torch.Tensor,
@@ -129,6 +152,11 @@ def linear_attention(
     device: str | torch.device | None = None,
     segment_size: int | None = None,
     skip_mod: Function | None = None,
+    erase: torch.Tensor | None = None,
+    erase_mod: Function | None = None,
+    erase_key: torch.Tensor | None = None,
+    removed_key: torch.Tensor | None = None,
+    read_before_update: bool = False,
     **unknown: Never,
 ) -> Any:
     """Linear attention: o_t = scale q_t . S_t with the state S_t = exp(g_t) S_(t-1) + k_t v_t^T, over all positions t.
@@ -152,26 +180,45 @@ def linear_attention(
     twice, for its final state and from the state before it (state passing in parallel). None: where sizes and device ask for it; 0: never.
     skip_mod: f(b, h, t), the factor with which o_t also gets v_t, as it is before v_mod: a skip connection, not scaled. It captures what
     the other mods may, and does not go with decays of channels.
+
+    The delta rule: with erase or erase_mod the state first loses what it holds for a key,
+
+        S_t = exp(g_t) S_(t-1) - a_t (beta_t a'_t^T exp(g_t) S_(t-1)) + k_t v_t^T
+
+    erase: beta, the share that goes, [H] or [B, H, T] (bshd: [B, T, H]), or one for each channel of a', [H, K] or [B, H, T, K]; None: 1.
+    erase_mod: its elementwise change, f(beta), f(beta, b, h, t) or f(beta, b, h, t, d), or what it is, f(b, h, t). erase_key: a', shaped
+    as k; None: k after k_mod. removed_key: a, shaped as k; None: k after k_mod. read_before_update: o_t = scale q_t . exp(g_t) S_(t-1).
+    The written v is not multiplied by beta: v_mod does that where it is wanted, as DeltaNet does.
     """
     if unknown:
         raise unexpected(linear_attention, unknown)
+    check_flags(read_before_update=read_before_update)
+    erasing = Erasing(erase, erase_mod, erase_key, removed_key, bool(read_before_update))
     q, k, v = cast(q, k, v)
-    mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod)
+    mods = (q_mod, k_mod, v_mod, decay_mod, skip_mod, erase_mod)
     check_flags(output_final_state=output_final_state)
     if torch.compiler.is_dynamo_compiling():
         name = None if device is None else str(device)
-        return _in_graph((q, k, v, decay, initial_state, cu_seqlens), mods, scale, bool(output_final_state), layout, name, segment_size)
+        inputs = (q, k, v, decay, initial_state, cu_seqlens, *erasing.tensors())
+        return _in_graph(inputs, mods, scale, bool(output_final_state), layout, name, segment_size, erasing.read_before)
     segment = check_segment(segment_size)
-    call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
+    call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout, erasing)
     return _execute(call, mods, scale, bool(output_final_state), layout, device_type(device), segment)
 
 
 def _in_graph(
-    inputs: tuple[Any, ...], mods: Mods, scale: float | None, final: bool, layout: str, device: str | None, segment: int | None
+    inputs: tuple[Any, ...],
+    mods: Mods,
+    scale: float | None,
+    final: bool,
+    layout: str,
+    device: str | None,
+    segment: int | None,
+    read_before: bool,
 ) -> Any:
     from attn_mlir.api.linear_compiled import linear_in_graph  # with the operators, which take long to register
 
-    return linear_in_graph(inputs, mods, scale, final, layout, device, segment)
+    return linear_in_graph(inputs, mods, scale, final, layout, device, segment, read_before)
 
 
 def _form(call: LinearCall, scale: float | None, final: bool, segment: int | None) -> _Form:
@@ -179,14 +226,17 @@ def _form(call: LinearCall, scale: float | None, final: bool, segment: int | Non
     factor = scale_form(scale, inputs.head_dim)[0]
     return (
         inputs.element, inputs.head_dim, inputs.value_dim, factor, call.decay_form, call.initial_state is not None, final, call.offsets,
-        segment,
+        segment, call.delta.form,
     )  # fmt: skip
 
 
 def program_of_form(mods: Mods, form: _Form, **further: Any) -> tuple[LinearProgram, Inputs]:
     """What is traced for mods and a form; `further` are other fields of the program."""
-    element, key_dim, value_dim, scale, decay, initial, final, offsets, segment = form
-    return LinearProgram(*mods, scale, decay, initial, final, offsets, segment, **further), Inputs(element, key_dim, value_dim)
+    element, key_dim, value_dim, scale, decay, initial, final, offsets, segment, *delta = form
+    erasing = (*delta[0], *mods[5:]) if delta else ()
+    return LinearProgram(*mods[:5], scale, decay, initial, final, offsets, segment, *erasing, **further), Inputs(
+        element, key_dim, value_dim
+    )
 
 
 def find(mods: Mods, form: _Form, device: Any) -> tuple[Entry, Scan]:
@@ -223,7 +273,7 @@ def run(entry: Entry, call: LinearCall, captures: list[Any], layout: str, device
 
 def arguments(traced: Traced, call: LinearCall, captures: list[Any]) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
     """q, k and the captures, as the program takes them: with the heads and channels that its mods ask for."""
-    given = {"decay": call.decay, "initial_state": call.initial_state, "cu_seqlens": call.cu_seqlens}
+    given = {"decay": call.decay, "initial_state": call.initial_state, "cu_seqlens": call.cu_seqlens, **call.delta.inputs}
     filled = list(captures)
     for position, name in enumerate(traced.linear or ()):
         value = given[name]

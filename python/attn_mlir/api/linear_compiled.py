@@ -8,6 +8,7 @@ from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 
 from attn_mlir.api.compiled import arity, as_tensor, draws, emulation_in_graph, in_transform, outside, refuse_draws
 from attn_mlir.api.graphs import element, symbol
+from attn_mlir.api.linear_erase import Erasing
 from attn_mlir.api.linear_graphs import run_linear_graph, traced_linear
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.errors import ArgumentError
@@ -26,24 +27,26 @@ def linear_in_graph(
     layout: str,
     device: str | None = None,
     segment: int | None = None,
+    read_before: bool = False,
 ) -> Any:
-    """What `linear_attention` returns; `inputs` are q, k, v, decay, initial_state and cu_seqlens, `mods` as `api.linear` orders them."""
+    """What `linear_attention` returns; `inputs` are q, k, v and those of `INPUTS`, `mods` as `api.linear` orders them."""
     emulation = emulation_in_graph(device, inputs[0])
     if layout not in ("bhsd", "bshd"):
         raise ArgumentError(f'layout is "bhsd" or "bshd", got {layout!r}')
     check_segment(segment)
     if in_transform():
-        return outside(_eagerly, inputs, mods, scale, final, layout, device, segment)
-    q, k, v, decay, initial_state, cu_seqlens = inputs
+        return outside(_eagerly, inputs, mods, scale, final, layout, device, segment, read_before)
+    q, k, v, *others = inputs
     score = torch.float64 if q.dtype == torch.float64 else torch.float32
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        decay = decay.transpose(1, 2) if decay is not None and decay.dim() >= 3 else decay
+        moved = [name not in ("initial_state", "cu_seqlens") for name in INPUTS]
+        others = [x.transpose(1, 2) if x is not None and m and x.dim() >= 3 else x for x, m in zip(others, moved, strict=True)]
     further, given = [], []
-    for name, tensor in zip(INPUTS, (decay, initial_state, cu_seqlens), strict=True):
+    for name, tensor in zip(INPUTS, others, strict=True):
         if tensor is not None:
-            # Integers stay what they are, for the check of `check_linear`.
-            further.append(tensor.to(score) if tensor.is_floating_point() else tensor)
+            # Integers stay what they are, for the check of `check_linear`, and keys have the dtype of k.
+            further.append(tensor.to(score) if tensor.is_floating_point() and not name.endswith("_key") else tensor)
             given.append(name)
     count = 1 + final
 
@@ -53,7 +56,7 @@ def linear_in_graph(
             if mod is not None:
                 pieces.append(as_tensor(_call(mod, _arguments(name, "x", score, [q, k, v, *further])), score))
                 names.append(name)
-        decay_mod, skip_mod = mods[3:]
+        decay_mod, skip_mod, erase_mod = mods[3:]
         if decay_mod is not None:
             arguments = _arguments("decay", "g", score, [q, k, v, *further])
             pieces.append(as_tensor(_call(decay_mod, arguments), score))
@@ -61,6 +64,13 @@ def linear_in_graph(
         if skip_mod is not None:
             pieces.append(as_tensor(skip_mod(*_places("skip", "bht", q.device)), score))
             names.append("skip")
+        if erase_mod is not None:
+            arguments = _arguments("erase", "share", score, [q, k, v, *further])
+            short = arity(erase_mod, (3, *_COUNTS)) == 3
+            pieces.append(as_tensor(erase_mod(*arguments[1:4]) if short else _call(erase_mod, arguments), score))
+            names.append("erase")
+        if read_before:
+            given.append("read before")
         refuse_draws(drawn)
         lines = ["\n".join(words) for words in (given, names)]
         results = traced_linear(q, k, v, list(further), lines[0], pieces, lines[1], scale, final, layout, segment, emulation)
@@ -71,12 +81,15 @@ def linear_in_graph(
     return (o, results[1]) if final else o
 
 
-def _eagerly(inputs: Any, mods: Any, scale: float | None, final: bool, layout: str, device: str | None, segment: int | None) -> Any:
+def _eagerly(
+    inputs: Any, mods: Any, scale: float | None, final: bool, layout: str, device: str | None, segment: int | None, read_before: bool
+) -> Any:
     """The same outside of a graph."""
     from attn_mlir.api.linear import _execute
 
-    q, k, v, decay, initial_state, cu_seqlens = inputs
-    call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout)
+    q, k, v, decay, initial_state, cu_seqlens, erase, erase_key, removed_key = inputs
+    erasing = Erasing(erase, mods[5], erase_key, removed_key, read_before)
+    call = check_linear(q, k, v, decay, initial_state, cu_seqlens, layout, erasing)
     return _execute(call, mods, scale, final, layout, device, segment)
 
 

@@ -136,7 +136,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
             source = captured.source
             values.append(named[source[1]] if source[0] == "custom" else None if source[0] == "input" else found.value(source))
         q, k, values = arguments(entry.traced, call, values)
-        kinds = [captured.kind for captured in entry.traced.captures]
+        kinds = [captured.kind.value for captured in entry.traced.captures]
         return forward_in_graph((q, k, call.v, *values), names, kinds, name, "bhsd")[0]
 
     @torch._dynamo.assume_constant_result

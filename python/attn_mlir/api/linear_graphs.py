@@ -20,6 +20,7 @@ from attn_mlir.api.graphs import (
     values_of,
 )
 from attn_mlir.api.linear import arguments
+from attn_mlir.api.linear_erase import Erasing
 from attn_mlir.api.linear_inputs import LinearCall, check_linear
 from attn_mlir.frontend.linear import INPUTS, LinearProgram, trace_linear
 from attn_mlir.frontend.program import Traced
@@ -35,7 +36,8 @@ def traced_linear(
     q: Tensor, k: Tensor, v: Tensor, inputs: list[Tensor], given: str, pieces: list[Tensor], names: str, scale: float | None, final: bool,
     layout: str, segment: int | None, device: str,
 ) -> list[Tensor]:  # fmt: skip
-    """Stands for the linear attention whose functions, called `names`, made `pieces`; `given` names the inputs besides q, k and v.
+    """Stands for the linear attention whose functions, called `names`, made `pieces`; `given` names the inputs besides q, k and v,
+    and "read before" is one line more.
 
     Several names come in lines. All tensors are [B, H, T, D]; `layout` is that of the memory of o; `segment`: see `Traced`,
     `device`: `traced`.
@@ -48,7 +50,7 @@ def _(
     q: Tensor, k: Tensor, v: Tensor, inputs: list[Tensor], given: str, pieces: list[Tensor], names: str, scale: float | None, final: bool,
     layout: str, segment: int | None, device: str,
 ) -> list[Tensor]:  # fmt: skip
-    results = linear.results(q, v, dict(zip(given.splitlines(), inputs, strict=True)), final)
+    results = linear.results(q, v, dict(zip(given.splitlines(), inputs, strict=False)), final)
     return compute.empty_results(results, q.device, layout)
 
 
@@ -63,9 +65,11 @@ def run_linear_graph(graph: torch.fx.GraphModule) -> Callable[..., tuple[Any, ..
 def _linear(graph: torch.fx.GraphModule, call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any]) -> list[Tensor]:
     """`call` are the arguments of `traced_linear` in the graph."""
     further, given, layout = call[3], call[4].splitlines(), call[9]
-    named = dict(zip(given, [inputs[node] for node in further], strict=True))
-    decay, initial_state, cu_seqlens = (named.get(name) for name in INPUTS)
-    checked = check_linear(inputs[call[0]], inputs[call[1]], inputs[call[2]], decay, initial_state, cu_seqlens, "bhsd")
+    named = dict(zip(given, [inputs[node] for node in further], strict=False))
+    decay, initial_state, cu_seqlens, erase, erase_key, removed_key = (named.get(name) for name in INPUTS)
+    erases = "erase" in call[6].splitlines()
+    erasing = Erasing(erase, _everything if erases else None, erase_key, removed_key, "read before" in given)
+    checked = check_linear(inputs[call[0]], inputs[call[1]], inputs[call[2]], decay, initial_state, cu_seqlens, "bhsd", erasing)
     tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
     sizes = (checked.q.shape[3], checked.v.shape[3], *numbers_of(inputs))
     key = (_KEY, checked.q.dtype, *sizes, *((value.dtype, value.dim()) for value in tensors))
@@ -95,10 +99,17 @@ def _trace(call: tuple[Any, ...], inputs: dict[torch.fx.Node, Any], checked: Lin
         bool(final),
         checked.offsets,
         int(inputs[segment]) if isinstance(segment, torch.fx.Node) else segment,  # for another length torch compiles again
+        *checked.delta.form,
+        functions.get("erase"),
     )
     made = trace_linear(program, checked.problem.inputs, checked.problem.device)
     guard(made, inputs, stand_ins)
     return made, name_on(programs.register(made), device), captures_of(made, stand_ins, factor)
+
+
+def _everything(share: Any) -> Any:
+    """Stands for an erase_mod where inputs are checked."""
+    return share
 
 
 def _function(name: str, piece: GraphPiece) -> Callable[..., Any]:
@@ -108,6 +119,8 @@ def _function(name: str, piece: GraphPiece) -> Callable[..., Any]:
             return lambda g, b, h, t: piece.run(g=g, b=b, h=h, t=t)
         case "channel":
             return lambda g, b, h, t, d: piece.run(g=g, b=b, h=h, t=t, d=d)
+        case "erase":
+            return lambda share, b, h, t, d: piece.run(share=share, b=b, h=h, t=t, d=d)
         case "skip":
             return lambda b, h, t: piece.run(b=b, h=h, t=t)
     return lambda x, b, h, t, d: piece.run(x=x, b=b, h=h, t=t, d=d)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, Problem, check_device, check_dtype, check_head_dim, check_tensor
+from attn_mlir.api.linear_erase import Delta, Erasing, check_delta
 from attn_mlir.backends.segments import UNIT
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
@@ -32,9 +33,20 @@ class LinearCall:
     """As `LinearProgram.decay` says it."""
     offsets: str
     """The element type of cu_seqlens; empty where there are none."""
+    delta: Delta = Delta()  # noqa: RUF009
+    """What is erased."""
 
 
-def check_linear(q: Any, k: Any, v: Any, decay: Any, initial_state: Any, cu_seqlens: Any, layout: Any) -> LinearCall:
+def check_linear(
+    q: Any,
+    k: Any,
+    v: Any,
+    decay: Any,
+    initial_state: Any,
+    cu_seqlens: Any,
+    layout: Any,
+    erasing: Erasing = Erasing(),  # noqa: B008
+) -> LinearCall:
     """The inputs of a call. Raises ArgumentError naming the argument that is wrong."""
     if not isinstance(layout, str) or layout not in ORDERS:
         raise ArgumentError(f'layout is "bhsd" ([batch, head, position, dim]) or "bshd" ([batch, position, head, dim]), got {layout!r}')
@@ -53,7 +65,8 @@ def check_linear(q: Any, k: Any, v: Any, decay: Any, initial_state: Any, cu_seql
     decay, form = _check_decay(decay, q, sizes, layout, score)
     initial_state = _check_state("initial_state", initial_state, q, (sequences, sizes["H"], sizes["D"], sizes["Dv"]), score)
     problem = Problem(Inputs(ELEMENTS[q.dtype], int(sizes["D"]), int(sizes["Dv"])), q.device, sizes, q.device.type, False)
-    return LinearCall(problem, q, k, v, decay, initial_state, cu_seqlens, form, offsets)
+    delta = check_delta(erasing, q, sizes, layout, score)
+    return LinearCall(problem, q, k, v, decay, initial_state, cu_seqlens, form, offsets, delta)
 
 
 def check_segment(size: Any) -> int | None:

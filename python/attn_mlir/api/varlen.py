@@ -15,10 +15,11 @@ from attn_mlir.api.inputs import device_type, scale_form
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
-from attn_mlir.api.varlen_inputs import check_largest, mask_of, problem_of, sequences_of
+from attn_mlir.api.varlen_inputs import check_largest, mask_of, problem_of, sequences_of, within
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.orders import all_in_order
+from attn_mlir.runtime.varlen import largest, reads_offsets
 
 Function = Callable[..., Any]
 
@@ -107,6 +108,9 @@ def attention_varlen(
     problem = problem_of(q, k, v, block_table is not None)
     sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
     check_largest(max_q, max_k, sequences)
+    if q.is_cuda and not reads_offsets(max_q, max_k):
+        keys = len(k) if block_table is None else block_table.shape[1] * k.shape[1]
+        sequences = within(sequences, {"q": len(q), "k": keys})
     target = problem.device_type if device is None else device_type(device) or ""
     form, factor = scale_form(scale, problem.inputs.head_dim)
     options = (return_lse, return_states, problem.device, dropout.form, ())
@@ -117,11 +121,12 @@ def attention_varlen(
     if block_table is not None and needing_gradient((q, k, v, *captures)):
         raise UnsupportedError("attention to pages (block_table) has no gradients: call it under torch.no_grad(), or gather the pages")
     q, k, v = batched(q, k, v)
-    results = direct(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
-    if results is None:
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        results = execute(entry, problem, q, k, v, captures, "bshd", target, bool(deterministic))
-        results = all_in_order(results, "bshd", weights)
+    with largest(max_q, max_k):
+        results = direct(entry, problem, (q, k, v, *captures), "bshd", target, bool(deterministic))
+        if results is None:
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            results = execute(entry, problem, q, k, v, captures, "bshd", target, bool(deterministic))
+            results = all_in_order(results, "bshd", weights)
     return finished(entry, results, out, return_lse, return_states)
 
 

@@ -88,6 +88,15 @@ def sequences_of(q: torch.Tensor, of_q: Any, of_k: Any, used: Any, table: Any = 
     return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": of_k[:-1], "k_lengths": of_keys}
 
 
+def within(sequences: dict[str, torch.Tensor], rows: dict[str, int]) -> dict[str, torch.Tensor]:
+    """The same, cut off where it leads outside of tensors of so many `rows`, by side "q" and "k"; nothing waits for a GPU."""
+    made = dict(sequences)
+    for side, count in rows.items():
+        begins = sequences[f"{side}_begins"].clamp(0, count)
+        made |= {f"{side}_begins": begins, f"{side}_lengths": torch.minimum(sequences[f"{side}_lengths"], count - begins).clamp_(min=0)}
+    return made
+
+
 def check_largest(max_q: Any, max_k: Any, sequences: dict[str, torch.Tensor]) -> None:
     """Checks the largest lengths that were given, where lengths are at hand."""
     for name, given, key in (("max_q", max_q, "q_lengths"), ("max_k", max_k, "k_lengths")):

@@ -48,6 +48,7 @@ LINEAR_SIZES = {
     "value": ("", "B", "H", "Sq", "Dv"),
     "decay": ("", "B", "H", "Sq", "D"),
     "skip": ("B", "H", "Sq"),
+    "erase": ("", "B", "H", "Sq", "D"),
 }
 """Those of the pieces of a linear attention, where H is the number of heads of v."""
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attn_mlir import forks
-from attn_mlir.frontend.captures import Scan, as_tensor
+from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.program import Traced
 from attn_mlir.frontend.tape import Found, shared
 
@@ -50,10 +50,7 @@ class Entry:
         for captured in self.traced.captures:
             match captured.source[0]:
                 case "leaf":
-                    value = scan.leaves[captured.source[1]]
-                    values.append(
-                        as_tensor(value) if captured.kind == "tensor" else float(value) if captured.kind == "float" else int(value)
-                    )
+                    values.append(captured.kind.read(scan.leaves[captured.source[1]]))
                 case "scale":
                     values.append(scale)
                 case "dropout" | "product" | "sequences" | "position" | "lists":

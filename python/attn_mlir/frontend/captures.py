@@ -183,12 +183,3 @@ def _modes() -> tuple[Any, ...]:
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
         torch.get_num_threads(), *[(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")],
     )  # fmt: skip
-
-
-def as_tensor(x: Any) -> torch.Tensor:
-    """A tensor leaf as a torch tensor; numpy arrays share their memory where torch can."""
-    if isinstance(x, torch.Tensor):
-        return x
-    tensor = torch.from_numpy(x.copy() if min(x.strides, default=0) < 0 else x)
-    tensor.shares_numpy = True  # type: ignore[attr-defined]  # who keeps it for later copies it: no version tells of changes
-    return tensor

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from attn_mlir.frontend import ops, sizes
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.emit import Piece
 from attn_mlir.frontend.node import Node
 from attn_mlir.frontend.scope import Captured, Scope, Trace
@@ -54,7 +55,7 @@ def _kept(state: Trace, form: DropoutForm, arguments: Sequence[Node], scaled: bo
     state.scope = arguments[0].scope  # type: ignore[assignment]
     with state:
         seed, offset = (_given(state, name, kind) for name, kind in zip(NAMES[:2], form, strict=True))
-        drop = state.capture(Captured(("dropout", NAMES[2]), NAMES[2], "int"))
+        drop = state.capture(Captured(("dropout", NAMES[2]), NAMES[2], CaptureKind.INT))
         heads = sizes.num_heads()._node
         is_kept = ops.make("attn.kept", "bool", seed, offset, drop, heads, *arguments[-len(_POSITION) :])
         made = ops.select(is_kept, _scale(state) if scaled else ops.constant(1.0), ops.constant(0.0))
@@ -63,7 +64,7 @@ def _kept(state: Trace, form: DropoutForm, arguments: Sequence[Node], scaled: bo
 
 
 def _scale(state: Trace) -> Node:
-    return state.capture(Captured(("dropout", NAMES[3]), NAMES[3], "float"))
+    return state.capture(Captured(("dropout", NAMES[3]), NAMES[3], CaptureKind.FLOAT))
 
 
 def _positive_scale(state: Trace) -> Node:
@@ -73,8 +74,8 @@ def _positive_scale(state: Trace) -> Node:
 
 def _given(state: Trace, name: str, kind: str) -> Node:
     if kind == "int":
-        return state.capture(Captured(("dropout", name), name, "int"))
-    captured = Captured(("dropout", name), name, "tensor", "i64", 0)
+        return state.capture(Captured(("dropout", name), name, CaptureKind.INT))
+    captured = Captured(("dropout", name), name, CaptureKind.TENSOR, "i64", 0)
     state.captures.setdefault(captured.source, captured)
     return ops.make("tensor.extract", "int", attribute=captured)
 

@@ -11,6 +11,7 @@ from attn_mlir.dialects.attn.partners import Partner
 from attn_mlir.dialects.fastmath import attributes_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import given, where
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.folded import unfolded
 from attn_mlir.frontend.given import Inputs, places_of, product_pairs
 from attn_mlir.frontend.node import Kind, Node, Position, Source
@@ -30,6 +31,8 @@ class Piece:
     """Where the user's function is defined."""
     partner: Partner | None = None
     """Of a mod that takes two elements, which the second is."""
+    operands: tuple[Source, ...] = ()
+    """The tensors that the op takes."""
 
 
 def used_captures(pieces: Sequence[Piece], captures: Mapping[Source, Captured], specialised: Mapping[Source, Any]) -> list[Captured]:
@@ -168,12 +171,12 @@ class Emitter:
         self.outer["q"], self.outer["k"], self.outer["v"] = arguments[:3]  # type: ignore[index]
 
     def _argument_type(self, captured: Captured) -> ir.Type:
-        if captured.kind == "tensor":
+        if captured.kind is CaptureKind.TENSOR:
             sizes = [ir.ShapedType.get_dynamic_size()] * captured.rank
             if captured.columns is not None:
                 sizes[-1] = captured.columns
             return ir.RankedTensorType.get(sizes, _element_type(captured))
-        return self.types["float" if captured.kind == "float" else "int"]
+        return self.types["float" if captured.kind is CaptureKind.FLOAT else "int"]
 
     def _sizes(self, pieces: Sequence[Piece]) -> None:
         """Emits the sizes that the pieces use, in the function."""
@@ -192,6 +195,10 @@ class Emitter:
 
     def _piece(self, piece: Piece) -> None:
         with location_of(piece.position):
+            if piece.name == "erase":
+                key, *removed = (self.outer[source] for source in piece.operands)
+                build.erase(key, lambda *arguments: self._body(piece, arguments), self.types["float"], *removed)
+                return
             build.piece(piece.name, self._parameters(piece), lambda *arguments: self._body(piece, arguments), piece.partner)
 
     def _parameters(self, piece: Piece) -> list[tuple[str, ir.Type]]:

@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.node import Node, Source
 from attn_mlir.frontend.scope import Captured
 
@@ -64,24 +65,24 @@ def places_of(piece: str, arguments: Sequence[Node]) -> dict[Node, str]:
 
 def sequence_captures(inputs: Inputs) -> list[Captured]:
     """Where the sequences of packed tensors begin and how long they are, as arguments of the function; none without packed tensors."""
-    found = [Captured((SEQUENCE, name), name, "tensor", "i32", 1) for name in SEQUENCES] if inputs.packed else []
-    return [*found, Captured((SEQUENCE, PAGES), PAGES, "tensor", "i32", 2)] if inputs.paged else found
+    found = [Captured((SEQUENCE, name), name, CaptureKind.TENSOR, "i32", 1) for name in SEQUENCES] if inputs.packed else []
+    return [*found, Captured((SEQUENCE, PAGES), PAGES, CaptureKind.TENSOR, "i32", 2)] if inputs.paged else found
 
 
 def list_captures(inputs: Inputs) -> list[Captured]:
     """Lists of keys as arguments of the function; none where queries see all keys."""
-    return [Captured((LIST, name), name, "tensor", *type_) for name, type_ in LISTS.items()] if inputs.lists else []
+    return [Captured((LIST, name), name, CaptureKind.TENSOR, *type_) for name, type_ in LISTS.items()] if inputs.lists else []
 
 
 def position_captures(inputs: Inputs) -> list[Captured]:
     """Where parts of longer sequences begin, as arguments of the function; none where tensors are whole."""
-    return [Captured((POSITION, name), name, "int") for name in POSITIONS] if inputs.parts else []
+    return [Captured((POSITION, name), name, CaptureKind.INT) for name in POSITIONS] if inputs.parts else []
 
 
 def product_captures(inputs: Inputs) -> list[Captured]:
     """The tensors of further products, q2, k2, q3..., as arguments of the function."""
     names = [(f"{role}{number}", dim) for number, dim in enumerate(inputs.extra_dims, 2) for role in "qk"]
-    return [Captured((PRODUCT, name), name, "tensor", inputs.element, 4, columns=dim) for name, dim in names]
+    return [Captured((PRODUCT, name), name, CaptureKind.TENSOR, inputs.element, 4, columns=dim) for name, dim in names]
 
 
 def product_pairs(captures: Sequence[Captured]) -> list[tuple[Source, Source]]:

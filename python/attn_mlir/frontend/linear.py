@@ -12,6 +12,7 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend import functions, where
 from attn_mlir.frontend.bounds import LINEAR_SIZES, extents
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Emitter, Inputs, Piece, location_of, texts_of, used_captures
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
@@ -34,7 +35,7 @@ _ELEMENT, _DECAY = Parameter("x", "float"), Parameter("g", "float")
 _CUSTOM = Parameter("custom_io", "int")
 _DECAY_PARAMETERS = (_DECAY, *_POSITION, _CHANNEL)
 _MODS = (("query", "q_mod"), ("key", "k_mod"), ("value", "v_mod"))
-INPUTS = ("decay", "initial_state", "cu_seqlens")
+INPUTS = ("decay", "initial_state", "cu_seqlens", "erase", "erase_key", "removed_key")
 """What a linear attention may have besides q, k and v, in the order of its arguments."""
 
 
@@ -57,6 +58,13 @@ class LinearProgram:
     """The element type of cu_seqlens, "i32" or "i64"; empty where there are none."""
     segment: int | None = None
     """See `Traced.segment`."""
+    erase: str = "none"
+    """What the shares that are erased are like, as `decay` says it."""
+    erase_key: bool = False
+    removed_key: bool = False
+    output: str = "after"
+    """Where q reads the state, see `attn.linear_attention`."""
+    erase_mod: Function | None = None
     custom: Any = None
     """What the functions may get as custom_io."""
     dtypes: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict)
@@ -64,7 +72,12 @@ class LinearProgram:
 
     @property
     def functions(self) -> tuple[Any, ...]:
-        return (self.q_mod, self.k_mod, self.v_mod, self.decay_mod, self.skip_mod)
+        return (self.q_mod, self.k_mod, self.v_mod, self.decay_mod, self.skip_mod, self.erase_mod)
+
+    @property
+    def erases(self) -> bool:
+        """Whether it is a delta rule."""
+        return self.erase != "none" or self.erase_mod is not None
 
 
 def decay_has_channels(program: LinearProgram) -> bool:
@@ -89,12 +102,14 @@ def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> 
     state = NamedTrace(program.dtypes, dims)
     state.device, state.heads_of, state.reusable, state.largest = device, "v", scan.reusable, inputs.largest
     rebind = rebinder(scan, state)
-    given = _inputs(program, "f64" if inputs.element == "f64" else "f32", channels)
+    given = _inputs(program, "f64" if inputs.element == "f64" else "f32", channels, inputs.element)
     pieces = [_input_piece(state, program, name, role, rebind) for name, role in _MODS if _is_changed(program, name, role)]
     if program.decay_mod is not None or "head" in program.decay:
         pieces.append(_decay_piece(state, program, given.get("decay"), rebind))
     if program.skip_mod is not None:
         pieces.append(_skip_piece(state, program.skip_mod, rebind))
+    if program.erases:
+        pieces.append(_erase_piece(state, program, given, rebind))
     read = used_captures(pieces, state.captures, state.specialised)
     captures = unique([*given.values(), *(captured for captured in read if captured.source[0] != "input")])
     text, located = _emit(program, inputs, pieces, captures, state, channels)
@@ -115,15 +130,18 @@ def trace_linear(program: LinearProgram, inputs: Inputs, device: Any = None) -> 
     )
 
 
-def _inputs(program: LinearProgram, score: str, channels: bool) -> dict[str, Captured]:
+def _inputs(program: LinearProgram, score: str, channels: bool, element: str) -> dict[str, Captured]:
     """The inputs besides q, k and v, by name; a decay for each step is given channels where decay_mod asks for them."""
     ranks = {"none": 0, "head": 1, "head channel": 2, "step": 4 if channels else 3, "step channel": 4}
     found = {
         "decay": (score, ranks[program.decay]),
         "initial_state": (score, 4 if program.initial_state else 0),
         "cu_seqlens": (program.offsets, 1 if program.offsets else 0),
+        "erase": (score, {**ranks, "step": 3}[program.erase]),
+        "erase_key": (element, 4 if program.erase_key else 0),
+        "removed_key": (element, 4 if program.removed_key else 0),
     }
-    return {name: Captured(("input", name), name, "tensor", element, rank) for name, (element, rank) in found.items() if rank}
+    return {name: Captured(("input", name), name, CaptureKind.TENSOR, element, rank) for name, (element, rank) in found.items() if rank}
 
 
 def _is_changed(program: LinearProgram, name: str, role: str) -> bool:
@@ -152,7 +170,7 @@ def _input_piece(state: NamedTrace, program: LinearProgram, name: str, role: str
 
 def _scaled(state: NamedTrace, program: LinearProgram, node: Node) -> Node:
     with state:
-        factor: Any = wrap(state.capture(Captured(SCALE, "scale", "float"))) if program.scale == "runtime" else program.scale
+        factor: Any = wrap(state.capture(Captured(SCALE, "scale", CaptureKind.FLOAT))) if program.scale == "runtime" else program.scale
         scaled = (wrap(node) * factor)._node
     state.labels[scaled] = "scaled"
     return scaled
@@ -187,15 +205,56 @@ def _skip_piece(state: NamedTrace, function: Function, rebind: Rebinder) -> Piec
     return Piece("skip", arguments, (node,), functions.position_of(function))
 
 
+def _erase_piece(state: NamedTrace, program: LinearProgram, given: Mapping[str, Captured], rebind: Rebinder) -> Piece:
+    """What makes the erase key: the share that is erased times erase_key, or times k after k_mod."""
+    full, key, mod = (_ELEMENT, *_POSITION, _CHANNEL), given.get("erase_key"), program.erase_mod
+    share_of = None if mod is None else _bound(program, "erase_mod", mod, rebind, (Parameter("share", "float"), *_POSITION, _CHANNEL))
+    key_of = None if program.k_mod is None or key is not None else _bound(program, "k_mod", program.k_mod, rebind, full)
+    tensor = given.get("erase")
+
+    def made(*values: Value) -> Any:
+        x, *places = values
+        share: Any = wrap(functions.ops.constant(1.0))
+        if tensor is not None:
+            b, h, t, d = (place._node for place in places)
+            index = {1: (h,), 2: (h, d), 3: (b, h, t), 4: (b, h, t, d)}[tensor.rank]
+            share = wrap(CapturedTensor(tensor, "float").at(*index))
+        if share_of is not None:
+            share = share_of(share, *places)
+        if key_of is not None:
+            x = key_of(*values)
+        return x * share
+
+    arguments, result = trace_call(state, "erase", "erase_mod", made, full)
+    node = functions.as_float(state, result, mod, "erase_mod", "the erase key")
+    state.labels[node] = "erased"
+    operands = ("k" if key is None else key.source, *([given["removed_key"].source] if "removed_key" in given else []))
+    position = None if mod is None else functions.position_of(mod)
+    return Piece("erase", arguments, (node,), position, operands=operands)  # type: ignore[arg-type]
+
+
+def _bound(program: LinearProgram, role: str, function: Function, rebind: Rebinder, full: Sequence[Parameter]) -> Callable[..., Any]:
+    """A user's function on all of `full`, of which it gets what it asks for."""
+    more = (full[1:4],) if role == "erase_mod" else ()
+    asked, _ = _asked(program, role, function, full, more)
+    rebound = rebind(function)
+
+    def call(*values: Any) -> Any:
+        given = {p.name: value for p, value in zip(full, values, strict=True)} | {_CUSTOM.name: program.custom}
+        return rebound(*(given[p.name] for p in asked))
+
+    return call
+
+
 def _asked(
-    program: LinearProgram, role: str, function: Function, full: Sequence[Parameter]
+    program: LinearProgram, role: str, function: Function, full: Sequence[Parameter], more: Sequence[Sequence[Parameter]] = ()
 ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
-    """The parameters, of `full` and the custom inputs, that a mod takes; and the same with the user's names.
+    """The parameters, of `full` and the custom inputs, or one of `more` lists, that a mod takes; and the same with the user's names.
 
     Of as many parameters, the second one is the custom inputs where there are any, unless it is called b.
     """
     x, *rest = full
-    choices: list[tuple[Parameter, ...]] = [(x,), (x, *rest[:3]), (x, *rest)]
+    choices: list[tuple[Parameter, ...]] = [(x,), (x, *rest[:3]), (x, *rest), *(tuple(each) for each in more)]
     if program.custom is not None:
         custom: list[tuple[Parameter, ...]] = [(x, _CUSTOM), (x, _CUSTOM, *rest[:3]), (x, _CUSTOM, *rest)]
         choices = [*choices, *custom] if _second_name(function) == rest[0].name else [choices[0], *custom, *choices[1:]]
@@ -262,7 +321,10 @@ def _emit(
                 decay = named.get("decay") if "step" in program.decay else None
                 operands = [*values[:3], decay, named.get("initial_state"), None, named.get("cu_seqlens")]
                 outputs = ("final_state",) if program.final_state else ()
-                return build.linear_attention(operands, results, outputs, channels="key" if channels else "none")
+                op, block = build.linear_attention(operands, results, outputs, channels="key" if channels else "none")
+                if program.output != "after":
+                    op.attributes["output"] = ir.StringAttr.get(program.output)
+                return op, block
 
             emitter.function(module, pieces, arguments, results, captures, make)
             return texts_of(module)
@@ -270,7 +332,7 @@ def _emit(
 
 def _shaped(name: str, type_: ir.Type, inputs: Inputs) -> ir.Type:
     """The type of an argument; decays with channels and states have a fixed number of columns."""
-    columns = {"decay": inputs.head_dim, "initial_state": inputs.value_dim}.get(name)
+    columns = {"initial_state": inputs.value_dim, **dict.fromkeys(("decay", "erase_key", "removed_key"), inputs.head_dim)}.get(name)
     if columns is None or not isinstance(type_, ir.RankedTensorType) or type_.rank != 4:
         return type_
     return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [columns], type_.element_type)

@@ -10,6 +10,7 @@ import torch
 
 from attn_mlir.errors import TraceError
 from attn_mlir.frontend import ops, scope
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.node import Kind, Node
 from attn_mlir.frontend.scope import Captured, Scope, Trace
 from attn_mlir.frontend.tensors import ELEMENTS, CapturedTensor
@@ -37,7 +38,7 @@ _DIMS: Mapping[str, Sequence[str]] = {
 """Along which dimension each argument of a piece runs."""
 
 LINEAR_DIMS: Mapping[str, Sequence[str]] = {
-    "query": (*_ROW, "dimqk"), "key": (*_ROW, "dimqk"), "value": (*_ROW, "dimv"), "decay": _ROW,
+    "query": (*_ROW, "dimqk"), "key": (*_ROW, "dimqk"), "value": (*_ROW, "dimv"), "decay": _ROW, "erase": (*_ROW, "dimqk"),
 }  # fmt: skip
 """The same for the pieces of a linear attention."""
 
@@ -122,7 +123,7 @@ class NamedTrace(Trace):
         if tensor.name not in self._dtypes:
             raise scope.fail(f"reads the custom input `{tensor.name}`, which the call does not pass", "add it to custom_fwd_inputs")
         element, kind = ELEMENTS[self._dtypes[tensor.name]]
-        return CapturedTensor(Captured(("custom", tensor.name), tensor.name, "tensor", element, len(tensor.dims)), kind)
+        return CapturedTensor(Captured(("custom", tensor.name), tensor.name, CaptureKind.TENSOR, element, len(tensor.dims)), kind)
 
     def position(self, tensor: SymbolicTensor, dim: Dim) -> Node:
         """Where the current position lies along dimension `dim` of a named tensor."""

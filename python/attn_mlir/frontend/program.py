@@ -10,7 +10,8 @@ import torch
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend import functions
 from attn_mlir.frontend.bounds import Extent, extents
-from attn_mlir.frontend.captures import Scan, as_tensor
+from attn_mlir.frontend.capture_kinds import CaptureKind, as_tensor
+from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.decisions import Decision
 from attn_mlir.frontend.dropout import DropoutForm, with_dropout
 from attn_mlir.frontend.emit import Inputs, Piece, emit, used_captures
@@ -164,8 +165,7 @@ def rebinder(scan: Scan, state: Trace) -> Rebinder:
     def scalar(leaf: int) -> Value:
         value = scan.leaves[leaf]
         known = int(value) if isinstance(value, (int, np.integer)) else float(value)
-        kind = "int" if isinstance(known, int) else "float"
-        return wrap(state.capture(Captured(("leaf", leaf), scan.names[leaf], kind), known))
+        return wrap(state.capture(Captured(("leaf", leaf), scan.names[leaf], CaptureKind.of_number(known)), known))
 
     def array(x: np.ndarray) -> torch.Tensor:
         return arrays[id(x)] if id(x) in arrays else torch.from_numpy(x)

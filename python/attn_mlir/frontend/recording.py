@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from attn_mlir.frontend import scope, tape, tensors
+from attn_mlir.frontend.capture_kinds import CaptureKind
 
 _DEVICE = torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _KEYED = (
@@ -56,8 +57,7 @@ class Results:
         return result
 
     def _number(self, source: Any, value: Any) -> Any:
-        kind = "int" if isinstance(value, int) else "float"
-        return tensors.wrap(self._trace.capture(scope.Captured(source, self._label, kind), value))
+        return tensors.wrap(self._trace.capture(scope.Captured(source, self._label, CaptureKind.of_number(value)), value))
 
     def _known(self, source: Any, result: Any) -> None:
         trace = self._trace

@@ -10,6 +10,7 @@ import torch
 
 from attn_mlir.errors import TraceError
 from attn_mlir.frontend import report, where
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.decisions import Decision, decision
 from attn_mlir.frontend.node import Kind, Node, Source
 
@@ -33,8 +34,7 @@ class Captured:
 
     source: Source
     name: str
-    kind: str
-    """"tensor", "float" or "int"."""
+    kind: CaptureKind
     element: str = ""
     """Tensors: the element type as in memory, e.g. "f16"; "u8" is an i8 that holds no sign."""
     rank: int = 0
@@ -111,7 +111,7 @@ class Trace:
         """The node of a captured scalar; the same for the same source."""
         self.captures.setdefault(captured.source, captured)
         if captured.source not in self._nodes:
-            kind: Kind = "float" if captured.kind == "float" else "int"
+            kind: Kind = "float" if captured.kind is CaptureKind.FLOAT else "int"
             sources = frozenset([captured.source]) if known is not None else frozenset()
             self._nodes[captured.source] = Node(
                 "capture", kind, attribute=captured.source, order=self.next_order(), known=known, sources=sources, position=where.here()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attn_mlir.frontend import functions
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.emit import Piece
 from attn_mlir.frontend.functions import Parameter, choose_arity, trace_call
 from attn_mlir.frontend.node import Node, Source
@@ -74,7 +75,7 @@ def _results(score_mod: Callable[..., Any], made: Any, products: int) -> Sequenc
 
 
 def _scale(state: Trace, scale: str | float, score: Value, name: str) -> Value:
-    factor: Any = wrap(state.capture(Captured(SCALE, "scale", "float"))) if scale == "runtime" else scale
+    factor: Any = wrap(state.capture(Captured(SCALE, "scale", CaptureKind.FLOAT))) if scale == "runtime" else scale
     if factor is scale and scale == 1.0:
         return score
     scaled = score * factor

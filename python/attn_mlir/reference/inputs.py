@@ -21,6 +21,9 @@ _MOST = 1 << 33
 _SEQUENCES = 3
 _PAGE = 4
 """Keys of a page."""
+_KEYS = ("erase_key", "removed_key", "written_key")
+_FURTHER = (*_KEYS, "written_value")
+"""What the delta rule takes besides."""
 _Shapes = dict[int, tuple[int, ...]]
 
 
@@ -121,6 +124,11 @@ class InputMaker:
             name: (1 if varlen else s.batch, s.heads if name in full else s.kv_heads, s.q_len)
             for name in ("q", "k", "v", "decay", "factor")
         }
+        heads = s.kv_heads if counted != "v" else s.heads
+        found |= {name: (1 if varlen else s.batch, heads, s.q_len) for name in _FURTHER}
+        further = {name: value for name, value in _further(op) if value not in operands.values()}
+        operands = {**operands, **further}
+        shares = {read.operands[0] for mod in pieces(op, "attn.erase") for read in find_all(mod, "tensor.extract")}
         decays = {read.operands[0] for mod in pieces(op, "attn.decay") for read in find_all(mod, "tensor.extract")}
         drawn = []
         for argument in arguments:
@@ -133,7 +141,11 @@ class InputMaker:
                 drawn.append(self._draw(rng, argument.type, (_SEQUENCES if varlen else s.batch, s.heads, rows)))
             else:
                 value = self._draw(rng, argument.type, found.get(role or ""))
-                if role == "decay":
+                if pieces(op, "attn.erase") and role in (*_KEYS, "k"):  # longer keys would make states that grow
+                    value = round_to(value / np.sqrt((value * value).sum(axis=3, keepdims=True)), element_type(argument.type))
+                elif role is None and argument in shares:
+                    value = np.abs(value) % 1.0
+                elif role == "decay":
                     value = np.abs(value) if pieces(op, "attn.decay") else -np.abs(value)
                 elif role is None and argument in decays and np.issubdtype(value.dtype, np.floating):
                     value = -np.abs(value)
@@ -171,3 +183,9 @@ class InputMaker:
             used = min(shape[0], max(self.sizes.q_len, self.sizes.kv_len))
             drawn[:used].sort()
         return drawn
+
+
+def _further(op: ir.Operation) -> list[tuple[str, ir.Value]]:
+    """What pieces of the delta rule take, by what it is called."""
+    names = {"attn.erase": ("erase_key", "removed_key"), "attn.write": ("written_key", "written_value")}
+    return [each for name, roles in names.items() for piece in pieces(op, name) for each in zip(roles, piece.operands, strict=False)]

@@ -11,6 +11,8 @@ from attn_mlir.dialects.attn.linear_recurrence import state_shape
 from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, piece
+from attn_mlir.reference.delta import Delta, delta_of, written
+from attn_mlir.reference.delta import step as delta_step
 from attn_mlir.reference.errors import EvaluationError
 from attn_mlir.reference.interpreter import Frame
 from attn_mlir.reference.problem import grid
@@ -54,6 +56,7 @@ class Sweep:
     own: Array
     """v as it comes."""
     sequences: list[Part]
+    delta: Delta
 
     @property
     def forward(self) -> bool:
@@ -111,7 +114,8 @@ def sweep_of(op: ir.Operation, frame: Frame, args: list[Array]) -> Sweep:
     g = modified(op, frame, "attn.decay", all_heads(decay))
     sequences = _sequences(op, batch, length, given.get("offsets"))
     factor = all_heads(given["factor"]) if "factor" in given else None
-    return Sweep(op, frame, mods["q"], mods["k"], mods["v"], g, _initial(op, heads, len(sequences), given), factor, all_heads(v), sequences)
+    initial, delta = _initial(op, heads, len(sequences), given), delta_of(op, frame, (batch, heads, length))
+    return Sweep(op, frame, mods["q"], mods["k"], mods["v"], g, initial, factor, all_heads(v), sequences, delta)
 
 
 _MODS = ("query", "key", "value")
@@ -190,6 +194,7 @@ def _results(sweep: Sweep, steps: Callable[[Sweep, Part], Iterator[_Step]]) -> l
     if sweep.factor is not None:
         here = sweep.run("attn.weight", [np.zeros(1), np.zeros(1)]) if piece(op, "attn.weight") is not None else 1.0
         own = np.einsum("bhtk,bhtk->bht", sweep.q, sweep.k)[..., None] * sweep.v * here
+        own = 0.0 * own if sweep.delta.strict[0] else own
         products = (o - own) * sweep.factor
         if "crossing" in op.attributes:
             products, states = _crossing(sweep, products, states if sweep.forward else ends)
@@ -237,11 +242,10 @@ def _recurrence(sweep: Sweep, at: Part) -> Iterator[_Step]:
         factor = sweep.of_state(np.exp(g[:, t]))
         if sweep.forward:
             state = factor * state
-        state = state + k[:, t, :, None] * v[:, t, None, :]
-        o = np.einsum("hk,hkv->hv", q[:, t], state)[:, None]
+        o, state = delta_step(sweep.delta.at((at.batch, slice(None), t)), q[:, t], k[:, t], v[:, t], state)
         if not sweep.forward:
             state = factor * state
-        yield _Step((slice(t, t + 1), o), state, t + 1 if sweep.forward else t)
+        yield _Step((slice(t, t + 1), o[:, None]), state, t + 1 if sweep.forward else t)
 
 
 def _chunks(sweep: Sweep, at: Part) -> Iterator[_Step]:
@@ -261,18 +265,34 @@ def _one_chunk(sweep: Sweep, batch: int, positions: slice, state: Array) -> tupl
     prefix = np.cumsum(g, axis=1)
     total = prefix[:, -1:]
     leave, enter = (sweep.run(name, [prefix, np.broadcast_to(total, prefix.shape)]) for name in ("attn.leave", "attn.enter"))
-    present = np.tril(np.ones((q.shape[1], q.shape[1]), bool))
-    present = (present if sweep.forward else present.T)[None, :, :, None]
+    everything = np.ones((q.shape[1], q.shape[1]), bool)
     shape = (*prefix.shape[:2], *prefix.shape[1:])
-    pairs = [np.broadcast_to(x, shape) for x in (prefix[:, :, None], prefix[:, None])]
-    weight = np.where(present, sweep.run("attn.weight", pairs), 0.0)
-    carry = sweep.of_state(sweep.run("attn.carry", [total[:, 0]]))
-    if sweep.channels == "value":
-        o = np.einsum("htk,hkv,htv->htv", q, state, leave) + np.einsum("htk,hsk,htsv,hsv->htv", q, k, weight, v, optimize=True)
-        return o, carry * state + np.einsum("hsk,hsv,hsv->hkv", k, enter, v)
-    wide = np.broadcast_to(weight, (*weight.shape[:3], q.shape[2]))
-    o = np.einsum("htk,hkv->htv", q * leave, state) + np.einsum("htk,hsk,htsk,hsv->htv", q, k, wide, v, optimize=True)
-    return o, carry * state + np.einsum("hsk,hsv->hkv", k * enter, v)
+    factor = sweep.run("attn.weight", [np.broadcast_to(x, shape) for x in (prefix[:, :, None], prefix[:, None])])
+
+    def weight(strict: bool) -> Array:
+        present = np.tril(everything, -1 if strict else 0) if sweep.forward else np.triu(everything, 1 if strict else 0)
+        return np.where(present[None, :, :, None], factor, 0.0)
+
+    def pairs(x: Array, key: Array, strict: bool) -> Array:
+        wide = np.broadcast_to(weight(strict), (*factor.shape[:3], q.shape[2]))
+        return np.einsum("htk,hsk,htsk->hts", x, key, wide, optimize=True)
+
+    carry, delta = sweep.of_state(sweep.run("attn.carry", [total[:, 0]])), sweep.delta.at((batch, slice(None), positions))
+    by_value = sweep.channels == "value"
+
+    def passed(x: Array) -> Array:
+        return np.einsum("htk,hkv->htv", x, state) * leave if by_value else np.einsum("htk,hkv->htv", x * leave, state)
+
+    writers, values = written(delta, k, v, passed, pairs)
+    o, following = passed(q), carry * state
+    for (key, value), strict in zip(writers, delta.strict, strict=False):
+        if by_value:
+            o = o + np.einsum("htk,hsk,htsv,hsv->htv", q, key, weight(strict), value, optimize=True)
+            following = following + np.einsum("hsk,hsv,hsv->hkv", key, enter, value)
+        else:
+            o = o + pairs(q, key, strict) @ value
+            following = following + np.einsum("hsk,hsv->hkv", key * enter, value)
+    return values if delta.output == "values" else o, following
 
 
 def head_sum(op: ir.Operation, x: Array, like: Array) -> Array:

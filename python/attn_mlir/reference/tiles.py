@@ -167,6 +167,12 @@ def _cumsum(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array
     return [np.cumsum(args[0][::step], axis=0)[::step]]
 
 
+def _solve_unit(frame: Frame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    a, b = args
+    part = np.triu(a, 1) if op.attributes["upper"].value else np.tril(a, -1)
+    return [np.linalg.solve(np.eye(len(a)) + part, b)]
+
+
 def _sums_of_decays(op: ir.Operation, decays: Array) -> tuple[Array, Array, Array]:
     """The log decays of a chunk from each position to each other one, [C, C, D], from the state before it to each, and to the one after."""
     reverse, size = op.attributes["reverse"].value, len(decays)
@@ -258,6 +264,7 @@ RULES: dict[str, FrameRule] = {
     "scf.for": _for,
     "scf.if": _if,
     "tile.cumsum": _cumsum,
+    "tile.solve_unit": _solve_unit,
     "tile.decay_channels": _decay_channels,
     "tile.decay_values": _decay_values,
     "tile.dot": _dot,

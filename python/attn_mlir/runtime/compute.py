@@ -21,7 +21,7 @@ def compute_forward(
 ) -> list[Tensor]:
     """o for each weight, the row outputs and, where `wrt` names something, what the backward needs besides."""
     found = programs.find(program)
-    values = found.join(captures, floats, ints)
+    values = found.kinds.unpack((captures, floats, ints))
     sizes = found.sizes(q, k, v)
     if not wrt:  # derivatives check this themselves
         check_types(found.text, ("q", "k", "v", *found.names), (q, k, v, *values))
@@ -49,7 +49,7 @@ def compute_again(q: Tensor, k: Tensor, v: Tensor, numbers: tuple[Any, ...], tur
     repeat = getattr(found.derivative(q.device.type, "fwd", wrt), "again", None)
     if repeat is None or layout not in REPEATED or (layout == "bshd" and not turned):
         return None
-    return repeat([q, k, v, *found.join([], floats, ints)], layout)
+    return repeat([q, k, v, *found.kinds.unpack(((), floats, ints))], layout)
 
 
 def compute_backward(
@@ -69,9 +69,9 @@ def empty_forward(
     found = programs.find(program)
     if wrt:
         derivative = found.derivative(q.device.type, "fwd", wrt)
-        results = derivative.results([q, k, v, *found.join(captures, floats, ints)])
+        results = derivative.results([q, k, v, *found.kinds.unpack((captures, floats, ints))])
     else:
-        results = found.results(q, k, v, found.join(captures, floats, ints))
+        results = found.results(q, k, v, found.kinds.unpack((captures, floats, ints)))
     return empty_results(results, q.device, layout, found.ordered(len(results)))
 
 
@@ -103,7 +103,7 @@ def results_and_gradients(
         return kept, [or_zeros(grad, result) for grad, result in zip(grads, kept, strict=False)]
     floats, ints, program = numbers
     found, (q, k, v) = programs.find(program), inputs
-    results = found.results(q, k, v, found.join(captures, floats, ints))
+    results = found.results(q, k, v, found.kinds.unpack((captures, floats, ints)))
     pairs = zip(grads, results, strict=True)
     given = [q.new_zeros((), dtype=dtype).expand(shape) if grad is None else grad for grad, (shape, dtype) in pairs]
     return given, given
@@ -127,7 +127,7 @@ def derivative_call(
         if "no derivative" not in str(error):
             raise
         raise UnsupportedError(str(error)) from error
-    return derivative, [*inputs, *found.join(captures, floats, ints), *more]
+    return derivative, [*inputs, *found.kinds.unpack((captures, floats, ints)), *more]
 
 
 def named_tensors(inputs: Sequence[Tensor], captures: Sequence[Tensor], program: str, wrt: str) -> list[Tensor]:

@@ -21,6 +21,10 @@ _WITHOUT = {
 }
 
 
+_BY_POSITION = (("decay",), ("erase",), ("erase_key",), ("removed_key",))
+"""Inputs that have positions, if they have four dimensions."""
+
+
 @dataclasses.dataclass(frozen=True)
 class LinearRun:
     """A compiled program, or one of its derivatives; sequences without positions are answered without it.
@@ -103,7 +107,7 @@ def results(q: torch.Tensor, v: torch.Tensor, given: Mapping[str, torch.Tensor],
 
 @dataclasses.dataclass(eq=False)
 class LinearProgram(Program):
-    """A traced linear attention. Its first captures are `inputs`, of "decay", "initial_state" and "cu_seqlens"."""
+    """A traced linear attention. Its first captures are `inputs`, of those that `frontend.linear` names."""
 
     reads_results: ClassVar[bool] = False
 
@@ -145,7 +149,8 @@ class LinearProgram(Program):
 
     def _run(self, compile_for: Callable[[int], driver.Program], function: str, names: Sequence[str]) -> LinearRun:
         """`compile_for` compiles for segments of so many positions; 0: for whole sequences."""
-        made, segment = compile_for(0), 0 if "cu_seqlens" in self.inputs else self.segment
+        whole = "cu_seqlens" in self.inputs or (self.segment is None and "attn.erase" in self.text)
+        made, segment = compile_for(0), 0 if whole else self.segment
         initial = 3 + self.inputs.index("initial_state") if "initial_state" in self.inputs else None
         if function != "bwd":
             return LinearRun(made, (0,), 1 if self.outputs else None, initial, segment, compile_for)
@@ -165,7 +170,7 @@ class LinearProgram(Program):
 
     def follows_layout(self, place: int) -> bool:
         """See `Program.follows_layout`; a decay for each position and channel is one of q's kind."""
-        return super().follows_layout(place) or self.inputs[place - 3 : place - 2] == ("decay",)
+        return super().follows_layout(place) or self.inputs[place - 3 : place - 2] in _BY_POSITION
 
     def is_empty(self, sizes: dict[str, int]) -> bool:
         """See `Program.is_empty`; without positions there is still a final state."""

@@ -101,7 +101,7 @@ def run_tangent(
 ) -> list[Tensor]:  # fmt: skip
     """Each o and its tangent, then the row outputs and theirs; `tangents` are those of what `wrt` names."""
     found = programs.find(program)
-    found.check(found.join(captures, floats, ints), found.sizes(inputs[0], inputs[1], inputs[2]), inputs[0].device)
+    found.check(found.kinds.unpack((captures, floats, ints)), found.sizes(inputs[0], inputs[1], inputs[2]), inputs[0].device)
     derivative, arguments = derivative_call("jvp", inputs, captures, floats, ints, tangents, program, wrt)
     made = derivative.run(arguments, output_order(layout))
     if inputs[1].shape[2] == 0:

@@ -18,6 +18,7 @@ from attn_mlir import driver, forks
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.frontend.bounds import Extent
+from attn_mlir.frontend.capture_kinds import CaptureKinds
 from attn_mlir.frontend.program import Traced
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.read_arguments import read_arguments
@@ -41,8 +42,7 @@ class Program:
     text: str
     located: str
     names: tuple[str, ...]
-    kinds: tuple[str, ...]
-    """"tensor", "float" or "int"."""
+    kinds: CaptureKinds
     outputs: tuple[str, ...]
     """The names of the row outputs."""
     weights: int = dataclasses.field(default=1, kw_only=True)
@@ -164,18 +164,6 @@ class Program:
         """The inverse of `argument`."""
         return _INPUTS.index(name) if name in _INPUTS else int(name[3:])
 
-    def split(self, captures: Sequence[Any]) -> tuple[list[torch.Tensor], list[float], list[int]]:
-        """Captures by kind, in order."""
-        by_kind: dict[str, list[Any]] = {"tensor": [], "float": [], "int": []}
-        for kind, value in zip(self.kinds, captures, strict=True):
-            by_kind[kind].append(value)
-        return by_kind["tensor"], by_kind["float"], by_kind["int"]
-
-    def join(self, tensors: Sequence[torch.Tensor], floats: Sequence[float], ints: Sequence[int]) -> list[Any]:
-        """The inverse of `split`."""
-        by_kind = {"tensor": iter(tensors), "float": iter(floats), "int": iter(ints)}
-        return [next(by_kind[kind]) for kind in self.kinds]
-
     def wanted(self, wrt: str) -> tuple[int, ...]:
         """Where the tensors that `wrt` names stand among `tensor_positions`, in the order of the arguments."""
         found = self.places.get(wrt)
@@ -186,7 +174,7 @@ class Program:
 
     def tensor_positions(self) -> list[int]:
         """The arguments that are tensors: q, k, v and those of the captures."""
-        return [0, 1, 2, *(3 + i for i, kind in enumerate(self.kinds) if kind == "tensor")]
+        return [0, 1, 2, *[3 + i for i in self.kinds.tensors]]
 
     def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:
         """Checks the captured values of a call: devices, divisors, and sizes that the functions need. Raises ArgumentError."""
@@ -208,8 +196,8 @@ class Program:
                 what = "a tensor that a function computes" if name.startswith("captured") else f"the captured tensor `{name}`"
                 has = f"{what} has size {shape[extent.dim]} in dimension {extent.dim}"
                 raise ArgumentError(f"{has}, but `{extent.index}` indexes it with 0 to {size - 1}{self._line(number)}")
-        if "tensor" in self.kinds:
-            self.reads.check(sizes, captures)
+        if self.kinds.tensors:
+            self.reads.check(sizes, captures, self.kinds.key(captures))
 
     @property
     def reads(self) -> "Reads":
@@ -306,7 +294,7 @@ def find(name: str) -> Program:
 
 
 def _read(form: dict[str, Any], name: str, located: str, located_written: str) -> Program:
-    names, kinds, outputs, nonzero = (tuple(form[key]) for key in ("names", "kinds", "outputs", "nonzero"))
+    names, outputs, nonzero = (tuple(form[key]) for key in ("names", "outputs", "nonzero"))
     extents = tuple((p, Extent(("leaf", p), d, i, s)) for p, d, i, s in form["extents"])
     products = tuple((p, role, columns) for p, role, columns in form.get("products", ()))
     written = (form["written"], located_written)
@@ -323,8 +311,8 @@ def _read(form: dict[str, Any], name: str, located: str, located_written: str) -
     elif form.get("listed"):
         kind = importlib.import_module(_LISTED).ListedProgram
     return kind(
-        form["text"], located, names, kinds, outputs, nonzero, extents, products, written, form["deterministic"], name, form["device"],
-        **options,
+        form["text"], located, names, CaptureKinds(form["kinds"]), outputs, nonzero, extents, products, written, form["deterministic"],
+        name, form["device"], **options,
     )  # fmt: skip
 
 
@@ -343,17 +331,13 @@ class Reads:
         """Whether the length of a sequence determines where something is read."""
         return self._plan.by_length
 
-    def check(self, sizes: dict[str, int], captures: Sequence[Any]) -> None:
+    def check(self, sizes: dict[str, int], captures: Sequence[Any], key: Hashable) -> None:
+        """`key`: see `CaptureKinds.key`. Raises ArgumentError."""
         if not self._plan.reads:
             return
         problem = (sizes["B"], sizes["Hq"], sizes["Hkv"], sizes["Sq"], sizes["Skv"], sizes["D"], sizes["Dv"])
         heads = sizes.get("H")
-        # Floats do not reach an index but through a cast, which the plan takes for unknown.
-        key = (
-            problem,
-            heads,
-            *(value.shape if isinstance(value, torch.Tensor) else value if isinstance(value, int) else None for value in captures),
-        )
+        key = (problem, heads, key)
         if key not in self._passed:
             self._plan.check(*problem, captures, heads)
             with self._lock:

@@ -10,17 +10,16 @@ from typing import Any
 
 import torch
 
+from attn_mlir.frontend.capture_kinds import ARGUMENTS
+
 __all__ = ["OPERATORS"]
 
-# AOTInductor hands over an empty list as None, so that lists which may be empty are optional. That of tensors cannot be: torch.vmap does
-# not look into an optional list. Graphs give it q where nothing is captured, which nobody reads (`api.execute.some_tensors`).
-_CAPTURES = "Tensor[] captures, float[]? floats, SymInt[]? ints"
 _PROGRAM = "str program, str wrt, str layout"
 _SCHEMAS = {
-    "forward": f"(Tensor q, Tensor k, Tensor v, {_CAPTURES}, {_PROGRAM}) -> Tensor[]",
-    "backward": f"(Tensor[] inputs, {_CAPTURES}, Tensor[] results, Tensor[] grads, {_PROGRAM}) -> Tensor[]",
-    "backward2": f"(Tensor[] inputs, {_CAPTURES}, Tensor[] results, Tensor[] grads, Tensor[] grads2, {_PROGRAM}) -> Tensor[]",
-    "tangent": f"(Tensor[] inputs, {_CAPTURES}, Tensor[] tangents, {_PROGRAM}) -> Tensor[]",
+    "forward": f"(Tensor q, Tensor k, Tensor v, {ARGUMENTS}, {_PROGRAM}) -> Tensor[]",
+    "backward": f"(Tensor[] inputs, {ARGUMENTS}, Tensor[] results, Tensor[] grads, {_PROGRAM}) -> Tensor[]",
+    "backward2": f"(Tensor[] inputs, {ARGUMENTS}, Tensor[] results, Tensor[] grads, Tensor[] grads2, {_PROGRAM}) -> Tensor[]",
+    "tangent": f"(Tensor[] inputs, {ARGUMENTS}, Tensor[] tangents, {_PROGRAM}) -> Tensor[]",
 }
 
 

@@ -1,7 +1,10 @@
 """Programs on packed tensors: what they check and compute besides what those of attentions do."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from attn_mlir.runtime.programs import Program
 
 _SHARE = {"": 1, "fwd": 1, "jvp": 2}
 """How many results a function has for each o, before its first row output."""
+_LARGEST: ContextVar[tuple[int, int] | tuple[()] | None] = ContextVar("largest", default=None)
 _ANY = 2**31 - 1
 """A size that bounds nothing."""
 
@@ -22,21 +26,34 @@ _ANY = 2**31 - 1
 class VarlenRun:
     """A compiled program, or one of its derivatives; `rows` numbers results that are -inf for rows of no sequence: logarithms of sums."""
 
-    program: driver.Program
+    program: Any
+    """A `driver.Program`; one for a GPU may have `decode`, for sequences of one query each."""
     rows: tuple[int, ...]
+    whole: bool = False
+    """Whether it is the attention itself."""
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.Program.run`."""
-        made = self.program.run(inputs, layout)
+        known, made = _LARGEST.get() if self.whole else None, None
+        if known and known[0] == 1 and hasattr(self.program, "decode"):
+            made = self.program.decode(inputs, layout, known[1])
+        if made is None:
+            made = self.program.run(inputs, layout)
         if self.rows:
-            end = int(inputs[3 + SEQUENCES.index("q_lengths")].sum())
-            for number in self.rows:
-                made[number][:, :, end:] = -torch.inf
+            lengths = inputs[3 + SEQUENCES.index("q_lengths")]
+            if lengths.device.type == "cpu":
+                end = int(lengths.sum())
+                for number in self.rows:
+                    made[number][:, :, end:] = -torch.inf
+            else:  # without waiting for it
+                behind = torch.arange(inputs[0].shape[2], device=lengths.device) >= lengths.sum()
+                for number in self.rows:
+                    made[number].masked_fill_(behind, -torch.inf)
         return made
 
     def planned(self, inputs: Sequence[Any]) -> "VarlenRun":
         """See `driver.planned`."""
-        return VarlenRun(driver.planned(self.program, inputs), self.rows)
+        return VarlenRun(driver.planned(self.program, inputs), self.rows, self.whole)
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
         """See `driver.Program.results`."""
@@ -82,27 +99,37 @@ class VarlenProgram(Program):
         made = super().derivative(device, function, wrt)
         if self.splits or self.invariant:
             made = driver.with_work(made, self.device or device, self.splits, self.invariant)
-        return VarlenRun(made, rows)
+        return VarlenRun(made, rows, not function)
 
     def sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, int]:
         """See `Program.sizes`; "pages" is how many there are, Skv then the size of one."""
         return {**super().sizes(q, k, v), "pages": k.shape[0]}
 
     def check(self, captures: Sequence[Any], sizes: dict[str, int], device: torch.device) -> None:
-        """See `Program.check`; offsets must be those of sequences inside the tensors, since kernels trust them."""
+        """See `Program.check`; offsets must be those of sequences inside the tensors, since kernels trust them.
+
+        On a GPU that waits for the offsets, unless the largest lengths are given (`largest`): then the API has clamped them to the tensors.
+        """
         driver.check_packed(self.text, self.device or device.type)
         begins, lengths, key_begins, key_lengths = captures[: len(SEQUENCES)]
         for tensor in captures[: len(SEQUENCES)]:
             if tensor.dtype != torch.int32 or tensor.dim() != 1 or len(tensor) != len(begins) or tensor.device != device:
                 raise ArgumentError(f"cu_seqlens_q, cu_seqlens_k and seqused_k are int32 tensors on {device} for one number of sequences")
-        queries, keys = lengths.numpy(), key_lengths.numpy()
-        _check_sequences("cu_seqlens_q", begins.numpy(), queries, sizes["Sq"], "queries")
+        by_length = self.kinds.tensors and self.reads.by_length
+        known = _LARGEST.get() if device.type != "cpu" and not by_length else None
+        if known:
+            super().check(captures, {**sizes, "B": len(begins), "Sq": known[0], "Skv": known[1]}, device)
+            return
+        queries, keys, first, first_key = _on_host(lengths, key_lengths, begins, key_begins)
+        _check_sequences("cu_seqlens_q", first, queries, sizes["Sq"], "queries")
         if self.paged:
-            check_pages(captures[len(SEQUENCES)].numpy(), keys, sizes["Skv"], sizes["pages"])
+            check_pages(captures[len(SEQUENCES)].cpu().numpy(), keys, sizes["Skv"], sizes["pages"])
         else:
-            _check_sequences("cu_seqlens_k", key_begins.numpy(), keys, sizes["Skv"], "keys")
+            _check_sequences("cu_seqlens_k", first_key, keys, sizes["Skv"], "keys")
         pairs = [(int(queries.max(initial=0)), int(keys.max(initial=0)))]
-        if "tensor" in self.kinds and self.reads.by_length:
+        if _LARGEST.get() == ():
+            _LARGEST.set(pairs[0])
+        if by_length:
             # Where something is read follows from the lengths of one sequence, not from those of several.
             pairs = [(int(a), int(b)) for a, b in np.unique(np.stack([queries, keys]), axis=1).T]
             for a, b in pairs:
@@ -111,6 +138,31 @@ class VarlenProgram(Program):
             return
         for a, b in pairs:
             super().check(captures, {**sizes, "B": len(queries), "Sq": a, "Skv": b}, device)
+
+
+def _on_host(*tensors: torch.Tensor) -> list[np.ndarray]:
+    """What integers of one length are. Raises ArgumentError where a CUDA graph that is being captured would have to wait for them."""
+    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        raise ArgumentError(
+            "a CUDA graph cannot read offsets while it is captured: pass max_q= and max_k=, the largest lengths, and capture no functions "
+            "that read tensors at places which follow from q_len() or kv_len()"
+        )
+    return list(torch.stack(tensors).cpu().numpy())
+
+
+def reads_offsets(max_q: int | None, max_k: int | None) -> bool:
+    """Whether calls on a GPU wait for offsets, to check them: where a largest length is not known, or with `ATTN_MLIR_CHECK=1`."""
+    return max_q is None or max_k is None or os.environ.get("ATTN_MLIR_CHECK", "") not in ("", "0")
+
+
+@contextlib.contextmanager
+def largest(max_q: int | None, max_k: int | None) -> Iterator[None]:
+    """Within it, these are the largest lengths of sequences, so that nothing waits for a GPU; where one is not known, a check finds out."""
+    token = _LARGEST.set(() if reads_offsets(max_q, max_k) else (max_q or 0, max_k or 0))
+    try:
+        yield
+    finally:
+        _LARGEST.reset(token)
 
 
 def check_pages(table: np.ndarray, lengths: np.ndarray, size: int, pages: int) -> None:

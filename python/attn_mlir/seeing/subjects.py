@@ -14,7 +14,7 @@ from attn_mlir.seeing.report import Subject
 from attn_mlir.seeing.visualize import visualize
 
 _ROLES: tuple[str, ...] = ("query_mod", "key_mod", "value_mod", "score_mod", "mask_mod", "row")
-_MODS: tuple[str, ...] = ("q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod")
+_MODS: tuple[str, ...] = ("q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod", "erase_mod")
 
 
 def of_attention(

@@ -1,0 +1,122 @@
+"""Kernels that merge partial results (`attn.combine`): a wave has one row, whose columns its lanes share, and goes over the row's parts."""
+
+from contextlib import AbstractContextManager
+
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.simt.dialect import Dialect
+from attn_mlir.backends.gpu.simt.source import source
+from attn_mlir.backends.gpu.simt.values import Printer
+from attn_mlir.backends.gpu.structure import body, constant, maker, operations, yielded
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all, walk
+
+_SUMS = ("tile.dot_add", "tile.dot_rescale")
+
+
+def is_merge(kernel: ir.Operation) -> bool:
+    """Whether a kernel adds up parts of single rows: its one product is of a weight and a row, in a loop over parts."""
+    loops, sums = find_all(kernel, "scf.for"), find_all(kernel, *_SUMS)
+    if len(loops) != 1 or len(sums) != 1 or sums[0].block != body(loops[0]) or find_all(kernel, "tile.dot"):
+        return False
+    return ir.RankedTensorType(sums[0].results[0].type).shape[0] == 1
+
+
+def plan_merge(kernel: ir.Operation, wave: int) -> Fields | None:
+    """`threads` of a block: one wave. None for a kernel of another form."""
+    return {"threads": wave, "merges": 1} if is_merge(kernel) else None
+
+
+def emit_merge(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
+    """The source of a scheduled kernel."""
+    return _Merge(kernel, dialect).emit()
+
+
+class _Merge:
+    """Prints one kernel. Row values are the same in all lanes; the accumulator is `acc`, an element for each of a lane's columns."""
+
+    def __init__(self, kernel: ir.Operation, dialect: Dialect) -> None:
+        self.kernel, self.dialect = kernel, dialect
+        self.print = Printer(kernel, 1, 1, dialect)
+        (self.loop,), (self.sums,) = find_all(kernel, "scf.for"), find_all(kernel, *_SUMS)
+        self.columns = ir.RankedTensorType(self.sums.results[0].type).shape[1]
+        self.each = -(-self.columns // dialect.wave)
+
+    def emit(self) -> KernelCode:
+        """The code of the kernel."""
+        p, loop = self.print, self.loop
+        begin, end, step, *initial = loop.operands
+        number, *carried = body(loop).arguments
+        p.line("const int i = 0;")
+        p.line(f"const int own = (int){self.dialect.thread};")
+        states = [p.names.fresh("state") for _ in carried]
+        for name, start in zip(states, initial, strict=True):
+            if _is_row(start):
+                p.line(f"float {name} = {p.row_value(start)};")
+            else:
+                filled = maker(start, "tile.fill")
+                zero = constant(filled.operands[0]) if filled is not None else None
+                p.line(f"float {name}[{self.each}] = {{}};" if zero == 0 else f"float {name}[{self.each}];")
+        first, last, stride = (p.scalars.emit(value) for value in (begin, end, step))
+        for value in dict.fromkeys(value for op in walk(loop) for value in op.operands if isinstance(value.type, ir.IndexType)):
+            if maker(value) is not None and value.owner.operation.block == body(self.kernel):
+                p.scalars.emit(value)
+        turn = p.names.fresh("turn")
+        p.line("#pragma unroll 4")
+        with p.scope(f"for (int {turn} = {first}; {turn} < {last}; {turn} += {stride})"):
+            p.scalars.bind(number, turn)
+            self._bind(loop, carried, states)
+            self._part(carried, states)
+        self._bind(self.kernel, list(loop.results), states)
+        for op in operations(body(self.kernel)):
+            if op.name == "tile.store":
+                self._store(op)
+        return source(self.kernel, p, self.dialect.wave, False)
+
+    def _part(self, carried: list[ir.Value], states: list[str]) -> None:
+        """One turn of the loop."""
+        p, (accumulator, *scale, weights, tile) = self.print, self.sums.operands
+        p.line("const int j = 0;")
+        weight = p.element(weights)
+        factor = f" * {p.row_value(scale[0])}" if scale else ""
+        load = tile.owner.operation
+        memory, b, h, row, _ = load.operands
+        place = [p.scalars.emit(value) for value in (b, h, row)]
+        news = []
+        for name, value in zip(states, yielded(body(self.loop)), strict=True):
+            if _is_row(value):
+                news.append((name, p.names.fresh("next")))
+                p.line(f"const float {news[-1][1]} = {p.row_value(value)};")
+        name = states[carried.index(accumulator)]
+        with self._each():
+            element = p.arguments.element(memory, [*place, f"(own + c * {self.dialect.wave})"])
+            p.line(f"{name}[c] = {name}[c]{factor} + {weight} * {element};")
+        for old, new in news:
+            p.line(f"{old} = {new};")
+
+    def _store(self, op: ir.Operation) -> None:
+        p, (tile, memory, b, h, row, count) = self.print, op.operands
+        place, exists = [p.scalars.emit(value) for value in (b, h, row)], f"0 < {p.scalars.emit(count)}"
+        if _is_row(tile):
+            p.line(f"if (own == 0 && {exists}) {p.arguments.element(memory, place)} = {p.row_value(tile)};")
+            return
+        with self._each():
+            p.line(f"const int j = own + c * {self.dialect.wave};")
+            p.line(f"if ({exists}) {p.arguments.element(memory, [*place, 'j'])} = {p.element(tile)};")
+
+    def _each(self) -> AbstractContextManager[None]:
+        """A loop over a lane's columns that exist."""
+        inside = f" if (own + c * {self.dialect.wave} < {self.columns})" if self.columns % self.dialect.wave else ""
+        self.print.line("#pragma unroll")
+        return self.print.scope(f"for (int c = 0; c < {self.each}; ++c){inside}")
+
+    def _bind(self, within: ir.Operation, tiles: list[ir.Value], names: list[str]) -> None:
+        """Makes variables stand for a lane's elements of tiles."""
+        known = dict(zip(tiles, names, strict=True))
+        for op in find_all(within, "tensor.extract"):
+            if (name := known.get(op.operands[0])) is not None:
+                self.print.scalars.bind(op.results[0], name if _is_row(op.operands[0]) else f"{name}[c]")
+
+
+def _is_row(value: ir.Value) -> bool:
+    return ir.RankedTensorType(value.type).rank == 1

@@ -1,0 +1,134 @@
+"""Split-KV on GPUs: sequences of one query whose heads of a group share the keys they see, in parts, which a second kernel merges."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attn_mlir.backends.allocation import empty, empty_heads
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.limits import check_types
+from attn_mlir.backends.gpu.packed import Ragged
+from attn_mlir.backends.gpu.scalar_bounds import POSITIONS
+from attn_mlir.backends.gpu.units import Unit, outlined, read_unit
+from attn_mlir.backends.host import Kernel, read_host
+from attn_mlir.backends.program import OUTLINE, Made, function_named, reported
+from attn_mlir.dialects import load_all
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all, piece, returned_by
+from attn_mlir.registry import registry
+
+Start = Callable[[str, list[Any], int], None]
+PARTS, COMBINE = "attention_parts", "attention_combine"
+_CUT = "attn-guard-empty-rows,"
+_LEAST, _OVERHEAD = 2, 2
+"""Blocks of keys of a part at least; what a part costs besides its own, in blocks."""
+
+
+def lower_parts(source: str, choices: Fields, pipeline: str, emit: Callable[[ir.Operation], Any], maker: str) -> tuple[Unit, Unit] | None:
+    """The kernels of parts and of their merge, or None where a row's keys are not seen in parts; `pipeline` leads to scheduled kernels.
+
+    `choices` have `block_q` and `block_kv`; `maker`: see `scheduled`.
+    """
+    first, rest = (part.strip(",") for part in pipeline.split(_CUT, 1))
+    with reported(), ir.Context() as context:
+        load_all(context)
+        module = ir.Module.parse(source)
+        check_types(module, maker)
+        Pipeline.parse(OUTLINE, registry()).run(module)
+        host = read_host(function_named(module, "attention"))
+        if len(host.steps) != 1:
+            return None
+        outlined(module, host, choices)
+        Pipeline.parse(f"attn-pack-heads,{first},{_CUT.strip(',')}", registry()).run(module)
+        if any(not _in_parts(online) for online in find_all(module.operation, "attn.online")):
+            return None
+        Pipeline.parse(f"attn-split-kv,{rest}", registry()).run(module)
+        parts, combine = (function_named(module, name) for name in (PARTS, COMBINE))
+        results = len(find_all(parts, "tile.store"))
+        return read_unit(parts, results, emit), read_unit(combine, len(host.steps[0].results), emit)
+
+
+def _in_parts(online: ir.Operation) -> bool:
+    """Whether the keys of an attention may be seen in parts: one pass, one sum of values, and nothing else is made of it."""
+    function = online.parent
+    alone = function is not None and list(returned_by(function)) == list(online.results)
+    one = ir.IntegerAttr(online.attributes["accumulators"]).value == 1
+    return alone and one and piece(online, "attn.merge") is not None
+
+
+def parts_for(keys: int, pairs: int, block: int, programs: int, wanted: int = 0) -> tuple[int, int]:
+    """How many parts the keys of one head are seen in, and how many keys each has, a multiple of `block`.
+
+    `pairs` of sequences and heads of keys share a GPU that runs so many `programs` at a time. `wanted` parts, or 0: as many as make the
+    longest program that follows others short.
+    """
+    blocks = max(1, -(-keys // block))
+    if wanted:
+        count = min(wanted, blocks)
+    else:
+        most = max(1, min(blocks // _LEAST, -(-8 * programs // max(1, pairs))))
+        count = min(range(1, most + 1), key=lambda n: (-(-pairs * n // programs) * (-(-blocks // n) + _OVERHEAD), n))
+    length = -(-blocks // count)
+    return -(-blocks // length), length * block
+
+
+@functools.lru_cache(256)
+def lists_for(batch: int, group: int, cut: tuple[int, int], block: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The list of work of the parts of so many sequences, whose heads of a group are rows, and the list that merges them.
+
+    No length is looked at: parts behind the end of a sequence see no keys. Both lists have their number of items as a last row.
+    """
+    count, length = cut
+    b, n, row = torch.meshgrid(torch.arange(batch), torch.arange(count), torch.arange(0, group, block), indexing="ij")
+    end = torch.where(n == count - 1, POSITIONS, (n + 1) * length)
+    parts = torch.stack([b, row, (row + block).clamp(max=group), b * count + n, n * length, end], -1).view(-1, 6)
+    b, row = torch.meshgrid(torch.arange(batch), torch.arange(group), indexing="ij")
+    merged = torch.stack([b, row, row + 1, b * count, torch.full_like(b, count), torch.zeros_like(b)], -1).view(-1, 6)
+    made = [torch.cat([x, torch.tensor([[len(x), 0, 0, 0, 0, 0]])]).to(device, torch.int32) for x in (parts, merged)]
+    return made[0], made[1]
+
+
+@dataclass(frozen=True)
+class Split:
+    """An attention of sequences of one query each, whose keys come in parts."""
+
+    parts: Unit
+    combine: Unit
+
+    def run(
+        self,
+        kernel: Kernel,
+        inputs: Sequence[Any],
+        made: Made,
+        layout: str,
+        cut: tuple[int, int],
+        start: Callable[[str, list[Any], int], None],
+    ) -> list[torch.Tensor]:
+        """o and row outputs, for packed `inputs`. `kernel` is that of whole attentions, `made` what it makes.
+
+        `start` launches one of the kernels, by its name, on its arguments; how many of these, at the end before the list, are outputs.
+        """
+        q, k = inputs[kernel.over], inputs[kernel.keys]
+        heads, group, batch = k.shape[1], q.shape[1] // k.shape[1], len(inputs[kernel.lengths[0]])
+        results = [
+            empty_heads(shape, dtype, layout if head else "bhsd", q.device).zero_()
+            for shape, dtype, head in zip(made.shapes, self.combine.dtypes, made.heads, strict=True)
+        ]
+        rows = (batch * cut[0], heads, group)
+        partial = [empty((*rows, made.shapes[0][3]), dtype=torch.float32, device=q.device)]
+        partial += [empty(rows, dtype=torch.float32, device=q.device) for _ in self.parts.outputs[1:]]
+        lists = lists_for(batch, group, cut, self.parts.kernel.block_q, q.device)
+        seen = [_by_heads(value, heads) if number == kernel.over else value for number, value in enumerate(inputs)]
+        views = [Ragged(value) if number in self.parts.kernel.ragged else value for number, value in enumerate(seen)]
+        start(PARTS, [*views, *partial, lists[0]], len(partial))
+        start(COMBINE, [*seen, *partial, *(_by_heads(x, heads) for x in results), lists[1]], len(results))
+        return results
+
+
+def _by_heads(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """[1, Hq, T, ...] as [T, Hkv, group, ...]."""
+    return tensor[0].unflatten(0, (heads, -1)).movedim(2, 0)

@@ -1,0 +1,261 @@
+"""Writes the gradients of a delta rule: the sweeps of its plan, the gradient of the decays, and the chain rule of the mods."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from attn_mlir.dialects.attn import build
+from attn_mlir.dialects.attn.linear_erase import eraser, output_of, writer
+from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
+from attn_mlir.mlir import arith, ir
+from attn_mlir.passes.derivation.expr import Node
+from attn_mlir.passes.differentiation.delta_plan import DeltaSweep, delta_plan
+from attn_mlir.passes.differentiation.linear_backward import Backward
+from attn_mlir.passes.differentiation.linear_model import SWAPPED, LinearPrimal, Shares
+from attn_mlir.passes.differentiation.linear_products import Products
+from attn_mlir.passes.regions import clone_op, pieces
+
+
+def refused_delta(primal: LinearPrimal) -> str | None:
+    """Why a delta rule is of a form that is not differentiated."""
+    linear = primal.attention
+    if writer(linear) is not None or output_of(linear) not in ("after", "decayed"):
+        return "differentiates what is read 'after' or 'decayed', of one writer"
+    if primal.choice("direction") != "forward" or with_all_heads(linear) != primal.operands["v"]:
+        return "differentiates the delta rule towards later positions, where v has all heads"
+    erase = eraser(linear)
+    if erase is None:
+        return "differentiates what is read 'decayed' where something is erased"
+    return None if erase.attributes["reads"].value == "decayed" else "differentiates what erases where the state is 'decayed'"  # pyright: ignore
+
+
+def places_of(linear: ir.Operation) -> tuple[bool, str]:
+    """Whether another key is removed than k, and where q reads: what the plan depends on."""
+    erase = eraser(linear)
+    return erase is not None and len(list(erase.operands)) == 2, output_of(linear)
+
+
+@dataclass(eq=False)
+class DeltaBackward(Backward):
+    """The body of the backward function of a delta rule, while it is built. All its tensors are of scores."""
+
+    whole: dict[str, ir.Value] = field(default_factory=dict)
+    """What sweeps take: q, k, v, e and r after their mods, do, dx, and what is written, u or z."""
+
+    def gradients(self) -> list[ir.Value]:
+        """The gradients of `wrt`."""
+        of, host = self.of, self.host
+        self.removed, self._output = places_of(of.primal.attention)
+        plan = delta_plan(self.removed, self._output)
+        wanted = self._wanted(plan)
+        self.whole["do"] = self._scores(host.tensors["do"])
+        for role in ("q", "k"):
+            self.whole[role] = self._changed(role)
+        self.whole["z" if self.removed else "u"] = self._written()
+        if self.removed:
+            self.whole |= {"v": self._changed("v"), "r": self._scores(self._piece_operand(1))}
+        swept: dict[str, ir.Operation] = {}
+        for role, made in plan.items():
+            if role not in wanted:
+                continue
+            if role == "x" and "e" not in self.whole:
+                self.whole["e"] = self._erase_key(swept["q"].results[0])
+            swept[role] = self._delta(role, made)
+            if role == "x":
+                self.whole["dx"] = swept[role].results[0]
+        if of.decay_wanted():
+            self._decays(swept)
+        self._pull_all(swept)
+        initial = of.primal.operands.get("initial_state")
+        if initial in of.chosen:
+            self.add(initial, swept["x"].results[1])
+        arguments = list(of.primal.entry.arguments)
+        return [self._total(arguments[i]) for i in of.wrt]
+
+    def _wanted(self, plan: Mapping[str, DeltaSweep]) -> set[str]:
+        """The sweeps that are needed. That for q comes first: its o tells the shape of erase keys with all heads."""
+        decays = self.of.decay_wanted()
+        found = {role for role in plan if decays or self._is_wanted(role)}
+        return found | {"q", "x"}
+
+    def _is_wanted(self, role: str) -> bool:
+        of = self.of
+        match role:
+            case "x":
+                return True
+            case "e":
+                return self._piece_argument(0) in of.chosen or bool(self._shares_of_erase().reads)
+            case "r":
+                return self._piece_argument(1) in of.chosen
+        return of.wanted(role)
+
+    def _piece_argument(self, number: int) -> ir.Value:
+        erase = eraser(self.of.primal.attention)
+        assert erase is not None
+        return erase.operands[number]
+
+    def _piece_operand(self, number: int) -> ir.Value:
+        return self.host.mapping[self._piece_argument(number)]
+
+    def _shares_of_erase(self) -> Shares:
+        assert self.of.erase is not None
+        return self.of.shares("erase", self.of.erase[1])
+
+    # Tensors of scores
+
+    def _scores(self, tensor: ir.Value) -> ir.Value:
+        """A tensor in the type of scores."""
+        if ir.RankedTensorType(tensor.type).element_type == self.host.score:
+            return tensor
+        made = build.elements(tensor, lambda *indices: [self.host.read(tensor, indices)])
+        return build.collect(made, 0, self.host.like(tensor))
+
+    def _changed(self, role: str) -> ir.Value:
+        """q, k or v after its mod."""
+        tensor = self.host.tensors[role]
+        if role not in self.of.mods.of:
+            return self._scores(tensor)
+        x, result = self.of.mods.of[role]
+        made = build.elements(tensor, lambda *indices: self.emit([result], indices, {x: self.host.read(tensor, indices)}))
+        with ir.Location.name(role, ir.Location.current):
+            return build.collect(made, 0, self.host.like(tensor))
+
+    def _erase_key(self, like: ir.Value) -> ir.Value:
+        """The erase keys after their mod, shaped like a tensor with all heads."""
+        assert self.of.erase is not None
+        (x, result), tensor = self.of.erase, self._piece_operand(0)
+        group = self.group(like, tensor)
+
+        def body(*indices: ir.Value) -> list[ir.Value]:
+            return self.emit([result], indices, {x: self._of_group(tensor, group, indices)})
+
+        with ir.Location.name("erase", ir.Location.current):
+            return build.collect(build.elements(like, body), 0, self.host.like(like))
+
+    def _of_group(self, tensor: ir.Value, group: ir.Value, indices: Sequence[ir.Value]) -> ir.Value:
+        """An element of a tensor of which `group` heads of o share one."""
+        return self.host.read(tensor, [indices[0], arith.floordivsi(indices[1], group), *indices[2:]])
+
+    # Sweeps
+
+    def _written(self) -> ir.Value:
+        """What k writes, or what the removed key does: the primal once more, for its values."""
+        linear, host = self.of.primal.attention, self.host
+        operands = [self.operand(name) for name in ("q", "k", "v", "decay", "initial_state")] + [None, self.operand("offsets")]
+        results = [host.like(self.of.primal.operands["v"])]
+        with ir.Location.name("z" if self.removed else "u", ir.Location.current):
+            op, block = build.linear_attention(operands, results, (), 2, "forward", self.of.primal.choice("channels"), "kv")
+        op.attributes["output"] = ir.StringAttr.get("values")
+        with ir.InsertionPoint(block):
+            for name in ("attn.key", "attn.value", "attn.decay", "attn.erase"):
+                for found in pieces(linear, name):
+                    clone_op(found, dict(host.mapping))
+        return op.results[0]
+
+    def _delta(self, role: str, made: DeltaSweep) -> ir.Operation:
+        """One sweep of the plan."""
+        host, primal, of = self.host, self.of.primal, self.of
+        tensors = [self.whole[name] for name in made.operands]
+        direction, channels, state = "forward" if made.same_direction else "backward", primal.choice("channels"), "kv"
+        if made.swapped:
+            channels, state = SWAPPED[channels], SWAPPED[state]
+        initial = self.operand("initial_state") if made.initial == "initial_state" else host.tensors.get(made.initial)
+        counts = of.decay_wanted() and made.swapped
+        outputs, types = [], []
+        if counts:
+            outputs, types = ["products", "states"], [self._products_type(), self._states_type()]
+        elif role == "x" and primal.operands.get("initial_state") in of.chosen:
+            outputs, types = ["final_state"], [primal.operands["initial_state"].type]
+        width = ir.RankedTensorType(tensors[2].type).shape[3]
+        o = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * 3 + [width], host.score)
+        every = [*tensors, self.operand("decay"), initial, self.whole[role] if counts else None, self.operand("offsets")]
+        with ir.Location.name(f"d{role}", ir.Location.current):
+            op, block = build.linear_attention(
+                every, [o, *types], outputs, made.heads, direction, channels, state, of.interval if counts else None
+            )
+        if made.output != "after":
+            op.attributes["output"] = ir.StringAttr.get(made.output)
+        if counts:
+            op.attributes["crossing"] = ir.UnitAttr.get()
+        with ir.InsertionPoint(block):
+            if made.second is not None:
+                build.write(*(self.whole[name] for name in made.second))
+            if made.erase is not None:
+                key, removed = (self.whole[name] for name in made.erase)
+                build.erase(key, lambda x, *_: [x], host.score, removed, made.reads)
+            host.clone_piece("attn.decay")
+        return op
+
+    def _decays(self, swept: Mapping[str, ir.Operation]) -> None:
+        """The gradient of the log decays, of all that reads the state and all that writes it."""
+        sums = {role: swept[role].opview.products for role in ("q", "e", "k", "r") if role in swept}
+        a = self._added(sums["q"], sums["e"])
+        b = self._added(sums["k"], sums["r"]) if self.removed else sums["k"]
+        Products(self.of, self.host, self.found).of_decays(a, b, swept["q"].opview.states, swept["k"].opview.states)
+
+    def _added(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        made = build.elements(x, lambda *indices: [arith.addf(self.host.read(x, indices), self.host.read(y, indices))])
+        return build.collect(made, 0, x.type)
+
+    # The chain rule of the mods
+
+    def _pull_all(self, swept: Mapping[str, ir.Operation]) -> None:
+        of = self.of
+        for role in ("q", "k"):
+            if of.wanted(role):
+                self._pull_role(role, swept[role].results[0], 1.0)
+        if of.wanted("v"):  # dv = -dx where k is what is removed
+            self._pull_role("v", swept["v" if self.removed else "x"].results[0], 1.0 if self.removed else -1.0)
+        if self._is_wanted("e"):
+            assert of.erase is not None
+            gradient = swept["e"].results[0]
+            self._pull_shares(self._piece_argument(0), self._shares_of_erase(), of.erase[0], gradient, 1.0)
+        if self.removed and self._is_wanted("r"):
+            self._pull_shares(self._piece_argument(1), None, None, swept["r"].results[0], 1.0)
+
+    def _pull_role(self, role: str, gradient: ir.Value, sign: float) -> None:
+        """Adds what the gradient of q, k or v after its mod makes; mods of shared heads get the sum of theirs."""
+        argument, mod = self.of.primal.operands[role], self.of.mods.of.get(role)
+        shares = None if mod is None else self.of.shares_of_mod(role)
+        if shares is not None and role != self.of.counted:
+            with ir.Location.name(f"d{role}", ir.Location.current):
+                gradient = build.head_sum(gradient, self.host.tensors[role])
+        self._pull_shares(argument, shares, None if mod is None else mod[0], gradient, sign)
+
+    def _pull_shares(self, argument: ir.Value, shares: Shares | None, x: Node | None, gradient: ir.Value, sign: float) -> None:
+        """Adds the gradient of an input and of what its mod reads, of `sign` times that behind the mod."""
+        host, tensor = self.host, self.host.mapping[argument]
+        chosen = argument in self.of.chosen
+        reads = {} if shares is None else shares.reads
+        if not chosen and not reads:
+            return
+        shared = argument != self.of.primal.operands["v"]
+        plain = shares is None and sign == 1.0 and ir.RankedTensorType(argument.type).element_type == host.score
+        if plain:
+            self.add(argument, build.head_sum(gradient, tensor) if shared else gradient)
+            return
+        group = self.group(gradient, tensor) if shared else None
+
+        def body(*indices: ir.Value) -> list[ir.Value]:
+            value = host.read(gradient, indices)
+            value = value if sign == 1.0 else arith.negf(value)
+            if shares is None or x is None:
+                return [value]
+            known = {shares.adjoint: value, x: host.read(tensor, indices) if group is None else self._of_group(tensor, group, indices)}
+            own = [shares.of.get(x, self.of.program.graph.const(0.0))] if chosen else []
+            return self.emit([*own, *(shares.of[n] for n in reads)], indices, known)
+
+        made = build.elements(gradient, body)
+        if chosen:
+            whole = build.collect(made, 0, ir.RankedTensorType.get(ir.RankedTensorType(gradient.type).shape, host.score))
+            whole = build.head_sum(whole, tensor) if shared else whole
+            self.add(argument, self._narrow(whole, argument))
+        self.scatter(reads, made, int(chosen), 4)
+
+    def _narrow(self, gradient: ir.Value, argument: ir.Value) -> ir.Value:
+        """A gradient in the type of what it belongs to: that of q, k and v, scores otherwise."""
+        same = argument in [self.of.primal.operands[name] for name in ("q", "k", "v")]
+        element = ir.RankedTensorType(argument.type).element_type
+        if not same or element == self.host.score:
+            return gradient
+        made = build.elements(gradient, lambda *indices: [self.host.read(gradient, indices)])
+        return build.collect(made, 0, argument.type)

@@ -1,0 +1,99 @@
+"""The numeric confirmation of the gradients of the delta rule: sweeps against differences of the recurrence, in float64."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_mlir.passes.derivation.evaluate import Array
+from attn_mlir.passes.differentiation.delta_plan import DeltaSweep, delta_plan
+from attn_mlir.passes.differentiation.errors import DifferentiationError
+from attn_mlir.passes.differentiation.linear_check import LENGTH, TOLERANCE, LinearCertificate, slope
+from attn_mlir.passes.differentiation.linear_model import SWAPPED
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What one sweep gives: o, the last state [K, V], and what erasing writes."""
+
+    o: Array
+    final: Array
+    values: Array
+
+
+def delta_sweep(made: DeltaSweep, x: Mapping[str, Array], forward: bool, channels: str) -> Swept:
+    """A sweep position by position; log decays are [T, 1], or one for each column of k or v."""
+    q, k, v = (x[name] for name in made.operands)
+    state = x[made.initial].T if made.swapped else x[made.initial]
+    o, values = np.zeros((LENGTH, v.shape[1])), np.zeros((LENGTH, v.shape[1]))
+    for t in range(LENGTH) if forward else reversed(range(LENGTH)):
+        factor = np.exp(x["g"][t])[None] if channels == "value" else np.exp(x["g"][t])[:, None]
+        decayed = factor * state if forward else state
+        written = decayed + np.outer(k[t], v[t])
+        after = written
+        if made.second is not None:
+            key, value = (x[name][t] for name in made.second)
+            after = written + np.outer(key, value)
+        if made.erase is not None:
+            e, r = (x[name][t] for name in made.erase)
+            values[t] = -(e @ (written if made.reads == "written" else decayed))
+            after = written + np.outer(r, values[t])
+        places = {"decayed": decayed, "written": written, "after": after}
+        o[t] = values[t] if made.output == "values" else q[t] @ places[made.output]
+        state = after if forward else factor * after
+    return Swept(o, state, values)
+
+
+def derived(x: Mapping[str, Array], removed: bool, output: str, channels: str, plan: Mapping[str, DeltaSweep]) -> dict[str, Array]:
+    """The gradients that `plan` makes, of the inputs, the initial state and the log decays."""
+    known = {**x, "r": x["r"] if removed else x["k"]}
+    forward = DeltaSweep(("q", "k", "v"), 2, True, False, "initial_state", output, None, ("e", "r"))
+    primal = delta_sweep(forward, known, True, channels)
+    known |= {"z": primal.values, "u": x["v"] + primal.values}
+    found: dict[str, Array] = {}
+    for role, made in plan.items():
+        swept = delta_sweep(made, known, made.same_direction, SWAPPED[channels] if made.swapped else channels)
+        found[role] = swept.o
+        if role == "x":
+            known["dx"] = swept.o
+            found["initial_state"] = swept.final
+    dx = found.pop("x")
+    found.setdefault("v", -dx)
+    change = known["q"] * found["q"] + known["e"] * found["e"] - known["k"] * found["k"]
+    if removed:
+        change -= known["r"] * found["r"]
+    last = primal.final * x["d_final_state"]  # what passes beyond the end
+    passed = np.cumsum(change[::-1], axis=0)[::-1] + last.sum(axis=1)
+    found["g"] = passed if channels == "key" else passed.sum(axis=1, keepdims=True)
+    return found
+
+
+@functools.cache
+def certified_delta(removed: bool, output: str, channels: str) -> LinearCertificate:
+    """`check_delta_gradients` of the plan as it is written."""
+    return check_delta_gradients(removed, output, channels, delta_plan(removed, output))
+
+
+def check_delta_gradients(removed: bool, output: str, channels: str, plan: Mapping[str, DeltaSweep]) -> LinearCertificate:
+    """Compares all derived gradients with differences of the recurrence. Raises DifferentiationError where they differ."""
+    rng = np.random.default_rng(0)
+    columns = 3 if channels == "key" else 1
+    shapes = {"q": 3, "k": 3, "v": 2, "e": 3, "r": 3, "do": 2}
+    x = {name: 0.7 * rng.normal(size=(LENGTH, size)) for name, size in shapes.items()}
+    x |= {"g": -rng.random((LENGTH, columns)), "initial_state": rng.normal(size=(3, 2)), "d_final_state": rng.normal(size=(3, 2))}
+    forward = DeltaSweep(("q", "k", "v"), 2, True, False, "initial_state", output, None, ("e", "r" if removed else "k"))
+
+    def loss(values: Mapping[str, Array]) -> float:
+        swept = delta_sweep(forward, values, True, channels)
+        return float((swept.o * x["do"]).sum() + (swept.final * x["d_final_state"]).sum())
+
+    points, error = 0, 0.0
+    for name, gradient in derived(x, removed, output, channels, plan).items():
+        for place in np.ndindex(gradient.shape):
+            wanted = slope(loss, x, name, place)
+            worst = abs(float(gradient[place]) - wanted) / max(1.0, abs(wanted))
+            points, error = points + 1, max(error, worst)
+            if not worst <= TOLERANCE:
+                raise DifferentiationError(f"the gradient of {name} differs from differences of the delta rule by {worst:.1e} of its size")
+    return LinearCertificate(points, error)

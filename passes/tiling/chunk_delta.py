@@ -1,0 +1,98 @@
+"""What the delta rule adds to a chunk: the system whose solution is what erasing writes, and a second writer.
+
+Every reader of a chunk sees the state before it by `attn.leave`, and what its positions write by `attn.weight`, as q does. So what e reads
+is one more read of q's kind, of positions before its own, and the values solve a system of a unit triangle (`derivation.delta`).
+"""
+
+from dataclasses import dataclass
+
+from attn_mlir.dialects.attn.linear_erase import eraser, output_of, reads_strictly, writer
+from attn_mlir.dialects.tile import build
+from attn_mlir.mlir import arith, ir, tensor
+from attn_mlir.passes.regions import piece
+from attn_mlir.passes.tiling.chunk_decays import Decays
+from attn_mlir.passes.tiling.chunk_levels import Levels
+from attn_mlir.passes.tiling.chunk_products import Parts, Second
+from attn_mlir.passes.tiling.chunk_rows import RowFactors, erase_factors
+from attn_mlir.passes.tiling.chunk_tiles import Chunk, ChunkTiles, row_mod
+from attn_mlir.passes.tiling.scalars import cast_float
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a chunk's positions write: `values` with k, those of a second writer, and what `attn.erase` makes (both None for nothing)."""
+
+    values: ir.Value
+    second: "tuple[ir.Value, ir.Value] | None" = None
+    made: ir.Value | None = None
+
+
+def written(block: ChunkTiles, sub: int, chunk: Chunk, decays: Decays, state: ir.Value, k: ir.Value, v: ir.Value) -> Written:
+    """Emits what is written in a chunk, of its rows of k and v and the state that it reads."""
+    inputs = block.inputs
+    if writer(block.op) is not None:
+        assert inputs.second_key is not None and inputs.second_value is not None
+        return Written(v, (block.load(inputs.second_key, chunk), block.load(inputs.second_value, chunk)))
+    if eraser(block.op) is None:
+        return Written(v)
+    assert inputs.erase is not None
+    e = k if _is_key(block) else block.load(inputs.erase, chunk, "attn.erase")
+    removed = k if inputs.second_key is None else block.load(inputs.second_key, chunk)
+    factors = RowFactors(erase_factors(block, chunk), decays.of_rows.right if inputs.second_key is None else None)
+    seen = decays.read_by(factors, strict=True)
+    parts = Parts(block, seen, state, e, removed, v)
+    system, passed = _pairs(block, sub, seen, e, removed), _passed(block, parts)
+    if inputs.second_key is None:
+        values = _combined(block, v, passed)
+        return Written(solved := build.solve_unit(system, values, not block.forward), None, solved)
+    reads = eraser(block.op).attributes["reads"].value  # type: ignore[union-attr]
+    of_key = decays.read_by(RowFactors(factors.left, decays.of_rows.right), strict=reads == "decayed")
+    right = build.dot_accumulate(passed, None, block.multiplied(_pairs(block, sub, of_key, e, k)), v)
+    x = build.solve_unit(system, right, not block.forward)
+    (made,) = block.map([x.type], lambda i, d: [arith.NegFOp(tensor.ExtractOp(x, [i, d]).result).result])
+    return Written(v, (removed, made), made)
+
+
+def second_of(block: ChunkTiles, decays: Decays, q: ir.Value, write: Written) -> Second | None:
+    """How q reads what the second writer writes."""
+    if write.second is None:
+        return None
+    seen = decays.read_by(RowFactors(decays.of_rows.left), strict=reads_strictly(block.op, True))
+    return Second(block, seen, q, *write.second)
+
+
+def makes_values(block: ChunkTiles) -> bool:
+    """Whether the op's result is what erasing writes."""
+    return output_of(block.op) == "values"
+
+
+def _is_key(block: ChunkTiles) -> bool:
+    """Whether the erase key is the tile of k, but for factors of rows."""
+    erase = eraser(block.op)
+    same = erase is not None and erase.operands[0] == block.op.opview.k
+    return same and all(row_mod(block.op, name) is not None or piece(block.op, name) is None for name in ("attn.key", "attn.erase"))
+
+
+def _pairs(block: ChunkTiles, sub: int, seen: Decays, x: ir.Value, key: ir.Value) -> ir.Value:
+    """[C, C] of scores: weighted products of rows, 0 where a position is not read."""
+    if block.channels == "key":
+        return Levels(block, seen, sub).pairs_by_key(x, key, block.score)
+    element = seen.weighted(build.dot(x, key, block.score, transpose_b=True))
+    return block.map([block.tile([block.size] * 2)], lambda i, j: [element(i, j)])[0]
+
+
+def _passed(block: ChunkTiles, parts: Parts) -> ir.Value:
+    """[C, V] of scores: what is read of the state before the chunk."""
+    if block.channels == "key":
+        return parts.of_state
+    return parts.decays.scaled("attn.leave", parts.of_state, block.score)
+
+
+def _combined(block: ChunkTiles, v: ir.Value, passed: ir.Value) -> ir.Value:
+    """Rows of v less what was read."""
+
+    def less(i: ir.Value, d: ir.Value) -> list[ir.Value]:
+        x = cast_float(tensor.ExtractOp(v, [i, d]).result, block.score)
+        return [arith.SubFOp(x, tensor.ExtractOp(passed, [i, d]).result).result]
+
+    return block.map([passed.type], less)[0]

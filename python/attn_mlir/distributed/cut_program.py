@@ -1,0 +1,232 @@
+"""The programs that a ring runs on pairs of shards: partial forward passes, and parts of the backward pass, of one traced attention."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_mlir import driver
+from attn_mlir.api.execute import program_of
+from attn_mlir.api.partial import Shape
+from attn_mlir.api.partial_form import Form, form_of
+from attn_mlir.backends.program import function_named, reported
+from attn_mlir.dialects import load_all
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.emit import texts_of
+from attn_mlir.frontend.given import POSITION
+from attn_mlir.frontend.program import Traced
+from attn_mlir.mlir import LOCK, ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import block_of, find_all, pieces
+from attn_mlir.registry import registry
+from attn_mlir.runtime.scalar_code import Code, code_of
+
+_DERIVED = "attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"
+_BOUNDS = "attn-simplify,attn-resolve-masks"
+_WIDE = "module attributes {attn.wide_results} {"
+"""Results are parts of sums, which are not rounded to 16 bits before they are added up."""
+_LIMIT = 256
+_KNOWN: dict[Any, "CutProgram"] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A function of the backward pass: its program, and which of the gradients it gives."""
+
+    program: Any
+    results: tuple[int, ...]
+
+
+@dataclasses.dataclass(eq=False)
+class CutProgram:
+    """A traced attention for one device and one set of inputs with gradients."""
+
+    traced: Traced
+    device: str
+    wrt: str
+    """Names of the inputs with gradients, joined by "+", in the order of the arguments; see `runtime.programs.Program.argument`."""
+    deterministic: bool
+    plans: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """What was planned for calls, by all that it depends on."""
+
+    @functools.cached_property
+    def form(self) -> Form:
+        """Partial results of the forward pass, whose row outputs are those of the attention, then what the backward reads.
+
+        Raises UnsupportedError where the row takes more than one pass over keys, or has no merge.
+        """
+        if not self.wrt:
+            return form_of(self.traced)
+        made, located = self._derived("fwd")
+        with LOCK, ir.Context() as context:
+            load_all(context)
+            module = ir.Module.parse(made)
+            attention = find_all(module.operation, "attn.attention")[0]
+            outputs = tuple(ir.StringAttr(name).value for name in attention.attributes["outputs"])
+        return form_of(dataclasses.replace(self.traced, text=made, located=located, outputs=outputs))
+
+    @functools.cached_property
+    def kernels(self) -> tuple[Any, ...]:
+        """The forward kernels, one for each accumulator; the first gives the row states, too."""
+        return tuple(driver.compile(wide(entry.traced.text), self.device) for entry in self.form.entries)
+
+    @functools.cached_property
+    def sums(self) -> tuple[Part, ...]:
+        """What the backward pass sums over keys before it goes over pairs, stage by stage."""
+        first = self._part("sums", 0)
+        if first is None:
+            return ()
+        others = [self._part("sums", stage) for stage in range(1, self._stages)]
+        return (first, *(part for part in others if part is not None))
+
+    @functools.cached_property
+    def pairs(self) -> Part:
+        """The gradients, as far as they are sums over pairs."""
+        part = self._part("pairs")
+        return part if part is not None else Part(None, ())
+
+    @functools.cached_property
+    def rows(self) -> Part | None:
+        """Their summands that count once however many shards there are."""
+        return self._part("rows")
+
+    @functools.cached_property
+    def bounds(self) -> Code | None:
+        """Code for the keys that a block of queries may see; None without a mask, or where that depends on elements of tensors."""
+        with LOCK, reported(), ir.Context() as context:
+            load_all(context)
+            module = ir.Module.parse(self.traced.text)
+            Pipeline.parse(_BOUNDS, registry()).run(module)
+            attention = find_all(module.operation, "attn.attention")[0]
+            found = pieces(attention, "attn.bounds")
+            if not found:
+                return None
+            try:
+                code = code_of(block_of(found[0]), function_named(module, "attention"))
+            except UnsupportedError:
+                return None
+        tensors = {3 + number for number, captured in enumerate(self.traced.captures) if captured.kind == "tensor"}
+        return None if code.contents & tensors else code
+
+    def moved(self, captures: Sequence[Any], q_offset: int, kv_offset: int) -> list[Any]:
+        """The captured values for shards that begin at these positions."""
+        places = {"q_offset": q_offset, "kv_offset": kv_offset}
+        return [
+            places.get(captured.source[1], value) if captured.source[0] == POSITION else value  # type: ignore[misc]
+            for captured, value in zip(self.traced.captures, captures, strict=True)
+        ]
+
+    def check(self, captures: Sequence[Any], sizes: Mapping[str, int], device: torch.device) -> None:
+        """Checks captured values as `attention` does. Raises ArgumentError."""
+        program_of(Entry(self.traced)).check(captures, dict(sizes), device)
+
+    def partial(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
+        """The accumulators and row states of one pair of shards."""
+        results = [kernel.run(q, k, v, list(captures), "bhsd") for kernel in self.kernels]
+        return [made[0] for made in results], list(results[0][1:])
+
+    def merge(
+        self, captures: Sequence[Any], one: tuple[list[Tensor], list[Tensor]], other: tuple[list[Tensor], list[Tensor]]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The derived merge of two partial results; the accumulators of the first are changed in place."""
+        accumulators, states = one
+        score, rows = accumulators[0].dtype, accumulators[0].shape[:3]
+        made = self.form.merge(captures, [*states, *other[1]], score)
+        count, scales = len(accumulators), made[len(states) :]
+        for x, by, y, times in zip(accumulators, scales[:count], other[0], scales[count:], strict=True):
+            if not _is_one(by):
+                x.mul_(_column(by, x))
+            x.add_(y) if _is_one(times) else x.addcmul_(y, _column(times, x))
+        return accumulators, [_like(x, states[0]).expand(rows) for x in made[: len(states)]] if states else []
+
+    def empty(self, q: Tensor, captures: Sequence[Any], value_dim: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The partial result of rows that see no key."""
+        score = torch.float64 if q.dtype == torch.float64 else torch.float32
+        rows = q.shape[:3]
+        states = self.form.init(captures, _indices(rows, q.device), score)
+        zeros = [torch.zeros((*rows, value_dim), dtype=score, device=q.device) for _ in self.form.entries]
+        return zeros, [torch.as_tensor(x, dtype=score, device=q.device).expand(rows) for x in states]
+
+    def finalize(self, captures: Sequence[Any], partial: tuple[list[Tensor], list[Tensor]]) -> list[Tensor]:
+        """o in the type of scores, the row outputs, and what the backward reads."""
+        accumulators, states = partial
+        rows, score, device = accumulators[0].shape[:3], accumulators[0].dtype, accumulators[0].device
+        indices = [x.unsqueeze(-1) for x in _indices(rows, device)]
+        made = self.form.finalize(captures, [*accumulators, *indices, *(x.unsqueeze(-1) for x in states)], score)
+        o = torch.as_tensor(made[0], device=device).expand(accumulators[0].shape)
+        return [o, *(torch.as_tensor(x, dtype=score, device=device).expand(*rows, 1).squeeze(-1) for x in made[1:])]
+
+    def shapes(self, q: Tensor, k: Tensor, v: Tensor, captures: Sequence[Any]) -> list[Any]:
+        """The arguments of a function, of which pieces read the captured values and only the sizes of q, k and v."""
+        return [*(Shape(tuple(x.shape)) for x in (q, k, v)), *captures]
+
+    def _derived(self, function: str) -> tuple[str, str]:
+        """`@attention_<function>` as `@attention`."""
+        with LOCK, reported(), ir.Context() as context:
+            load_all(context)
+            module = ir.Module.parse(self.traced.text)
+            Pipeline.parse(_DERIVED.format(function=function, wrt=self.wrt), registry()).run(module)
+            _rename(module, f"attention_{function}")
+            return texts_of(module)
+
+    def _part(self, part: str, stage: int = 0) -> Part | None:
+        """A part of the backward pass; None where it gives nothing."""
+        with LOCK, reported(), ir.Context() as context:
+            load_all(context)
+            module = ir.Module.parse(self._backward)
+            Pipeline.parse(f"attn-cut-backward{{part={part} stage={stage}}}", registry()).run(module)
+            function = function_named(module, "attention")
+            results = tuple(ir.DenseI64ArrayAttr(function.attributes["attn.results"]))
+            self._stages = ir.IntegerAttr(function.attributes["attn.stages"]).value
+            for name in ("attn.results", "attn.stages"):
+                del function.attributes[name]
+            text = texts_of(module)[0]
+        if not results:
+            return None
+        return Part(driver.compile_derivative(wide(text), self.device, "given", (), self.deterministic), results)
+
+    @functools.cached_property
+    def _backward(self) -> str:
+        return self._derived("bwd")[0]
+
+
+def cut_program(traced: Traced, device: str, wrt: str, deterministic: bool) -> CutProgram:
+    """The programs of a traced attention, made once."""
+    key = (traced.text, device, wrt, deterministic)
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _LIMIT:
+            _KNOWN.clear()
+        _KNOWN[key] = CutProgram(traced, device, wrt, deterministic)
+    return _KNOWN[key]
+
+
+def wide(text: str) -> str:
+    """A module whose results are not rounded."""
+    return text.replace("module {", _WIDE, 1)
+
+
+def _rename(module: ir.Module, name: str) -> None:
+    function_named(module, name).attributes["sym_name"] = ir.StringAttr.get("attention")
+
+
+def _is_one(scale: Any) -> bool:
+    """Whether a scale is the constant 1, as where sums need no rescaling."""
+    return not (isinstance(scale, Tensor) and (scale.dim() or scale.is_cuda)) and float(scale) == 1.0
+
+
+def _column(scale: Any, like: Tensor) -> Tensor:
+    scale = _like(scale, like)
+    return scale.unsqueeze(-1) if scale.dim() else scale
+
+
+def _like(x: Any, like: Tensor) -> Tensor:
+    return torch.as_tensor(x, dtype=like.dtype, device=like.device)
+
+
+def _indices(rows: Sequence[int], device: torch.device) -> list[Tensor]:
+    """b, h and the position in the shard of rows [B, H, S], each of three dimensions."""
+    return [torch.arange(n, device=device).reshape([-1 if i == axis else 1 for i in range(3)]) for axis, n in enumerate(rows)]

@@ -1,0 +1,94 @@
+"""Kinds of captured values: what programs take of one, how operators of torch are handed them, and what of one tells where it is read.
+
+Another kind is another member here, with a type in `emit.Emitter.types`, and with words in the launchers of backends.
+"""
+
+import enum
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+
+def as_tensor(x: Any) -> torch.Tensor:
+    """A captured tensor as one of torch; numpy arrays share their memory where torch can."""
+    if isinstance(x, torch.Tensor):
+        return x
+    tensor = torch.from_numpy(x.copy() if min(x.strides, default=0) < 0 else x)
+    tensor.shares_numpy = True  # type: ignore[attr-defined]  # who keeps it for later copies it: no version tells of changes
+    return tensor
+
+
+def _nothing(_: Any) -> None:
+    """Floats do not reach an index but through a cast, whose value the bounds of reads take for unknown."""
+
+
+class CaptureKind(enum.StrEnum):
+    """One kind. Names of programs have its value; the order of the members is that of the lists of an operator."""
+
+    TENSOR = "tensor", "Tensor[] captures", as_tensor, lambda tensor: tensor.shape
+    FLOAT = "float", "float[]? floats", float, _nothing
+    INT = "int", "SymInt[]? ints", int, lambda number: number
+
+    argument: str
+    """The argument of operators that holds all captures of this kind.
+
+    AOTInductor hands over an empty list as None, so that lists which may be empty are optional. That of tensors cannot be: torch.vmap
+    does not look into an optional list. Graphs give it q where nothing is captured, which nobody reads (`Call.operator`).
+    """
+    read: Callable[[Any], Any]
+    """What programs take of a value that a function captures."""
+    key: Callable[[Any], Any]
+    """What of a value tells where functions read captured tensors; data of these apart."""
+
+    def __new__(cls, value: str, argument: str, read: Callable[[Any], Any], key: Callable[[Any], Any]) -> "CaptureKind":
+        made = str.__new__(cls, value)
+        made._value_, made.argument, made.read, made.key = value, argument, read, key
+        return made
+
+    @staticmethod
+    def of_number(value: float) -> "CaptureKind":
+        """The kind of a captured Python number."""
+        return CaptureKind.INT if isinstance(value, int) else CaptureKind.FLOAT
+
+
+_EVERY = tuple(CaptureKind)
+_NAMES = tuple([kind.value for kind in _EVERY])
+Packed = tuple[list[torch.Tensor], list[float], list[int]]
+"""Captured values in a list for each kind, as operators take them."""
+
+
+def pack(kinds: Sequence[str], values: Sequence[Any]) -> Packed:
+    """Captured values by kind; dynamo traces this with names of kinds."""
+    tensors, floats, ints = ([value for kind, value in zip(kinds, values, strict=True) if kind == wanted] for wanted in _NAMES)
+    return tensors, floats, ints
+
+
+class CaptureKinds(tuple[CaptureKind, ...]):
+    """The kinds of all captures of a program, in order."""
+
+    def __new__(cls, names: Iterable[str]) -> "CaptureKinds":
+        return super().__new__(cls, map(CaptureKind, names))
+
+    def pack(self, values: Sequence[Any]) -> Packed:
+        """The values by kind."""
+        return pack(self, values)
+
+    def unpack(self, lists: Iterable[Sequence[Any]]) -> list[Any]:
+        """The inverse of `pack`."""
+        each = dict(zip(_EVERY, map(iter, lists), strict=True))
+        return [next(each[kind]) for kind in self]
+
+    def key(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """What of the values tells where functions read captured tensors."""
+        return tuple([kind.key(value) for kind, value in zip(self, values, strict=False)])
+
+    @functools.cached_property
+    def tensors(self) -> tuple[int, ...]:
+        """Which of the captures are tensors."""
+        return tuple([i for i, kind in enumerate(self) if kind is CaptureKind.TENSOR])
+
+
+ARGUMENTS = ", ".join([kind.argument for kind in _EVERY])
+"""What schemas of operators say of captures."""

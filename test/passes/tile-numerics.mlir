@@ -1,0 +1,46 @@
+// What targets want of numbers stands on functions before tiling: attributes that differ from the defaults, of functions with ops to tile.
+// RUN: attn-opt %inputs/causal-softmax.mlir -p 'cpu-numerics' | FileCheck %s --check-prefix=CPU
+// RUN: attn-opt %inputs/causal-softmax.mlir -p 'nvidia-numerics' | FileCheck %s --check-prefix=NVIDIA
+// RUN: attn-opt %inputs/causal-softmax.mlir -p 'amd-numerics' | FileCheck %s --check-prefix=AMD
+// RUN: attn-opt %s -p 'attn-tile-sums' --split-input-file --verify-diagnostics
+// CPU:    attributes {tile.numerics = {exact_carry = true, prefix = "f64", slots = true, sub_chunk = 4 : i64, widen = true}}
+// NVIDIA: attributes {tile.numerics = {prefix = "wider", sub_chunk = 4 : i64}}
+// AMD:    attributes {tile.numerics = {flushing = true, prefix = "wider"}}
+
+// expected-error @below {{attn-tile-sums: 'tile.numerics' takes `prefix` as f32, f64 or wider, got 'f16'}}
+func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {prefix = "f16"}} {
+  %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
+  return %0 : tensor<?x?x?xf32>
+}
+
+// -----
+
+// expected-error @below {{attn-tile-sums: 'tile.numerics' `sub_chunk` must be a power of two, got 12}}
+func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {sub_chunk = 12 : i64}} {
+  %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
+  return %0 : tensor<?x?x?xf32>
+}
+
+// -----
+
+// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, got widen = 1}}
+func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {widen = 1 : i64}} {
+  %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
+  return %0 : tensor<?x?x?xf32>
+}
+
+// -----
+
+// expected-error @below {{'tile.numerics' takes prefix, sub_chunk, widen, flushing, exact_carry, slots, got precise = true}}
+func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = {precise = true}} {
+  %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
+  return %0 : tensor<?x?x?xf32>
+}
+
+// -----
+
+// expected-error @below {{attn-tile-sums: 'tile.numerics' must be a dictionary, got "f64"}}
+func.func @dot(%a: tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32> attributes {tile.numerics = "f64"} {
+  %0 = "attn.row_dot"(%a, %a) : (tensor<?x?x?x8xf32>, tensor<?x?x?x8xf32>) -> tensor<?x?x?xf32>
+  return %0 : tensor<?x?x?xf32>
+}

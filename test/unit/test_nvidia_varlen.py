@@ -1,0 +1,224 @@
+"""attention_varlen on an NVIDIA GPU against float64 sequence by sequence: forward, gradients, rows of no sequence, CUDA graphs; everywhere:
+Hopper's emitter makes its kernels, and lists of work hold every block once.
+"""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from attn_mlir import attention_varlen, driver, masks, rows
+from attn_mlir.backends.gpu.packed import Ragged, items_of
+from attn_mlir.backends.work import rows_of
+from attn_mlir.errors import ArgumentError
+from attn_mlir.runtime import programs
+from generated_code import complaints
+from gpu_cases import DTYPES, GPU
+from nvidia_fakes import BINARY, fake_gpu, set_apart
+from varlen_cases import CASES, offsets
+
+LENGTHS = ((17, 0, 300, 1, 127, 640, 0), (17, 3, 300, 1, 2, 640, 5))
+LONG = ((1000, 0, 1, 127, 17, 1000), (1000, 17, 1, 0, 1000, 127))
+Tensor = torch.Tensor
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("lengths", [[40, 1, 0, 7, 128], [0, 0], [3], [64] * 9])
+def test_lists_hold_every_block_once(lengths: Sequence[int], first: bool) -> None:
+    own, block = torch.tensor(lengths, dtype=torch.int32), 16
+    others = own.flip(0).contiguous()
+    made = items_of(own, others, block, int(own.sum()) + 5, first)
+    count = int(made[-1, 0])
+    wanted = rows_of(own.numpy(), block, others.numpy())
+    assert count == len(wanted) <= len(made) - 1 and made.dtype == torch.int32
+    if not first:
+        assert torch.equal(made[:count], wanted)
+    assert {tuple(row) for row in made[:count].tolist()} == {tuple(row) for row in wanted.tolist()}
+    assert (made[count:-1, 1] == made[count:-1, 2]).all() and (made[:-1, 0] < len(own)).all()
+
+
+def test_a_ragged_view_ends_where_a_sequence_does() -> None:
+    """Row T - n + i of entry e is row e - n + i of the tensor."""
+    tensor = torch.arange(7 * 2 * 8.0).view(7, 2, 8).transpose(0, 1)[None]  # [1, 2, 7, 8]
+    view, rows, end, length = Ragged(tensor), 7, 5, 3
+    assert view.shape == (8, 2, 7, 8)
+    for i in range(length):
+        steps = zip((end, 1, rows - length + i, 0), view.stride(), strict=True)
+        address = view.data_ptr() + sum(index * stride for index, stride in steps) * view.element_size()
+        assert address == tensor[0, 1, end - length + i].data_ptr()
+
+
+@pytest.mark.parametrize("name", ["alibi", "window", "sigmoid"])
+def test_hopper_makes_its_kernels(name: str) -> None:
+    case = CASES[name]()
+    q, k, v = case.tensors(((9, 3), (9, 3)), torch.float16, 64)
+    case.run(q, k, v, ((9, 3), (9, 3)))
+    text = next(reversed(programs._TABLE.values())).text
+    wrt = ["q", "k", "v", *(["arg7"] if case.captures else [])]
+    made = [driver.compile(text, "cuda").program, driver.compile_derivative(text, "cuda", "bwd", wrt)]
+    units = {unit.code.name: unit for program in made for unit in program.units.values()}
+    assert {unit.schedule["emitter"] for unit in units.values() if unit.kernel.ragged} == {"hopper"}
+    assert not any(complaints(unit.code) for unit in units.values())
+
+
+def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Forward and backward to the end without a GPU: descriptors of views, lists as last arguments, sums, copies of what is not aligned."""
+    set_apart(monkeypatch, tmp_path)
+    text, inputs = _traced()
+    with fake_gpu() as fake:
+        monkeypatch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
+        forward = driver.compile_derivative(text, "cuda", "fwd", ["q", "k", "v"])
+        odd = torch.randn(12, 3 * 2 * 64 + 1).half()[:, 1:].view(12, 3, 2, 64)[:, 0].transpose(0, 1)[None]
+        with warnings.catch_warnings(action="ignore"):
+            forward.run([odd, *inputs[1:]], "bshd")
+        assert list(forward.copies) == ["q"]
+        results = forward.run(inputs, "bshd")
+        assert [x.shape for x in results[:1]] == [(1, 2, 12, 64)]
+        do = torch.randn(1, 2, 12, 64).half()
+        backward = driver.compile_derivative(text, "cuda", "bwd", ["q", "k", "v"])
+        made = backward.run([*inputs, *results, do])
+        assert [x.shape for x in made] == [x.shape for x in inputs[:3]]
+        maps, launches = fake.named("cuTensorMapEncodeTiled"), fake.named("cuLaunchKernelEx")
+        assert len(launches) == 5  # two forward; o . do, row values, pairs
+        views = [made for made in maps if made["address"] == inputs[0].data_ptr() - 12 * 256]
+        assert views and all(made["dims"] == [64, 12, 2, 13] and made["strides"] == [256, 128, 256] for made in views)
+
+
+def _traced() -> tuple[str, list[Tensor]]:
+    """A causal program, and its inputs: two sequences of 9 and 3 in [1, 2, 12, 64]."""
+    q = torch.randn(12, 2, 64).half().requires_grad_()
+    cu = offsets([9, 3])
+    attention_varlen(q, q, q, cu, mask_mod=masks.causal())
+    x = q.detach().transpose(0, 1)[None]
+    return next(reversed(programs._TABLE.values())).text, [x, x, x, cu[:-1], cu[1:] - cu[:-1], cu[:-1], cu[1:] - cu[:-1]]
+
+
+def close(got: Tensor, wanted: Tensor, limit: float) -> None:
+    """Equal but for so much of the norm."""
+    assert torch.isfinite(got).all()
+    assert (got.double() - wanted.double()).norm() <= limit * wanted.double().norm() + 1e-6
+
+
+def run(name: str, lengths: tuple[Sequence[int], Sequence[int]], dtype: torch.dtype, dim: int) -> None:
+    with torch.device("cuda"):
+        torch.manual_seed(1)
+        case = CASES[name]()
+        q, k, v = case.tensors(lengths, dtype, dim)
+        limit = 2e-3 if dtype == torch.float16 else 1.6e-2
+        o, *lse = case.run(q, k, v, lengths, return_lse=True) if case.weigh is None else (case.run(q, k, v, lengths),)
+        double = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        wanted, wanted_lse = case.reference(*double, lengths)
+        close(o, wanted, limit)
+        if lse:
+            empty = wanted_lse == -torch.inf
+            assert torch.equal(lse[0] == -torch.inf, empty)
+            close(lse[0][~empty], wanted_lse[~empty], 1e-3)
+        do = torch.randn_like(o)
+        captures = [x for x in case.captures if x.requires_grad]
+        found = torch.autograd.grad(o, (q, k, v, *captures), do)
+        expected = torch.autograd.grad(wanted, (*double, *captures), do.double())
+        for got, want in zip(found, expected, strict=True):
+            close(got, want, 2 * limit)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("tables", "dropout")])
+class TestNumbers:
+    pytestmark = GPU
+
+    def test_each_sequence_is_that_of_float64(self, name: str, dtype: torch.dtype) -> None:
+        run(name, LENGTHS, dtype, 64)
+        if dtype == torch.float16:
+            run(name, LONG, dtype, 128)
+
+
+class TestOnGpu:
+    pytestmark = GPU
+
+    @pytest.mark.parametrize("name", ["dropout"])
+    def test_others(self, name: str) -> None:
+        with torch.device("cuda"), torch.no_grad():
+            case = CASES[name]()
+            q, k, v = case.tensors(LENGTHS, torch.float16, 64)
+            close(case.run(q, k, v, LENGTHS), case.reference(q, k, v, LENGTHS)[0], 3e-3)
+
+    @pytest.mark.parametrize("group", [1, 2, 4, 8, 16])
+    def test_groups_and_poison(self, group: int) -> None:
+        """NaN behind the last sequence, and behind the used keys of each, reaches nothing."""
+        used, of_q, of_k = (100, 0, 1, 127), (100, 20, 1, 300), (130, 40, 17, 200)
+        q = torch.randn(sum(of_q) + 9, 16, 64, device="cuda", dtype=torch.bfloat16)
+        k, v = torch.randn(2, sum(of_k) + 9, 16 // group, 64, device="cuda", dtype=torch.bfloat16)
+        q[sum(of_q) :], first, wanted = torch.nan, 0, []
+        starts = [0, *torch.tensor(of_q).cumsum(0).tolist()]
+        k[sum(of_k) :] = v[sum(of_k) :] = torch.nan
+        for b, (length, all_keys) in enumerate(zip(used, of_k, strict=True)):
+            k[first + length : first + all_keys] = v[first + length : first + all_keys] = torch.nan
+            one = [
+                x[None].transpose(1, 2).double()
+                for x in (q[starts[b] : starts[b + 1]], k[first : first + length], v[first : first + length])
+            ]
+            one[1:] = [x.repeat_interleave(group, 1) for x in one[1:]]
+            p = torch.softmax(one[0] @ one[1].mT / 8, -1) if length else torch.zeros(1, 16, of_q[b], 0, device="cuda", dtype=torch.double)
+            wanted.append((p @ one[2])[0].transpose(0, 1))
+            first += all_keys
+        for x in (q, k, v):
+            x.requires_grad_()
+        cu = offsets(of_q).cuda(), offsets(of_k).cuda()
+        o, lse = attention_varlen(q, k, v, *cu, seqused_k=torch.tensor(used, dtype=torch.int32, device="cuda"), return_lse=True)
+        close(o[: sum(of_q)], torch.cat(wanted), 1e-2)
+        assert (o[sum(of_q) :] == 0).all() and (lse[:, sum(of_q) :] == -torch.inf).all()
+        do = torch.randn_like(o)
+        do[sum(of_q) :] = torch.nan
+        gradients = torch.autograd.grad(o, (q, k, v), do)
+        assert all(torch.isfinite(gradient).all() for gradient in gradients) and (gradients[1][-9:] == 0).all()
+
+    def test_many_sequences_and_one_huge(self) -> None:
+        lengths = [*torch.randint(0, 6, (3000,)).tolist(), 5000]
+        q = torch.randn(sum(lengths), 4, 64, device="cuda", dtype=torch.float16)
+        o = attention_varlen(q, q, q, offsets(lengths).cuda(), mask_mod=masks.causal())
+        s = torch.einsum("ihd,jhd->hij", q[-5000:].double(), q[-5000:].double()) / 8
+        s.masked_fill_(torch.ones(5000, 5000, dtype=torch.bool, device="cuda").triu(1), -torch.inf)
+        close(o[-5000:], torch.einsum("hij,jhd->ihd", torch.softmax(s, -1), q[-5000:].double()), 2e-3)
+        first = next(i for i, n in enumerate(lengths) if n)
+        assert torch.allclose(o[: lengths[first]][0], q[0], atol=1e-3)  # a first row sees itself alone
+
+    @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(8, 8, 64), (32, 8, 128), (16, 1, 128)])
+    def test_decoding(self, heads: int, kv_heads: int, dim: int) -> None:
+        """Single queries see their keys in parts; the numbers of parts differ by rounding only. Some have no query, or no keys."""
+        queries, keys = (1, 1, 0, 1, 1), (5000, 17, 30, 0, 128)
+        q = torch.randn(sum(queries) + 1, heads, dim, device="cuda", dtype=torch.float16)
+        k, v = torch.randn(2, sum(keys), kv_heads, dim, device="cuda", dtype=torch.float16)
+        cu = offsets(queries).cuda(), offsets(keys).cuda()
+        for row in (rows.softmax, rows.sigmoid):
+            wanted, first, place = torch.zeros(*q.shape, dtype=torch.double, device="cuda"), 0, 0
+            for has, length in zip(queries, keys, strict=True):
+                if has and length:
+                    one_k, one_v = (x[first : first + length].double().repeat_interleave(heads // kv_heads, 1) for x in (k, v))
+                    s = torch.einsum("hd,jhd->hj", q[place].double(), one_k) / dim**0.5
+                    wanted[place] = torch.einsum("hj,jhd->hd", torch.sigmoid(s) if row is rows.sigmoid else torch.softmax(s, -1), one_v)
+                first, place = first + length, place + has
+            for splits in (0, 1, 7):
+                o = attention_varlen(q, k, v, *cu, row=row, mask_mod=masks.causal("bottom_right"), max_q=1, max_k=5000, num_splits=splits)
+                close(o, wanted, 2e-3)
+
+    def test_graphs_take_other_lengths(self) -> None:
+        """Captured once with the largest lengths, replayed with others; nothing waits, and bad offsets write nothing outside."""
+        q = torch.randn(512, 4, 64, device="cuda", dtype=torch.float16)
+        cu = offsets([100, 200, 212]).cuda()
+        options = {"mask_mod": masks.causal(), "max_q": 512, "max_k": 512}
+        with pytest.raises(ArgumentError, match="max_q"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            attention_varlen(q, q, q, cu, mask_mod=masks.causal())
+        with torch.no_grad():
+            attention_varlen(q, q, q, cu, **options)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                o = attention_varlen(q, q, q, cu, **options)
+            for lengths in ([100, 200, 212], [512, 0, 0], [1, 1, 300]):
+                cu.copy_(offsets(lengths))
+                graph.replay()
+                assert torch.equal(o, attention_varlen(q, q, q, cu, mask_mod=masks.causal()))
+            cu.copy_(torch.tensor([0, 5000, -7, 100000]))
+            graph.replay()
+            torch.cuda.synchronize()
