@@ -2,10 +2,13 @@
 
 import ast
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "python/attn_mlir"
+_PYTHON = str(PACKAGE.parent)
 # These meet within functions: what runs at import time, what runs in graphs and the other forms of calls know each other.
 MET_IN_FUNCTIONS = {
     "api.attention", "api.compiled", "api.key_lists", "api.linear", "api.linear_compiled", "api.linear_graphs", "api.nested", "api.partial",
@@ -76,3 +79,13 @@ def test_no_circle_of_imports() -> None:
 
 def test_no_circle_is_hidden_in_functions_or_annotations() -> None:
     assert in_circles(imports(modules(), everywhere=True)) <= MET_IN_FUNCTIONS
+
+
+def test_the_api_does_without_dynamo() -> None:
+    """Which takes three times as long to import as all of ours; torch.compile imports it."""
+    names = "attention, linear_attention, flex_attention, create_block_mask, AttentionEngine, LinearAttentionEngine"
+    code = f"import sys\nfrom attn_mlir import {names}\nprint('torch._dynamo' in sys.modules)"
+    made = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": _PYTHON}
+    )
+    assert made.stdout == "False\n"
