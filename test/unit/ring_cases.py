@@ -51,6 +51,11 @@ def shifted(s: Any) -> Any:
     return maximum(s + 3.0, 0.0) / (1.0 + s.abs().sum())
 
 
+def distances(s: Any) -> Any:
+    d = s - s.mean()
+    return d / (d.abs().mean() + 1.0)
+
+
 def sinks(sink: Tensor) -> Callable[..., Any]:
     def row(s: Any, b: Any, h: Any, q_idx: Any) -> Any:
         most = s.max()
@@ -72,6 +77,7 @@ ROWS: dict[str, Callable[..., Any]] = {
     "relu_squared": rows.relu_squared,
     "identity": rows.identity,
     "retention": rows.retention,
+    "distances": distances,  # two passes over keys
     "sinks": rows.softmax,  # made with the sinks of a call
 }
 
