@@ -122,7 +122,7 @@ def compare(mesh: DeviceMesh, row: str, mask: str, placements: tuple[str, ...], 
         return {"row": sinks(sink) if row == "sinks" else ROWS[row], "score_mod": alibi, "mask_mod": MASKS[mask]}
 
     dense = functions(*wide[3:])
-    o, _ = dense_rows.dense({**dense, "row": dense_rows.with_torch(dense["row"])}, *wide[:3])
+    o, _ = dense_rows.dense({**dense, "row": dense_rows.with_torch(dense["row"])}, wide[0], wide[1], wide[2])
     o.backward(do.double())
     wanted = [o.detach(), *(x.grad for x in wide)]
     wrong = []
@@ -132,6 +132,8 @@ def compare(mesh: DeviceMesh, row: str, mask: str, placements: tuple[str, ...], 
         def cut(x: Tensor, placement: Any = placement) -> Tensor:
             return shard(x, mesh, "cp", placement=placement)
 
+        got: list[Any] = []
+        before: list[Any] = []
         for repeat in range(2):
             sink.grad = slopes.grad = None
             local = [cut(x).requires_grad_() for x in (q, k, v)]

@@ -14,6 +14,7 @@ from attn_mlir.api.partial_form import Form, form_of
 from attn_mlir.backends.program import function_named, reported
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import UnsupportedError
+from attn_mlir.frontend.capture_kinds import CaptureKind
 from attn_mlir.frontend.emit import texts_of
 from attn_mlir.frontend.given import POSITION
 from attn_mlir.frontend.program import Traced
@@ -258,7 +259,7 @@ def passes_of(traced: Traced) -> tuple[Traced, Traced]:
             outputs = find_all(module.operation, "attn.attention")[0].attributes["outputs"]
             made.append((*texts_of(module), tuple(ir.StringAttr(name).value for name in outputs)))
     (text, located, names), (last, located_last, _) = made
-    more = tuple(Captured((PASS, name), name, "tensor", "f64" if "xf64>" in last else "f32", 3) for name in names)
+    more = tuple(Captured((PASS, name), name, CaptureKind.TENSOR, "f64" if "xf64>" in last else "f32", 3) for name in names)
     first = dataclasses.replace(traced, text=text, located=located, outputs=names)
     return first, dataclasses.replace(traced, text=last, located=located_last, captures=(*traced.captures, *more))
 

@@ -172,7 +172,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         tensors, finals = ctx.saved_tensors[: ctx.count], list(ctx.saved_tensors[ctx.count :])
         traced, ring = ctx.traced, ctx.ring
         given = [torch.zeros_like(x) if g is None else g.to(x.dtype) for g, x in zip(grads, finals, strict=False)]
