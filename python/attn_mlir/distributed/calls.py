@@ -17,6 +17,7 @@ from attn_mlir.distributed.plan import Sees, Steps, steps
 from attn_mlir.distributed.whole import Call
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.frontend.program import Traced as Program
 
 _PLANS = 64
 """Plans of a program that are kept."""
@@ -175,3 +176,14 @@ def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int])
         return found
 
     return sees
+
+
+def of_pass(traced: Traced, one: Program, qkv: tuple[Tensor, Tensor, Tensor], rows: Sequence[Tensor]) -> Traced:
+    """The call of one pass over keys; `rows` are what earlier ones gave."""
+    captures = [*traced.captures, *rows]
+    entry = Entry(one)
+    whole = program_of(entry)
+    wanted = [i for i in needing_gradient([*qkv, *captures]) if whole.takes_derivative(i)]
+    wrt = "+".join(whole.argument(i) for i in wanted)
+    made = cut_program(one, traced.program.device, wrt, traced.program.deterministic)
+    return dataclasses.replace(traced, entry=entry, captures=captures, program=made, wanted=wanted)
