@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 
-from attn_mlir.api.execute import program_of
-from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_head_dim, scale_form
+from attn_mlir.api.inputs import ELEMENTS, MAX_STATE_DIM, check_head_dim
 from attn_mlir.api.linear import LinearAttention, find
 from attn_mlir.api.linear_engine import LinearAttentionEngine
 from attn_mlir.api.linear_inputs import check_linear
+from attn_mlir.api.scale import scale_form
 from attn_mlir.backends.ahead.request import Linear
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.emit import Inputs
+from attn_mlir.runtime.programs import program_of
 
 __all__ = ["LinearSpec", "linear_form", "traced"]
 

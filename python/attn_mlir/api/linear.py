@@ -9,12 +9,13 @@ import torch
 
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.engine_module import EngineModule
-from attn_mlir.api.execute import execute, slow_of, stage_of, stages_of
 from attn_mlir.api.graph_parts import graph_part
-from attn_mlir.api.inputs import device_type, refuse_jit_trace, scale_form
+from attn_mlir.api.inputs import device_type, refuse_jit_trace
 from attn_mlir.api.linear_erase import DeltaForm, Erasing
 from attn_mlir.api.linear_inputs import ORDERS, LinearCall, check_flags, check_linear, check_segment
 from attn_mlir.api.reports import LinearReport
+from attn_mlir.api.scale import scale_form
+from attn_mlir.api.stages import slow_of, stage_of, stages_of
 from attn_mlir.api.tuning import Tuning, Wish, tuning_of
 from attn_mlir.api.unknown_arguments import unexpected, unexpected_in_call
 from attn_mlir.errors import ArgumentError
@@ -23,6 +24,9 @@ from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearProgram, trace_linear
 from attn_mlir.frontend.program import Traced
+from attn_mlir.runtime.call import Call
+from attn_mlir.runtime.dispatch import dispatch
+from attn_mlir.runtime.orders import all_in_order
 
 Function = Callable[..., Any]
 Mods = tuple[Function | None, ...]
@@ -264,11 +268,11 @@ def run(entry: Entry, call: LinearCall, captures: list[Any], layout: str, device
     """o, or (o, final_state), of a call; the program's own inputs among the captures are filled in."""
     q, k, captures = arguments(entry.traced, call, captures)
     target = call.problem.device_type if device is None else device
+    made = Call(entry, call.problem, all_in_order((q, k, call.v, *captures), layout, 3), layout, target)
     if tuning is not None:
-        entry = tuning.entry(entry, q, k, call.v, captures, layout, target, False)
-    results = execute(entry, call.problem, q, k, call.v, captures, layout, target)
-    o = results[0].transpose(1, 2) if layout == "bshd" else results[0]
-    return (o, results[1]) if entry.traced.outputs else o
+        made = made._replace(entry=tuning.entry(made))
+    results = dispatch(made)
+    return (results[0], results[1]) if entry.traced.outputs else results[0]
 
 
 def arguments(traced: Traced, call: LinearCall, captures: list[Any]) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attn_mlir import driver
-from attn_mlir.api.execute import program_of
 from attn_mlir.api.partial import Shape
 from attn_mlir.api.partial_form import Form, form_of
 from attn_mlir.backends.program import function_named, reported
@@ -23,6 +22,7 @@ from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import block_of, find_all, pieces
 from attn_mlir.registry import registry
+from attn_mlir.runtime.programs import program_of
 from attn_mlir.runtime.scalar_code import Code, code_of
 
 _DERIVED = "attn-simplify,attn-dense-rows,attn-differentiate{{functions={function} wrt={wrt} only=true}}"

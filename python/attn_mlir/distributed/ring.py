@@ -10,11 +10,10 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from attn_mlir.api.attention import _find
-from attn_mlir.api.execute import needing_gradient, program_of
 from attn_mlir.api.given_masks import is_block_mask
-from attn_mlir.api.inputs import Problem, check_inputs, device_type, scale_form
+from attn_mlir.api.inputs import check_inputs, device_type
 from attn_mlir.api.mask_strings import parse
+from attn_mlir.api.options import Options
 from attn_mlir.api.results import named_results
 from attn_mlir.api.rows import softmax
 from attn_mlir.distributed.cut_program import CutProgram, cut_program
@@ -24,7 +23,10 @@ from attn_mlir.distributed.placement import Placement, Range, Ranges, placed
 from attn_mlir.distributed.plan import Sees, Steps, steps
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.cache import Entry
+from attn_mlir.runtime.call import Problem
+from attn_mlir.runtime.dispatch import needing_gradient
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
+from attn_mlir.runtime.programs import program_of
 
 _PLANS = 64
 """Plans of a program that are kept."""
@@ -123,8 +125,8 @@ def _traced(problem: Problem, qkv: tuple[Tensor, Tensor, Tensor], call: Call, ra
     target = call.device or problem.device_type
     narrow = target != "cpu" and q.dtype in _WIDE
     inputs = dataclasses.replace(problem.inputs, element=problem.inputs.element if narrow or q.dtype not in _WIDE else "f32", parts=True)
-    form, factor = scale_form(call.scale, inputs.head_dim)
-    entry, scan = _find(call.functions, inputs, form, call.return_lse, call.return_states, problem.device)
+    options = Options(call.functions, call.scale, lse=call.return_lse, states=call.return_states)
+    entry, scan, factor = options.find(inputs, problem.device)
     places = {"q_offset": 0, "kv_offset": 0, "q_total": 0, "kv_total": 0}
     captures = entry.captures(scan, factor, places)
     wanted = needing_gradient([*qkv, *captures])
