@@ -25,7 +25,6 @@ from attn_mlir.api.inputs import LAYOUTS, device_type, layout_of
 from attn_mlir.api.key_lists import lists_in_graph, unfold
 from attn_mlir.api.options import Options
 from attn_mlir.api.results import named_results
-from attn_mlir.api.unknown_arguments import advice_on
 from attn_mlir.backends import tensors_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend import randomness
@@ -155,12 +154,6 @@ def emulation_in_graph(device: str | None, q: torch.Tensor) -> str:
         taken = f"device={device!r} was asked for" if tensors == device else f"device={device!r} takes tensors on {tensors!r}"
         raise ArgumentError(f"q is on {q.device.type}, but {taken}: move q, k and v with .to({tensors!r})")
     return "" if tensors == device.partition(":")[0] else device
-
-
-@torch._dynamo.assume_constant_result
-def advice_in_graph(owner: str, method: str, name: str) -> str:
-    """`advice_on` an argument that there is not."""
-    return advice_on(owner, method, name)
 
 
 @torch._dynamo.assume_constant_result

@@ -23,7 +23,7 @@ from attn_mlir.api.engine_arguments import (
 from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
 from attn_mlir.api.inputs import refuse_jit_trace
-from attn_mlir.api.linear import arguments, program_of_form, run
+from attn_mlir.api.linear_call import arguments, program_of_form, run
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.reports import LinearReport
