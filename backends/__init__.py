@@ -27,7 +27,8 @@ class Backend:
     library, see `driver.build_library`), `ahead_with` (a function that says what its libraries are for and made with here; it raises
     UnsupportedError where they cannot be made), `operators` (see `driver.build_operators`) and `doctor` (a function that gives
     `attn_mlir.findings.Finding`s about the machine) are references of the same form; `targets` are the names under which it makes
-    code ahead of time. `packed`: it takes the packed tensors of `attn.sequences`, in `compile` and `derive`.
+    code ahead of time. `packed` and `paged`: it takes the packed tensors of `attn.sequences`, in `compile` and `derive`, and
+    keys in pages, `attn.pages`.
 
     `tensors` maps those of `device_types` that torch has no tensors on to the torch device type of the tensors they take. `compile`,
     `derive` and `see` of a backend that has any also take `device`, one of `device_types`.
@@ -52,6 +53,7 @@ class Backend:
     operators: str | None = None
     doctor: str | None = None
     packed: bool = False
+    paged: bool = False
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, reference: str) -> Any:

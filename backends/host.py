@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from attn_mlir.backends import plain
+from attn_mlir.backends.sizes import Size, like, problem_of, read_sizes, shape_of
 from attn_mlir.mlir import ir
+from attn_mlir.passes.shapes import SAME, SHAPES
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Kernel:
     "scatter" (sums are added at computed places; `disjoint` tells along which of chunk, head and batch these never meet). On packed tensors
     `lengths` numbers the argument with the lengths of the sequences over which the grid runs, and that with those of the other side, if
     any: the driver makes lists of work of them (`backends.work`), arguments behind the outputs. `keys` numbers that with k. `ragged` are
-    the arguments that the kernel takes as ragged views (see `attn-tile-rows`).
+    the arguments that the kernel takes as ragged views, and `paged` those that lie in pages (see `attn-tile-rows`).
     """
 
     name: str
@@ -40,6 +42,7 @@ class Kernel:
     lengths: tuple[int, ...] = ()
     keys: int = 1
     ragged: tuple[int, ...] = ()
+    paged: tuple[int, ...] = ()
     list: int = 0
     """How many rows have a list of keys of their own, where there are such (`attn.key_lists`): no block has rows of two lists."""
 
@@ -67,9 +70,9 @@ class Argument:
 
 @dataclass(frozen=True)
 class Result:
-    """What a step makes; `role` tells its shape, as `attn-outline` describes."""
+    """What a step makes, with its sizes as arithmetic on those of the step's operands."""
 
-    role: str
+    sizes: tuple[Size, ...]
     type: Argument
 
 
@@ -80,6 +83,12 @@ class Step:
     kernel: str
     operands: tuple[int, ...]
     results: tuple[Result, ...]
+    same: int = -1
+    """The operand that the result is where it would have its shape: the sum over groups of one head each. -1: none is."""
+
+    def is_same(self, shapes: Sequence[Sequence[int]]) -> bool:
+        """Whether the result is operand `same`, for operands of these shapes."""
+        return self.same >= 0 and shape_of(self.results[0].sizes, shapes) == tuple(shapes[self.same])
 
 
 @dataclass(frozen=True)
@@ -116,43 +125,51 @@ def _check(host: Host, kernels: Mapping[str, Kernel]) -> None:
             sizes = min(kernel.block_q, kernel.blocks) >= 1 and min(kernel.over, kernel.segment, kernel.list) >= 0
             if (
                 not sizes
+                or step.same >= len(step.operands)
                 or not max(kernel.over, kernel.sequences, *kernel.lengths, kernel.keys if kernel.lengths else 0) < len(step.operands)
                 or len(kernel.outputs) != len(step.results)
-                or any(not 0 <= number < len(step.operands) + len(step.results) for number in kernel.ragged)
+                or any(not 0 <= number < len(step.operands) + len(step.results) for number in (*kernel.ragged, *kernel.paged))
             ):
                 raise ValueError(f"the step does not fit to {kernel}")
+        if any(problem_of(size, len(step.operands)) for result in step.results for size in result.sizes):
+            raise ValueError(f"sizes of {step.results} are not those of {len(step.operands)} operands")
         made += len(step.results)
     if not all(0 <= value < made for value in host.returns):
         raise ValueError(f"the program returns {host.returns}, of {made} values")
 
 
 def read_host(function: ir.Operation) -> Host:
-    """Reads an outlined function: one that only calls, or one that is a kernel itself and has `roles`."""
+    """Reads an outlined function: one that only calls, or one that is a kernel itself and has `shapes`."""
     name = ir.StringAttr(function.attributes["sym_name"]).value
     block = function.regions[0].blocks[0]
     arguments = tuple(_type(argument.type) for argument in block.arguments)
-    if "roles" in function.attributes:
-        types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
-        results = _results(function, types)
-        step = Step(name, tuple(range(len(arguments))), results)
-        return Host(name, arguments, (step,), tuple(range(len(arguments), len(arguments) + len(results))))
+    functions = {ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation for view in function.block.operations}
+    if SHAPES in function.attributes:
+        step = _step(function, tuple(range(len(arguments))), functions)
+        return Host(name, arguments, (step,), tuple(range(len(arguments), len(arguments) + len(step.results))))
     numbers = {argument: number for number, argument in enumerate(block.arguments)}
     steps = []
     operations = [view.operation for view in block.operations]
     for call in operations[:-1]:
+        operands = tuple(numbers[v] for v in call.operands)
         if call.name == "arith.addf":
-            callee, results = "", (Result("like:0", _type(call.result.type)),)
+            type_ = _type(call.result.type)
+            steps.append(Step("", operands, (Result(like(0, len(type_.shape or ())), type_),)))
         else:
-            callee, results = ir.FlatSymbolRefAttr(call.attributes["callee"]).value, _results(call, [r.type for r in call.results])
-        steps.append(Step(callee, tuple(numbers[v] for v in call.operands), results))
+            steps.append(_step(functions[ir.FlatSymbolRefAttr(call.attributes["callee"]).value], operands, functions))
         for result in call.results:
             numbers[result] = len(numbers)
     return Host(name, arguments, tuple(steps), tuple(numbers[value] for value in operations[-1].operands))
 
 
-def _results(op: ir.Operation, types: list[ir.Type]) -> tuple[Result, ...]:
-    roles = [ir.StringAttr(role).value for role in ir.ArrayAttr(op.attributes["roles"])]
-    return tuple(Result(role, _type(type_)) for role, type_ in zip(roles, types, strict=True))
+def _step(function: ir.Operation, operands: tuple[int, ...], functions: Mapping[str, ir.Operation]) -> Step:
+    """A call of a function; its shape function is one of `functions`."""
+    types = [_type(type_) for type_ in ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results]
+    shapes = functions[ir.FlatSymbolRefAttr(function.attributes[SHAPES]).value]
+    sizes = read_sizes(shapes, [len(type_.shape or ()) for type_ in types])
+    same = ir.IntegerAttr(function.attributes[SAME]).value if SAME in function.attributes else -1
+    results = tuple(Result(each, type_) for each, type_ in zip(sizes, types, strict=True))
+    return Step(ir.StringAttr(function.attributes["sym_name"]).value, operands, results, same)
 
 
 def _type(type_: ir.Type) -> Argument:
@@ -164,7 +181,21 @@ def _type(type_: ir.Type) -> Argument:
 def read_kernel(function: ir.Operation, results: int) -> Kernel:
     """Reads `tile.kernel` of a kernel with that many outputs."""
     attribute = ir.DictAttr(function.attributes["tile.kernel"])
-    names = ("grid", "over", "outputs", "disjoint", "serial", "blocks", "sequences", "segment", "lengths", "list", "keys", "ragged")
+    names = (
+        "grid",
+        "over",
+        "outputs",
+        "disjoint",
+        "serial",
+        "blocks",
+        "sequences",
+        "segment",
+        "lengths",
+        "list",
+        "keys",
+        "ragged",
+        "paged",
+    )
     fields = {name: attribute[name] for name in names if name in attribute}
     outputs = tuple(ir.StringAttr(kind).value for kind in ir.ArrayAttr(fields["outputs"])) if "outputs" in fields else ("store",) * results
     disjoint = fields.get("disjoint")
@@ -183,5 +214,6 @@ def read_kernel(function: ir.Operation, results: int) -> Kernel:
         list=ir.IntegerAttr(fields["list"]).value if "list" in fields else 0,
         lengths=tuple(ir.DenseI64ArrayAttr(fields["lengths"])) if "lengths" in fields else (),
         keys=ir.IntegerAttr(fields["keys"]).value if "keys" in fields else 1,
+        paged=tuple(ir.DenseI64ArrayAttr(fields["paged"])) if "paged" in fields else (),
         ragged=tuple(ir.DenseI64ArrayAttr(fields["ragged"])) if "ragged" in fields else (),
     )

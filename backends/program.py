@@ -13,8 +13,8 @@ import torch
 
 from attn_mlir.backends.copies import Copies
 from attn_mlir.backends.host import Argument, Host, Kernel, Result, Step
-from attn_mlir.backends.roles import has_positions, is_linear, is_same, shape_of
 from attn_mlir.backends.segments import SHORTEST, Machine, choose_segment
+from attn_mlir.backends.sizes import has_positions, shape_of
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
 from attn_mlir.mlir import ir
@@ -104,8 +104,8 @@ class HostProgram(ABC):
                 values += [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in zip(made.shapes, made.dtypes, strict=True)]
             elif not step.kernel:
                 values.append(operands[0] + operands[1])
-            elif (same := is_same(step.results[0].role, operands)) is not None:
-                values.append(operands[same])
+            elif step.same >= 0 and made.shapes[0] == operands[step.same].shape:
+                values.append(operands[step.same])
             else:
                 values += self.launch(step, operands, made, plan, layout)
             for last in last_uses:
@@ -134,9 +134,9 @@ class HostProgram(ABC):
                 _check(position, value, type_, type_.shape)
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         shapes = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
-        linear = any(is_linear(result.role) for step in self.host.steps for result in step.results)
         # A linear attention without positions hands its state on.
-        empty = any(0 in (role[:2] if linear else role[:3]) for role in _sizes(shapes).values())
+        states = not all(has_positions(result.sizes) for step in self.host.steps for result in step.results)
+        empty = any(0 in shape[: 2 if states else 3] for shape in shapes[:2])
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if len(self._plans) >= _LIMIT:
             self._plans.clear()
@@ -146,12 +146,9 @@ class HostProgram(ABC):
     def _steps(self, inputs: Sequence[Any]) -> Iterator[Made]:
         """What each step makes, for inputs of these shapes (those of numbers are empty)."""
         shapes = list(inputs)
-        sizes = _sizes(shapes)
         for step in self.host.steps:
-            new = tuple(
-                torch.Size(shape_of(result.role, result.type.shape or (), [shapes[i] for i in step.operands], sizes))
-                for result in step.results
-            )
+            operands = [shapes[i] for i in step.operands]
+            new = tuple(torch.Size(shape_of(result.sizes, operands)) for result in step.results)
             shapes += new
             yield Made(new, tuple(DTYPES[result.type.element] for result in step.results), tuple(map(_is_head, step.results)))
 
@@ -165,15 +162,9 @@ def _check(position: int, value: Any, type_: Argument, shape: tuple[int, ...]) -
         raise ArgumentError(f"argument {position} of this program is {list(shape)} of {type_.element}, got {given}")
 
 
-def _sizes(shapes: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
-    """The first dimensions of results by role, from the shapes of q and k."""
-    rows = tuple(shapes[0][:3])
-    return {"query": rows, "row": rows, "key": tuple(shapes[1][:3])}
-
-
 def _is_head(result: Result) -> bool:
     """Whether the result is shaped like q, k, v or o, and not like a captured tensor, of which no size is fixed."""
-    return bool(result.type.shape) and len(result.type.shape) == 4 and result.type.shape[-1] != -1 and has_positions(result.role)
+    return bool(result.type.shape) and len(result.type.shape) == 4 and result.type.shape[-1] != -1 and has_positions(result.sizes)
 
 
 def _last_uses(host: Host) -> list[list[int]]:

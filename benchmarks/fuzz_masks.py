@@ -93,7 +93,7 @@ def difference(seed: int, told: Counter[str]) -> str:
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, score: Any) -> torch.Tensor:
-    """Softmax attention in float64 over all pairs; rows without keys are 0."""
+    """Softmax attention in float64 over all pairs; fully masked rows are 0."""
     b, h, i, j = (torch.arange(size) for size in (*q.shape[:3], k.shape[2]))
     places = (b[:, None, None, None], h[None, :, None, None], i[None, None, :, None], j[None, None, None, :])
     s = q @ k.transpose(2, 3) * q.shape[3] ** -0.5

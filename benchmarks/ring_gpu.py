@@ -21,9 +21,13 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from attn_mlir import attention, masks, rows
+from attn_mlir import attention, driver, masks, rows
+from attn_mlir.api.options import Options
 from attn_mlir.distributed import ring_attention, shard, traffic
+from attn_mlir.distributed.cut_program import cut_program
+from attn_mlir.frontend.emit import Inputs
 
+TABLE: list[str] = []
 HEADS, DIM, WINDOW = 16, 128, 4096
 ROUNDS = 7
 
@@ -54,7 +58,14 @@ def work(rank: int, options: argparse.Namespace, store: str) -> None:
         for name, row in ROWS.items():
             for placement in ("contiguous", "zigzag"):
                 check(mesh, name, row, placement)
+    if options.profile and rank == 0:
+        shapes(options.length, rows.softmax)
+        shapes(options.length, rows.sigmoid)
     measure(mesh, options)
+    for turn in range(options.ranks):
+        dist.barrier()
+        if rank == turn:
+            print("\n".join(TABLE), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -81,7 +92,7 @@ def check(mesh: DeviceMesh, name: str, row: Any, placement: str, length: int = 1
         return shard(x, mesh, placement=placement)
 
     def ring(*inputs: Tensor, **options: Any) -> Tensor:
-        return ring_attention(*inputs, mesh=mesh, placement=placement, **options)
+        return ring_attention(*inputs, mesh=mesh, placement=placement, strategy="ring", **options)
 
     wanted = run(functools.partial(dense, DENSE[name]), lambda x: x, torch.float64)
     single, got, again = run(attention, lambda x: x), run(ring, cut), run(ring, cut)
@@ -89,11 +100,9 @@ def check(mesh: DeviceMesh, name: str, row: Any, placement: str, length: int = 1
     errors = [[float((x - y).norm() / y.norm()) for x, y in zip(every, wanted, strict=True)] for every in (got, single)]
     same = torch.equal(got[0], again[0])
     ok = same and all(mine <= 1.5 * other + 1e-4 for mine, other in zip(*errors, strict=True))
-    texts = " ".join(f"{n} {mine:.1e}/{other:.1e}" for n, mine, other in zip(("o", "dq", "dk", "dv", "dslopes"), *errors, strict=True))
-    print(
-        f"[{dist.get_rank()}] {'ok  ' if ok else 'FAIL'} {name:16} {placement:10} ring/one GPU: {texts}; the same o again: {same}",
-        flush=True,
-    )
+    worst = max(mine / other for mine, other in zip(*errors, strict=True))
+    text = f"rank {dist.get_rank()} {'ok  ' if ok else 'FAIL'} {name} {placement}: o {errors[0][0]:.1e}"
+    TABLE.append(f"{text}, worst against one GPU {worst:.2f}; same bits {same}")
     assert ok
 
 
@@ -138,18 +147,19 @@ def measure(mesh: DeviceMesh, options: argparse.Namespace) -> None:
         for backward in (False, True):
             inputs = make(part, backward)
             options_ = {"row": row, "mask_mod": mask}
+            ringed = {**options_, "strategy": "ring"}
             one = timed(functools.partial(step, inputs, functools.partial(attention, **options_)))
             del inputs
             shards = make(part, backward)  # which every rank has as many positions of
-            ring = functools.partial(step, shards, functools.partial(ring_attention, mesh=mesh, placement=placement, **options_))
+            ring = functools.partial(step, shards, functools.partial(ring_attention, mesh=mesh, placement=placement, **ringed))
             before = traffic()["bytes"]
             ring()
             sent = traffic()["bytes"] - before
             every = timed(ring)
             efficiency = scale * one / every / options.ranks
-            what = f"[{dist.get_rank()}] {name}, {'forward + backward' if backward else 'forward':18}"
-            times = f"one GPU, S {part}: {one:8.2f} ms; {options.ranks} GPUs, S {options.length}: {every:8.2f} ms"
-            print(f"{what}: {times}; efficiency {efficiency:.3f}; sent {sent / 1e6:.1f} MB", flush=True)
+            what = f"rank {dist.get_rank()} {name}{' + backward' if backward else ''}"
+            times = f"{one:.2f} ms x {scale / options.ranks:g}; {every:.2f} ms"
+            TABLE.append(f"{what}: {times}; efficiency {efficiency:.3f}; {sent / 1e6:.1f} MB")
             if options.profile and mask is not window:
                 profile(ring)
 
@@ -193,7 +203,38 @@ def profile(function: Callable[[], None]) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
         function()
         torch.cuda.synchronize()
-    print(found.key_averages().table(sort_by="self_cuda_time_total", row_limit=14, max_name_column_width=60), flush=True)
+    events = sorted((e for e in found.events() if e.device_time >= 200), key=lambda e: e.time_range.start)
+    begin = events[0].time_range.start
+    print("start ms, ms, kernel:")
+    for event in events:
+        print(f"{(event.time_range.start - begin) / 1e3:8.2f} {event.device_time / 1e3:8.2f} {event.name[:40]}")
+
+
+def shapes(length: int, row: Any) -> None:
+    """Kernels for whole results and for partial ones on the pairs of shards of a zigzag ring of two ranks, on rank 0."""
+    inputs = Inputs("f16", DIM, DIM, parts=True)
+    entry, *_ = Options((None, None, None, None, masks.causal(), row)).find(inputs, torch.device("cuda"))
+    plain, partial = driver.compile(entry.traced.text, "cuda"), cut_program(entry.traced, "cuda", "", False).kernels[0]
+    c = length // 4
+    cases = [("causal c x c", c, c, 0, 0.5), ("c x c", c, c, c, 1.0), ("c x 2c", c, 2 * c, 2 * c, 2.0)]
+    cases.append(("causal 2c x 2c", 2 * c, 2 * c, 0, 2.0))
+    make_ = functools.partial(torch.randn, device="cuda", dtype=torch.float16)
+    for what, rows_, columns, q_offset, pairs in cases:
+        q, k, v = (make_(1, HEADS, n, DIM) for n in (rows_, columns, columns))
+        times = []
+        for kernel in (plain, partial, plain, partial):
+            run = functools.partial(kernel.run, q, k, v, [q_offset, 0, length, length], "bhsd")
+            run()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(3):
+                run()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(begin.elapsed_time(end) / 3)
+        rate = pairs * c * c * 4 * DIM * HEADS / 1e9
+        TABLE.append(f"{row.__name__} {what}: whole {', '.join(f'{rate / t:.0f}' for t in times[::2])} partial "
+                     f"{', '.join(f'{rate / t:.0f}' for t in times[1::2])} TFLOPS")  # fmt: skip
 
 
 if __name__ == "__main__":

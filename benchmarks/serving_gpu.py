@@ -129,24 +129,42 @@ def _tell(what: str, times: dict[str, float], pairs: dict[str, int], flops: int)
 
 
 def decoding(rounds: int, others: bool) -> None:
-    """One query for each of several caches of equal length."""
+    """One query for each of several caches of equal length, in CUDA graphs, so that kernels are timed: packed, in pages, and torch's."""
     for batch, heads, kv_heads, keys in DECODING:
         q = torch.randn(batch, heads, 128, **_BF16)
         k, v = (torch.randn(batch * keys, kv_heads, 128, **_BF16) for _ in range(2))
         cu_q, cu_k = offsets([1] * batch), offsets([keys] * batch)
-        of_batch = [x.view(batch, -1, x.shape[1], 128).transpose(1, 2) for x in (q, k, v)]
-
-        def packed(q: Tensor = q, k: Tensor = k, v: Tensor = v, cu_q: Tensor = cu_q, cu_k: Tensor = cu_k, keys: int = keys) -> Tensor:
-            return attn_mlir.attention_varlen(q, k, v, cu_q, cu_k, max_q=1, max_k=keys)
-
-        systems: dict[str, System] = {"attention": lambda x=of_batch: attn_mlir.attention(*x), "packed": packed}
+        used = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
+        systems: dict[str, System] = {
+            "packed": lambda x=(q, k, v, cu_q, cu_k), n=keys: attn_mlir.attention_varlen(*x, max_q=1, max_k=n),
+        }
+        for size in (16, 64, 256):
+            table = torch.randperm(batch * keys // size, device="cuda", dtype=torch.int32).view(batch, -1)
+            paged = [x.view(-1, size, kv_heads, 128) for x in (k, v)]
+            options = {"seqused_k": used, "block_table": table, "max_q": 1, "max_k": keys}
+            systems[f"pages of {size}"] = lambda x=(q, *paged, cu_q), o=options: attn_mlir.attention_varlen(*x, **o)
         if others:
+            of_batch = [x.view(batch, -1, x.shape[1], 128).transpose(1, 2) for x in (q, k, v)]
             systems["torch"] = lambda x=of_batch: torch.nn.functional.scaled_dot_product_attention(*x, enable_gqa=True)
         with torch.no_grad():
-            times = milliseconds(systems, rounds)
+            times = milliseconds({name: replayed(name, call) for name, call in systems.items()}, rounds)
         size = 2 * k.nbytes
         told = "; ".join(f"{name} {1000 * ms:.0f} us, {size / ms * 1e-6:.0f} GB/s" for name, ms in times.items())
         print(f"decoding, B{batch} H{heads}:{kv_heads} D128, {keys} keys: {told}", flush=True)
+
+
+def replayed(name: str, call: System) -> System:
+    """A CUDA graph of one call; what cannot be captured is called as it is."""
+    try:
+        call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        return graph.replay
+    except Exception as error:
+        print(f"  {name}: {str(error).splitlines()[0][:160]}", flush=True)
+        return call
 
 
 def main() -> None:

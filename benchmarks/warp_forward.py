@@ -6,7 +6,7 @@ python benchmarks/warp_forward.py run FOLDER      on the GPU: needs torch and th
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ KINDS = {
     "no-turns": ("warp-ping-pong",),
     "no-stage": ("warp-stage-stores",),
     "vote": (),
+    "drawn": (),
 }
-"""The Hopper emitter's kernels, those of all passes, and those that lack some; "vote" also has `warp-conditional-rescale`."""
+"""The Hopper emitter's kernels, those of all passes, and those that lack some; "vote" also has `warp-conditional-rescale`, and "drawn"
+draws its tiles from a counter."""
 VOTE = ("warp-conditional-rescale", "canonicalize", "cse")
 LENGTHS, SHAPES, SLOPE = (1, 17, 127, 300, 1000), ((4, 4096), (2, 8192)), 0.0625
 
@@ -35,19 +37,27 @@ def alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score - SLOPE * (q_idx - kv_idx)
 
 
-def scheduled(function: Any, without: Sequence[str] = (), more: Sequence[str] = (), joined: bool = False) -> Any:
+def scheduled(
+    function: Any, without: Sequence[str] = (), more: Sequence[str] = (), joined: bool = False, fields: Mapping[str, int] | None = None
+) -> Any:
     """The code of a kernel that `tile-schedule` has left, through the passes behind it but some, and then some more.
 
-    `joined`: loops are joined whatever the schedule says.
+    `joined`: loops are joined whatever the schedule says. `fields` are added to the schedule.
     """
+    from attn_mlir.backends.gpu import attributes
     from attn_mlir.backends.nvidia import pipeline
     from attn_mlir.backends.nvidia.warp.translate import codes_of
     from attn_mlir.mlir import ir
     from attn_mlir.passes.pipeline import Pipeline
+    from attn_mlir.passes.regions import find_all
     from attn_mlir.registry import registry
 
     text = function.get_asm(print_generic_op_form=True)
     module = ir.Module.parse(f"module {{\n{text}\n}}", function.context)
+    (parsed,) = find_all(module.operation, "func.func")
+    known = attributes.read(parsed, attributes.SCHEDULE)
+    with function.context:
+        parsed.attributes[attributes.SCHEDULE] = attributes.write({**known, **(fields or {})})
     passes = [name for name in pipeline.SCHEDULE.split(",") if name not in without]
     passes = [f"{name}{{join=true}}" if joined and name == "warp-join-loops" else name for name in passes]
     Pipeline.parse(",".join([*passes, *more]), registry()).run(module)
@@ -73,7 +83,11 @@ def build(folder: Path, kinds: list[str], cases: list[str]) -> None:
                 setattr(
                     codegen,
                     "emit",
-                    emit if kind == "hopper" else partial(scheduled, without=KINDS[kind], more=VOTE if kind == "vote" else ()),
+                    emit
+                    if kind == "hopper"
+                    else partial(
+                        scheduled, without=KINDS[kind], more=VOTE if kind == "vote" else (), fields={"draw": 1} if kind == "drawn" else {}
+                    ),
                 )
                 call = attn_mlir.Attention(**forms[name])
                 call.__dict__.update(_last=Inputs("f16", dim, dim), _form=None)

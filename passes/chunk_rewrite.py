@@ -13,7 +13,7 @@ from attn_mlir.passes.derivation.chunk import PIECES, ChunkForm, derive_chunks
 from attn_mlir.passes.derivation.delta import derive_delta
 from attn_mlir.passes.derivation.emit import Emitter
 from attn_mlir.passes.derivation.errors import DerivationError
-from attn_mlir.passes.linear_roles import leader_of
+from attn_mlir.passes.linear_groups import leader_of
 from attn_mlir.passes.linear_scale import SCALED, read_scale, scale_of
 from attn_mlir.passes.regions import block_of, clone_op, find_all, piece
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
+from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.dialects.attn.linear_recurrence import state_shape
 from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.derivation.chunk import PIECES, derive_chunks
+from attn_mlir.passes.derivation.delta import derive_delta
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Graph, Node, text
 from attn_mlir.passes.derivation.row import location_name
@@ -14,11 +16,12 @@ from attn_mlir.passes.differentiation.errors import DifferentiationError
 from attn_mlir.passes.differentiation.linear_check import certified
 from attn_mlir.passes.differentiation.model import ROW, Param, Program
 from attn_mlir.passes.differentiation.read import PieceReader
+from attn_mlir.passes.explain_delta import delta_backward, delta_recurrence, delta_system
 from attn_mlir.passes.linear_scale import SCALED, scale_of
 from attn_mlir.passes.regions import block_of, piece, scores_in
 from attn_mlir.passes.tiling.chunk_tiles import row_mod
 
-_MODS = {"attn.query": "q", "attn.key": "k", "attn.value": "v", "attn.decay": "g", "attn.result": "o"}
+_MODS = {"attn.query": "q", "attn.key": "k", "attn.value": "v", "attn.decay": "g", "attn.erase": "e", "attn.result": "o"}
 _INDICES = ("b", "h", "t", "d")
 """What mods get besides the element."""
 _WAYS = {
@@ -36,12 +39,14 @@ def explain_recurrence(op: ir.Operation) -> Iterator[str]:
     yield from _segments(op)
     yield from _inputs(op)
     factor = {"none": "exp(g_t) S", "key": "diag(exp(g_t)) S", "value": "S diag(exp(g_t))"}[_choice(op, "channels")]
-    if forward:
+    if is_delta(op):
+        yield from delta_recurrence(op, factor, forward)
+    elif forward:
         yield f"  S = {factor} + k_t v_t^T; o_t = q_t S"
     else:
         yield f"  S = S + k_t v_t^T; o_t = q_t S; then S = {factor}"
     try:
-        form, report = derive_chunks(forward)
+        form, report = (derive_delta if is_delta(op) else derive_chunks)(forward)
     except DerivationError as error:
         yield f"no chunked form: {error}"
         return
@@ -57,6 +62,9 @@ def explain_recurrence(op: ir.Operation) -> Iterator[str]:
     yield f"confirmed in float64, chunk by chunk against the recurrence: {report.points} values, largest relative error {report.error:.1e}"
     yield _cost(op, 64)
     if segment_of(op) is not None:
+        return
+    if is_delta(op):
+        yield from delta_backward(op)
         return
     if not set(_outputs(op)) - {"final_state"}:
         yield ""
@@ -128,6 +136,7 @@ def _chunks(op: ir.Operation, formulas: dict[str, str]) -> Iterator[str]:
     yield f"chunked form, chunks {'first to last' if forward else 'last to first'}"
     yield f"  o_t = leave q_t S + sum over s {'<=' if forward else '>='} t of weight (q_t . k_s) v_s"
     yield "  S = carry S + sum over s of enter k_s v_s^T"
+    yield from delta_system(op, forward)
     for name, formula in formulas.items():
         yield f"  {name} = {formula}"
     channels = _choice(op, "channels")

@@ -22,7 +22,7 @@ ROWS = 16
 
 @dataclass(frozen=True)
 class GuardEmptyRows(Pass):
-    """Selects o = 0 and lse = -inf for rows without keys, where the formulas do not give that by themselves.
+    """Selects o = 0 and lse = -inf for fully masked rows, where the formulas do not give that by themselves.
 
     Nothing changes where `rows_nonempty = true` proves that there are none.
 

@@ -51,7 +51,7 @@ def masked_score(number: int) -> float:
 def _vanishes(scores: list[Node], saved: frozenset[Node], results: list[Node], weights: range) -> bool:
     """Whether a masked key adds nothing to a reduction and has weight 0, whatever finite values everything else has.
 
-    Values saved from an earlier attention may be anything: those of rows without keys are.
+    Values saved from an earlier attention may be anything: those of fully masked rows are.
     """
     limits = _Limits({score: masked_score(k) for k, score in enumerate(scores)}, saved)
     reductions = [node for node in nodes(*results) if node.op == "reduce"]

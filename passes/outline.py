@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from attn_mlir.mlir import func, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.linear_roles import LINEAR, leader_of, linear_roles, sweep_of
+from attn_mlir.passes.linear_groups import LINEAR, leader_of, sweep_of
 from attn_mlir.passes.regions import clone_op, find_all, walk
+from attn_mlir.passes.shapes import SAME, SHAPES, ShapeFunction
 
 _MAKERS = ("attn.attention", "attn.online", "attn.pairs", "attn.elements", "attn.row_dot", *LINEAR)
 _CONSUMERS = ("attn.output", "attn.remainder", "attn.query_sum", "attn.key_sum", "attn.scatter", "attn.collect")
@@ -15,17 +16,14 @@ _CONSUMERS = ("attn.output", "attn.remainder", "attn.query_sum", "attn.key_sum",
 class Outline(Pass):
     """Splits functions with several attention ops: each op and its consumers move to a private function that is called instead.
 
-    Arguments and results of such a function are exactly the tensors and scalars that the ops use and make. A call's
-    attribute `roles` tells the shape of each result: "query" is [B, Hq, Sq, D of its type], "key" [B, Hkv, Skv, D], "row"
-    [B, Hq, Sq], and "like:N" that of the call's operand N, as many dimensions of it as the result has. Linear attention makes
-    "shape:x,y,z", its first three sizes: "N.d" is dimension d of operand N, "sequences(N)" the sequences between offsets N,
-    "states(N.d/I*R)" R rows for every I positions, those begun, too (with "+M", of all sequences between offsets M), and "segments(N.d/L)"
-    the segments of L positions (behind "M.0*", those of every batch entry); "heads:N,M" is operand N with as many heads as operand M, and N
-    itself where it has them already; what nothing uses is left out. A `crossing` gradient of log decays belongs to the backward sweep that
+    Arguments and results of such a function are exactly the tensors and scalars that the ops use and make; what nothing uses is left out.
+    Its attribute `shapes` names a private function of the same arguments that returns the sizes of all dimensions of its results, as
+    `tensor.dim` arithmetic. Where `same` numbers an argument, the result is that argument where it would have its shape: an
+    `attn.head_sum` over groups of one head. A `crossing` gradient of log decays belongs to the backward sweep that
     makes the last of what it adds up, and takes that sweep's products and states where they are made; with
     `share-states`, sweeps that have the same states, but for their order, as those for dk and dv, belong together. A function that holds
-    one such op and returns just its results gets `roles` of its own and stays. A host may add two tensors; that stays behind
-    its calls. With `keep-hosts=false` the calling functions go.
+    one such op and returns just its results gets `shapes` of its own and stays. A host may add two tensors; that stays behind
+    its calls. With `keep-hosts=false` the calling functions go, and there are no `shapes`.
     """
 
     name = "attn-outline"
@@ -54,7 +52,8 @@ class Outline(Pass):
         returned = list(last.operands)
         if len(groups) == 1 and returned == _results(groups[0]):
             arguments = list(function.regions[0].blocks[0].arguments)
-            function.attributes["roles"] = _roles(groups[0], arguments, function.context)
+            if self.keep_hosts and SHAPES not in function.attributes:
+                _write_shapes(function, groups[0], arguments)
             return True
         host = ir.StringAttr(function.attributes["sym_name"]).value
         made = {result for group in groups for result in _results(group)}
@@ -65,7 +64,7 @@ class Outline(Pass):
             return False
         places: dict[ir.Value, ir.Location] = {}
         for number, group in enumerate(groups):
-            _outline(function, group, f"{host}_{number}_{group[0].name.removeprefix('attn.')}", places)
+            _outline(function, group, f"{host}_{number}_{group[0].name.removeprefix('attn.')}", places, self.keep_hosts)
         for op in sums:
             op.move_before(last)
         _erase_unused(function)
@@ -151,14 +150,18 @@ def _read_by(ops: list[ir.Operation]) -> list[ir.Value]:
 
 def _results(group: list[ir.Operation]) -> list[ir.Value]:
     """The tensors that a group makes: o and rows, then what the consumers make; of linear attention, what is used."""
-    return [result for op in group for result in op.results if not isinstance(result.type, ir.NoneType) and _is_made(group, op, result)]
+    return [result for op in group for result in _results_of(group, op)]
+
+
+def _results_of(group: list[ir.Operation], op: ir.Operation) -> list[ir.Value]:
+    return [result for result in op.results if not isinstance(result.type, ir.NoneType) and _is_made(group, op, result)]
 
 
 def _is_made(group: list[ir.Operation], op: ir.Operation, result: ir.Value) -> bool:
     return op.name not in LINEAR or any(use.owner.operation not in group for use in result.uses)
 
 
-def _outline(host: ir.Operation, group: list[ir.Operation], name: str, places: dict[ir.Value, ir.Location]) -> None:
+def _outline(host: ir.Operation, group: list[ir.Operation], name: str, places: dict[ir.Value, ir.Location], shapes: bool) -> None:
     """`places` holds the locations, and so the names, of the values for which results of calls stand."""
     block = host.regions[0].blocks[0]
     arguments, copied = _needs(group, block)
@@ -174,7 +177,8 @@ def _outline(host: ir.Operation, group: list[ir.Operation], name: str, places: d
         func.ReturnOp([mapping[result] for result in results])
     with group[0].location, ir.InsertionPoint.at_block_terminator(block):
         call = func.CallOp([r.type for r in results], ir.FlatSymbolRefAttr.get(name), arguments).operation
-        call.attributes["roles"] = _roles(group, arguments, host.context)
+    if shapes:
+        _write_shapes(function.operation, group, arguments)
     for old, new in zip(results, call.results, strict=True):
         places[new] = old.location
         old.replace_all_uses_with(new)
@@ -200,26 +204,13 @@ def _needs(group: list[ir.Operation], block: ir.Block) -> tuple[list[ir.Value], 
     return arguments, copied
 
 
-def _roles(group: list[ir.Operation], arguments: list[ir.Value], context: ir.Context) -> ir.ArrayAttr:
-    roles = []
-    for op in group:
-        match op.name:
-            case "attn.attention" | "attn.online":
-                roles += ["query"] + ["row"] * (len(op.results) - 1)
-            case "attn.output" | "attn.remainder" | "attn.query_sum":
-                roles.append("query")
-            case "attn.key_sum":
-                roles.append("key")
-            case "attn.scatter":
-                roles.append(f"like:{arguments.index(op.operands[1])}")
-            case "attn.collect":
-                roles.append(f"like:{arguments.index(group[0].operands[0])}")
-            case "attn.row_dot":
-                roles.append(f"like:{arguments.index(op.operands[0])}")
-            case name if name in LINEAR:
-                made = zip(op.results, linear_roles(op, arguments), strict=True)
-                roles += [role for result, role in made if _is_made(group, op, result)]
-    return ir.ArrayAttr.get([ir.StringAttr.get(role, context) for role in roles], context)
+def _write_shapes(function: ir.Operation, group: list[ir.Operation], arguments: list[ir.Value]) -> None:
+    """The shape function of a function that holds, or stands for, a group; `arguments` are those values in terms of the group."""
+    ShapeFunction(function, arguments).write((op, _results_of(group, op)) for op in group)
+    if group[0].name == "attn.head_sum":
+        function.attributes[SAME] = ir.IntegerAttr.get(
+            ir.IntegerType.get_signless(64, function.context), arguments.index(group[0].operands[0])
+        )
 
 
 def _is_sum(op: ir.Operation) -> bool:

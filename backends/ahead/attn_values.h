@@ -5,23 +5,13 @@ namespace attn {
 struct Kernel;
 
 enum Kind : uint8_t { STORE, ACCUMULATE, SCATTER };
-enum Role : uint8_t { QUERY, KEY, ROW, LIKE, HEADS, SHAPE };
 
-// A size of a result by those of operands, see backends/roles.py.
-enum TermKind : uint8_t { SIZE_IS, SIZE_OF, SEQUENCES_OF, SEGMENTS_OF, STATES_OF };
-struct Term {
-  TermKind kind;
-  int64_t numbers[6];
-};
+struct Value;
 
 struct Result {
-  Role role;
-  int operand;
   Element element;
   int rank;
-  int64_t shape[kMaxRank];  // -1: any
-  int like;                 // of HEADS, the operand that tells how many
-  Term terms[3];            // of SHAPE
+  void (*sizes)(const Value *values, const int *operands, int64_t *made);  // see backends/sizes.py
 };
 
 struct Step {
@@ -30,6 +20,7 @@ struct Step {
   const int *operands;
   int result_count;
   const Result *results;
+  int same;  // the operand that the result is where it would have its shape; -1: none is
 };
 
 struct Program {
@@ -79,43 +70,23 @@ inline Tensor new_tensor(Context &c, const Tensor &like) {
   return made;
 }
 
-inline int64_t size_of(const Term &term, const Value *values, const int *operands) {
-  const int64_t *n = term.numbers;
-  auto size = [&](int64_t operand, int64_t axis) { return values[operands[operand]].tensor.shape[axis]; };
-  switch (term.kind) {
-    case SIZE_IS: return n[0];
-    case SIZE_OF: return size(n[0], n[1]);
-    case SEQUENCES_OF: return size(n[0], 0) - 1;
-    case SEGMENTS_OF: return (n[0] < 0 ? 1 : size(n[0], n[1])) * ceil_div(size(n[2], n[3]), n[4]);
-    default: return (n[4] < 0 ? ceil_div(size(n[0], n[1]), n[2]) : size(n[0], n[1]) / n[2] + size(n[4], 0) - 1) * n[3];
-  }
-}
-
 inline Tensor shape_of(const Result &result, const Value *values, const int *operands) {
   Tensor made;
   made.element = result.element;
   made.rank = result.rank;
-  if (result.role == HEADS || result.role == SHAPE) {
-    for (int d = 0; d < result.rank; ++d) {
-      if (result.role == HEADS) made.shape[d] = values[operands[d == 1 ? result.like : result.operand]].tensor.shape[d];
-      else made.shape[d] = d < 3 ? size_of(result.terms[d], values, operands) : result.shape[d];
-    }
-    made.set_dense_strides();
-    return made;
-  }
-  const Tensor &first = result.role == LIKE ? values[operands[result.operand]].tensor : values[result.role == KEY ? 1 : 0].tensor;
-  int taken = result.role == LIKE ? result.rank : 3;
-  for (int d = 0; d < result.rank; ++d) made.shape[d] = d < taken ? first.shape[d] : result.shape[d];
+  result.sizes(values, operands, made.shape);
   made.set_dense_strides();
   return made;
 }
 
-// The operand that the result of a step is: the sum over groups of one head each. -1: none is.
+// The value that the result of a step is: the sum over groups of one head each. -1: none is.
 inline int same_operand(const Step &step, const Value *values) {
-  if (!step.kernel || step.results[0].role != HEADS) return -1;
-  const Result &result = step.results[0];
-  auto heads = [&](int operand) { return values[step.operands[operand]].tensor.shape[1]; };
-  return heads(result.operand) == heads(result.like) ? step.operands[result.operand] : -1;
+  if (step.same < 0) return -1;
+  const Tensor made = shape_of(step.results[0], values, step.operands);
+  const Tensor &given = values[step.operands[step.same]].tensor;
+  for (int d = 0; d < made.rank; ++d)
+    if (made.shape[d] != given.shape[d]) return -1;
+  return step.operands[step.same];
 }
 
 // The program that takes the place of this one for tensors of these sizes.

@@ -28,7 +28,7 @@ def steps_table(name: str, host: Host, elements_of: Callable[[Step], Sequence[st
         results = [result_text(result, of) for result, of in zip(step.results, elements_of(step), strict=True)]
         lines.append(f"static const attn::Result {one}_results[] = {{{', '.join(results)}}};")
         kernel = f"&{name}_{step.kernel}" if step.kernel else "nullptr"
-        steps.append(f"{{{kernel}, {len(step.operands)}, {one}_operands, {len(step.results)}, {one}_results}}")
+        steps.append(f"{{{kernel}, {len(step.operands)}, {one}_operands, {len(step.results)}, {one}_results, {step.same}}}")
     count = len(host.arguments) + sum(len(step.results) for step in host.steps)
     lines.append(f"static const attn::Step {name}_steps[] = {{{', '.join(steps)}}};")
     lines.append(_numbers(f"{name}_returns", host.returns))

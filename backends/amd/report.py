@@ -61,7 +61,7 @@ def _facts(code: KernelCode, binary: Binary) -> list[str]:
 
 
 def groups_of(code: KernelCode, binary: Binary) -> int:
-    """How many blocks of threads a compute unit runs at a time."""
+    """How many thread blocks a compute unit runs at a time."""
     target, waves = TARGETS[code.arch], code.threads // 64
     by_registers = binary.waves * target.simds // waves
     return max(1, min(by_registers, target.lds_bytes // max(1, binary.shared)))

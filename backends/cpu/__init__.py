@@ -32,4 +32,5 @@ BACKEND = Backend(
     operators="ahead.build:build_operators",
     doctor="doctor:findings",
     packed=True,
+    paged=True,
 )

@@ -70,6 +70,14 @@ class Arguments:
         self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
         return f"&{name}"
 
+    def paged_descriptor(self, value: ir.Value, columns: int, rows: int) -> str:
+        """The address of a TMA descriptor of a tensor in pages, see `Parameter`."""
+        number = self.number(value)
+        name = f"{self.names[number]}_pages_{columns}x{rows}"
+        parameter = Parameter("pages", number, -1, "", (columns, rows), 128)
+        self._add(name, parameter, f"const __grid_constant__ CUtensorMap {name}")
+        return f"&{name}"
+
     def counter(self) -> str:
         """The address of an int32 that is zero before and after the kernel."""
         return self._add("counter", Parameter("counter"), "int *__restrict__ counter")
@@ -100,5 +108,5 @@ class Arguments:
         return tuple(parameter for parameter, _ in self._sorted())
 
     def _sorted(self) -> list[tuple[Parameter, str]]:
-        order = ("descriptor", "pointer", "counter", "size", "stride", "scalar", "blocks")
+        order = ("descriptor", "pages", "pointer", "counter", "size", "stride", "scalar", "blocks")
         return sorted(self._parameters.values(), key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))

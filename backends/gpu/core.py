@@ -41,6 +41,13 @@ class PrinterCore(Generic[Tile]):
         """Whether programs are items of a list of work, whose last row tells how many there are."""
         return "lengths" in ir.DictAttr(self.kernel.attributes["tile.kernel"])
 
+    def table_of(self, memory: ir.Value) -> ir.Value | None:
+        """The table of pages that a tensor lies in; None where it does not."""
+        facts = ir.DictAttr(self.kernel.attributes["tile.kernel"])
+        if "paged" not in facts or self.arguments.number(memory) not in list(ir.DenseI64ArrayAttr(facts["paged"])):
+            return None
+        return self.arguments.values[ir.IntegerAttr(facts["table"]).value]
+
     def blocks(self) -> str:
         """How many blocks of rows there are, or items of the list: an expression, for that `items` once `declare_items` is printed."""
         return "items" if self.packed else self.arguments.blocks()

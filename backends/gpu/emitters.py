@@ -11,7 +11,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.diagnostics import source_line
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all, walk
+from attn_mlir.passes.regions import walk
 
 SLOW = "slow"
 """In a schedule: why a kernel is made by another emitter than the best one of its chip."""
@@ -57,21 +57,31 @@ class Emitters(Generic[TargetT]):
     package: str
     names: tuple[str, ...]
     targets: Mapping[str, TargetT]
+    pages: tuple[str, ...] = ()
+    """The emitters that read keys in pages."""
 
     def plan(self, kernel: ir.Operation) -> Fields:
         """The schedule of a tiled kernel: "emitter", "arch", and what that emitter decides. `tile.choices` of the kernel overrides it.
 
         Raises UnsupportedError when no emitter can make the kernel, or not the one that is asked for.
         """
-        if find_all(kernel, "tile.load_pages"):
-            raise UnsupportedError("there are no kernels for keys in pages (block_table) on GPUs yet: gather the pages, or use the CPU")
         choices = attributes.read(kernel, CHOICES)
         target = self._target(choices.get("arch", next(iter(self.targets))))
         wanted = choices.get("emitter")
         if wanted is not None and wanted not in self.names:
             raise UnsupportedError(f"there is no emitter '{wanted}' (emitters: {', '.join(self.names)})")
         refusals: dict[str, Refusal] = {}
+        facts = ir.DictAttr(kernel.attributes["tile.kernel"])
+        if "lengths" in facts and choices.get("deterministic") and "grid" in facts and ir.StringAttr(facts["grid"]).value == "pairs":
+            raise UnsupportedError(
+                "gradients of packed sequences (attention_varlen) have no fixed order of sums on GPUs yet: leave deterministic out, or "
+                "compute them on the CPU"
+            )
+        paged = "paged" in ir.DictAttr(kernel.attributes["tile.kernel"])
         for name in self.names if wanted is None else (str(wanted),):
+            if paged and name not in self.pages:
+                refusals[name] = Refusal(f"'{name}' reads no keys in pages (block_table)")
+                continue
             fields = self._module(name).plan(kernel, target, choices)
             if isinstance(fields, Refusal):
                 refusals[name] = fields

@@ -17,7 +17,8 @@ class Parameter:
     `kind`: "pointer", the address of tensor `argument`, which has any strides unless `align` is set: then its last stride is 1, and the
     others and its address are multiples of `align` elements; "size" and "stride" (in elements), of its dimension `dim`; "scalar", a number;
     "descriptor", a `CUtensorMap` of a 4-D tensor [B, H, S, D] by value (64 bytes aligned, `__grid_constant__`), whose boxes have `box`
-    columns and rows, with swizzling over `swizzle` bytes and zeros out of bounds; "counter", the address of an int32 that is zero
+    columns and rows, with swizzling over `swizzle` bytes and zeros out of bounds; "pages", one of a tensor [P, H, N, D] in pages, as
+    [P, N + 1, H, N, D] whose row N - n + i of entry e is row e - n + i of the page; "counter", the address of an int32 that is zero
     at the start, and that the kernel leaves zero; "blocks", how many blocks of rows the grid has.
     `type` is the C type of what is passed by value: "int", "long long", "float" or "double".
     """
@@ -35,7 +36,7 @@ class Parameter:
 class KernelCode:
     """The generated source of one kernel.
 
-    `grid`: "tiles", one block of threads per block of rows (x), head (y) and batch (z) of the argument that `tile.kernel` names;
+    `grid`: "tiles", one thread block per block of rows (x), head (y) and batch (z) of the argument that `tile.kernel` names;
     "persistent", as many as the GPU has multiprocessors, or tiles if there are fewer.
     `language`: "cuda", "hip" or "tilelang" (then `source` is the CUDA that TileLang made, and `program` the TileLang program).
     """

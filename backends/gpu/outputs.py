@@ -53,7 +53,8 @@ def _sums(unit: Unit, output: int, shape: torch.Size, order: str, over: torch.Te
         made = empty((kernel.blocks, *shape), dtype=unit.dtypes[output], device=over.device)
         return Memory(made, made, slots=True)
     batch, heads, length = over.shape[:3]
-    programs = (-(-length // kernel.block_q), batch, heads)
+    # Items of a list of work may be more than that: all of them add in one place, which any number but one of slots without a stride is.
+    programs = (2 if kernel.lengths else -(-length // kernel.block_q), batch, heads)
     slots = (1, 1, 1)
     if unit.schedule.get("sums") == "slots" or (kernel.outputs[output] == "scatter" and unit.schedule.get("deterministic")):
         apart = kernel.disjoint[output] if kernel.outputs[output] == "scatter" else (False, True, True)

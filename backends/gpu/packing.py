@@ -21,7 +21,7 @@ Value = tuple[str, Any]
 
 
 def grid_of(code: KernelCode, block_rows: int, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
-    """The grid of a kernel over tiles, in blocks of threads, and how many blocks of rows it has; `over` are sizes [B, H, S, ...].
+    """The grid of a kernel over tiles, in thread blocks, and how many blocks of rows it has; `over` are sizes [B, H, S, ...].
 
     The grid has whole clusters.
     Raises UnsupportedError where it is too large for a launch.

@@ -10,7 +10,7 @@ import torch
 from attn_mlir import forks
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import SLOW
-from attn_mlir.backends.gpu.limits import check_sizes
+from attn_mlir.backends.gpu.input_limits import check_pages, check_sizes
 from attn_mlir.backends.gpu.split import Split, parts_for
 from attn_mlir.backends.gpu.units import Unit, outlined
 from attn_mlir.backends.host import Host
@@ -43,7 +43,9 @@ class GpuProgram(HostProgram):
         """Are told why kernels are slow where only their compiler can know, before the first launch; see `performance.tell`."""
 
     def _plan(self, key: Any, inputs: Sequence[Any]) -> Plan:
-        check_sizes(self.host.arguments, inputs)
+        paged = {number for kernel in self.kernels.values() for number in kernel.paged}
+        check_pages(inputs[number] for number in paged)
+        check_sizes(self.host.arguments, [None if number in paged else value for number, value in enumerate(inputs)])
         return super()._plan(key, inputs)
 
     def readable(self, tensor: torch.Tensor, by_columns: bool) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.gpu.limits import check_types
+from attn_mlir.backends.gpu.input_limits import check_types
 from attn_mlir.backends.gpu.packed import Ragged
 from attn_mlir.backends.gpu.scalar_bounds import POSITIONS
 from attn_mlir.backends.gpu.units import Unit, outlined, read_unit

@@ -15,7 +15,6 @@ from attn_mlir.backends.nvidia.launch import LIMIT, Launcher, Packed
 from attn_mlir.backends.nvidia.units import turns
 from attn_mlir.backends.nvidia.workspace import Part, Workspace, filled
 from attn_mlir.backends.program import Plan
-from attn_mlir.backends.roles import is_same
 
 
 @dataclass(frozen=True)
@@ -158,11 +157,11 @@ def chain(
 def _handed_on(host: Host, plan: Plan, inputs: Sequence[Any]) -> list[int]:
     """For every value its number, or that of the value that it is: steps that sum groups of one head do nothing."""
     same = list(range(len(host.arguments)))
-    known: list[Any] = [value if isinstance(value, torch.Tensor) else None for value in inputs]
+    shapes: list[Any] = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]
     for step, new in zip(host.steps, plan.steps, strict=True):
-        operand = is_same(step.results[0].role, [known[number] for number in step.operands])
-        same += [len(same) + i if operand is None else same[step.operands[operand]] for i in range(len(new.shapes))]
-        known += [torch.empty(shape, device="meta") for shape in new.shapes]
+        is_same = step.is_same([shapes[number] for number in step.operands])
+        same += [same[step.operands[step.same]] if is_same else len(same) + i for i in range(len(new.shapes))]
+        shapes += new.shapes
     return same
 
 

@@ -39,7 +39,7 @@ class CudaError(AttnError, RuntimeError):
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU. `capability` is its compute capability, `shared_bytes` the shared memory that a block of threads may have."""
+    """A GPU. `capability` is its compute capability, `shared_bytes` the shared memory that a thread block may have."""
 
     index: int
     name: str
@@ -171,7 +171,7 @@ def load_function(binary: bytes, entry: str, shared_bytes: int, index: int) -> i
     available = device(index).shared_bytes
     if shared_bytes > available:
         raise UnsupportedError(
-            f"the kernel {entry} needs {shared_bytes} bytes of shared memory, but a block of threads may have {available} on a "
+            f"the kernel {entry} needs {shared_bytes} bytes of shared memory, but a thread block may have {available} on a "
             f"{device(index).name}: it was compiled for another GPU"
         )
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -186,7 +186,7 @@ def load_function(binary: bytes, entry: str, shared_bytes: int, index: int) -> i
 
 
 def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, stream: int, cluster: int = 1) -> Config:
-    """How to launch a kernel: blocks of threads along x, y and z, clusters of `cluster` of them along x."""
+    """How to launch a kernel: thread blocks along x, y and z, clusters of `cluster` of them along x."""
     made = Config(_Dim(*grid), _Dim(threads, 1, 1), shared_bytes, stream)
     if cluster > 1:
         value = _AttributeValue(cluster=_Dim(cluster, 1, 1))
@@ -233,21 +233,37 @@ def _clearing() -> Any:
 _SCRATCH = threading.local()
 
 
+def pages_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, int], swizzle: int) -> bytes:
+    """A `CUtensorMap` of a tensor in pages [P, H, N, D] as [P, N + 1, H, N, D], see `Parameter`; otherwise as `tensor_map`."""
+    pages, heads, rows, columns = shape
+    step = strides[2] if rows > 1 else 64
+    extents, steps = (pages, rows + 1, heads, rows, columns), (strides[0], step, strides[1], step, 1)
+    return _map(address - rows * step * dtype.itemsize, dtype, extents, steps, (*box, 1, 1, 1), swizzle)
+
+
 def tensor_map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, int], swizzle: int) -> bytes:
     """A `CUtensorMap` of a tensor [B, H, S, D] with these strides in elements; boxes have `box` columns and rows.
 
     The last stride must be 1, the others multiples of 16 bytes, and so must the address; zeros are read outside of the tensor.
     """
+    return _map(address, dtype, shape, strides, (*box, 1, 1), swizzle)
+
+
+def _map(address: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], box: tuple[int, ...], swizzle: int) -> bytes:
+    """A `CUtensorMap` of a tensor, sizes and strides as torch has them; boxes begin with columns."""
     buffer = getattr(_SCRATCH, "buffer", None)
     if buffer is None:
         buffer = _SCRATCH.buffer = (ctypes.c_char * (MAP_BYTES + MAP_ALIGNMENT))()
     start = -ctypes.addressof(buffer) % MAP_ALIGNMENT
     size = dtype.itemsize
     steps = [16 if extent == 1 else stride * size for extent, stride in zip(shape, strides, strict=True)]
+    rank = len(shape)
     result = library().cuTensorMapEncodeTiled(
-        ctypes.c_void_p(ctypes.addressof(buffer) + start), DATA_TYPES[dtype], 4, ctypes.c_void_p(address),
-        (ctypes.c_uint64 * 4)(shape[3], shape[2], shape[1], shape[0]), (ctypes.c_uint64 * 3)(steps[2], steps[1], steps[0]),
-        (ctypes.c_uint32 * 4)(box[0], box[1], 1, 1), (ctypes.c_uint32 * 4)(1, 1, 1, 1), 0, _SWIZZLES[swizzle], _PROMOTE_256, 0,
+        ctypes.c_void_p(ctypes.addressof(buffer) + start), DATA_TYPES[dtype], rank, ctypes.c_void_p(address),
+        (ctypes.c_uint64 * rank)(*shape[::-1]), (ctypes.c_uint64 * (rank - 1))(*steps[-2::-1]),
+        (ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*[1] * rank), 0, _SWIZZLES[swizzle], _PROMOTE_256, 0,
     )  # fmt: skip
-    check(result, f"describing a tensor of shape {list(shape)} and strides {list(strides)} with boxes of {box} to the GPU's copy engine")
+    check(
+        result, f"describing a tensor of shape {list(shape)} and strides {list(strides)} with boxes of {box[:2]} to the GPU's copy engine"
+    )
     return bytes(buffer[start : start + MAP_BYTES])

@@ -23,6 +23,8 @@ from attn_mlir.errors import ArgumentError
 LIMIT = 256
 _PROGRAM_LIMIT = (1 << 31) - (1 << 16)
 """Of persistent kernels, which number what they run in 32 bits, and count a little further."""
+_MAPPED = ("descriptor", "pages")
+"""Parameters that are descriptions for the copy engine."""
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 
@@ -76,7 +78,7 @@ class Launcher:
         self._tensors = tuple(
             sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over} | ({kernel.sequences} - {-1}))
         )
-        self.tiled = frozenset(p.argument for p in code.parameters if p.kind == "descriptor")
+        self.tiled = frozenset(p.argument for p in code.parameters if p.kind in _MAPPED)
         """The arguments that the copy engine reads or writes."""
         self._aligned = {p.argument: p.align for p in code.parameters if p.kind == "pointer" and p.align}
         self.counts = any(p.kind == "counter" for p in code.parameters)
@@ -140,7 +142,7 @@ class Launcher:
             counter = _counter(self.index, stream, self._device)
         address = 0 if counter is None else counter.data_ptr()
         values = [
-            ("map", _map(arguments[p.argument], p)) if p.kind == "descriptor" else value_of(p, arguments, blocks, address)
+            ("map", _map(arguments[p.argument], p)) if p.kind in _MAPPED else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
         return Packed(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
@@ -153,7 +155,7 @@ class Launcher:
         return self._sweeps.sequences_of(arguments), over[1], self._sweeps.blocks * self._rows
 
     def _grid(self, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
-        """Blocks of threads, and how many blocks of rows there are."""
+        """Thread blocks, and how many blocks of rows there are."""
         if self._code.grid != "persistent":
             return grid_of(self._code, self._rows, over)
         batch, heads, length = over[:3]
@@ -187,12 +189,13 @@ def _check_place(position: int, tensor: torch.Tensor | Ragged, index: int) -> No
 def _map(tensor: Any, parameter: Parameter) -> bytes:
     if tensor.dim() == 5:  # sums of all chunks in one slot
         tensor = tensor.first_slot() if isinstance(tensor, Ragged) else tensor[0]
-    key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+    key = (parameter.kind, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
     found = _MAPS.get(key)
     if found is None:
         if len(_MAPS) >= 8 * LIMIT:
             _MAPS.clear()
-        found = _MAPS[key] = cuda.tensor_map(key[0], tensor.dtype, tensor.shape, tensor.stride(), parameter.box, parameter.swizzle)
+        describe = cuda.tensor_map if parameter.kind == "descriptor" else cuda.pages_map
+        found = _MAPS[key] = describe(*key[1:])
     return found
 
 

@@ -10,7 +10,7 @@ KERNEL = (
 
 SCHEDULE = (
     "warp-assign-layouts,canonicalize,cse,warp-order-tiles,warp-join-loops,canonicalize,cse,"
-    "warp-stage-rows,warp-specialize,warp-pipeline-loads,canonicalize,cse,"
+    "warp-stage-rows,warp-specialize,warp-pipeline-loads,warp-draw-tiles,canonicalize,cse,"
     "warp-overlap-products,warp-split-maps,warp-delay-waits,canonicalize,cse,"
     "warp-ping-pong,warp-stage-stores,canonicalize,cse"
 )
@@ -22,4 +22,10 @@ WARP = f"{KERNEL},{SCHEDULE}"
 
 def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
-    return f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,attn-apply-mods,attn-outline"
+    chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}"
+    return f"{chosen}attn-simplify,attn-apply-mods,attn-outline"
+
+
+def split(arch: str) -> str:
+    """The part of it that gives sums which fit into no kernel together kernels of their own."""
+    return f"nvidia-split-pairs{{arch={arch}}},"

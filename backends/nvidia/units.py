@@ -60,7 +60,7 @@ def _round(function: ir.Operation, step: Step, last: list[bool], element: str) -
     end = len(arguments) - (kernel.grid == "pairs" or bool(kernel.lengths))
     outputs = arguments[end - len(last) : end]
     for output, kind, free, result in zip(outputs, kernel.outputs, last, step.results, strict=True):
-        if kind == "store" and free and result.role in ("query", "key") and result.type.element == "f32":
+        if kind == "store" and free and kernel.grid != "chunks" and len(result.sizes) == 4 and result.type.element == "f32":
             old = ir.MemRefType(output.type)
             output.set_type(ir.MemRefType.get(old.shape, ir.Type.parse(element), old.layout, loc=function.location))
     types = [argument.type for argument in arguments]

@@ -4,7 +4,7 @@ from typing import Any
 
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import BarrierType, PendingType, Warp
-from attn_mlir.dialects.warp.kinds import in_form, inside, is_global, is_shared, settled
+from attn_mlir.dialects.warp.kinds import checks_ordered, in_form, inside, is_global, is_shared, settled
 from attn_mlir.mlir import ext, ir
 
 _LANES = 32
@@ -80,7 +80,7 @@ class StoreAsyncOp(Warp.Operation, name="store_async"):
 class AddAsyncOp(Warp.Operation, name="add_async"):
     """A tile in shared memory is added to rows from `row` on of `target[batch, head]` (TMA); additions to one element may meet.
 
-    Of a target in slots, [slots, B, H, S, D], it is the first one.
+    Of a target in slots, [slots, B, H, S, D], it is the first one. `ordered`: they do not meet, see `warp.atomic_add`.
     """
 
     source: ext.Operand[Any]
@@ -89,9 +89,14 @@ class AddAsyncOp(Warp.Operation, name="add_async"):
     head: ext.Operand[ir.IndexType]
     row: ext.Operand[ir.IndexType]
     column: ext.Operand[ir.IndexType]
+    ordered: Any
 
     def verify_invariants(self) -> bool:
-        return _checks_tile(self, self.target.type, self.source.type, is_shared(self.source.type, 2), (4, 5)) and _checks_elected(self)
+        return (
+            checks_ordered(self)
+            and _checks_tile(self, self.target.type, self.source.type, is_shared(self.source.type, 2), (4, 5))
+            and _checks_elected(self)
+        )
 
 
 class StoreCommitOp(Warp.Operation, name="store_commit"):

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import BarrierType, PendingType
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
 from attn_mlir.mlir import ir
@@ -63,3 +65,8 @@ def inside(op: ir.OpView, name: str) -> bool:
     while above is not None and above.operation.name != name:
         above = above.operation.parent
     return above is not None
+
+
+def checks_ordered(op: Any) -> bool:
+    """Whether an addition says whether it has a place in an order."""
+    return check(op, isinstance(op.ordered, ir.BoolAttr), f"takes `ordered` as true or false, got {op.ordered}")

@@ -4,7 +4,7 @@ from typing import Any
 
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import in_form, is_global
+from attn_mlir.dialects.warp.kinds import checks_ordered, in_form, inside, is_global
 from attn_mlir.mlir import ext, ir
 
 
@@ -55,6 +55,7 @@ class AtomicAddOp(Warp.Operation, name="atomic_add"):
     """A tile or row values are added to `target[batch, head]`, from `row` and `column` on, element by element, in any order.
 
     Rows past the end are not added; row values have no column, it is 0. Of a target in slots, [slots, B, H, S, D], it is the first one.
+    `ordered`: other additions to these elements come before or after it, as `warp.order_wait` and `warp.order_pass` say.
     """
 
     fragment: ext.Operand[Any]
@@ -63,13 +64,17 @@ class AtomicAddOp(Warp.Operation, name="atomic_add"):
     head: ext.Operand[ir.IndexType]
     row: ext.Operand[ir.IndexType]
     column: ext.Operand[ir.IndexType]
+    ordered: Any
 
     def verify_invariants(self) -> bool:
-        return _checks_sums(self, self.fragment.type, self.target.type)
+        return checks_ordered(self) and _checks_sums(self, self.fragment.type, self.target.type)
 
 
 class OrderWaitOp(Warp.Operation, name="order_wait"):
-    """Waits until `counters[index]`, in global memory, is `number`: who adds after it does so after those with smaller numbers."""
+    """Waits until `counters[index]`, in global memory, is `number`: what was added before another thread block set it comes before.
+
+    In `warp.elect` one thread waits, else every warp.
+    """
 
     counters: ext.Operand[Any]
     index: ext.Operand[ir.IndexType]
@@ -80,14 +85,14 @@ class OrderWaitOp(Warp.Operation, name="order_wait"):
 
 
 class OrderPassOp(Warp.Operation, name="order_pass"):
-    """Sets `counters[index]` to `number`: what this warpgroup has added is done, the one that waits for the number goes on."""
+    """Sets `counters[index]` to `number`: what this thread has seen added is done, the one that waits for the number goes on."""
 
     counters: ext.Operand[Any]
     index: ext.Operand[ir.IndexType]
     number: ext.Operand[ir.IndexType]
 
     def verify_invariants(self) -> bool:
-        return _checks_counters(self)
+        return _checks_counters(self) and check(self, inside(self, "warp.elect"), "is for one thread: it stands in 'warp.elect'")
 
 
 def _checks_counters(op: OrderWaitOp | OrderPassOp) -> bool:

@@ -26,8 +26,9 @@ class KernelOp(Warp.Operation, name="kernel", traits=[ir.NoTerminatorTrait, ir.I
     """A kernel over tensors in global memory, [B, H, S, D] or [B, H, S], and numbers.
 
     Shared memory, barriers and roles stand directly in it. `function` names the function of the module whose arguments and results are
-    the kernel's arguments, "" for none. Each thread has `registers` at launch. `lanes` of a warp, the registers of a multiprocessor
-    (`register_file`) and the bytes of shared memory that a thread block may have (`shared_limit`) are facts of the target.
+    the kernel's arguments, "" for none; behind them come counters of its own in global memory, zeros when it begins. Each thread has
+    `registers` at launch. `lanes` of a warp, the registers of a multiprocessor (`register_file`) and the bytes of shared memory that a
+    thread block may have (`shared_limit`) are facts of the target.
     """
 
     sym_name: ir.StringAttr
@@ -138,10 +139,12 @@ class BlockCountOp(Warp.Operation, name="block_count", traits=[ext.Pure]):
 class NextTileOp(Warp.Operation, name="next_tile"):
     """Adds 1 to a counter in global memory and gives what it was: the dynamic tile scheduler. One thread does it, in `warp.elect`.
 
-    Which tile a number stands for is arithmetic on it: the longest first, for example.
+    Who is given `last` sets it to 0 instead: so the last of all draws leaves the counter as the first one found it. Which tile a number
+    stands for is arithmetic on it: the longest first, for example.
     """
 
     counter: ext.Operand[Any]
+    last: ext.Operand[ir.IndexType]
     result: ext.Result[ir.IndexType[()]] = ext.infer_result()
 
     def verify_invariants(self) -> bool:

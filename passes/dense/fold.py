@@ -7,7 +7,7 @@ with it is the other operand, and zero times a number is zero. Whether that was 
 from collections.abc import Callable
 
 from attn_mlir.mlir import ir
-from attn_mlir.passes.simplification import rewrite
+from attn_mlir.passes.simplification import RULES
 from attn_mlir.passes.simplification.folding import constant, number
 
 # Beyond these a number stands for an infinity; f32 ends at 3.4e38, and users write -1e38 as well.
@@ -29,7 +29,7 @@ def _fold_op(op: ir.Operation) -> bool:
     with op.location, ir.InsertionPoint(op):
         rule = _RULES.get(op.name)
         new = rule(op) if rule else None
-        new = rewrite(op) if new is None else new
+        new = RULES[op.name](op) if new is None and op.name in RULES else new
     if new is None:
         return False
     if isinstance(op.location, ir.NameLoc) and not isinstance(new.owner, ir.Block) and new.owner.operation.name == "attn.reduce":

@@ -1,83 +1,22 @@
 """Evaluates expressions with numpy, vectorised over rows (axis 0) and keys (axis 1)."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from attn_mlir.dialects.float_values import FUNCTIONS, compare
 from attn_mlir.passes.derivation.errors import DerivationError
 from attn_mlir.passes.derivation.expr import Node
 from attn_mlir.passes.order import deepest_first
 
 Array = np.ndarray
-_erf = np.vectorize(math.erf, otypes=[float])
-
-
-def _rsqrt(x: Array) -> Array:
-    return 1 / np.sqrt(x)
-
-
-_FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "arith.addf": np.add,
-    "arith.subf": np.subtract,
-    "arith.mulf": np.multiply,
-    "arith.divf": np.divide,
-    "arith.remf": np.fmod,
-    "arith.negf": np.negative,
-    "arith.maximumf": np.maximum,
-    "arith.minimumf": np.minimum,
-    "arith.maxnumf": np.fmax,
-    "arith.minnumf": np.fmin,
-    "arith.select": np.where,
-    "arith.andi": np.logical_and,
-    "arith.ori": np.logical_or,
-    "arith.xori": np.logical_xor,
-    "math.exp": np.exp,
-    "math.exp2": np.exp2,
-    "math.expm1": np.expm1,
-    "math.log": np.log,
-    "math.log2": np.log2,
-    "math.log1p": np.log1p,
-    "math.sqrt": np.sqrt,
-    "math.rsqrt": _rsqrt,
-    "math.absf": np.abs,
-    "math.tanh": np.tanh,
-    "math.sinh": np.sinh,
-    "math.cosh": np.cosh,
-    "math.tan": np.tan,
-    "math.atan": np.arctan,
-    "math.atan2": np.arctan2,
-    "math.erf": _erf,
-    "math.sin": np.sin,
-    "math.cos": np.cos,
-    "math.powf": np.power,
-    "math.floor": np.floor,
-    "math.ceil": np.ceil,
-    "math.round": np.round,
-    "math.roundeven": np.round,
-    "math.trunc": np.trunc,
-    "math.fma": lambda x, y, z: x * y + z,
-    "math.copysign": np.copysign,
-}
-_COMPARE: tuple[Callable[[Array, Array], Array], ...] = (np.equal, np.greater, np.greater_equal, np.less, np.less_equal, np.not_equal)
+_FUNCTIONS = {**FUNCTIONS, "arith.andi": np.logical_and, "arith.ori": np.logical_or, "arith.xori": np.logical_xor}
 
 
 def known(op: str) -> bool:
     """True for ops that `Evaluator` can evaluate."""
     return op in _FUNCTIONS or op in ("arith.cmpf", "arith.uitofp")
-
-
-def compare(predicate: int, x: Array, y: Array) -> Array:
-    """`arith.cmpf` with MLIR's predicate number."""
-    unordered = np.isnan(x) | np.isnan(y)
-    if predicate in (0, 15):
-        return np.full(unordered.shape, predicate == 15)
-    if predicate in (7, 14):
-        return unordered if predicate == 14 else ~unordered
-    if predicate < 7:
-        return _COMPARE[predicate - 1](x, y) & ~unordered
-    return _COMPARE[predicate - 8](x, y) | unordered
 
 
 @dataclass(eq=False)

@@ -44,7 +44,7 @@ class Derivatives:
         return program
 
     def _needs_count(self, program: Program) -> bool:
-        """Whether something is formed for each row, where its formulas need not be finite for a row without keys."""
+        """Whether something is formed for each row, where its formulas need not be finite for a fully masked row."""
         if not self._may_be_empty:
             return False
         return bool(program.rows) or any(not program.is_pair(s.weight) for s in Reverse(program, self._seeds(program)).run().scatters)

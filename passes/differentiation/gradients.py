@@ -59,7 +59,7 @@ class Gradients:
         return sums, scatters, collected
 
     def _guarded(self, weight: Node) -> Node:
-        """0 for rows without keys, where formulas of the row may not be finite."""
+        """0 for fully masked rows, where formulas of the row may not be finite."""
         return weight if self.count is None else self.program.where_keys(self.count, weight)
 
     def _prepared(self, weight: Node) -> Node:

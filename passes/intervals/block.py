@@ -9,9 +9,8 @@ from or up to a fixed position, as in (q < 22) | ..., the block is cut there ins
 import itertools
 
 from attn_mlir.passes.intervals.box import Box
-from attn_mlir.passes.intervals.expr import Pool
 from attn_mlir.passes.intervals.interval import Interval
-from attn_mlir.passes.intervals.nodes import Node, postorder, terms_of
+from attn_mlir.passes.intervals.nodes import Maker, Node, postorder, terms_of
 
 _LARGE = 200  # nodes of a mask that is not worth multiplying by the number of parts
 
@@ -25,7 +24,7 @@ def classify_block(mask: Node, ranges: dict[Node, Interval], cuts: int) -> tuple
     return pool.either(t.can_be_true for t in truths), ~pool.either(t.can_be_false for t in truths)
 
 
-def _parts(pool: Pool, mask: Node, variable: Node, interval: Interval, cuts: int) -> list[Interval]:
+def _parts(pool: Maker, mask: Node, variable: Node, interval: Interval, cuts: int) -> list[Interval]:
     low, high = interval
     if not cuts or low is None or high is None:
         return [interval]
@@ -42,7 +41,7 @@ def _parts(pool: Pool, mask: Node, variable: Node, interval: Interval, cuts: int
     return [head, Interval(start, pool.most(start, last - 1)), Interval(pool.most(last, low), high)]
 
 
-def _at_threshold(pool: Pool, mask: Node, variable: Node, low: Node, high: Node) -> list[Interval]:
+def _at_threshold(pool: Maker, mask: Node, variable: Node, low: Node, high: Node) -> list[Interval]:
     """Cuts at the c of a condition variable >= c, or variable < c, that is one alternative of several."""
     alternatives = [a for node in postorder([mask]) if node.op == "or" for a in node.args if a.op == "ge0"]
     for alternative in alternatives:

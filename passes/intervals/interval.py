@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from attn_mlir.passes.intervals.expr import Pool
-from attn_mlir.passes.intervals.nodes import Node
+from attn_mlir.passes.intervals.nodes import Maker, Node
 
 
 class Interval(NamedTuple):
@@ -75,7 +74,7 @@ def remainder(a: Interval, b: Interval) -> Interval:
     return Interval(pool.select(positive, low, pool.least(0, low_b + 1)), pool.select(positive, high, pool.most(0, high_b - 1)))
 
 
-def _within_period(pool: Pool, a: Interval, low: Node, high: Node) -> tuple[Node, Node]:
+def _within_period(pool: Maker, a: Interval, low: Node, high: Node) -> tuple[Node, Node]:
     """a % m for a positive m in [low, high]."""
     zero, top = pool.lift(0), high - 1
     if a.ends is None:

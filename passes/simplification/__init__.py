@@ -1,5 +1,5 @@
 """Local rewrites of scalar pieces, used by `attn-simplify`."""
 
-from attn_mlir.passes.simplification.rules import RULES, rewrite
+from attn_mlir.passes.simplification.rules import RULES
 
-__all__ = ["RULES", "rewrite"]
+__all__ = ["RULES"]

@@ -16,6 +16,10 @@ _EXACT = frozenset(
 _KNOWN_POINTS = {("math.exp", 0.0): 1.0, ("math.exp2", 0.0): 1.0, ("math.log", 1.0): 0.0, ("math.log2", 1.0): 0.0, ("math.tanh", 0.0): 0.0}
 
 
+FOLDED = (*sorted(_EXACT), *(name for name, _ in _KNOWN_POINTS))
+"""The ops that `folded` knows."""
+
+
 def number(value: ir.Value) -> float | None:
     """The value of a float constant."""
     attribute = _constant(value)

@@ -5,25 +5,15 @@ or differ in the last bit (x / c), and the sign of a zero may change (x + 0).
 """
 
 import math
-from collections.abc import Callable
 
 from attn_mlir.mlir import arith, ir
 from attn_mlir.mlir import math as math_ops
+from attn_mlir.passes.patterns import Rule
 from attn_mlir.passes.regions import maker
-from attn_mlir.passes.simplification.folding import constant, folded, number, truth
+from attn_mlir.passes.simplification.folding import FOLDED, constant, folded, number, truth
 
-Rule = Callable[[ir.Operation], ir.Value | None]
 _SMALLEST_NORMAL = 1.1754944e-38
 _LARGEST_RECIPROCAL = 8.5e37
-
-
-def rewrite(op: ir.Operation) -> ir.Value | None:
-    """The value that may replace the result of `op`, made at the insertion point; None leaves it alone."""
-    value = folded(op)
-    if value is not None:
-        return constant(value, op.results[0].type)
-    rule = RULES.get(op.name)
-    return rule(op) if rule else None
 
 
 def _add(op: ir.Operation) -> ir.Value | None:
@@ -180,7 +170,21 @@ def _reduce(op: ir.Operation) -> ir.Value | None:
     return op.operands[0] if inner is not None and kind != "sum" and inner.attributes["kind"] == op.attributes["kind"] else None
 
 
-RULES: dict[str, Rule] = {
+def _first_folded(rule: Rule | None) -> Rule:
+    """The rule for ops whose operands are not all constants; these are folded."""
+
+    def folds(op: ir.Operation) -> ir.Value | None:
+        if not list(op.results[0].uses):
+            return None
+        value = folded(op)
+        if value is not None:
+            return constant(value, op.results[0].type)
+        return rule(op) if rule else None
+
+    return folds
+
+
+_OWN: dict[str, Rule] = {
     "arith.addf": _add,
     "arith.subf": _sub,
     "arith.mulf": _mul,
@@ -197,3 +201,5 @@ RULES: dict[str, Rule] = {
     "attn.slope": _slope,
     "attn.reduce": _reduce,
 }
+RULES: dict[str, Rule] = {name: _first_folded(_OWN.get(name)) for name in dict.fromkeys([*_OWN, *FOLDED])}
+"""By the names of ops."""

@@ -50,6 +50,8 @@ class Program:
     """The keys that lists name, where blocks of keys are parts of a list; None: they are those from a position on."""
     pages: ir.Value | None = None
     """The table of the pages in which keys and values lie; None where they do not."""
+    paged_views: bool = False
+    """Whether the kernel takes what lies in pages as [sequences, Hkv, positions, D], see `paged` in `attn-tile-rows`."""
 
     @property
     def kv_len(self) -> ir.Value:
@@ -61,6 +63,8 @@ class Program:
         if self.listed is not None:
             return build.gather(memory, self.of_keys.batch, self.kv_head, self.listed, position, count)
         row, known = self.of_keys.row(position), known_index(count)
+        if self.pages is not None and self.paged_views:
+            return build.load(memory, self.b, self.kv_head, row, count, known)
         if self.pages is not None:
             return build.load_pages(memory, self.pages, self.b, self.kv_head, row, count, known)
         return build.load(memory, self.of_keys.batch, self.kv_head, row, count, known)

@@ -9,7 +9,7 @@ from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_head
 from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf
-from attn_mlir.passes.linear_roles import follower_of, gradient_of
+from attn_mlir.passes.linear_groups import follower_of, gradient_of
 from attn_mlir.passes.regions import block_of, pieces, returned_by
 from attn_mlir.passes.tiling.chunk_block import ChunkBlock
 from attn_mlir.passes.tiling.chunk_channels import AT_ONCE, fits_at_once

@@ -24,6 +24,10 @@ class CombineBuilder(KernelBuilder):
         """None: partial results have entries of their own, and outputs are written row by row."""
         return ragged_numbers([])
 
+    def _of_keys(self) -> list[ir.Value]:
+        """None: keys are not read again."""
+        return []
+
     def _score_type(self) -> ir.Type:
         return ir.RankedTensorType(self._online.operands[0].type).element_type
 

@@ -83,6 +83,10 @@ class KernelBuilder:
                 sizes.update(lengths_of(self._online))
                 if self._ragged:
                     sizes["ragged"] = self._views(range(len(inputs), len(inputs) + len(outputs)))
+                    paged, table = self._numbers(self._of_keys()), pages_of(self._online)
+                    if paged and table is not None:
+                        sizes["paged"] = ragged_numbers(paged)
+                        sizes["table"] = ir.IntegerAttr.get(i64, argument_number(table))
                 keys = argument_number(self._online.operands[1])
                 if keys not in (None, 1):
                     sizes["keys"] = ir.IntegerAttr.get(i64, keys)
@@ -99,15 +103,22 @@ class KernelBuilder:
             share_reads(block, self._online)
         return True
 
+    def _of_keys(self) -> list[ir.Value]:
+        """The tensors of the keys' side."""
+        _, *keys = list(self._online.operands)[:3]
+        products = [list(op.operands)[1] for op in pieces(self._online, "attn.product")]
+        return [*keys, *products, *(op.operands[0] for op in pieces(self._online, "attn.term"))]
+
+    def _numbers(self, values: list[ir.Value]) -> list[int]:
+        return [number for number in map(argument_number, values) if number is not None]
+
     def _views(self, outputs: range) -> ir.Attribute:
         """The arguments that are ragged views: those of the keys' side, and of the queries' where their positions are rows."""
-        products, terms = ([list(op.operands) for op in pieces(self._online, name)] for name in ("attn.product", "attn.term"))
-        q, k, v = list(self._online.operands)[:3]
-        keys = [k, v, *(key for _, key in products), *(term for (term,) in terms)]
+        keys = self._of_keys() if pages_of(self._online) is None else []
         by_rows = self._packed is not None and not self._packed.by_heads
-        queries = [q, *(query for query, _ in products)] if by_rows else []
-        numbers = [number for number in map(argument_number, [*keys, *queries]) if number is not None]
-        return ragged_numbers([*numbers, *(outputs if by_rows and not self._part_list else ())])
+        products = [next(iter(op.operands)) for op in pieces(self._online, "attn.product")]
+        queries = [self._online.operands[0], *products] if by_rows else []
+        return ragged_numbers([*self._numbers([*keys, *queries]), *(outputs if by_rows and not self._part_list else ())])
 
     def _sums_one_type(self) -> bool:
         """Weights have one type in a kernel: that of what they multiply."""
@@ -175,8 +186,8 @@ class KernelBuilder:
             b, begin, end = item.b, item.begin, item.end
             if self._part_list:
                 self._entry, self._limits = item.slot, part_of(work, query_block)
-            sides = (("query", q), ("key", k))
-            of_queries, of_keys = (span_of(packing_of(self._online, side), b, x, outer, self._ragged) for side, x in sides)
+            of_queries = span_of(packing_of(self._online, "query"), b, q, outer, self._ragged)
+            of_keys = span_of(packing_of(self._online, "key"), b, k, outer, self._ragged and pages_of(self._online) is None)
         rows = arith.SubIOp(end, begin).result
         last = arith.SubIOp(of_queries.length, one).result
         if self._ragged and self._packed is not None:
@@ -190,6 +201,7 @@ class KernelBuilder:
             program.listed = outer.emit(self._lists.entries)
         table = pages_of(self._online)
         program.pages = None if table is None else outer.emit(table)
+        program.paged_views = self._ragged
         products = [[outer.emit(operand) for operand in product.operands] for product in pieces(self._online, "attn.product")]
         terms = [outer.emit(term.operands[0]) for term in pieces(self._online, "attn.term")]
         tiles: dict[ir.Value, ir.Value] = {}

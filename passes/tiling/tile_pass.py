@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.linear_roles import follower_of, gradient_of, leader_of, sweep_of
+from attn_mlir.passes.linear_groups import follower_of, gradient_of, leader_of, sweep_of
 from attn_mlir.passes.regions import find_all, piece, returned_by, walk
 from attn_mlir.passes.tiling.frame import argument_number
 

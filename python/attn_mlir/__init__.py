@@ -17,6 +17,7 @@ _NAMES = {
     "attn_mlir.api.attention": "Attention attention",
     "attn_mlir.api.block_mask": "create_block_mask",
     "attn_mlir.api.custom_io": "CustomIO",
+    "attn_mlir.api.delta_rules": "delta_rule gated_delta_rule kda",
     "attn_mlir.api.dropout": "dropout_mask",
     "attn_mlir.api.engine": "AttentionEngine",
     "attn_mlir.api.linear": "LinearAttention linear_attention",
@@ -38,7 +39,7 @@ _NAMES = {
     "attn_mlir.frontend.sizes": "kv_len num_heads q_len",
     "attn_mlir.seeing.visualize": "visualize",
 }
-_MODULES = {"attn_mlir": "flex testing", "attn_mlir.api": "arch masks mods recurrences rows"}
+_MODULES = {"attn_mlir": "flex testing", "attn_mlir.api": "arch fla masks mods recurrences rows"}
 
 _PLACES = {name: module for module, names in (*_NAMES.items(), *_MODULES.items()) for name in names.split()}
 __all__ = sorted(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]

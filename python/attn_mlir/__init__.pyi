@@ -3,6 +3,7 @@
 from attn_mlir import flex as flex
 from attn_mlir import testing as testing
 from attn_mlir.api import arch as arch
+from attn_mlir.api import fla as fla
 from attn_mlir.api import masks as masks
 from attn_mlir.api import mods as mods
 from attn_mlir.api import recurrences as recurrences
@@ -16,6 +17,9 @@ from attn_mlir.api.attention import Attention as Attention
 from attn_mlir.api.attention import attention as attention
 from attn_mlir.api.block_mask import create_block_mask as create_block_mask
 from attn_mlir.api.custom_io import CustomIO as CustomIO
+from attn_mlir.api.delta_rules import delta_rule as delta_rule
+from attn_mlir.api.delta_rules import gated_delta_rule as gated_delta_rule
+from attn_mlir.api.delta_rules import kda as kda
 from attn_mlir.api.dropout import dropout_mask as dropout_mask
 from attn_mlir.api.engine import AttentionEngine as AttentionEngine
 from attn_mlir.api.linear import LinearAttention as LinearAttention

@@ -9,7 +9,7 @@ from attn_mlir.backends import Backend, backend_for, load_backends
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import LOCK
 
-_PACKED = "attn.sequences"
+_PACKED, _PAGED = "attn.sequences", "attn.pages"
 
 
 class Kernel(Protocol):
@@ -142,6 +142,12 @@ def check_packed(module: str, device: str) -> None:
         raise UnsupportedError(
             f"device '{device}': the {backend.name} backend has no kernels for packed sequences (attention_varlen) yet: move the tensors "
             f"to a device of {', '.join(usable)}, call `attention` for each sequence, or pad them and leave the padding out with mask_mod"
+        )
+    if backend is not None and not backend.paged and _PAGED in module:
+        usable = sorted(d for b in load_backends().values() if b.paged for d in b.device_types)
+        raise UnsupportedError(
+            f"block_table on device '{device}': the {backend.name} backend has no kernels for keys in pages yet: gather the pages, or move "
+            f"the tensors to a device of {', '.join(usable)}"
         )
 
 

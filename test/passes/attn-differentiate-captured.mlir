@@ -1,4 +1,4 @@
-// Captured tensors: one scatter for each read, added up; what is formed for each row is not formed for each pair, and not for rows without keys.
+// Captured tensors: one scatter for each read, added up; what is formed for each row is not formed for each pair, and not for fully masked rows.
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd only=true},canonicalize,cse' | FileCheck %s
 
 // CHECK-LABEL: @attention_bwd(

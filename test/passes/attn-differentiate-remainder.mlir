@@ -7,9 +7,9 @@
 !t = tensor<?x?x?x8xf16>
 !s = tensor<?x?x?x8xf32>
 
-// CHECK-LABEL: @softmax_fwd(
+// CHECK-LABEL: func.func @softmax_fwd(
 // CHECK-SAME:    -> (tensor<?x?x?x8xf16>, tensor<?x?x?xf32>, tensor<?x?x?xf32>, tensor<?x?x?x8xf16>)
-// CHECK-SAME:    roles = ["query", "row", "row", "query"]
+// CHECK-SAME:    shapes = @softmax_fwd_shapes
 // CHECK:         %[[O:.*]]:3 = "attn.attention"
 // CHECK:         %[[REST:.*]] = "attn.remainder"(%[[O]]#0)
 // CHECK-NEXT:    return %[[O]]#0, %[[O]]#1, %[[O]]#2, %[[REST]]

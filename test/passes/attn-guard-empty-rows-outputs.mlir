@@ -1,4 +1,4 @@
-// All outputs of a row without keys are zero. Saved values of such a row may be anything: what they divide is guarded by a count.
+// All outputs of a fully masked row are zero. Saved values of such a row may be anything: what they divide is guarded by a count.
 // RUN: attn-opt %inputs/derivatives/softmax-tangent.mlir -p 'attn-online-rewrite,attn-guard-empty-rows' | FileCheck %s --check-prefix=TANGENT
 // RUN: attn-opt %s -p 'attn-online-rewrite,attn-guard-empty-rows' | FileCheck %s
 

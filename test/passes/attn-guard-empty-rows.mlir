@@ -1,4 +1,4 @@
-// A row without keys keeps the maximum at its initial value; o is selected, lse is -inf by itself.
+// A fully masked row keeps the maximum at its initial value; o is selected, lse is -inf by itself.
 // RUN: attn-opt %s --split-input-file -p 'attn-online-rewrite,attn-guard-empty-rows' | FileCheck %s
 
 // CHECK-LABEL: @attention

@@ -6,8 +6,19 @@
 !v = tensor<?x?x?x8xf32>
 !g = tensor<?x?x?xf32>
 
+// CHECK:       func.func private @states_shapes(%{{.*}}: {{.*}}, %{{.*}}: {{.*}}, %[[V:[a-z0-9]+]]: tensor<?x?x?x8xf32>, %{{.*}}: {{.*}}, %{{.*}}: {{.*}}, %[[OFFSETS:[a-z0-9]+]]: tensor<?xi32>)
+// CHECK:         %[[B:.*]] = tensor.dim %[[V]], %c0
+// CHECK:         %[[H:.*]] = tensor.dim %[[V]], %c1
+// CHECK:         %[[T:.*]] = tensor.dim %[[V]], %c2
+// CHECK:         %[[N:.*]] = tensor.dim %[[OFFSETS]], %c0
+// CHECK:         %[[SEQUENCES:.*]] = arith.subi %[[N]], %c1
+// CHECK:         %[[WHOLE:.*]] = arith.floordivsi %[[T]], %c256
+// CHECK:         %[[ALL:.*]] = arith.addi %[[N]], %[[WHOLE]]
+// CHECK:         %[[COUNT:.*]] = arith.subi %[[ALL]], %c1
+// CHECK:         %[[ROWS:.*]] = arith.muli %[[COUNT]], %c16
+// CHECK:         return %[[B]], %[[H]], %[[T]], %c8, %[[SEQUENCES]], %[[H]], %c16, %c8, %[[B]], %[[H]], %[[T]], %[[B]], %[[H]], %[[ROWS]], %c8
 // CHECK-LABEL: func.func @states(
-// CHECK-SAME:    roles = ["shape:2.0,2.1,2.2", "shape:sequences(5),2.1,16", "shape:2.0,2.1,2.2", "shape:2.0,2.1,states(2.2/256*16+5)"]
+// CHECK-SAME:    shapes = @states_shapes
 func.func @states(%q: !q, %k: !q, %v: !v, %decay: !g, %factor: !v, %offsets: tensor<?xi32>) -> (!v, !v, !g, !v) {
   %o, %final, %products, %states = "attn.linear_attention"(%q, %k, %v, %decay, %factor, %offsets) ({
   ^bb0:
@@ -26,13 +37,13 @@ func.func @states(%q: !q, %k: !q, %v: !v, %decay: !g, %factor: !v, %offsets: ten
 !g = tensor<?x?x?xf32>
 
 // CHECK:       func.func private @gradients_0_linear_attention(
-// CHECK:       func.func private @gradients_1_head_sum(
+// CHECK:       func.func private @gradients_1_head_sum({{.*}}) -> {{.*}} attributes {same = 1 : i64, shapes = @gradients_1_head_sum_shapes}
 // CHECK:       func.func private @gradients_2_decay_gradient(
 // CHECK-LABEL: func.func @gradients(
 // CHECK-SAME:    %[[Q:[^:]*]]: {{.*}}, %[[K:[^:]*]]: {{.*}}, %[[DO:[^:]*]]: tensor<?x?x?x8xf32>, %[[DECAY:[^:]*]]: tensor<?x?x?xf32>
-// CHECK-NEXT:    %[[DQ:.*]]:3 = call @gradients_0_linear_attention({{.*}}) {roles = ["shape:2.0,2.1,2.2", "shape:2.0,2.1,2.2", "shape:2.0,2.1,states(2.2/64*16)"]}
-// CHECK-NEXT:    %[[SUM:.*]] = call @gradients_1_head_sum(%[[Q]], %[[DQ]]#0) {roles = ["heads:1,0"]}
-// CHECK-NEXT:    %[[DG:.*]] = call @gradients_2_decay_gradient(%[[DQ]]#1, %[[DQ]]#2) {roles = ["like:0"]}
+// CHECK-NEXT:    %[[DQ:.*]]:3 = call @gradients_0_linear_attention({{.*}})
+// CHECK-NEXT:    %[[SUM:.*]] = call @gradients_1_head_sum(%[[Q]], %[[DQ]]#0)
+// CHECK-NEXT:    %[[DG:.*]] = call @gradients_2_decay_gradient(%[[DQ]]#1, %[[DQ]]#2)
 func.func @gradients(%q: !q, %k: !v, %do: !v, %decay: !g) -> (!q, !g) {
   %dq, %products, %states = "attn.linear_attention"(%do, %k, %q, %decay, %q) ({
   ^bb0:
@@ -58,7 +69,7 @@ func.func @gradients(%q: !q, %k: !v, %do: !v, %decay: !g) -> (!q, !g) {
 // CHECK:         attn.decay_gradient
 // CHECK-LABEL: func.func @crossing(
 // CHECK-NEXT:    %[[DQ:.*]]:3 = call @crossing_0_linear_attention(
-// CHECK-NEXT:    %[[DK:.*]]:2 = call @crossing_1_linear_attention({{.*}}, %[[DQ]]#1, %[[DQ]]#2) {roles = ["shape:3.0,3.1,3.2", "like:5"]}
+// CHECK-NEXT:    %[[DK:.*]]:2 = call @crossing_1_linear_attention({{.*}}, %[[DQ]]#1, %[[DQ]]#2)
 // CHECK-NEXT:    return %[[DQ]]#0, %[[DK]]#0, %[[DK]]#1
 func.func @crossing(%q: !q, %k: !q, %v: !v, %do: !v, %decay: !g) -> (!q, !q, !g) {
   %dq, %a, %s = "attn.linear_attention"(%do, %v, %k, %decay, %q) ({

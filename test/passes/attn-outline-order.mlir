@@ -6,10 +6,10 @@
 
 // CHECK-LABEL: func.func @twice(
 // CHECK-SAME:    %[[Q:[a-z0-9]+]]: tensor<?x?x?x8xf32>, %[[K:[a-z0-9]+]]: tensor<?x?x?x8xf32>)
-// CHECK-NEXT:    %[[SUM:[a-z0-9]+]] = call @twice_0_pairs(%[[Q]], %[[K]]) {roles = ["query"]}
-// CHECK-NEXT:    %[[DOT:[a-z0-9]+]] = call @twice_1_row_dot(%[[Q]], %[[SUM]]) {roles = ["like:1"]}
-// CHECK-NEXT:    %[[DOUBLED:[a-z0-9]+]] = call @twice_2_elements(%[[SUM]], %[[DOT]]) {roles = ["like:0"]}
-// CHECK-NEXT:    %[[KEYS:[a-z0-9]+]] = call @twice_3_pairs(%[[Q]], %[[K]], %[[DOUBLED]]) {roles = ["key"]}
+// CHECK-NEXT:    %[[SUM:[a-z0-9]+]] = call @twice_0_pairs(%[[Q]], %[[K]])
+// CHECK-NEXT:    %[[DOT:[a-z0-9]+]] = call @twice_1_row_dot(%[[Q]], %[[SUM]])
+// CHECK-NEXT:    %[[DOUBLED:[a-z0-9]+]] = call @twice_2_elements(%[[SUM]], %[[DOT]])
+// CHECK-NEXT:    %[[KEYS:[a-z0-9]+]] = call @twice_3_pairs(%[[Q]], %[[K]], %[[DOUBLED]])
 // CHECK-NEXT:    return %[[KEYS]], %[[DOT]]
 func.func @twice(%q: !t, %k: !t) -> (!t, !row) {
   %w = "attn.pairs"() ({

@@ -11,7 +11,7 @@
 // CHECK:         direction = "backward"{{.*}} state = "kv"
 // CHECK:         return %[[DK]], %[[DV]]
 // CHECK-LABEL: func.func @attention_bwd(
-// CHECK:         call @attention_bwd_1_linear_attention({{.*}}) {roles = ["shape:4.0,4.1,4.2", "shape:4.0,4.1,4.2"]}
+// CHECK:         call @attention_bwd_1_linear_attention({{.*}})
 
 // TILE-LABEL:  func.func @attention_bwd_1_linear_attention(
 // TILE:          scf.for {{.*}} iter_args(%[[STATE:.*]] = %{{.*}}) -> (tensor<16x8xf32>)

@@ -1,9 +1,9 @@
-// A function that holds one attention op and returns what it makes, in order, stays as it is and gets the roles itself.
+// A function that holds one attention op and returns what it makes, in order, stays as it is and gets the shapes itself.
 // RUN: attn-opt %inputs/derivatives/softmax-tangent.mlir -p attn-outline | FileCheck %s
 // RUN: attn-opt %s -p attn-outline | FileCheck %s --check-prefix=ORDER
 
 // CHECK:      func.func @attention_jvp(
-// CHECK-SAME:   attributes {roles = ["query", "query"]}
+// CHECK-SAME:   attributes {shapes = @attention_jvp_shapes}
 // CHECK-NOT:  call
 
 !t = tensor<?x?x?x8xf32>
@@ -15,7 +15,7 @@
 // ORDER:        "attn.attention"
 // ORDER:          arith.index_cast %[[SIZE]]
 // ORDER:      func.func @swapped(
-// ORDER-NEXT:   %[[ALL:[a-z0-9]+]]:2 = call @swapped_0_attention({{.*}}) {roles = ["query", "row"]}
+// ORDER-NEXT:   %[[ALL:[a-z0-9]+]]:2 = call @swapped_0_attention({{.*}})
 // ORDER-NEXT:   return %[[ALL]]#1, %[[ALL]]#0
 func.func @swapped(%q: !t, %k: !t, %v: !t, %unused: tensor<?xf32>) -> (!row, !t) {
   %c2 = arith.constant 2 : index

@@ -2,8 +2,8 @@
 // RUN: attn-opt %s -p attn-outline | FileCheck %s
 
 // CHECK:       func.func @host(%[[A:[a-z0-9]+]]: tensor<?x?x?xf32>, %[[B:[a-z0-9]+]]: tensor<?x?x?xf32>, %[[TABLE:[a-z0-9]+]]: tensor<?xf32>)
-// CHECK-NEXT:    %[[X:[a-z0-9]+]] = call @host_0_elements(%[[A]], %[[TABLE]]) {roles = ["like:1"]}
-// CHECK-NEXT:    %[[Y:[a-z0-9]+]] = call @host_1_elements(%[[B]], %[[TABLE]]) {roles = ["like:1"]}
+// CHECK-NEXT:    %[[X:[a-z0-9]+]] = call @host_0_elements(%[[A]], %[[TABLE]])
+// CHECK-NEXT:    %[[Y:[a-z0-9]+]] = call @host_1_elements(%[[B]], %[[TABLE]])
 // CHECK-NEXT:    %[[SUM:[a-z0-9]+]] = arith.addf %[[X]], %[[Y]] : tensor<?xf32>
 // CHECK-NEXT:    %[[TWICE:[a-z0-9]+]] = arith.addf %[[SUM]], %[[X]] : tensor<?xf32>
 // CHECK-NEXT:    return %[[SUM]], %[[TWICE]]

@@ -2,10 +2,24 @@
 // RUN: attn-opt %inputs/derivatives/alibi-causal-softmax-backward.mlir -p attn-outline | FileCheck %s
 // RUN: attn-opt %inputs/derivatives/alibi-causal-softmax-backward.mlir -p 'attn-outline{keep-hosts=false}' | FileCheck %s --check-prefix=KERNELS
 
+// A function of the same arguments returns the sizes of what it makes: here those of a row of do.
+// CHECK:       func.func private @attention_bwd_0_row_dot_shapes(%{{.*}}: tensor<?x?x?x32xf32>, %[[LIKE:[a-z0-9]+]]: tensor<?x?x?x32xf32>) -> (index, index, index)
+// CHECK:         %[[B:.*]] = tensor.dim %[[LIKE]], %c0
+// CHECK:         %[[H:.*]] = tensor.dim %[[LIKE]], %c1
+// CHECK:         %[[S:.*]] = tensor.dim %[[LIKE]], %c2
+// CHECK:         return %[[B]], %[[H]], %[[S]]
+
 // It takes just what it reads.
 // CHECK:       func.func private @attention_bwd_0_row_dot(%[[O:[a-z0-9]+]]: tensor<?x?x?x32xf32>, %[[DO:[a-z0-9]+]]: tensor<?x?x?x32xf32>)
+// CHECK-SAME:    attributes {shapes = @attention_bwd_0_row_dot_shapes}
 // CHECK-NEXT:    %[[DELTA:[a-z0-9]+]] = "attn.row_dot"(%[[DO]], %[[O]])
 // CHECK-NEXT:    return %[[DELTA]]
+
+// Of dq, dk, dv and slopes: the sizes of q, of k twice, and of the table.
+// CHECK:       func.func private @attention_bwd_1_pairs_shapes(%[[Q:[a-z0-9]+]]: tensor<?x?x?x64xf32>, %[[K:[a-z0-9]+]]: {{.*}}, %[[TABLE:[a-z0-9]+]]: tensor<?xf32>,
+// CHECK:         tensor.dim %[[Q]], %c0
+// CHECK:         tensor.dim %[[K]], %c0
+// CHECK:         tensor.dim %[[TABLE]], %c0
 
 // Tensors that regions read are arguments too; those of the derivative come first.
 // CHECK:       func.func private @attention_bwd_1_pairs(
@@ -22,12 +36,12 @@
 // CHECK:         %[[DSLOPES:[a-z0-9]+]] = "attn.scatter"(%[[W]], %[[SLOPES]])
 // CHECK:         return %[[DQ]], %[[DK]], %[[DV]], %[[DSLOPES]]
 
-// Roles tell the shapes of what a call makes.
 // CHECK:       func.func @attention_bwd(
-// CHECK-NEXT:    %[[ROWS:[a-z0-9]+]] = call @attention_bwd_0_row_dot({{.*}}) {roles = ["like:1"]}
-// CHECK-NEXT:    %[[GRADS:[a-z0-9]+]]:4 = call @attention_bwd_1_pairs({{.*}}, %[[ROWS]]) {roles = ["query", "key", "key", "like:3"]}
+// CHECK-NEXT:    %[[ROWS:[a-z0-9]+]] = call @attention_bwd_0_row_dot({{.*}})
+// CHECK-NEXT:    %[[GRADS:[a-z0-9]+]]:4 = call @attention_bwd_1_pairs({{.*}}, %[[ROWS]])
 // CHECK-NEXT:    return %[[GRADS]]#0, %[[GRADS]]#1, %[[GRADS]]#2, %[[GRADS]]#3
 
+// KERNELS-NOT: shapes
 // KERNELS:     @attention_bwd_0_row_dot
 // KERNELS:     @attention_bwd_1_pairs
 // KERNELS-NOT: @attention_bwd(

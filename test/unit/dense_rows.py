@@ -123,7 +123,7 @@ def positions(sizes: tuple[int, ...]) -> list[Tensor]:
 def dense(
     functions: Mapping[str, Any], q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, lse: bool = False
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """o and the row outputs; rows without keys give 0 for both, and no gradient. `functions`: row, score_mod, ..."""
+    """o and the row outputs; fully masked rows give 0 for both, and no gradient. `functions`: row, score_mod, ..."""
     for name, at in (("query_mod", "q"), ("key_mod", "k"), ("value_mod", "v")):
         if functions.get(name) is not None:
             x = {"q": q, "k": k, "v": v}[at]

@@ -65,7 +65,7 @@ def weighted(qkv: tuple[torch.Tensor, ...], p: torch.Tensor) -> torch.Tensor:
 
 
 def softmax(qkv: tuple[torch.Tensor, ...], s: torch.Tensor, mask: Callable[..., Any] | None = None) -> torch.Tensor:
-    """Softmax attention of changed scores; 0 for rows without keys."""
+    """Softmax attention of changed scores; 0 for fully masked rows."""
     p = s.masked_fill(~present(qkv, mask), -torch.inf).softmax(-1).nan_to_num(0.0)
     return weighted(qkv, p)
 

@@ -113,7 +113,7 @@ def relative_error(got: Tensor, want: Tensor, least: float = 1e-3) -> float:
 
 
 def _where_finite(got: Tensor, want: Tensor) -> Tensor:
-    """Row outputs of rows without keys are not specified; the formula gives 0."""
+    """Row outputs of fully masked rows are not specified; the formula gives 0."""
     return torch.where((want == 0) & (got != 0), want, got)
 
 

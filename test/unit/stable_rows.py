@@ -85,7 +85,7 @@ def score_times_softmax(s: Tensor) -> Tensor:
 
 
 def dense(row: Row, q: Tensor, k: Tensor, v: Tensor, present: Tensor) -> Tensor:
-    """Attention of [1, heads, length, columns] as written; rows without keys give 0."""
+    """Attention of [1, heads, length, columns] as written; fully masked rows give 0."""
     s = q @ k.mT * q.shape[3] ** -0.5
     lines = []
     for line in s.flatten(0, 1):

@@ -118,7 +118,7 @@ def test_one_tensor_in_several_roles(dtype, mods):
 
 @pytest.mark.parametrize("by_lse", [False, True])
 def test_sums_along_rows_of_another_attention(by_lse):
-    """Weights of zero; the rows without keys have saved values that are no numbers to compute with."""
+    """Weights of zero; the fully masked rows have saved values that are no numbers to compute with."""
     given = inputs("f32")
     q, k, v, do = [x.double() for x in given]
     k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)

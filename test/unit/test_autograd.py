@@ -170,7 +170,7 @@ def test_empty_problems() -> None:
 
 
 def test_what_is_masked_never_reaches_gradients() -> None:
-    """NaN in the scores of absent keys, and rows without keys."""
+    """NaN in the scores of absent keys, and fully masked rows."""
     bias = torch.randn(32, 32)
     bias[:, 30:] = torch.nan
     tensors = leaves(*inputs(hkv=4, sq=32, skv=32), bias)

@@ -12,7 +12,7 @@ TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
 def reference(q, k, v, mask=None, scale=None):
-    """Softmax attention in float64; rows without keys give 0 and lse -inf."""
+    """Softmax attention in float64; fully masked rows give 0 and lse -inf."""
     q, k, v = q.double(), k.double(), v.double()
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)

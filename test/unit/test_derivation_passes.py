@@ -44,7 +44,7 @@ def test_every_input_goes_through(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "l2", "layer norm", "mean-centred softmax"])
 def test_nan_reaches_the_output(name: str) -> None:
-    """A guard for rows without keys must not take NaN for emptiness."""
+    """A guard for fully masked rows must not take NaN for emptiness."""
     case = CASES[name]
     module = parse(module_text(case.rule, case.outputs))
     assert OnlineRewrite().run(module.operation)

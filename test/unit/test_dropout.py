@@ -109,7 +109,7 @@ def test_the_bits_of_heads_rows_and_keys_are_independent() -> None:
     ("cpu", torch.float32, 2e-5), ("cpu", torch.float64, 1e-12), ("cpu", torch.bfloat16, 2e-2), ("hip-emulated", torch.float16, 3e-3),
 ])  # fmt: skip
 def test_results_and_gradients(device: str, dtype: Any, tolerance: float) -> None:
-    """With grouped heads and rows without keys, and with a seed of either kind."""
+    """With grouped heads and fully masked rows, and with a seed of either kind."""
     kept, mask = dropout_mask(2, 4, 37, 71, P, SEED), torch.arange(71) < torch.arange(37)[:, None]
     wanted = lambda q, k, v: dense(q, k, v, kept, mask=mask)  # noqa: E731
     for seed in (SEED, torch.tensor(SEED)):

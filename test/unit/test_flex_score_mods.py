@@ -52,7 +52,7 @@ def test_builtin_score_mods() -> None:
 
 @pytest.mark.parametrize(("sq", "skv", "hkv", "bkv"), [(18, 37, 8, 2), (64, 64, 2, 2), (9, 37, 4, 1), (1, 130, 8, 2), (1, 61, 1, 1)])
 def test_builtin_score_mods_other_sizes(sq: int, skv: int, hkv: int, bkv: int) -> None:
-    """Other lengths, fewer heads or one batch of keys, and single queries. Score functions of rows without keys give 0."""
+    """Other lengths, fewer heads or one batch of keys, and single queries. Score functions of fully masked rows give 0."""
     q, k, v = qkv(b=2, h=8, hkv=hkv, sq=sq, skv=skv, bkv=bkv)
     mask = create_block_mask(lambda b, h, q_idx, kv_idx: kv_idx < 200, 2, 1, sq, skv) if bkv == 1 else None
     o, aux = flex_attention(q, k, v, BUILTIN, mask, enable_gqa=hkv < 8, return_aux=AuxRequest(lse=True, max_scores=True))

@@ -11,7 +11,7 @@ import attn_mlir
 from attn_mlir.backends.cpu import engine
 from attn_mlir.backends.cpu.translate import to_llvm
 from attn_mlir.backends.gpu.grid import depends_on_block
-from attn_mlir.backends.nvidia.hopper.intervals import Rows
+from attn_mlir.backends.nvidia.hopper.row_intervals import Rows
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError

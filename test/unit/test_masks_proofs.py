@@ -1,4 +1,4 @@
-"""What the mask analysis may and may not conclude about rows without keys, and about signs."""
+"""What the mask analysis may and may not conclude about fully masked rows, and about signs."""
 
 from typing import Any
 

@@ -19,6 +19,7 @@ from attn_mlir.backends.nvidia import codegen, cuda, pipeline, units
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.nvidia.program import NvidiaProgram
+from attn_mlir.backends.sizes import like
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, naive_emitter, parameter, set_apart
 
@@ -168,7 +169,9 @@ def test_the_disk_cache_holds_whole_programs(gpu: FakeCuda, compiled: None, monk
 
 def test_what_is_kept_of_a_program() -> None:
     unit = Unit(kernel(), code(Parameter("descriptor", 0, box=(64, 8))), {"emitter": "hopper", "block": 3}, ("f16",))
-    host = Host("f", (Argument("f16", (-1, -1, -1, 64)),), (Step("f", (0,), (Result("query", Argument("f16", (-1, -1, -1, 64))),)),), (1,))
+    host = Host(
+        "f", (Argument("f16", (-1, -1, -1, 64)),), (Step("f", (0,), (Result(like(0, 4), Argument("f16", (-1, -1, -1, 64))),)),), (1,)
+    )
     data, fields = units.pack(host, {"f": unit}, {"f": BINARY})
     assert units.unpack(data, json.loads(json.dumps(fields))) == (host, {"f": unit}, {"f": BINARY})
 
@@ -176,7 +179,7 @@ def test_what_is_kept_of_a_program() -> None:
 def backward(kind: str, schedule: dict[str, Any], disjoint: tuple[bool, ...] = (), columns: int = 64) -> NvidiaProgram:
     """A program of one kernel of pairs that takes q, k and a tensor [5], and adds up a tensor."""
     head, table = Argument("f16", (-1, -1, -1, columns)), Argument("f32", (-1,))
-    result = Result("query", dataclasses.replace(head, element="f32")) if kind == "accumulate" else Result("like:2", table)
+    result = Result(like(0, 4), dataclasses.replace(head, element="f32")) if kind == "accumulate" else Result(like(2, 1), table)
     host = Host("f", (head, head, table), (Step("f", (0, 1, 2), (result,)),), (3,))
     parameters = (Parameter("pointer", 3), *(Parameter("stride", 3, dim) for dim in range(4)), Parameter("scalar", 4))
     unit = Unit(kernel("pairs", 1, (kind,), disjoint=(disjoint,)), code(*parameters), schedule, ("f32",))
@@ -216,7 +219,7 @@ def test_slots_that_take_too_much_memory(gpu: FakeCuda) -> None:
 def test_rows_that_the_copy_engine_cannot_write(gpu: FakeCuda) -> None:
     """100 columns of f16 are no multiple of 16 bytes: the kernel writes to padded rows, which are then copied."""
     head = Argument("f16", (-1, -1, -1, 100))
-    host = Host("f", (head, head), (Step("f", (0, 1), (Result("query", head),)),), (2,))
+    host = Host("f", (head, head), (Step("f", (0, 1), (Result(like(0, 4), head),)),), (2,))
     unit = Unit(kernel(), code(Parameter("descriptor", 2, box=(64, 64)), Parameter("stride", 2, 2)), {}, ("f16",))
     program = NvidiaProgram("", "", {}, host, {"f": unit}, {"f": BINARY})
     for layout, strides in (("bhsd", (4000, 2000, 100, 1)), ("bshd", (4000, 100, 200, 1))):
@@ -228,7 +231,7 @@ def test_rows_that_the_copy_engine_cannot_write(gpu: FakeCuda) -> None:
 
 def test_long_sequences_have_kernels_of_their_own(gpu: FakeCuda) -> None:
     head = Argument("f16", (-1, -1, -1, 64))
-    host = Host("f", (head, head), (Step("f", (0, 1), (Result("query", head),)),), (2,))
+    host = Host("f", (head, head), (Step("f", (0, 1), (Result(like(0, 4), head),)),), (2,))
 
     def program(block: int, **schedule: int) -> NvidiaProgram:
         parameters = (Parameter("descriptor", 2, box=(64, 64)),)

@@ -15,7 +15,7 @@ from amd_tools import needs_host_clang
 from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import driver
-from attn_mlir.backends.nvidia.hopper.source import header
+from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.philox import kept, threshold

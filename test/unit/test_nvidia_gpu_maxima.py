@@ -36,7 +36,7 @@ def ramp(
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: str, alibi: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output and the log-sum-exp in float64; rows without keys give 0 and -inf."""
+    """The output and the log-sum-exp in float64; fully masked rows give 0 and -inf."""
     group = q.shape[1] // k.shape[1]
     s = q.double() @ k.double().repeat_interleave(group, 1).mT * q.shape[3] ** -0.5
     i, j = torch.arange(q.shape[2], device="cuda")[:, None], torch.arange(k.shape[2], device="cuda")

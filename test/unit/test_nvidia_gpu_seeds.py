@@ -49,7 +49,7 @@ def test_attention_autotuner(program: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("mask", [None, ep.causal], ids=["blocks", "and-causal"])
 def test_block_masks(mask: Any) -> None:
-    """Odd lengths, shared heads, rows without keys, fewer positions than a block."""
+    """Odd lengths, shared heads, fully masked rows, fewer positions than a block."""
     for queries, keys in ((1000, 777), (17, 130), (1, 1)):
         qkv = eh.inputs(b=2, h=4, hkv=2, sq=queries, skv=keys, d=64, dtype=torch.float16)
         mod = AttentionEngine(eh.meta(*qkv), None, ep.scaled, mask, online_func=OnlineSoftmax(), extern_block_mask=True)

@@ -7,8 +7,8 @@ import pytest
 
 from attn_mlir.backends.gpu.structure import body, chains
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.backends.nvidia.hopper.intervals import rows_of, skips
-from attn_mlir.backends.nvidia.hopper.references import Needed, everything_but, keeps_reference, limit_of, sum_by_product
+from attn_mlir.backends.nvidia.hopper.row_intervals import rows_of, skips
+from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, everything_but, keeps_reference, limit_of, sum_by_product
 from attn_mlir.backends.nvidia.hopper.steps import Step, read_chain
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.diagnostics import DiagnosticError

@@ -14,7 +14,7 @@ from partial_cases import Case, inputs, two_reductions
 @pytest.mark.parametrize("row", ["softmax", "relu", "two_reductions"])
 @pytest.mark.parametrize("queries", [1, 5])
 def test_parts_are_the_whole(row: str, queries: int) -> None:
-    """With captures, masks and grouped heads; parts that no query sees, and rows without keys."""
+    """With captures, masks and grouped heads; parts that no query sees, and fully masked rows."""
     case = Case(row, torch.tensor([0.5, -1.0, 2.0, 0.0]))
     for keys, splits in ((1000, 7), (127, 127), (17, 3), (1, 4)):
         q, k, v = inputs(queries, keys)

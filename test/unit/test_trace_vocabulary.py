@@ -74,6 +74,7 @@ FLOATS: dict[str, Any] = {
     "maximum": lambda s: torch.maximum(s, -s * 0.5) + s.maximum(s * s),
     "minimum": lambda s: torch.minimum(s, -s * 0.5) + s.minimum(s * s),
     "fmod": lambda s: torch.fmod(s * 5, 0.7),
+    "copysign": lambda s: torch.copysign(s, -s + 0.1) + torch.copysign(s, torch.tensor(-1.0)),
     "remainder": lambda s: torch.remainder(s * 5, 0.7),
     "clamp": lambda s: s.clamp(-0.5, 0.5) + torch.clamp(s, min=0) + torch.clamp(s, max=0.1) + s.clamp(min=-1) + torch.clip(s, -1, 1),
     "clamp_min": lambda s: s.clamp_min(0.2) + torch.clamp_max(s, 0.3),

@@ -21,6 +21,7 @@ REAL: list[Any] = [
     torch.atan, torch.asinh, torch.sinh, torch.erfc, lambda x: torch.erfinv(0.9 * torch.tanh(x)), torch.lgamma, torch.digamma, torch.i0,
     torch.special.i0e, lambda x: torch.logit(0.5 + 0.45 * torch.tanh(x)),
     torch.sinc, F.softsign, F.hardswish, F.selu, F.mish,
+    lambda x: torch.copysign(x, x - 1),
     lambda x: torch.hypot(x, x + 1), lambda x: torch.atan2(x, x - 1), lambda x: torch.acosh(1.5 + x * x),
     lambda x: torch.asin(0.9 * torch.tanh(x)), lambda x: torch.acos(0.9 * torch.tanh(x)), lambda x: torch.atanh(0.9 * torch.tanh(x)),
 ]  # fmt: skip

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir import UnsupportedError, attention, masks, rows
+from attn_mlir import attention, masks, rows
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.emulation import driver, kernel
 from attn_mlir.backends.nvidia.emulation.program import EmulatedProgram
@@ -66,13 +67,6 @@ def test_large_scores_and_weights_of_keys_that_do_not_exist() -> None:
         assert float((mine.double() - wanted).norm()) <= 2e-2 * float(wanted.norm())
 
 
-def test_a_fixed_order_is_not_formed_yet() -> None:
-    q, k, v = (torch.randn(1, 1, 17, 64).half().requires_grad_() for _ in range(3))
-    o = attention(q, k, v, device="cuda-emulated", deterministic=True)
-    with pytest.raises(UnsupportedError, match="in a fixed order"):
-        o.sum().backward()
-
-
 _TIDY = "canonicalize,cse"
 _ROLES = f"warp-assign-layouts,{_TIDY},warp-join-loops{{join=true}},{_TIDY},warp-stage-rows,warp-specialize,warp-pipeline-loads,{_TIDY}"
 STAGES = {
@@ -81,18 +75,20 @@ STAGES = {
     "roles": (_ROLES, "consumer 1 first, copies late"),
     "waits": (f"{_ROLES},warp-delay-waits,{_TIDY}", "producer 0 first, copies late"),
     "maps": (f"{_ROLES},warp-split-maps,warp-delay-waits,{_TIDY}", "consumer 0 first, copies at once"),
+    "drawn": (f"{_ROLES},warp-draw-tiles{{draw=true}},{_TIDY}", "consumer 0 first, copies late"),
     "stores": (f"{_ROLES},warp-split-maps,warp-delay-waits,warp-stage-stores,{_TIDY}", "consumer 1 first, copies late"),
 }
 """Pipelines behind `tile-schedule` and an adverse order of warpgroups; each of the passes ends one."""
 
 
-def program(passes: str) -> EmulatedProgram:
+def program(passes: str, deterministic: bool = False) -> EmulatedProgram:
     """The backward pass of causal attention, whose kernel over pairs these passes form."""
+    choices: Fields = {"arch": "sm_90a", **({"deterministic": 1} if deterministic else {})}
     call = attn_mlir.Attention(**CAUSAL)
     call.__dict__.update(_last=Inputs("f16", 64, 64), _form=None)
     prepared = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
     with mock.patch.object(pipeline, "SCHEDULE", passes):
-        return driver._compile(call.ir(), *prepared, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+        return driver._compile(call.ir(), *prepared, choices)  # pyright: ignore[reportPrivateUsage]
 
 
 def problem(length: int) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
@@ -127,10 +123,23 @@ def pairs_of(made: EmulatedProgram) -> ir.Operation:
     return found._kernel  # pyright: ignore[reportPrivateUsage]
 
 
+Whole = tuple[EmulatedProgram, str, str]
+"""A program, the name of its kernel over pairs, and its text."""
+
+
 @pytest.fixture(scope="module")
-def whole() -> tuple[EmulatedProgram, str, str]:
-    """The backward pass of all passes, loops joined, the name of its kernel over pairs, and its text."""
-    made = program(pipeline.SCHEDULE.replace("warp-join-loops", "warp-join-loops{join=true}"))
+def whole() -> Whole:
+    """The backward pass of all passes, loops joined."""
+    return of_pairs(program(pipeline.SCHEDULE.replace("warp-join-loops", "warp-join-loops{join=true}")))
+
+
+@pytest.fixture(scope="module")
+def ordered() -> Whole:
+    """With sums in a fixed order, and tiles that are drawn."""
+    return of_pairs(program(pipeline.SCHEDULE.replace("warp-draw-tiles", "warp-draw-tiles{draw=true}"), deterministic=True))
+
+
+def of_pairs(made: EmulatedProgram) -> Whole:
     (name,) = (name for name in made._kernels if "pairs" in name)  # pyright: ignore[reportPrivateUsage]
     return made, name, pairs_of(made).get_asm(print_generic_op_form=True, assume_verified=True)
 
@@ -195,7 +204,12 @@ FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
 
 
 @pytest.mark.parametrize(("kinds", "plant"), [(kinds, plant) for _, kinds, plant in FAULTS], ids=[name for name, _, _ in FAULTS])
-def test_faults_are_found(whole: tuple[EmulatedProgram, str, str], kinds: str, plant: Callable[[Ops], None]) -> None:
+def test_faults_are_found(whole: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
+    find(whole, kinds, plant)
+
+
+def find(whole: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
+    """Plants a fault, and runs the kernel, which must end in one of these kinds."""
     made, name, text = whole
     broken = kernel.EmulatedKernel(text)
     found = broken._kernel  # pyright: ignore[reportPrivateUsage]
@@ -212,3 +226,72 @@ def test_faults_are_found(whole: tuple[EmulatedProgram, str, str], kinds: str, p
             return
         got = made.run(inputs)
     assert not all(float((a.double() - b).norm()) <= 2e-3 * float(b.norm()) for a, b in zip(got, wanted, strict=True))
+
+
+def test_a_fixed_order(ordered: Whole) -> None:
+    """The same bits in adverse schedules, whichever thread block draws which tile."""
+    made, _, _ = ordered
+    inputs, wanted = problem(300)
+    known = schedules_of(pairs_of(made))
+    results = []
+    for name in ("consumer 1 first, copies late", "random 1"):
+        with mock.patch.object(kernel, "drawn", return_value=known[name]()):
+            results.append(made.run(inputs))
+    for mine, theirs in zip(results[0], wanted, strict=True):
+        assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+    assert all(torch.equal(a, b) for others in results[1:] for a, b in zip(results[0], others, strict=True))
+
+
+def test_a_fixed_order_before_stores_are_staged() -> None:
+    """Without a mask, too: all blocks of keys begin with the same queries."""
+    options: dict[str, Any] = {}
+    with mock.patch.object(pipeline, "SCHEDULE", f"warp-assign-layouts,{_TIDY},warp-order-tiles,{_TIDY}"):
+        got = gradients((2, 1, 150, 140, 64), "cuda-emulated", torch.float16, {**options, "deterministic": True})
+    for mine, wanted in zip(got, gradients((2, 1, 150, 140, 64), "cpu", torch.float64, options), strict=True):
+        assert float((mine.double() - wanted).norm()) <= 2e-3 * float(wanted.norm())
+
+
+def taken_for_done(ops: Ops) -> None:
+    """Turns are passed on when additions have read shared memory."""
+    for op in ops["store_wait"]:
+        op.attributes["read"] = ir.BoolAttr.get(True)
+
+
+def no_first(ops: Ops) -> None:
+    """Every block of keys waits for that of the next ones."""
+    for op in ops["order_wait"]:
+        op.operands[2] = op.operands[2].owner.operation.operands[1]  # type: ignore[union-attr]
+
+
+def others_turn(ops: Ops) -> None:
+    """The turn of a block of keys is passed on as its own."""
+    for op in ops["order_wait"]:
+        op.operands[2] = op.operands[2].owner.operation.operands[2]  # type: ignore[union-attr]
+
+
+def never_zero(ops: Ops) -> None:
+    """The last draw does not know that it is the last."""
+    (draw,) = ops["next_tile"]
+    draw.operands[1] = draw.operands[1].owner.operation.operands[0]  # type: ignore[union-attr]
+
+
+def not_told(ops: Ops) -> None:
+    """Consumers read a number before it is told."""
+    told = ops["mbarrier"][-2].results[0]
+    [op.erase() for op in [op for op in ops["wait"] if op.operands[0] == told][1:]]
+
+
+ORDER_FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
+    ("turns passed on before additions are done", "unordered additions", taken_for_done),
+    ("no turn awaited", "unordered additions", lambda ops: [op.erase() for op in ops["order_wait"]] and None),
+    ("a turn awaited that nobody passes on", "deadlock", no_first),
+    ("every turn taken for the first one", "unordered additions, deadlock", others_turn),
+    ("turns not passed on", "deadlock", lambda ops: [op.erase() for op in ops["order_pass"]] and None),
+    ("a counter of tiles that is left", "counter left", never_zero),
+    ("a message read before it is told", f"{_EARLY}, {_LATE}, overwritten twice", not_told),
+]
+
+
+@pytest.mark.parametrize(("kinds", "plant"), [(k, p) for _, k, p in ORDER_FAULTS], ids=[name for name, _, _ in ORDER_FAULTS])
+def test_faults_of_orders_are_found(ordered: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
+    find(ordered, kinds, plant)

@@ -29,6 +29,7 @@ ORDERED = f"""
 ^bb0(%sums: !sums, %counters: !counters):
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
   %id = "warp.block_id"() : () -> index
   %next = arith.addi %id, %c1 : index
   "warp.role"() ({{
@@ -44,7 +45,10 @@ ORDERED = f"""
       "warp.yield"(%y) {{operandSegmentSizes = array<i32: 1, 0, 0>}} : (f32) -> ()
     }}) {{reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>}} : () -> !rows
     "warp.store"(%new, %sums, %c0, %c0, %c0) : (!rows, !sums, index, index, index) -> ()
-    "warp.order_pass"(%counters, %c0, %next) : (!counters, index, index) -> ()
+    "warp.named_sync"(%c8) {{threads = 128}} : (index) -> ()
+    "warp.elect"() ({{
+      "warp.order_pass"(%counters, %c0, %next) : (!counters, index, index) -> ()
+    }}) : () -> ()
   }}) {ROLE}
 }}) {LAUNCH}
 """
@@ -62,7 +66,7 @@ COUNTED = f"""
     scf.while : () -> () {{
       "warp.named_sync"(%c8) {{threads = 128}} : (index) -> ()
       "warp.elect"() ({{
-        %next = "warp.next_tile"(%counter) : (!counters) -> index
+        %next = "warp.next_tile"(%counter, %c8) : (!counters, index) -> index
         %number = arith.index_cast %next : index to i32
         memref.store %number, %message[%c0, %c0] : memref<1x1xi32, #warp.shared<0 : i64>>
       }}) : () -> ()
@@ -75,7 +79,7 @@ COUNTED = f"""
         ^bb0(%i: index):
           "warp.yield"(%one) {{operandSegmentSizes = array<i32: 1, 0, 0>}} : (f32) -> ()
         }}) {{reductions = [""], shape = array<i64: 64>, resultSegmentSizes = array<i32: 1, 0, 0>}} : () -> !rows
-        "warp.atomic_add"(%ones, %sums, %c0, %head, %c0, %c0) : (!rows, !sums, index, index, index, index) -> ()
+        "warp.atomic_add"(%ones, %sums, %c0, %head, %c0, %c0) {{ordered = false}} : (!rows, !sums, index, index, index, index) -> ()
       }}
       scf.condition(%more)
     }} do {{
@@ -151,9 +155,9 @@ def test_additions_in_order() -> None:
 
 @pytest.mark.parametrize("lost", ["order_wait", "order_pass"])
 def test_additions_out_of_order_are_found(lost: str) -> None:
-    text = "\n".join(line for line in ORDERED.splitlines() if f"warp.{lost}" not in line)
+    lines = ["%none = arith.constant 0 : index" if f"warp.{lost}" in line else line for line in ORDERED.splitlines()]
     with pytest.raises(Fault, match="deadlock" if lost == "order_pass" else "is not ordered behind"):
-        run(text, [np.zeros((1, 1, 64)), np.zeros(1, np.int64)], 4)
+        run("\n".join(lines), [np.zeros((1, 1, 64)), np.zeros(1, np.int64)], 4)
 
 
 def test_atomic_additions_need_no_order_among_themselves() -> None:

@@ -36,7 +36,7 @@ def dense(left: int | None, right: int | None, sq: int, skv: int, align: str) ->
 
 def expected(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     scores = (q.double() @ k.double().mT * q.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf)
-    return torch.softmax(scores, -1).nan_to_num(0.0) @ v.double()  # rows without keys are 0
+    return torch.softmax(scores, -1).nan_to_num(0.0) @ v.double()  # fully masked rows are 0
 
 
 def inputs(sq: int, skv: int) -> list[torch.Tensor]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from attn_mlir.backends.amd.chunks.copies import Copies, lane_row, patch_row
 from attn_mlir.backends.amd.chunks.core import Core, Place, layout_of
-from attn_mlir.backends.amd.chunks.reading import Reading, are_neighbours, groups_of
+from attn_mlir.backends.amd.chunks.map_layouts import Reading, are_neighbours, groups_of
 from attn_mlir.backends.amd.chunks.tiles import FLOATS, HALVES, THREADS, Fragment, Grid, Held, Partial, Uniform, Vector
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded

@@ -1,15 +1,15 @@
 """Prints the ops of a sweep over chunks, and its loops: the next chunk is loaded while the current one is multiplied."""
 
-from attn_mlir.backends.amd.chunks.ahead import loaded_ahead, only_sums
 from attn_mlir.backends.amd.chunks.copies import Copies
 from attn_mlir.backends.amd.chunks.core import Core
+from attn_mlir.backends.amd.chunks.early_ops import loaded_ahead, only_sums
 from attn_mlir.backends.amd.chunks.layout import DOTS
+from attn_mlir.backends.amd.chunks.loads_stores import Traffic
 from attn_mlir.backends.amd.chunks.maps import Maps, registers
 from attn_mlir.backends.amd.chunks.products import Products
 from attn_mlir.backends.amd.chunks.streams import Streams
 from attn_mlir.backends.amd.chunks.sums import Sums
 from attn_mlir.backends.amd.chunks.tiles import Fragment, Held, Tile, Uniform, Vector
-from attn_mlir.backends.amd.chunks.traffic import Traffic
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_tile, operations, yielded
 from attn_mlir.errors import UnsupportedError

@@ -73,7 +73,7 @@ class GlobalMemory:
 
 @dataclass
 class Group:
-    """A block of threads: its shared memory (NaN at the start), and which wave touched which word since which barrier."""
+    """A thread block: its shared memory (NaN at the start), and which wave touched which word since which barrier."""
 
     index: tuple[int, int, int]
     shared_bytes: int

@@ -1,4 +1,4 @@
-"""What a block of threads does, one op after another; loops over blocks of keys or queries load the next block while they multiply."""
+"""What a thread block does, one op after another; loops over blocks of keys or queries load the next block while they multiply."""
 
 from attn_mlir.backends.amd.mfma.core import Core
 from attn_mlir.backends.amd.mfma.maps import Maps

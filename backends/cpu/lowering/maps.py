@@ -80,7 +80,7 @@ def _lower_scalar_map(context: Context, op: ir.Operation, body: ir.Block) -> Non
     with ir.InsertionPoint(rows.body):
         context.values[i] = rows.induction_variable
         if whole:
-            lower_vectors(context, op, tile, rows.induction_variable, whole, width)
+            lower_vectors(context, op, tile, rows.induction_variable, whole, width, lower_scalar)
         if whole < columns:
             loop = scf.ForOp(emit.index(whole), emit.index(columns), emit.index(1), [])
             with ir.InsertionPoint(loop.body):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attn_mlir.backends.cpu.lowering import emit, known
-from attn_mlir.backends.cpu.lowering.context import Context, Memory, RowTile
+from attn_mlir.backends.cpu.lowering.context import Context, Memory, RowTile, Rule
 from attn_mlir.backends.cpu.lowering.gather import read_memory
 from attn_mlir.mlir import ir
 
@@ -18,8 +18,8 @@ def width_of(context: Context, columns: int, operations: list[ir.Operation], j: 
     return width if elsewhere and 1 <= columns // width <= MOST else 0
 
 
-def lower_vectors(context: Context, op: ir.Operation, tile: RowTile, row: ir.Value, whole: int, width: int) -> None:
-    """The first `whole` columns of a row."""
+def lower_vectors(context: Context, op: ir.Operation, tile: RowTile, row: ir.Value, whole: int, width: int, scalar: Rule) -> None:
+    """The first `whole` columns of a row; `scalar` lowers an op that reads no memory."""
     *operations, last = (view.operation for view in op.regions[0].blocks[0].operations)
     j = op.regions[0].blocks[0].arguments[1]
     lanes, context.lanes = context.lanes, width
@@ -28,20 +28,18 @@ def lower_vectors(context: Context, op: ir.Operation, tile: RowTile, row: ir.Val
         context.values[j] = emit.add(emit.splat(emit.index(column), width), emit.lane_numbers(width))
         for inner in operations:
             with inner.location:
-                _lower(context, inner, numbers)
+                _lower(context, inner, numbers, scalar)
         value = emit.cast_float(emit.splat(context.scalar(last.operands[0]), width), context.score)
         offset = emit.add(emit.mul(emit.to_i64(row), tile.stride), emit.integer(column))
         emit.store(value, emit.element_pointer(tile.address, offset, context.score))
     context.lanes = lanes
 
 
-def _lower(context: Context, op: ir.Operation, numbers: known.Indices) -> None:
-    from attn_mlir.backends.cpu.lowering.maps import lower_scalar
-
+def _lower(context: Context, op: ir.Operation, numbers: known.Indices, scalar: Rule) -> None:
     last = numbers.of(op.operands[-1]) if op.name in ("tensor.extract", "memref.load") else None
     if last is None or last.ndim == 0:
         numbers.note(op)
-        lower_scalar(context, op)
+        scalar(context, op)
         return
     source, indices = context.get(op.operands[0]), [context.scalar(value) for value in list(op.operands)[1:]]
     if isinstance(source, Memory):
@@ -53,4 +51,4 @@ def _lower(context: Context, op: ir.Operation, numbers: known.Indices) -> None:
         value = known.ordered(first, context.score, last - last.min())
         context.values[op.results[0]] = emit.cast_float(value, ir.RankedTensorType(op.operands[0].type).element_type)
     else:
-        lower_scalar(context, op)
+        scalar(context, op)

@@ -7,7 +7,7 @@ from attn_mlir.backends.cpu.lowering import vector_math
 from attn_mlir.backends.cpu.target import host
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import walk
+from attn_mlir.passes.patterns import apply_rules
 
 Expansion = Callable[[vector_math.Builder, ir.Value], ir.Value]
 
@@ -33,21 +33,18 @@ class ExpandMath(Pass):
 
     def run(self, module: ir.Operation) -> bool:
         scalef = "avx512f" in host().features
-        for op in list(walk(module)):
+
+        def expanded(op: ir.Operation) -> ir.Value | None:
             expand = _expansion(op)
-            if expand is None:
-                continue
-            with op.location, ir.InsertionPoint(op):
-                builder = vector_math.Builder(ir.VectorType(op.results[0].type), scalef)
-                result = expand(builder, op.operands[0])
-            op.results[0].replace_all_uses_with(result)
-            op.erase()
+            return None if expand is None else expand(vector_math.Builder(ir.VectorType(op.results[0].type), scalef), op.operands[0])
+
+        apply_rules(module, dict.fromkeys(_EXPANSIONS, expanded))
         return True
 
 
 def _expansion(op: ir.Operation) -> Expansion | None:
     """How an op is expanded; None for one that stays."""
-    if op.name not in _EXPANSIONS or not isinstance(op.results[0].type, ir.VectorType):
+    if not isinstance(op.results[0].type, ir.VectorType):
         return None
     wide = isinstance(ir.VectorType(op.results[0].type).element_type, ir.F64Type)
     return (_WIDE if wide else _EXPANSIONS).get(op.name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.tuning.scan_facts import ScanFacts, fields_of
 from attn_mlir.dialects.attn.linear_gradients import interval_of
 from attn_mlir.mlir import ir
-from attn_mlir.passes.linear_roles import follower_of, gradient_of
+from attn_mlir.passes.linear_groups import follower_of, gradient_of
 
 
 @dataclass(frozen=True)

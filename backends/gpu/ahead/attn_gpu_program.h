@@ -221,16 +221,17 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
   }
 }
 
-// The return that a result of step `s` is, value `number`: itself, or as the sum over groups of one head each. -1: none.
-inline int return_of(const Program &program, const Value *values, int s, int number, const Tensor &tensor) {
+// The return that a result of step `s` is, value `number`, whose shape is in `values`: itself, or as the sum over groups of one head each. -1: none.
+inline int return_of(const Program &program, const Value *values, int s, int number) {
   for (int r = 0; r < program.return_count; ++r)
     if (program.returns[r] == number) return r;
   int made = program.argument_count;
   for (int t = 0; t < program.step_count; made += program.steps[t++].result_count) {
     const Step &step = program.steps[t];
-    if (t <= s || !step.kernel || step.results[0].role != HEADS || step.operands[step.results[0].operand] != number) continue;
-    int like = step.operands[step.results[0].like];
-    if (like < program.argument_count && values[like].tensor.shape[1] == tensor.shape[1]) return return_of(program, values, t, made, tensor);
+    if (t <= s || step.same < 0 || step.operands[step.same] != number) continue;
+    bool known = true;
+    for (int o = 0; o < step.operand_count; ++o) known = known && (o == step.same || step.operands[o] < program.argument_count);
+    if (known && same_operand(step, values) == number) return return_of(program, values, t, made);
   }
   return -1;
 }
@@ -249,7 +250,8 @@ inline void run_program(Context &c, const Program &given, std::vector<Value> &va
     }
   }
   auto place = [&](const Step &, int s, int number, int, Tensor &tensor) {
-    int r = return_of(program, values.data(), s, number, tensor);
+    values[size_t(number)].tensor = tensor;
+    int r = return_of(program, values.data(), s, number);
     if (r >= 0 && targets[r].data && targets[r].element == tensor.element) tensor = targets[r];
   };
   run_steps(c, program, values, targets, empty, place, [&](const Step &step, Tensor *made) { launch_step(c, step, values.data(), made); });

@@ -67,7 +67,7 @@ class EmulatedKernel:
         """
         arrays = [_array(x, outputs.get(n, "")) if isinstance(x, torch.Tensor) else x for n, x in enumerate(arguments)]
         with LOCK, self._context:
-            assert len(arguments_of(self._kernel)) == len(arrays)
+            assert len(arguments_of(self._kernel)) - len(arrays) in (0, 1)  # the counter of tiles
             run_scheduled(self._kernel, arrays, lambda: drawn(_SEED), _BLOCKS)
         for number in outputs:
             _first_slot(arguments[number]).copy_(torch.from_numpy(arrays[number]).reshape(_first_slot(arguments[number]).shape))

@@ -99,8 +99,11 @@ class Former:
     def _fill(self, kernel: ir.Operation) -> None:
         entry = self.function.regions[0].blocks[0]
         arguments = list(entry.arguments)
-        block = kernel.regions[0].blocks.append(*[a.type for a in arguments], arg_locs=[a.location for a in arguments])
-        self.known.update(zip(arguments, block.arguments, strict=True))
+        own = self._own_arguments()
+        places = [*(a.location for a in arguments), *(ir.Location.name("turns") for _ in own)]
+        block = kernel.regions[0].blocks.append(*[a.type for a in arguments], *own, arg_locs=places)
+        self.known.update(zip(arguments, block.arguments, strict=False))
+        self.own = list(block.arguments)[len(arguments) :]
         self.names = argument_names(entry)
         self.outer = self._of_all(entry)
         with ir.InsertionPoint(block):
@@ -118,6 +121,10 @@ class Former:
         inside = role.regions[0].blocks.append(ir.IndexType.get(), arg_locs=[ir.Location.name("warpgroup")])
         with ir.InsertionPoint(inside):
             self._tiles(entry, inside.arguments[0], tiles, blocks, heads)
+
+    def _own_arguments(self) -> list[ir.Type]:
+        """The types of counters that the kernel takes behind the function's arguments."""
+        return []
 
     def _role_attributes(self) -> dict[str, ir.Attribute]:
         numbers = {"warpgroups": self.warpgroups, "warps": rings.WARPS, "registers": self.registers}
@@ -159,7 +166,7 @@ class Former:
 
     def _tiles(self, entry: ir.Block, warpgroup: ir.Value, tiles: ir.Value, blocks: ir.Value, heads: ir.Value) -> None:
         """The loop over the tiles of this thread block."""
-        zero = build.index(0)
+        zero, self.warpgroup = build.index(0), warpgroup
         with build.named("first_row"):
             self.first = arith.MulIOp(warpgroup, build.index(ROWS)).result
         self.leads = arith.CmpIOp(arith.CmpIPredicate.eq, warpgroup, zero).result

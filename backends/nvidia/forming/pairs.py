@@ -1,5 +1,6 @@
 """A `warp.kernel` from a tiled function over pairs: a block of keys stays, blocks of queries pass, weights go through shared memory."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,6 +8,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
+from attn_mlir.backends.nvidia.forming.ordering import Order, Place
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.tiled import grid_of
 from attn_mlir.dialects.warp import build
@@ -26,26 +28,32 @@ class PairsFormer(Former):
 
     def form(self) -> ir.Operation:
         """The kernel, before the function. Raises Refused, with what was made so far erased."""
-        if attributes.read(self.function, attributes.SCHEDULE).get("deterministic"):
-            raise Refused("sums over keys in a fixed order (deterministic=True) have no form yet")
         loops = [view.operation for view in self.function.regions[0].blocks[0].operations if view.operation.name == "scf.for"]
         if len(loops) != 1 or list(loops[0].results):
             raise Refused("a kernel over pairs has one loop over the blocks of keys of a chunk")
         self.keys = loops[0]
+        self.order = Order(self.function, self.keys) if attributes.read(self.function, attributes.SCHEDULE).get("deterministic") else None
         return super().form()
 
     def _schedule(self) -> ir.Attribute:
         """Under a causal mask the first blocks of keys see the most queries: they are handed out first. Loops stay apart: measured.
 
-        What the Hopper emitter calls a group counts programs, and is not for `warp-order-tiles`, which counts heads.
+        Sums in a fixed order begin with the last keys (`Order`). What the Hopper emitter calls a group counts programs, and is not for
+        `warp-order-tiles`, which counts heads.
         """
         fields = attributes.read(self.function, attributes.SCHEDULE)
-        return attributes.write({**{name: value for name, value in fields.items() if name != "group"}, "reverse": 0, "join": 0})
+        own = {"reverse": 0} if self.order is None else {"group": 1} if self.order.masked else {}
+        return attributes.write({**{name: value for name, value in fields.items() if name != "group"}, **own, "join": 0})
+
+    def _own_arguments(self) -> list[ir.Type]:
+        return [] if self.order is None else [self.order.counters]
 
     def _make_rings(self) -> None:
         """Also the buffers by which warpgroups exchange weights, one for those of each type, and the chunk, which is one block."""
         self.known[self.function.regions[0].blocks[0].arguments[-1]] = build.index(self.block)
         super()._make_rings()
+        if self.order is not None:
+            self.order.allocate(self.warpgroups)
         self.exchanges: dict[str, ir.Value] = {}
         for op in find_all(self.function, "tile.accumulate"):
             type_ = ir.RankedTensorType(op.operands[0].type)
@@ -59,6 +67,11 @@ class PairsFormer(Former):
 
     def _for(self, op: ir.Operation) -> None:
         if op != self.keys:
+            if self.order is not None and op == self.order.first:
+                batch, head = list(find_all(op, "tile.accumulate")[0].operands)[4:6]
+                over = self.known[self.function.regions[0].blocks[0].arguments[self.order.over]]
+                place = Place(self.program[0], self._value(batch), self._value(head), self.warpgroup)
+                self.order.begin(self.known, over, place, self.block)
             super()._for(op)
             return
         lower, upper, step = list(op.operands)[:3]
@@ -103,12 +116,24 @@ class PairsFormer(Former):
                 raise Refused(f"{self.warpgroups} warpgroups do not share {columns} columns of sums for {ROWS * queries} queries")
             own = arith.MulIOp(arith.DivUIOp(warpgroup_rows, build.index(ROWS)).result, build.index(part)).result
             places = [(build.index(ROWS * n), own) for n in range(queries)]
+        ordered = self._ordered(op, len(places))
         for first, column in places:
             a = self._view([exchanged, zero, zero, first], [self.block, ROWS])
             b = self._view([buffer, stage, zero, column], [self.block, part])
             product = self._multiplied(a, b, [ROWS, part])
             at = arith.AddIOp(self._value(row), first).result
-            build.op("atomic_add", [product, self._value(target), self._value(batch), self._value(head), at, column])
+            with ordered:
+                operands = [product, self._value(target), self._value(batch), self._value(head), at, column]
+                build.op("atomic_add", operands, ordered=self.order is not None)
+
+    def _ordered(self, op: ir.Operation, places: int) -> AbstractContextManager[None]:
+        """Around what a warpgroup adds: its place in the order of sums, if there is one."""
+        if self.order is None:
+            return nullcontext()
+        queries = self._where().type_of(op.operands[0].type).shape[1]
+        if (places, self.order.rows, self.order.parts) != (1, queries, self.warpgroups):
+            raise Refused(f"counters for {self.order.rows} queries are not those of {self.warpgroups} warpgroups that share {queries}")
+        return self.order.at(self.own[0], self._value(op.operands[6]), self.warpgroup)
 
     def _view(self, operands: list[ir.Value], shape: list[int]) -> ir.Value:
         """A tile of a buffer at a stage, row and column."""

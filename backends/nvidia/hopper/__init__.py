@@ -11,9 +11,9 @@ from attn_mlir.backends.nvidia.hopper.channel_read import channels_of, read_chan
 from attn_mlir.backends.nvidia.hopper.channel_sweep import emit_channels, plan_channels
 from attn_mlir.backends.nvidia.hopper.pairs import emit_pairs, plan_pairs
 from attn_mlir.backends.nvidia.hopper.plan import plan_rows
-from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
+from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
 from attn_mlir.backends.nvidia.hopper.sweep import emit_sweep, plan_sweep
-from attn_mlir.backends.nvidia.hopper.sweep_forms import why_not
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import why_not
 from attn_mlir.backends.nvidia.hopper.sweep_read import sweep_of
 from attn_mlir.backends.nvidia.hopper.value_read import read_values, values_of
 from attn_mlir.backends.nvidia.hopper.value_sweep import emit_values, plan_values

@@ -3,8 +3,8 @@
 from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, ChannelLayout
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL_BYTES, bind_position, declare_place
-from attn_mlir.backends.nvidia.hopper.sweep_leave import LeavingPrinter
+from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL_BYTES, bind_position, declare_place
+from attn_mlir.backends.nvidia.hopper.sweep_rows_of_o import LeavingPrinter
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 
 _HELD = 4

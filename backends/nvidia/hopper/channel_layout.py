@@ -4,7 +4,7 @@ from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
 from attn_mlir.mlir import ir
 
 STAGES = 2

@@ -8,8 +8,8 @@ from attn_mlir.backends.nvidia.hopper.channel_layout import STAGES, WARPS, Chann
 from attn_mlir.backends.nvidia.hopper.channel_read import ChannelSweep
 from attn_mlir.backends.nvidia.hopper.channel_steps import bind_place, load_decays, print_steps
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, varies, view_of
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES, bind_position
+from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES, bind_position
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, varies, view_of
 
 _TOGETHER = "attn::named_sync(4, 256);"
 _ROWS = CHUNK // WARPS

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep, steps_of
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, input_of, is_copy, known, made, need, rank
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, final_of, initial_of, is_packed, loop_of, states_of
+from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, final_of, initial_of, is_packed, loop_of, states_of
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, input_of, is_copy, known, made, need, rank
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 

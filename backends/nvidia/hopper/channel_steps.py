@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import reads_of
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import reads_of
 from attn_mlir.mlir import ir
 
 

@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping
 
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, partial_sums, yielded
-from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.maps import Maps
 from attn_mlir.backends.nvidia.hopper.memory import Memory, Ring
 from attn_mlir.backends.nvidia.hopper.products import Products
+from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row, Shared, Tile
 from attn_mlir.diagnostics import source_line

@@ -1,4 +1,4 @@
-"""The main loop without ends: blocks of keys of all programs that a block of threads runs follow each other.
+"""The main loop without ends: blocks of keys of all programs that a thread block runs follow each other.
 
 In the iteration that finishes a program the scores of the first block of the next one are computed already, so that tensor cores do not
 wait between programs. The producer decides everything: what program comes next, where blocks of keys begin and how many keys exist travel
@@ -11,12 +11,12 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import AheadBits
 from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatSchedule
-from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.programs import Programs
-from attn_mlir.backends.nvidia.hopper.references import carried_by
+from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
+from attn_mlir.backends.nvidia.hopper.stale_maximum import carried_by
 from attn_mlir.backends.nvidia.hopper.stores import Stores
+from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.errors import UnsupportedError
@@ -136,21 +136,20 @@ class Flat:
         """A function that loads a block of keys and tells the consumers about it."""
         writer, general = self.core.writer, self.overlap.general
         keys, values = self.overlap.keys, self.overlap.values
-        place = self.overlap.place(general.keys)
+        place = self.overlap.place(general.keys, f"(count_and_kind & {PARTIAL - 1})")
         if not self.overlap.classified:
             writer.line("int sent = 0;")
         with writer.block("const auto send = [&](int kv, int count_and_kind)"):
+            self.memory.find_pages(general.keys.operands[0], place)
             writer.line(f"attn::barrier_wait({keys.barrier('free')}, ({keys.parity()}) ^ 1);")
-            with writer.block("if (lane == 0)"):
-                at = f"shared + kBlock + turn % {keys.stages} * 8"
-                writer.line(f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);")
-                self.memory.copy_stage(keys, place)
+            at = f"shared + kBlock + turn % {keys.stages} * 8"
+            told = [f"attn::store_shared_int({at}, kv);", f"attn::store_shared_int({at} + 4, count_and_kind);"]
+            self.memory.send(keys, place, told)
             writer.line("__syncwarp();")
             if isinstance(self.overlap.bits, AheadBits):
                 self.overlap.bits.make(keys.turn)
             writer.line(f"attn::barrier_wait({values.barrier('free')}, ({values.parity()}) ^ 1);")
-            with writer.block("if (lane == 0)"):
-                self.memory.copy_stage(values, place)
+            self.memory.send(values, place)
             writer.line("__syncwarp();", "++turn;")
             if not self.overlap.classified:
                 writer.line(f"if (++sent == {keys.stages + 1}) follow();")

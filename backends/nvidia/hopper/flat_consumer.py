@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import maker, partial_sums, yielded
-from attn_mlir.backends.nvidia.hopper import references
+from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatState, core_columns
-from attn_mlir.backends.nvidia.hopper.intervals import Rows
 from attn_mlir.backends.nvidia.hopper.products import Products
-from attn_mlir.backends.nvidia.hopper.references import Needed, weights_of
+from attn_mlir.backends.nvidia.hopper.row_intervals import Rows
+from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, weights_of
 from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, round_up
@@ -195,7 +195,7 @@ class FlatConsumer(FlatState):
         core, writer, overlap = self.core, self.core.writer, self.overlap
         step = overlap.inner or overlap.general
         writer.line("// Rare: a warp finds that its old maxima are too small.")
-        with core.scope(f"if (attn::any_reaches<{references.limit_of(step):#x}>({self.packed}))"):
+        with core.scope(f"if (attn::any_reaches<{stale_maximum.limit_of(step):#x}>({self.packed}))"):
             self._where()
             queries = self._queries(step)
             keys = Shared(overlap.keys.at(), overlap.keys.rows, overlap.keys.columns, overlap.keys.element)
@@ -239,7 +239,7 @@ class FlatConsumer(FlatState):
         core.tiles[step.scores.results[0]] = self.scores
         weights = weights_of(step)
         consumer.maps.targets[weights] = self.weights
-        needed = kept if kept is not None else references.everything_but(step, self._left_out(step))
+        needed = kept if kept is not None else stale_maximum.everything_but(step, self._left_out(step))
         # Sums that are in flight read the weights of the block before: what comes before the weights, or they alone, is computed meanwhile.
         alone = next(op for op in step.rest if op.name == "tile.map") == maker(weights)
         for op in step.rest:

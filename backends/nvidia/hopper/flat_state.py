@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.structure import body, maker, yielded
-from attn_mlir.backends.nvidia.hopper import references
+from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.intervals import Rows, skips
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.references import Needed, carried_by, weights_of
+from attn_mlir.backends.nvidia.hopper.row_intervals import Rows, skips
+from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, carried_by, weights_of
 from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile, round_up, tile_bytes
@@ -98,15 +98,15 @@ class FlatState:
         if (schedule.skip or schedule.partial) and (self.overlap.inner is None or not skips(self.rows, self.overlap.steps)):
             raise UnsupportedError("hopper: a warpgroup cannot tell by the bounds of the loops which keys its rows see (partial, skip)")
         if schedule.product:
-            self.summed = references.sum_by_product(self.overlap.steps)
+            self.summed = stale_maximum.sum_by_product(self.overlap.steps)
             if self.summed is None:
                 raise UnsupportedError("hopper: no carried sum is that of the weights alone, in values of 64 columns (sums = 'product')")
         inner = self.overlap.inner
         if schedule.optimistic:
-            kept = references.keeps_reference(inner) if inner is not None else None
+            kept = stale_maximum.keeps_reference(inner) if inner is not None else None
             if inner is None or kept is None:
                 raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (optimistic = 1)")
-            self.kept = references.without(kept, inner, self._left_out(inner))
+            self.kept = stale_maximum.without(kept, inner, self._left_out(inner))
 
     def _left_out(self, step: Step) -> ir.Value | None:
         """The carried value that is not computed in registers."""

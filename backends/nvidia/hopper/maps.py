@@ -7,7 +7,15 @@ from dataclasses import replace
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED, shared_divisions, unclamped
 from attn_mlir.backends.gpu.scalars import dependence, float_literal, frontier
 from attn_mlir.backends.gpu.structure import element_name, hint, widened
-from attn_mlir.backends.nvidia.hopper.bounds import Comparison, comparisons, falls, is_minus_inf, only_compared, upper_bound, vanishes
+from attn_mlir.backends.nvidia.hopper.column_bounds import (
+    Comparison,
+    comparisons,
+    falls,
+    is_minus_inf,
+    only_compared,
+    upper_bound,
+    vanishes,
+)
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.divisors import divisors
 from attn_mlir.backends.nvidia.hopper.dropout import (
@@ -20,7 +28,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import (
     print_row_bits,
     print_rows,
 )
-from attn_mlir.backends.nvidia.hopper.places import Places
+from attn_mlir.backends.nvidia.hopper.float_columns import Places
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment, Row
 from attn_mlir.mlir import ir
 

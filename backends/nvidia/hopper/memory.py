@@ -1,7 +1,10 @@
 """Shared memory of a Hopper kernel: tiles that stay, rings of stages that TMA fills, and their barriers."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
 from attn_mlir.backends.nvidia.hopper.tiles import Shared, panels, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
@@ -156,17 +159,18 @@ class Memory:
 
     def load(self, load: ir.Operation, ring: Ring) -> None:
         """Fills the next stage of the ring."""
-        _, batch, head, begin, _ = load.operands
-        place = [self.core.value(value) for value in (begin, head, batch)]
+        _, batch, head, begin, count = load.operands
+        place = [self.core.value(value) for value in (begin, head, batch, count)]
         self.fill(ring, place)
         self.core.writer.line(f"++{ring.turn};")
 
     def fill(self, ring: Ring, place: list[str]) -> None:
-        """Fills the next stage of the ring with the rows at `place`: first row, head, batch. The caller counts the turn."""
+        """Fills the next stage of the ring with the rows at `place`: first one, head, batch, how many. The caller counts the turn."""
         writer = self.core.writer
-        writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
-        with writer.block("if (attn::elect_one())"):
-            self.copy_stage(ring, place)
+        with self.core.scope("") if self.core.table_of(ring.source) is not None else nullcontext():
+            self.find_pages(ring.source, place)
+            writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")
+            self.send(ring, place, elected="attn::elect_one()")
 
     def copy_stage(self, ring: Ring, place: list[str]) -> None:
         """What one thread does to fill a free stage."""
@@ -180,9 +184,7 @@ class Memory:
         writer = self.core.writer
         total = sum(tile.rows * ROW_BYTES * tile.panels for _, tile in self.residents)
         writer.line(f"attn::barrier_wait(shared + kResidentFree, ({turn} & 1) ^ 1);")
-        places = [
-            [self.core.value(value) for value in (load.operands[3], load.operands[2], load.operands[1])] for load, _ in self.residents
-        ]
+        places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.residents]
         with writer.block("if (attn::elect_one())"):
             writer.line(f"attn::barrier_arrive_expect(shared + kResidentFull, {total});")
             for (load, tile), place in zip(self.residents, places, strict=True):
@@ -192,10 +194,48 @@ class Memory:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
         descriptor = self.core.arguments.descriptor(source, COLUMNS, rows)
-        begin, head, batch = place
+        begin, head, batch, _ = place
         for panel in range(panels(columns)):
             address = f"{to} + {panel * rows * ROW_BYTES}" if panel else to
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {panel * COLUMNS}, {begin}, {head}, {batch});")
+
+    def find_pages(self, source: ir.Value, place: list[str]) -> None:
+        """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
+        core, table = self.core, self.core.table_of(source)
+        if table is None:
+            return
+        size, (begin, _, batch, count) = core.arguments.size(source, 2), place
+        page = core.arguments.element(table, [batch, f"(first / {size})"])
+        core.writer.line(
+            f"const int first = {begin} + lane * {PAGE_ROWS}, some = min(max({count} - lane * {PAGE_ROWS}, 0), {PAGE_ROWS});",
+            f"const int page = some > 0 ? {page} : 0, end = some > 0 ? first % {size} + some : 0;",
+        )
+
+    def send(self, ring: Ring, place: list[str], lines: Sequence[str] = (), elected: str = "lane == 0") -> None:
+        """Fills a free stage; one thread does, and before that what `lines` say. All lanes know where pages are (`find_pages`).
+
+        Rows of pages behind the last one that there is are out of bounds of the entry that ends with it, and become zeros.
+        """
+        core, writer = self.core, self.core.writer
+        if core.table_of(ring.source) is None:
+            with writer.block(f"if ({elected})"):
+                writer.line(*lines)
+                self.copy_stage(ring, place)
+            return
+        if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
+            raise UnsupportedError(f"hopper: blocks of keys in pages are multiples of {PAGE_ROWS}, not {ring.rows}")
+        descriptor, size = core.arguments.paged_descriptor(ring.source, COLUMNS, PAGE_ROWS), core.arguments.size(ring.source, 2)
+        with writer.block("if (lane == 0)"):
+            writer.line(*lines, f"attn::barrier_arrive_expect({ring.barrier('full')}, {ring.bytes});")
+        writer.line("#pragma unroll")
+        with writer.block(f"for (int part = 0; part < {ring.rows // PAGE_ROWS}; ++part)"):
+            shared = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, part)" for name in ("page", "end", "some"))
+            writer.line(f"const int {shared};")
+            with writer.block("if (lane == 0)"):
+                for panel in range(panels(ring.columns)):
+                    address = f"{ring.at()} + {panel * ring.rows * ROW_BYTES} + part * {PAGE_ROWS * ROW_BYTES}"
+                    where = f"{panel * COLUMNS}, {size} - some_at, {place[1]}, end_at, page_at"
+                    writer.line(f"attn::tma_load({address}, {descriptor}, {ring.barrier('full')}, {where});")
 
     # ---- the consumers
 

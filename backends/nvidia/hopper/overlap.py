@@ -75,8 +75,8 @@ class Overlap:
                         writer.line(f"if (n < {limit[2]}) return {value};", f"n -= {limit[2]};")
             writer.lines[-1] += ";"
 
-    def place(self, load: ir.Operation) -> list[str]:
-        """First row, head and batch of a block of keys that begins at position `kv`; prints what does not depend on that."""
+    def place(self, load: ir.Operation, count: str) -> list[str]:
+        """First row, head, batch and count of a block of keys that begins at position `kv`; prints what does not depend on that."""
         core, position = self.core, self.general.position
         _, batch, head, row, _ = load.operands
         adds = maker(row, "arith.addi")
@@ -87,7 +87,7 @@ class Overlap:
             first = f"{core.value(begin)} + kv"
         else:
             raise UnsupportedError("hopper: keys are loaded at other rows than those of the loop")
-        return [first, core.value(head), core.value(batch)]
+        return [first, core.value(head), core.value(batch), count]
 
     def producer(self) -> None:
         """Loads the blocks."""
@@ -96,7 +96,7 @@ class Overlap:
         with core.scope("for (int n = 0; n < key_blocks; ++n)"):
             core.writer.line("const int kv = found_blocks == 0 ? 0 : begin_of(n);")
             for load, ring in ((self.general.keys, self.keys), (self.general.values, self.values)):
-                self.memory.fill(ring, self.place(load))
+                self.memory.fill(ring, self.place(load, f"(found_blocks == 0 ? 0 : min({self.keys.rows}, end_of(n) - kv))"))
                 if isinstance(self.bits, AheadBits) and ring is self.keys:
                     self.bits.make(self.keys.turn)
             self.count()

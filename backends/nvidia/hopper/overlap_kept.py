@@ -1,12 +1,12 @@
 """The overlapped loop in which whole blocks keep the old maxima: weights that get too large are noticed, and the step is done again."""
 
 from attn_mlir.backends.gpu.structure import yielded
-from attn_mlir.backends.nvidia.hopper import references
+from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.references import Needed
+from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed
 from attn_mlir.backends.nvidia.hopper.steps import Step
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, Fragment, Row, Shared, Tile
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
@@ -20,7 +20,7 @@ class KeptOverlap(Overlap):
         self, core: Core, memory: Memory, steps: list[Step], stages: int, warpgroups: int, take_turns: bool, vote: bool, pin: bool
     ) -> None:
         super().__init__(core, memory, steps, stages, warpgroups, take_turns, vote, pin)
-        kept = references.keeps_reference(self.inner) if self.inner is not None else None
+        kept = stale_maximum.keeps_reference(self.inner) if self.inner is not None else None
         if kept is None:
             raise UnsupportedError("hopper: this program has no whole blocks whose maximum may stay (optimistic = 1)")
         self.kept: Needed = kept
@@ -42,7 +42,7 @@ class KeptOverlap(Overlap):
             products.pack(self.weights(step), packed)
             new = {value: core.tiles[value] for value in yielded(step.block) if value in core.tiles}
             writer.line("// Rare: a warp finds that its old maxima are too small.")
-            with core.scope(f"if (attn::any_reaches<{references.limit_of(step):#x}>({packed}))"):
+            with core.scope(f"if (attn::any_reaches<{stale_maximum.limit_of(step):#x}>({packed}))"):
                 self._exact(consumer, step, scores, keys, packed, accumulator)
                 core.tiles[step.sums.results[0]] = accumulator
                 consumer.assign(carried, yielded(step.block))

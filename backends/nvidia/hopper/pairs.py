@@ -13,16 +13,17 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER
+from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
-from attn_mlir.backends.nvidia.hopper.pairs_adder import Adder, turn_tensor
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, read_kernel
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import MAKING, REGISTERS, Layout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_producer import BitsWriter, ColumnWriter, Loader, load_keys
-from attn_mlir.backends.nvidia.hopper.pairs_programs import PairPrograms
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import Adder, turn_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_results import Results
+from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairPrograms
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, is_masked, staged_values
-from attn_mlir.backends.nvidia.hopper.source import header
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import as_int, check_steps, staged_values
+from attn_mlir.backends.nvidia.ordered_sums import is_masked
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -61,9 +62,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     # have begun long before.
     if find_all(kernel, "attn.kept"):
         fields["dropout"] = "ahead" if layout.bits is not None else "lanes" if layout.words is not None else "own"
-    masked, ordered = is_masked(layout.kernel), bool(choices.get("deterministic"))
-    if ordered and "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"]):
-        raise UnsupportedError("gradients of packed sequences (attention_varlen) have no fixed order of sums here: leave deterministic out")
+    key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
+    masked, ordered = is_masked(ops_of(layout.kernel.sweep, "scf.for"), key), bool(choices.get("deterministic"))
     apart = layout.warpgroups > 1 and masked and layout.bits is None  # these warps make bits of dropout
     fields["adders"] = int(choices.get("adders", ordered or apart))
     fields["order"] = choices.get("order", "dynamic")

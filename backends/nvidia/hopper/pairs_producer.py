@@ -4,8 +4,9 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_seeds_of, print_share
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, depends, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import PARITY, STAGE, Sweep, as_int, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.tiles import panels
+from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 

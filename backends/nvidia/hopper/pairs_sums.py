@@ -1,10 +1,10 @@
 """Sums over keys, which all warpgroups make together and add to global memory, and scatters."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.pairs_adder import ADDED, add_staged, added_barrier, part_block, split_of
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
 from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout, Split, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_map import Packed, body_of
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, split_of
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP, key_count
 from attn_mlir.backends.nvidia.hopper.tiles import Fragment
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product

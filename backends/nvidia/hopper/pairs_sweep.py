@@ -9,6 +9,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import Layout
 from attn_mlir.backends.nvidia.hopper.pairs_map import column_values, maker
+from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -136,20 +137,6 @@ def find_all_loops(block: ir.Block) -> list[ir.Operation]:
 def place_of(op: ir.Operation) -> list[ir.Value]:
     """Batch and head of a `tile.load` or `tile.accumulate`."""
     return list(op.operands)[1:3] if op.name == "tile.load" else list(op.operands)[4:6]
-
-
-def depends(value: ir.Value, on: ir.Value) -> bool:
-    """Whether a value is computed from another one."""
-    if value == on:
-        return True
-    op = maker(value)
-    return op is not None and any(depends(operand, on) for operand in op.operands)
-
-
-def is_masked(kernel: PairsKernel) -> bool:
-    """Whether blocks of keys are seen by different queries."""
-    keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
-    return any(depends(bound, keys) for loop in ops_of(kernel.sweep, "scf.for") for bound in list(loop.operands)[:2])
 
 
 def staged_values(core: Core, block: ir.Block) -> list[ir.Value]:

@@ -12,9 +12,9 @@ from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import MAKERS, possible
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible as lanes_possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
-from attn_mlir.backends.nvidia.hopper.intervals import later_rows_see_more, rows_of, skips
-from attn_mlir.backends.nvidia.hopper.references import is_lean, keeps_reference, sum_by_product
-from attn_mlir.backends.nvidia.hopper.rows import RowsKernel
+from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of, skips
+from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
+from attn_mlir.backends.nvidia.hopper.stale_maximum import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.target import NvidiaTarget

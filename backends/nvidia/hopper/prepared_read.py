@@ -6,8 +6,8 @@ Some warps prepare chunks of q, k, v and log decays, others hold the state and m
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, made, need, reads_of, sources
-from attn_mlir.backends.nvidia.hopper.sweep_frame import VALUES, Frame, check_columns, need_all
+from attn_mlir.backends.nvidia.hopper.sweep_common import VALUES, Frame, check_columns, need_all
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, made, need, reads_of, sources
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
 

@@ -6,9 +6,9 @@ from typing import Protocol
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
 from attn_mlir.backends.nvidia.hopper.memory import Layout
 from attn_mlir.backends.nvidia.hopper.prepared_read import PreparedSweep
-from attn_mlir.backends.nvidia.hopper.source import kernel_code
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 
@@ -38,7 +38,7 @@ def plan_prepared(code: KernelCode, stages: int, what: str, target: NvidiaTarget
     if any(choices.get(name, value) != value for name, value in fields.items()):
         raise UnsupportedError(f"sweeps with decays of {what} have one schedule, {fields}")
     if code.shared_bytes > target.shared_bytes:
-        raise UnsupportedError(f"{code.shared_bytes} bytes of shared memory, but a block of threads can have {target.shared_bytes}")
+        raise UnsupportedError(f"{code.shared_bytes} bytes of shared memory, but a thread block can have {target.shared_bytes}")
     return fields
 
 

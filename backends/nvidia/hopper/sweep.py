@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.kernel_text import kernel_code
 from attn_mlir.backends.nvidia.hopper.memory import Layout
-from attn_mlir.backends.nvidia.hopper.source import kernel_code
 from attn_mlir.backends.nvidia.hopper.sweep_chunk import ChunkPrinter
-from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL, bind_position
+from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, bind_position
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_producer import SweepProducer
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep, read_sweep
@@ -23,7 +23,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 _RESERVED = 1024
-"""Bytes of shared memory of each block of threads that the chip keeps for itself."""
+"""Bytes of shared memory of each thread block that the chip keeps for itself."""
 _OTHERS, _OTHERS_ALONE = 104, 56
 """Registers of a warpgroup's thread beside the state, with rows of o and without."""
 _LIFTED = 64
@@ -33,7 +33,7 @@ _CONSUMER, _PRODUCER = 240, 24
 
 
 def plan_sweep(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
-    """`stages` of tiles in shared memory, and `residents`: the blocks of threads that find room on a multiprocessor, for which registers
+    """`stages` of tiles in shared memory, and `residents`: the thread blocks that find room on a multiprocessor, for which registers
     are counted. None for a kernel of another form. Raises UnsupportedError for choices that do not fit.
     """
     sweep = read_sweep(kernel)
@@ -53,7 +53,7 @@ def plan_sweep(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
 
 
 def _fits(sweep: Sweep, fields: Fields, target: NvidiaTarget) -> bool:
-    """Whether so many blocks of threads have shared memory and registers."""
+    """Whether so many thread blocks have shared memory and registers."""
     residents, stages = int(fields["residents"]), int(fields["stages"])
     if not 1 <= residents <= 4 or not 1 < stages <= 4:
         return False

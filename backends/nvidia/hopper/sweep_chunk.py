@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL_BYTES, declare_place
+from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL_BYTES, declare_place
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_mods import TileMods
 from attn_mlir.backends.nvidia.hopper.sweep_output import LIFT, LOWER, RESTS, RowsPrinter

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.backends.nvidia.hopper.tiles import tile_bytes
 

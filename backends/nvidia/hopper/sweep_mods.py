@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.mlir import ir

@@ -7,13 +7,13 @@ operand in registers), scaled, + v^T P^T. o^T leaves, transposed on its way, thr
 
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
-from attn_mlir.backends.nvidia.hopper.sweep_leave import LeavingPrinter
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.sweep_producer import bind_rows
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
+from attn_mlir.backends.nvidia.hopper.sweep_rows_of_o import LeavingPrinter
 from attn_mlir.mlir import ir
 
 RESTS = {"f16": "pack_rest_f16", "bf16": "pack_rest_bf16"}

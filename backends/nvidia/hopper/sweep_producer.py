@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
 from attn_mlir.backends.nvidia.hopper.sweep_read import Sweep
 from attn_mlir.mlir import ir

@@ -4,9 +4,9 @@ Sums of that are apart where they are wanted. At last rows of o may have a facto
 """
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_frame import CHUNK, PANEL_BYTES
+from attn_mlir.backends.nvidia.hopper.sweep_common import CHUNK, PANEL_BYTES
 from attn_mlir.backends.nvidia.hopper.sweep_layout import SweepLayout
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows
 from attn_mlir.mlir import ir
 

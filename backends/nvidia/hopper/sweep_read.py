@@ -3,17 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, constant, maker, operations, yielded
-from attn_mlir.backends.nvidia.hopper.sweep_forms import (
-    Input,
-    input_of,
-    known,
-    made,
-    need,
-    reads_of,
-    scaled,
-    sources,
-)
-from attn_mlir.backends.nvidia.hopper.sweep_frame import (
+from attn_mlir.backends.nvidia.hopper.sweep_common import (
     CHUNK,
     VALUES,
     Frame,
@@ -24,6 +14,16 @@ from attn_mlir.backends.nvidia.hopper.sweep_frame import (
     loop_of,
     need_all,
     states_of,
+)
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
+    Input,
+    input_of,
+    known,
+    made,
+    need,
+    reads_of,
+    scaled,
+    sources,
 )
 from attn_mlir.backends.nvidia.hopper.sweep_rows import Rows, read_rows, rests, scales_rows
 from attn_mlir.dialects.numbers import flag

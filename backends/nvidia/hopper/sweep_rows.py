@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.structure import body, constant, maker, widened, yielded
-from attn_mlir.backends.nvidia.hopper.sweep_forms import (
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import (
     Input,
     factor_of,
     input_of,

@@ -1,8 +1,8 @@
 """The state of a sweep in registers: where it comes from and where it goes."""
 
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL, Frame
+from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, Frame
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
 from attn_mlir.mlir import ir
 
 

@@ -6,8 +6,8 @@ Four warps take blocks in turn for every 64 columns of v. See `attn_values.cuh` 
 from attn_mlir.backends.nvidia.hopper.channel_layout import place_of
 from attn_mlir.backends.nvidia.hopper.channel_steps import load_decays, print_steps
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL, bind_position
+from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL, bind_position
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SCORES, SLOTS, TURNS, ValueLayout
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueSweep
 

@@ -2,7 +2,7 @@
 
 from attn_mlir.backends.gpu.structure import element_name
 from attn_mlir.backends.nvidia.hopper.memory import Layout, of_warps
-from attn_mlir.backends.nvidia.hopper.sweep_frame import PANEL
+from attn_mlir.backends.nvidia.hopper.sweep_common import PANEL
 from attn_mlir.backends.nvidia.hopper.value_read import BLOCK, ValueSweep
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 

@@ -6,7 +6,7 @@ S^T and v are taken as two pieces of 16 bits. What the state gives leaves throug
 from collections.abc import Callable
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_frame import bind_position, declare_place
+from attn_mlir.backends.nvidia.hopper.sweep_common import bind_position, declare_place
 from attn_mlir.backends.nvidia.hopper.sweep_output import LIFT, LOWER, RESTS
 from attn_mlir.backends.nvidia.hopper.sweep_state import StatePrinter
 from attn_mlir.backends.nvidia.hopper.value_layout import BLOCK_PANEL, SLOTS, TURNS, ValueLayout

@@ -23,7 +23,8 @@ class OrderTiles(Pass):
     heads make a group; where `reverse` is 0 there, blocks are counted from the first one on.
 
     Thread block n of N takes numbers n, N + n, ...; lengths fall from number to number, so in every second round of a group, N of its
-    numbers from its first on, numbers count from the round's end, if the round is whole: none gets the longest tile of all rounds.
+    numbers from its first on, numbers count from the round's end, if the round is whole: none gets the longest tile of all rounds. Not so
+    where the schedule lets thread blocks draw their tiles (`draw`, see `warp-draw-tiles`).
 
     A kernel stays as it is, with the reason in `warp.refused`, where its tiles are not handed out as `warp-assign-layouts` does.
     """
@@ -40,12 +41,12 @@ class OrderTiles(Pass):
 
     def _order(self, kernel: ir.Operation) -> None:
         heads = chosen(kernel, "group", self.group, _GROUP)
-        reverse = wanted(kernel, "reverse")
+        reverse, drawn = wanted(kernel, "reverse"), chosen(kernel, "draw", 0, 0) != 0
         found = [_read(loop) for loop in find_all(kernel, "scf.for") if maker(loop.operands[0], "warp.block_id") is not None]
         if not found:
             raise Refused("no loop takes tiles from its thread block's number on")
         for loop, block, pair in found:
-            _renumber(loop, block, pair, heads, reverse)
+            _renumber(loop, block, pair, heads, (reverse, drawn))
 
 
 def _read(loop: ir.Operation) -> tuple[ir.Operation, ir.Operation, ir.Operation]:
@@ -60,7 +61,9 @@ def _read(loop: ir.Operation) -> tuple[ir.Operation, ir.Operation, ir.Operation]
     return loop, block, pair
 
 
-def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, heads: int, reverse: bool) -> None:
+def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, heads: int, how: tuple[bool, bool]) -> None:
+    """`how`: whether the last blocks come first, and whether tiles are drawn."""
+    reverse, drawn = how
     body = loop.regions[0].blocks[0]
     tile, blocks, count = body.arguments[0], block.operands[1], loop.operands[2]
     product = maker(loop.operands[1], "arith.muli")
@@ -81,7 +84,7 @@ def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, heads
         odd = arith.CmpIOp(arith.CmpIPredicate.ne, arith.RemUIOp(round_, two).result, build.index(0)).result
         whole = arith.CmpIOp(arith.CmpIPredicate.sle, end, arith.MulIOp(width, blocks).result).result
         mirrored = arith.SubIOp(arith.AddIOp(begin, end).result, arith.AddIOp(inside, one).result).result
-        number = _bounded(arith.SelectOp(arith.AndIOp(odd, whole).result, mirrored, inside).result, many)
+        number = inside if drawn else _bounded(arith.SelectOp(arith.AndIOp(odd, whole).result, mirrored, inside).result, many)
         last = arith.SubIOp(blocks, one).result
         row = _bounded(arith.DivUIOp(number, width).result, last)
         with block.location:

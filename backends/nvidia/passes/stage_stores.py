@@ -7,9 +7,9 @@ from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.rings import SWIZZLE
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of, in_form
-from attn_mlir.mlir import arith, ir
+from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.regions import clone_op, find_all, walk
 
 _ELEMENTS = {"warp.store": {"f16": 64, "bf16": 64}, "warp.atomic_add": {"f32": 32}}
 """What asynchronous copies store, and what they add: element types, and the columns of a panel."""
@@ -23,6 +23,9 @@ class StageStores(Pass):
 
     Before the next tile is written, that thread waits until the copy before has read the buffer, and all meet; a role ends when its copies
     are done. Warpgroups have rows and a named barrier of their own: none waits for another. Row values stay ordinary stores.
+
+    Where an addition has a place in an order, that thread alone waits for its turn. It passes the turn on before the next tile is written,
+    as the addition is done by then: two numbers in shared memory for each warpgroup tell which turn is held.
 
     A kernel stays as it is, with the reason in `warp.refused`, where no such tile is stored, or shared memory has no room for it.
     """
@@ -46,11 +49,64 @@ class StageStores(Pass):
         for (role, name), type_ in types.items():
             with role.location, ir.InsertionPoint(role), build.named("o_buffer"):
                 buffers[role, name] = build.op("alloc", results=[type_]).result
+        firsts = {role: op for role, op in reversed(found) if _is_ordered(op)}
+        turns = {role: Turns(role, op) for role, op in firsts.items()}
         for role, op in found:
-            _replace(op, role, buffers[role, str(_buffer(role, op))])
+            _replace(op, role, buffers[role, str(_buffer(role, op))], turns.get(role))
         for role in {role for role, _ in found}:
             with role.location, ir.InsertionPoint(role.regions[0].blocks[0]):
-                _wait(read=False)
+                _wait(read=False, turns=turns.get(role))
+
+
+@dataclass
+class Turns:
+    """The turns that the warpgroups of a role hold in an order of additions: of each, which counter, and the number that it gets."""
+
+    role: ir.Operation
+    first: ir.Operation
+
+    def __post_init__(self) -> None:
+        self.counters = next(op for op in walk(_around(self.first)[0]) if op.name == "warp.order_wait").operands[0]
+        self.warpgroup = self.role.regions[0].blocks[0].arguments[0]
+        count = ir.IntegerAttr(self.role.attributes["warpgroups"]).value
+        with self.role.location, ir.InsertionPoint(self.role), build.named("turns_held"):
+            self.slots = build.op("alloc", results=[build.shared_type([count, 2], ir.IntegerType.get_signless(32), 0)]).result
+        with self.role.location, ir.InsertionPoint.at_block_begin(self.role.regions[0].blocks[0]), ir.InsertionPoint(build.elect()):
+            self.hold(build.index(0), build.index(0))
+
+    def hold(self, index: ir.Value, number: ir.Value) -> None:
+        """Keeps a turn; number 0 is none."""
+        for place, value in enumerate((index, number)):
+            whole = arith.IndexCastOp(ir.IntegerType.get_signless(32), value).result
+            memref.StoreOp(whole, self.slots, [self.warpgroup, build.index(place)])
+
+    def give(self) -> None:
+        """Passes on the turn that is held, if any."""
+        index, number = (
+            arith.IndexCastOp(ir.IndexType.get(), memref.LoadOp(self.slots, [self.warpgroup, build.index(place)]).result).result
+            for place in (0, 1)
+        )
+        branch = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.ne, number, build.index(0)).result)
+        with ir.InsertionPoint(branch.then_block):
+            build.op("order_pass", [self.counters, index, number])
+            self.hold(index, build.index(0))
+            scf.YieldOp([])
+
+
+def _is_ordered(op: ir.Operation) -> bool:
+    return "ordered" in op.attributes and ir.BoolAttr(op.attributes["ordered"]).value
+
+
+def _around(op: ir.Operation) -> list[ir.Operation]:
+    """Around an ordered addition: one thread waits for its turn, all meet; all meet, one thread passes it on. Raises Refused for others."""
+    ops = [view.operation for view in op.block.operations]
+    at = ops.index(op)
+    found = [*ops[max(at - 2, 0) : at], *ops[at + 1 : at + 3]]
+    names = [[inner.name for inner in (each, *walk(each))] for each in found]
+    wanted = ("warp.order_wait", "warp.named_sync", "warp.named_sync", "warp.order_pass")
+    if len(found) != len(wanted) or not all(name in inner for name, inner in zip(wanted, names, strict=True)):
+        raise Refused("an ordered addition has other ops around it than those that wait for its turn and pass it on")
+    return found
 
 
 def _is_tile(op: ir.Operation) -> bool:
@@ -66,27 +122,49 @@ def _buffer(role: ir.Operation, op: ir.Operation) -> ir.Type:
         return build.shared_type([1, rows, tile.shape[1]], tile.element_type, SWIZZLE)
 
 
-def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value) -> None:
+def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, turns: Turns | None) -> None:
     fragment, target, batch, head, row, *more = op.operands
     warpgroup, type_ = role.regions[0].blocks[0].arguments[0], ir.RankedTensorType(fragment.type)
+    around = _around(op) if turns is not None and _is_ordered(op) else []
     with op.location, ir.InsertionPoint(op):
         tile = build.shared_type(type_.shape, type_.element_type, SWIZZLE)
         zero = build.index(0)
         first = arith.MulIOp(warpgroup, build.index(type_.shape[0])).result
         own = arith.AddIOp(warpgroup, build.index(STORES)).result
         view = build.op("view", [buffer, zero, first, zero], [tile]).result
-        _wait(read=True)
+        _wait(read=True, turns=turns)
         build.op("named_sync", [own], threads=THREADS)
         build.op("write", [fragment, view])
         build.op("fence_async")
         build.op("named_sync", [own], threads=THREADS)
         with ir.InsertionPoint(build.elect()):
-            build.op("add_async" if op.name == "warp.atomic_add" else "store_async", [view, target, batch, head, row, *(more or [zero])])
+            if around:
+                _moved(around[0], "warp.order_wait")
+            operands = [view, target, batch, head, row, *(more or [zero])]
+            if op.name == "warp.atomic_add":
+                build.op("add_async", operands, ordered=bool(around))
+            else:
+                build.op("store_async", operands)
             build.op("store_commit")
+            if around and turns is not None:
+                passed = _moved(around[-1], "warp.order_pass")
+                turns.hold(*list(passed.operands)[1:])
+                passed.erase()
+    for each in around:
+        each.erase()
     op.erase()
 
 
-def _wait(read: bool) -> None:
-    """The thread that starts copies waits until they have read shared memory, or are done."""
+def _moved(around: ir.Operation, last: str) -> ir.Operation:
+    """Clones what one thread does to the insertion point; the op of the name `last` among it, which comes last."""
+    known: dict[ir.Value, ir.Value] = {}
+    made = [clone_op(view.operation, known) for view in around.regions[0].blocks[0].operations]
+    return next(op for op in made if op.name == last)
+
+
+def _wait(read: bool, turns: Turns | None) -> None:
+    """The thread that starts copies waits until they have read shared memory, or are done, as they are where it passes a turn on."""
     with ir.InsertionPoint(build.elect()):
-        build.op("store_wait", pending=0, read=read)
+        build.op("store_wait", pending=0, read=read and turns is None)
+        if turns is not None:
+            turns.give()

@@ -32,7 +32,7 @@ _SPILLED = 0.05
 
 
 def launch_registers(threads: int, target: NvidiaTarget) -> int:
-    """Registers of a thread at launch, where one block of threads takes all that a multiprocessor has."""
+    """Registers of a thread at launch, where one thread block takes all that a multiprocessor has."""
     return min(target.registers // threads // 8 * 8, 248)
 
 

@@ -21,7 +21,7 @@ _BLOCK = 16
 _AHEAD = 7
 """Chunks in shared memory at the same time where value channels have decays of their own."""
 _RESERVED = 1024
-"""Bytes of shared memory of each block of threads that the chip keeps for itself."""
+"""Bytes of shared memory of each thread block that the chip keeps for itself."""
 _MOST_PROGRAMS = 3
 _REFINEMENTS: dict[str, dict[str, tuple[int, ...]]] = {
     "hopper": {"residents": (1, 2, 3), "stages": (2, 3)},

@@ -16,7 +16,8 @@ class Entry:
     """Choices for the kernels of a `grid` with at most `scores` products of queries and keys, and heads of at most `columns` columns.
 
     `masked`: with or without skipped blocks; None: both. `instructions`: at most so many for a pair, as the facts count them. `length`:
-    from so many keys on. `sums`: at most so many sums that stay in registers, as those of several outputs do.
+    from so many keys on. `sums`: at most so many sums that stay in registers, as those of several outputs do. `spread`: the widest sum that
+    is added to memory has so many columns, or there is none; 0: of any width.
     """
 
     grid: str
@@ -28,6 +29,7 @@ class Entry:
     instructions: float = inf
     length: int = 0
     sums: float = inf
+    spread: int = 0
 
     def fits(self, facts: KernelFacts, arch: str) -> bool:
         """Whether the choices are for such a kernel."""
@@ -40,6 +42,7 @@ class Entry:
             and self.masked in (None, facts.masked)
             and facts.instructions <= self.instructions
             and len(facts.sums) <= self.sums
+            and (not self.spread or max(facts.spread, default=self.spread) == self.spread)
         )
 
 
@@ -59,6 +62,8 @@ TABLE = (
     # Backward.
     Entry("pairs", 2, 64, None, {"block_q": 128, "block_kv": 128}),
     Entry("pairs", 2, 128, None, {"block_q": 128, "block_kv": 64}),
+    # One sum over queries (`nvidia-split-pairs`); two warpgroups share the columns of dq in whole panels.
+    Entry("pairs", 2, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
     Entry("pairs", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
 )
 """The first that fits counts."""

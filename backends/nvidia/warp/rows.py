@@ -3,6 +3,7 @@
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.fragments import place
 from attn_mlir.backends.nvidia.warp.printer import Printer, Rule
+from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
 from attn_mlir.errors import UnsupportedError
@@ -60,8 +61,20 @@ def _load(printer: Printer, op: ir.Operation, source: ir.Value, batch: str, head
             printer.line(f"if (r % 2) {name}[r / 2] = {found.pack}({name}_low, {value});", f"else {name}_low = {value};")
 
 
+def _order_wait(printer: Printer, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
+    """One thread asks for all of its warp."""
+    text = f"attn::await_turn({printer.arguments.pointer(counters)} + {operand(index)}, {number});"
+    printer.line(*([text] if printer.elected else [f"if (lane == 0) {text}", "__syncwarp();"]))
+
+
+def _order_pass(printer: Printer, op: ir.Operation, counters: ir.Value, index: str, number: str) -> None:
+    printer.line(f"attn::pass_turn({printer.arguments.pointer(counters)} + {operand(index)}, {number});")
+
+
 RULES: dict[str, Rule] = {
     "warp.atomic_add": _store,
     "warp.load": _load,
+    "warp.order_pass": _order_pass,
+    "warp.order_wait": _order_wait,
     "warp.store": _store,
 }

@@ -1,7 +1,7 @@
 """The CUDA file of a scheduled kernel: prelude, instructions, helpers and the function around its roles; and how it is launched."""
 
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia.hopper.source import header
+from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, plain
 from attn_mlir.backends.nvidia.warp.structure import role
 from attn_mlir.mlir import ir

@@ -1,6 +1,7 @@
 """Rules of the frame: roles, loops, conditions, who does something, and how tiles are handed out."""
 
 from attn_mlir.backends.nvidia.warp.printer import Printer, Rule, plain
+from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.mlir import ir
 
 
@@ -75,13 +76,34 @@ def _block_count(printer: Printer, op: ir.Operation) -> None:
     printer.define(op.results[0], "gridDim.x", "blocks")
 
 
-def _next_tile(printer: Printer, op: ir.Operation, counter: ir.Value) -> None:
-    printer.define(op.results[0], f"atomicAdd({printer.arguments.pointer(counter)}, 1)", "tile")
+def _next_tile(printer: Printer, op: ir.Operation, counter: ir.Value, last: str) -> None:
+    """The driver lends a counter, and the kernel leaves it zero: atomicInc wraps."""
+    counter_ = f"reinterpret_cast<unsigned *>({printer.arguments.counter()})"
+    printer.define(op.results[0], f"(int)atomicInc({counter_}, (unsigned){operand(last)})", "drawn")
+
+
+def _while(printer: Printer, op: ir.Operation, *starts: str) -> None:
+    before, after = (region.blocks[0] for region in op.regions)
+    carried = [printer.declare(argument, "carried") for argument in before.arguments]
+    for target, value in zip(carried, op.operands, strict=True):
+        printer.assign(target, value)
+    handed = [printer.declare(argument, "handed") for argument in after.arguments]
+    with printer.writer.block("while (true)"):
+        *ops, last = [view.operation for view in before.operations]
+        for inner in ops:
+            printer.op(inner)
+        goes_on, *values = last.operands
+        for target, value in zip(handed, values, strict=True):
+            printer.assign(target, value)
+        printer.line(f"if (!({printer.printed[goes_on]})) break;")
+        printer.block(after, carried)
+    printer.printed.update(zip(op.results, handed, strict=True))
 
 
 RULES: dict[str, Rule] = {
     "scf.for": _for,
     "scf.if": _if,
+    "scf.while": _while,
     "warp.block_count": _block_count,
     "warp.block_id": _block_id,
     "warp.each_warp": _each_warp,

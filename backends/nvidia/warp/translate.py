@@ -1,8 +1,8 @@
 """What `attn-translate` makes of kernels of the `warp` dialect: CUDA, machine code, and what the compiler says of it."""
 
 from attn_mlir.backends.gpu import translations
+from attn_mlir.backends.gpu.input_limits import check_programs
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.gpu.limits import check_programs
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compile import Binary, compile_all
 from attn_mlir.backends.nvidia.forming.refusal import REFUSED, reasons

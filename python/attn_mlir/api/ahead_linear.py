@@ -13,7 +13,7 @@ from attn_mlir.api.linear_engine import LinearAttentionEngine
 from attn_mlir.api.linear_inputs import check_linear
 from attn_mlir.api.scale import scale_form
 from attn_mlir.backends.ahead.request import Linear
-from attn_mlir.errors import ArgumentError
+from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.runtime.programs import program_of
 
@@ -91,7 +91,9 @@ def traced(attention: LinearAttention | LinearAttentionEngine, form: _Form) -> t
         entry, scan = attention._find(attention._dtypes, None, form.decay)
         layout, segment = "bhsd", attention._segment
     else:
-        scale, final, layout, _, segment, _, _ = attention._options
+        scale, final, layout, _, segment, mods, read_before = attention._options
+        if mods[5] is not None or read_before:
+            raise UnsupportedError("libraries made ahead of time have no delta rule yet: leave erase_mod out, or compile in Python")
         kind, factor = scale_form(scale, form.inputs.head_dim)
         shape = (form.inputs.element, form.inputs.head_dim, form.inputs.value_dim)
         entry, scan = find(attention._mods, (*shape, kind, form.decay, form.initial, final, form.offsets, segment), None)

@@ -1,5 +1,7 @@
 """`append_kv`: new keys and values written into caches in place, contiguous or paged, rotated where asked."""
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,26 +33,47 @@ def append_kv(
     rotary_cos, rotary_sin: [positions, R / 2] tables that rotate the first R channels of k and of q, [B, n_q, Hq, D], whose rows are at
     positions seqused_k[b], seqused_k[b] + 1, ...; channel i is paired with i + R / 2, or if `interleaved` 2 i with 2 i + 1.
 
-    It has no gradients, and runs on the CPU, where everything is checked before anything is written.
+    It has no gradients. On the CPU everything is checked before anything is written. On a GPU nothing waits for lengths and tables, so that
+    it can be part of a CUDA graph: what they lead outside of caches is not written; `ATTN_MLIR_CHECK=1` checks them there, too.
     """
     _check(k_cache, v_cache, k, v, seqused_k)
     count, new = k.shape[:2]
-    positions = seqused_k.long()[:, None] + torch.arange(new)
-    if (seqused_k < 0).any():
+    positions = seqused_k.long()[:, None] + torch.arange(new, device=k.device)
+    looks = k.device.type == "cpu" or os.environ.get("ATTN_MLIR_CHECK", "") not in ("", "0")
+    if looks and (seqused_k < 0).any():
         raise ArgumentError("seqused_k must not be negative")
-    entry, slot = _places(k_cache, positions, block_table, cache_batch_idx)
+    entry, slot = _places(k_cache, positions, block_table, cache_batch_idx, looks)
     if (rotary_cos is None) != (rotary_sin is None):
         raise ArgumentError("rotary_cos and rotary_sin come together")
     if rotary_cos is not None and rotary_sin is not None:
         if q is not None:
             _check_rotated("q", q, count)
-            at = seqused_k.long()[:, None] + torch.arange(q.shape[1])
-            q = _rotated("q", q, at, rotary_cos, rotary_sin, interleaved)
-        k = _rotated("k", k, positions, rotary_cos, rotary_sin, interleaved)
+            at = seqused_k.long()[:, None] + torch.arange(q.shape[1], device=k.device)
+            q = _rotated("q", q, (at, looks), (rotary_cos, rotary_sin), interleaved)
+        k = _rotated("k", k, (positions, looks), (rotary_cos, rotary_sin), interleaved)
     with torch.no_grad():
-        k_cache[entry, slot] = k.to(k_cache.dtype)
-        v_cache[entry, slot] = v
+        if looks:
+            k_cache[entry, slot] = k.to(k_cache.dtype)
+            v_cache[entry, slot] = v
+        else:
+            _write_inside(((k_cache, k.to(k_cache.dtype)), (v_cache, v)), entry, slot)
     return q
+
+
+def _write_inside(pairs: Sequence[tuple[Tensor, Tensor]], entry: Tensor, slot: Tensor) -> None:
+    """Writes rows at places of caches, those outside of these nowhere; an `entry` of -1 is outside.
+
+    Rows without a place do what one with a place does, the same once more, or, where there is none, write what is there.
+    """
+    cache = pairs[0][0]
+    if not entry.numel() or not cache.shape[0] or not cache.shape[1]:
+        return
+    entry, slot = entry.flatten(), slot.flatten()
+    inside = (entry >= 0) & (entry < cache.shape[0]) & (slot >= 0) & (slot < cache.shape[1])
+    which = torch.where(inside, torch.arange(len(entry), device=entry.device), inside.int().argmax())
+    entry, slot = entry[which].clamp(0, cache.shape[0] - 1), slot[which].clamp(0, cache.shape[1] - 1)
+    for cache, rows in pairs:
+        cache[entry, slot] = torch.where(inside.any(), rows.flatten(0, 1)[which], cache[entry, slot])
 
 
 def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
@@ -59,8 +82,12 @@ def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
         if not isinstance(x, Tensor) or x.dim() != 4:
             given = f"shape {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             raise ArgumentError(f"{name} must be a tensor of four dimensions, [entry, position, head, dim], got {given}")
-        if x.device.type != "cpu":
-            raise UnsupportedError(f"append_kv runs on the CPU only, and {name} is on {x.device}: write k_cache[entry, position] = k there")
+        if x.device.type not in ("cpu", "cuda"):
+            raise UnsupportedError(
+                f"append_kv runs on CPUs and GPUs, and {name} is on {x.device}: write k_cache[entry, position] = k there"
+            )
+        if x.device != k.device:
+            raise ArgumentError(f"{name} is on {x.device} but k is on {k.device}: move it with {name}.to(k.device)")
         if x.dtype != k.dtype:
             raise ArgumentError(f"{name} has dtype {x.dtype} but k has {k.dtype}: cast one of them")
         if torch.is_grad_enabled() and x.requires_grad:
@@ -75,32 +102,40 @@ def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
             raise ArgumentError(
                 f"{name} has shape {list(x.shape)}, which does not go with k, {list(k.shape)}, and its cache, {list(cache.shape)}"
             )
-    _check_table("seqused_k", seqused_k, 1, k.shape[0])
+    _check_table("seqused_k", seqused_k, 1, k.shape[0], k.device)
 
 
-def _check_table(name: str, x: Any, rank: int, count: int) -> None:
-    if not isinstance(x, Tensor) or x.dtype != torch.int32 or x.dim() != rank or len(x) != count or x.device.type != "cpu":
+def _check_table(name: str, x: Any, rank: int, count: int, device: torch.device) -> None:
+    if not isinstance(x, Tensor) or x.dtype != torch.int32 or x.dim() != rank or len(x) != count or x.device != device:
         given = f"{list(x.shape)} of {x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
         wanted = f"[{count}]" if rank == 1 else f"[{count}, pages]"
-        raise ArgumentError(f"{name} must be an int32 tensor {wanted} on the CPU, got {given}")
+        raise ArgumentError(f"{name} must be an int32 tensor {wanted} on {'the CPU' if device.type == 'cpu' else device}, got {given}")
 
 
-def _places(cache: Tensor, positions: Tensor, table: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The entry and the row in the cache of every new key; no two may share one."""
-    size, end = cache.shape[1], int(positions.max()) + 1 if positions.numel() else 0
+def _places(cache: Tensor, positions: Tensor, table: Tensor | None, rows: Tensor | None, looks: bool) -> tuple[Tensor, Tensor]:
+    """The entry and the row in the cache of every new key; no two may share one, which is looked at where `looks`."""
+    size = cache.shape[1]
     if table is not None:
-        _check_table("block_table", table, 2, len(positions))
+        _check_table("block_table", table, 2, len(positions), positions.device)
     if rows is not None:
         if table is not None:
             raise ArgumentError("cache_batch_idx is for contiguous caches: leave it out where block_table is given")
-        _check_table("cache_batch_idx", rows, 1, len(positions))
+        _check_table("cache_batch_idx", rows, 1, len(positions), positions.device)
+    if not looks:
+        if table is None:
+            own = torch.arange(len(positions), device=positions.device) if rows is None else rows.long()
+            return own[:, None].expand_as(positions), positions
+        page, most = positions // max(1, size), table.shape[1]
+        found = table.long().gather(1, page.clamp(0, max(0, most - 1))) if most else torch.full_like(positions, -1)
+        return torch.where((positions >= 0) & (page < most), found, -1), positions % max(1, size)
+    end = int(positions.max()) + 1 if positions.numel() else 0
     if end > (size if table is None else table.shape[1] * size):
         what = f"k_cache has {size} positions" if table is None else f"block_table has {table.shape[1]} pages of {size} positions"
         raise ArgumentError(f"seqused_k and the new keys reach position {end - 1}, but {what}")
     if table is not None:
         entry = table.long().gather(1, positions // size)
     else:
-        entry = (torch.arange(len(positions)) if rows is None else rows.long())[:, None].expand_as(positions)
+        entry = (torch.arange(len(positions), device=positions.device) if rows is None else rows.long())[:, None].expand_as(positions)
     name, kind = ("cache_batch_idx", "rows") if table is None else ("block_table", "pages")
     if entry.numel() and (int(entry.min()) < 0 or int(entry.max()) >= len(cache)):
         raise ArgumentError(f"{name} names {kind} from {int(entry.min())} to {int(entry.max())}, but k_cache has {len(cache)}")
@@ -116,13 +151,19 @@ def _check_rotated(name: str, x: Any, count: int) -> None:
         raise ArgumentError(f"{name} must be a tensor of floats [{count}, position, head, dim], got {given}")
 
 
-def _rotated(name: str, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """The rows at these positions, rotated in the type of the tables or in float32, whichever is wider."""
+def _rotated(name: str, x: Tensor, places: tuple[Tensor, bool], tables: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
+    """The rows at these places, rotated in the type of the tables or in float32, whichever is wider.
+
+    `places` are positions, and whether these are looked at; others than the tables have stand for the nearest one.
+    """
+    (positions, looks), (cos, sin) = places, tables
     if cos.shape != sin.shape or cos.dim() != 2 or 2 * cos.shape[1] > x.shape[3]:
         raise ArgumentError(
             f"rotary_cos and rotary_sin must be [positions, R / 2] with R up to {name}'s {x.shape[3]}, got {list(cos.shape)}"
         )
-    if positions.numel() and int(positions.max()) >= len(cos):
+    if not looks:
+        positions = positions.clamp(0, max(0, len(cos) - 1))
+    elif positions.numel() and int(positions.max()) >= len(cos):
         raise ArgumentError(f"rotary_cos has {len(cos)} positions, but {name} reaches position {int(positions.max())}")
     half, wide = cos.shape[1], torch.promote_types(torch.promote_types(cos.dtype, torch.float32), x.dtype)
     c, s = (table[positions].to(wide)[:, :, None] for table in (cos, sin))

@@ -24,6 +24,7 @@ from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.graph_tape import GraphStep, found_in_graph, kept_at, named_in_graph, steps_of
 from attn_mlir.api.inputs import refuse_jit_trace
 from attn_mlir.api.linear_call import arguments, program_of_form, run
+from attn_mlir.api.linear_erase import NO_DELTA
 from attn_mlir.api.linear_inputs import check_linear, check_segment
 from attn_mlir.api.meta import LINEAR_KEYS, Shapes
 from attn_mlir.api.reports import LinearReport
@@ -50,7 +51,8 @@ class LinearAttentionEngine(LinearReport, EngineModule):
     inputs of a call; a dimension given as a number belongs to the axis at its place, [batch, heads, seq_len].
     q_mod, k_mod, v_mod, decay_mod: elementwise, f(x) or f(x, custom_io), optionally followed by b, h, t or b, h, t, d; h is the head of
     o. Of five parameters the second one is custom_io, unless it is called b.
-    segment_size: see `linear_attention`.
+    erase_mod: the share that the delta rule erases, such a function of 1; what custom_io has of it, say. segment_size: see
+    `linear_attention`.
 
     The functions are traced when the object is made, so mistakes in them show at once. Gradients of q, k, v, decay and the custom
     inputs are derived.
@@ -75,6 +77,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         tune_bwd: bool = False,
         device: Any = None,
         segment_size: int | None = None,
+        erase_mod: Function | None = None,
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -84,7 +87,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
         self._custom = _placed(custom_of(custom_io, "custom_io"), self._shapes)
         self._device, self._segment = device_of(device), check_segment(segment_size)
         self._tuning = tuning_of(Wish(bool(tune), tune_filename, bool(tune_bwd), tune_filename), ("tune_filename",) * 2)
-        self._mods = (q_mod, k_mod, v_mod, decay_mod, None)
+        self._mods = (q_mod, k_mod, v_mod, decay_mod, None, erase_mod)
         self._decay = "step"
         self._dtypes = working_dtypes(len(self._custom.input_tensors), lambda dtypes: self._find(dtypes, None, self._decay))
         tuned = None if self._tuning is None else id(self._tuning)
@@ -180,7 +183,7 @@ class LinearAttentionEngine(LinearReport, EngineModule):
     def _find(self, dtypes: tuple[torch.dtype, ...], device: Any, decay: str) -> tuple[Entry, Scan]:
         named = dict(zip(self._custom.input_tensors, dtypes, strict=True))
         inputs = self._shapes.inputs
-        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, False, False, "", self._segment)
+        form = (inputs.element, inputs.head_dim, inputs.value_dim, 1.0, decay, False, False, "", self._segment, NO_DELTA)
         key = (form, self._custom.scan_key(), dtypes)
 
         def trace() -> Any:

@@ -10,7 +10,7 @@ from attn_mlir.api.inputs import ELEMENTS, Problem, check_head_dim, device_type
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.varlen import batched, check_out, finished
-from attn_mlir.api.varlen_inputs import check_largest, mask_of, problem_of, sequences_of
+from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.frontend.given import Inputs
@@ -18,7 +18,7 @@ from attn_mlir.runtime.call import Call
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
 from attn_mlir.runtime.orders import all_in_order
 from attn_mlir.runtime.programs import program_of
-from attn_mlir.runtime.varlen import VarlenRun, check_offsets
+from attn_mlir.runtime.varlen import VarlenRun, check_offsets, largest, reads_offsets
 
 Function = Callable[..., Any]
 
@@ -37,16 +37,20 @@ class VarlenPlan:
     """cu_seqlens_q as it was planned for."""
     _factor: float
     _options: Options
+    _largest: tuple[int, int]
+    """The largest lengths of queries and keys."""
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor | None = None) -> Any:
         """What `attention_varlen` returns for these tensors, with the offsets, lengths and tables as they are now.
 
-        seqused_k, block_table and cu_seqlens_k may have changed in place since, within the caches; cu_seqlens_q may not.
+        seqused_k, block_table and cu_seqlens_k may have changed in place since, within the caches; on a GPU, where nothing waits for them
+        and a CUDA graph may hold the run, cu_seqlens_q, too; what leads outside of tensors is cut off there.
         """
         problem = problem_of(q, k, v, self._inputs.paged)
         self._check(problem)
-        sequences = sequences_of(q, *self._offsets)
-        if not torch.equal(self._offsets[0], self._begins):
+        inside = inside_of(q, k, self._offsets[3]) if q.is_cuda and not reads_offsets(*self._largest) else None
+        sequences = sequences_of(q, *self._offsets, inside)
+        if not q.is_cuda and not torch.equal(self._offsets[0], self._begins):
             raise ArgumentError("cu_seqlens_q has changed since it was planned for: plan again")
         check_out(out, self._entry.traced.weights)
         found = self._entry.found(self._scan)  # what functions compute of captured tensors, too, is that of this run
@@ -58,8 +62,9 @@ class VarlenPlan:
         call = Call(self._entry, problem, values, "bshd", problem.device_type)
         if problem.is_empty:
             return finished(self._entry, dispatch(call), self._options, out)
-        program_of(self._entry).check(values[3:], problem.sizes, problem.device)
-        results = self._run.run(call.heads_first(), "bshd")
+        with largest(*self._largest):
+            program_of(self._entry).check(values[3:], problem.sizes, problem.device)
+            results = self._run.run(call.heads_first(), "bshd")
         return finished(self._entry, all_in_order(results, "bshd", self._entry.traced.weights), self._options, out)
 
     def _check(self, problem: Problem) -> None:
@@ -103,7 +108,10 @@ def plan_varlen(
     Functions are traced, kernels compiled, and lists of work made here, for the lengths as they are now. `run` reads offsets, lengths,
     tables and captured tensors in place; numbers that functions capture stay as they were. Keys of few queries are in as many parts as
     lengths had here: where these grow, the last part does, so that bits are those of `attention_varlen` for the planned lengths, and close
-    to them for others. No dropout, no gradients, on the CPU. The other arguments are those of `attention_varlen`.
+    to them for others. No dropout, no gradients. The other arguments are those of `attention_varlen`.
+
+    On a GPU `run` makes lists of work where the offsets are, and waits for nothing. max_q and max_k, by default the largest lengths that
+    there are now, are those that runs may have: up to them captured tensors are checked, and keys of single queries are seen in parts.
     """
     mask = mask_of(mask_mod)
     if dtype not in ELEMENTS:
@@ -130,10 +138,13 @@ def plan_varlen(
     target = cu_seqlens_q.device.type if device is None else device_type(device) or ""
     made = program_of(entry).derivative(target, "", "")  # type: ignore[attr-defined]
     captures = entry.captures(scan, factor, sequences)
-    check_offsets(sequences)
+    host = {name: tensor.cpu() for name, tensor in sequences.items()}
+    check_offsets(host)
+    lengths = [int(host[name].max()) if len(host[name]) else 0 for name in ("q_lengths", "k_lengths")]
+    most = lengths[0] if max_q is None else max_q, lengths[1] if max_k is None else max_k
     rows = int(sequences["q_lengths"].sum()) if cu_seqlens_q.device.type == "cpu" else 1
     keys = 1 if block_table is not None else max(1, int(sequences["k_lengths"].sum()))
     one = torch.zeros((), dtype=dtype, device=cu_seqlens_q.device)
     shapes = ((1, q_heads, rows, head_dim), (1, kv_heads, keys, head_dim), (1, kv_heads, keys, value_dim))
     planned = made.planned([*(one.expand(shape) for shape in shapes), *captures])  # type: ignore[attr-defined]
-    return VarlenPlan(entry, scan, planned, inputs, (q_heads, kv_heads), offsets, cu_seqlens_q.clone(), factor, options)
+    return VarlenPlan(entry, scan, planned, inputs, (q_heads, kv_heads), offsets, cu_seqlens_q.clone(), factor, options, most)

@@ -13,7 +13,7 @@ from attn_mlir.api.inputs import device_type
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.rows import softmax
 from attn_mlir.api.unknown_arguments import unexpected
-from attn_mlir.api.varlen_inputs import check_largest, mask_of, problem_of, sequences_of, within
+from attn_mlir.api.varlen_inputs import check_largest, inside_of, mask_of, problem_of, sequences_of
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.frontend.cache import Entry
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient
@@ -108,10 +108,9 @@ def attention_varlen(
         return _squeezed(attention_in_graph(batched(*qkv), options, (dropout_p, dropout_seed), packed=packed))
     dropout = dropout_of(dropout_p, dropout_seed, q)
     problem = problem_of(*qkv, block_table is not None)
-    sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
+    inside = inside_of(qkv[0], qkv[1], block_table) if q.is_cuda and not reads_offsets(max_q, max_k) else None
+    sequences = sequences_of(q, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, inside)
     check_largest(max_q, max_k, sequences)
-    if q.is_cuda and block_table is None and not reads_offsets(max_q, max_k):
-        sequences = within(sequences, {"q": len(q), "k": len(k)})
     options = options._replace(splits=check_splits(num_splits), invariant=bool(batch_invariant))
     call = options.call(problem, batched(*qkv), dropout, sequences)
     check_out(out, call.entry.traced.weights)

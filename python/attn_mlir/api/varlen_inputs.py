@@ -50,8 +50,13 @@ def problem_of(q: Any, k: Any, v: Any, paged: bool) -> Problem:
     return dataclasses.replace(problem, inputs=inputs, sizes={**problem.sizes, **sizes})
 
 
-def sequences_of(q: torch.Tensor, of_q: Any, of_k: Any, used: Any, table: Any = None) -> dict[str, torch.Tensor]:
-    """What the program takes of the offsets, by name. What they hold is checked where the kernel is run."""
+def sequences_of(
+    q: torch.Tensor, of_q: Any, of_k: Any, used: Any, table: Any = None, inside: tuple[int, int] | None = None
+) -> dict[str, torch.Tensor]:
+    """What the program takes of the offsets, by name. What they hold is checked where the kernel is run.
+
+    Where nobody waits for a GPU to do so, they are cut off at the ends of what is `inside` (`inside_of`).
+    """
     named = {"cu_seqlens_q": of_q, "cu_seqlens_k": of_k, "seqused_k": used, "block_table": table}
     for name, tensor in named.items():
         if tensor is None and name != "cu_seqlens_q":
@@ -72,7 +77,14 @@ def sequences_of(q: torch.Tensor, of_q: Any, of_k: Any, used: Any, table: Any = 
         # A backward pass trusts what was checked here, and callers reuse these tensors, also behind torch's back.
         of_k = None if of_k is None or of_k is of_q else of_k.clone()
         of_q, used = of_q.clone(), None if used is None else used.clone()
-    lengths = of_q[1:] - of_q[:-1]
+    of_k = of_q if of_k is None and table is None else of_k
+    if inside is not None:
+        same = of_k is of_q and inside[0] == inside[1]
+        of_q = of_q.clamp(0, inside[0])
+        of_k = of_q if same else None if of_k is None else of_k.clamp(0, inside[1])
+        if used is not None:
+            used = used.clamp(0, inside[1]) if of_k is None else torch.minimum(used, inside[1] - of_k[:-1]).clamp_(min=0)
+    lengths = _differences(of_q, inside is not None)
     if table is not None:
         if of_k is not None:
             raise ArgumentError("cu_seqlens_k is for packed keys: with block_table, seqused_k says how many keys each sequence has")
@@ -81,20 +93,20 @@ def sequences_of(q: torch.Tensor, of_q: Any, of_k: Any, used: Any, table: Any = 
         if len(table) != len(used):
             raise ArgumentError(f"block_table is for {len(table)} sequences but cu_seqlens_q has {len(used)}")
         return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": torch.zeros_like(used), "k_lengths": used, "block_table": table}
-    of_k = of_q if of_k is None else of_k
     if len(of_k) != len(of_q):
         raise ArgumentError(f"cu_seqlens_k has {len(of_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
-    of_keys = used if used is not None else lengths if of_k is of_q else of_k[1:] - of_k[:-1]
+    of_keys = used if used is not None else lengths if of_k is of_q else _differences(of_k, inside is not None)
     return {"q_begins": of_q[:-1], "q_lengths": lengths, "k_begins": of_k[:-1], "k_lengths": of_keys}
 
 
-def within(sequences: dict[str, torch.Tensor], rows: dict[str, int]) -> dict[str, torch.Tensor]:
-    """The same, cut off where it leads outside of tensors of so many `rows`, by side "q" and "k"; nothing waits for a GPU."""
-    made = dict(sequences)
-    for side, count in rows.items():
-        begins = sequences[f"{side}_begins"].clamp(0, count)
-        made |= {f"{side}_begins": begins, f"{side}_lengths": torch.minimum(sequences[f"{side}_lengths"], count - begins).clamp_(min=0)}
-    return made
+def _differences(offsets: torch.Tensor, cut: bool) -> torch.Tensor:
+    made = offsets[1:] - offsets[:-1]
+    return made.clamp_(min=0) if cut else made
+
+
+def inside_of(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor | None) -> tuple[int, int]:
+    """How many rows of queries, and keys of packed tensors or of one sequence in pages, there are: for `sequences_of`."""
+    return len(q), len(k) if table is None else table.shape[1] * k.shape[1]
 
 
 def check_largest(max_q: Any, max_k: Any, sequences: dict[str, torch.Tensor]) -> None:

@@ -66,3 +66,21 @@ def unpacked(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
 def _taken(x: Tensor, places: Sequence[Range]) -> Tensor:
     parts = [x[:, :, begin:end] for begin, end in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+
+def exchange(ranks: Ranks, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """What each rank has for this one, of these shapes, where this one has `parts` for them: contiguous tensors of one type."""
+    received = [torch.empty(tuple(shape), dtype=parts[0].dtype, device=parts[0].device) for shape in shapes]
+    operations = []
+    for distance in range(1, ranks.count):
+        to, source = (ranks.rank + distance) % ranks.count, (ranks.rank - distance) % ranks.count
+        if parts[to].numel():
+            _COUNTED["bytes"] += parts[to].numel() * parts[to].element_size()
+            _COUNTED["messages"] += 1
+            operations.append(dist.P2POp(dist.isend, parts[to], group=ranks.group, group_peer=to))
+        if received[source].numel():
+            operations.append(dist.P2POp(dist.irecv, received[source], group=ranks.group, group_peer=source))
+    for work in dist.batch_isend_irecv(operations) if operations else []:
+        work.wait()
+    received[ranks.rank].copy_(parts[ranks.rank])
+    return received

@@ -14,7 +14,7 @@ from torch.autograd import Function
 from torch.autograd.function import _SingleLevelFunction
 
 from attn_mlir import forks
-from attn_mlir.frontend import ops, scope, tensors
+from attn_mlir.frontend import ops, scope, tensors, torch_functions
 from attn_mlir.frontend.node import Node
 from attn_mlir.frontend.values import Value, lift, wrap
 
@@ -101,8 +101,6 @@ def _separate(kind: Any) -> bool:
 
 
 def _traced_or_recorded(kind: Any, args: tuple[Any, ...]) -> Any:
-    from attn_mlir.frontend import torch_functions
-
     if torch_functions.is_traced_call(args):
         return _trace(kind, args)
     return torch_functions.real(Applied(kind), kind.__name__, args)

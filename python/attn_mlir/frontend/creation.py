@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from attn_mlir.frontend import scope
+from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.values import Value, value
 
 
@@ -40,9 +41,7 @@ def _tensor(x: Any, data: Any, dtype: Any = None, **_: Any) -> Value:
 
 def _index(x: Any, indices: Any) -> Any:
     """`torch.ops.aten.index`, which is `x[indices]` of a captured tensor."""
-    from attn_mlir.frontend import tensors
-
-    return (tensors.capture(x) if isinstance(x, torch.Tensor) else x)[tuple(indices)]
+    return (LINKS.capture(x) if isinstance(x, torch.Tensor) else x)[tuple(indices)]
 
 
 METHODS: Mapping[str, Callable[..., Any]] = {

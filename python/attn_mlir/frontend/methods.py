@@ -87,7 +87,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
         "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "tan", "sinh",
         "cosh", "floor", "ceil", "trunc", "frac", "sigmoid", "square", "reciprocal", "sign", "isnan", "isinf", "isfinite",
         "relu", "hardtanh", "maximum", "minimum", "where", "masked_fill", "clamp",
-        "add", "sub", "rsub", "div", "fmod", "logical_not", "logaddexp", "lerp", "addcmul", "addcdiv", "detach",
+        "add", "sub", "rsub", "div", "fmod", "copysign", "logical_not", "logaddexp", "lerp", "addcmul", "addcdiv", "detach",
     )},
     **{name: getattr(inverse, name) for name in ("atan", "atan2", "asin", "acos", "asinh", "acosh", "atanh", "hypot")},
     **{name: getattr(special, name) for name in (

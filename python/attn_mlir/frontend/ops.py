@@ -1,10 +1,12 @@
 """Primitive operations on nodes: result kind, promotion, folding of known values, sign of indices."""
 
+import functools
 import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
+from attn_mlir.dialects.float_values import folded
 from attn_mlir.frontend import scope, where
 from attn_mlir.frontend.node import Kind, Node
 
@@ -126,7 +128,7 @@ def _divisor(b: Node) -> Node:
 def floordiv(a: Node, b: Node) -> Node:
     a, b = promote(a, b, least="int")
     if a.kind == "float":
-        return unary("math.floor", math.floor, truediv(a, b))
+        return unary("math.floor", truediv(a, b))
     return _integer_floordiv(a, _divisor(b))
 
 
@@ -234,21 +236,26 @@ def select(condition: Node, a: Node, b: Node) -> Node:
     return make("arith.select", a.kind, condition, a, b, fold=fold, nonnegative=a.nonnegative and b.nonnegative)
 
 
-def unary(op: str, fold: Callable[..., Any] | None, x: Node, nonnegative: bool = False, attribute: str | None = None) -> Node:
+def unary(op: str, x: Node, nonnegative: bool = False, attribute: str | None = None) -> Node:
     """A `math` function of a float; with the attribute "afn" it may be approximated."""
-    folded = (lambda value: float(fold(value))) if fold else None
-    return make(op, "float", cast(x, "float"), attribute=attribute, fold=folded, nonnegative=nonnegative)
+    return make(op, "float", cast(x, "float"), attribute=attribute, fold=functools.partial(folded, op), nonnegative=nonnegative)
+
+
+def copysign(x: Node, y: Node) -> Node:
+    """A magnitude with the sign of another float."""
+    op = "math.copysign"
+    return make(op, "float", cast(x, "float"), cast(y, "float"), fold=functools.partial(folded, op))
 
 
 def truncate(x: Node) -> Node:
     """Rounds towards zero; stays a float."""
     x = cast(x, "float")
-    return select(compare("lt", x, constant(0.0)), unary("math.ceil", math.ceil, x), unary("math.floor", math.floor, x))
+    return select(compare("lt", x, constant(0.0)), unary("math.ceil", x), unary("math.floor", x))
 
 
 def absolute(x: Node) -> Node:
     if x.kind == "float":
-        return unary("math.absf", abs, x, nonnegative=True)
+        return unary("math.absf", x, nonnegative=True)
     if x.nonnegative:
         return cast(x, "int")
     return make("math.absi", "int", x, fold=abs, nonnegative=True)
@@ -263,9 +270,9 @@ def power(a: Node, b: Node) -> Node:
         return _integer_power(cast(a, "int"), cast(b, "int"))
     a, b = promote(a, b, least="float")
     if exponent in (0.5, -0.5):
-        return unary("math.sqrt" if exponent == 0.5 else "math.rsqrt", lambda value: value**exponent, a)
+        return unary("math.sqrt" if exponent == 0.5 else "math.rsqrt", a)
     if a.is_constant and a.known == 2.0:
-        return unary("math.exp2", lambda value: 2.0**value, b)
+        return unary("math.exp2", b)
     return make("math.powf", "float", a, b, fold=operator.pow)
 
 

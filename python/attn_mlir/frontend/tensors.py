@@ -8,6 +8,7 @@ import torch
 
 from attn_mlir.frontend import ops, scope
 from attn_mlir.frontend.capture_kinds import CaptureKind
+from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.node import Kind, Node, Source
 from attn_mlir.frontend.scope import Captured
 from attn_mlir.frontend.values import Value, wrap
@@ -34,9 +35,7 @@ class CapturedTensor:
         given = index if isinstance(index, tuple) else (index,)
         whole = [item for item in given if item is None or item is Ellipsis or isinstance(item, slice)]
         if whole and len([item for item in given if item is not None and item is not Ellipsis]) <= self.rank:
-            from attn_mlir.frontend import vectors
-
-            return vectors.sliced(self, given)
+            return LINKS.sliced(self, given)
         indices = (*self._indices, *(self._index(len(self._indices) + i, item) for i, item in enumerate(given)))
         if len(indices) > self._captured.rank:
             raise scope.fail(
@@ -123,9 +122,7 @@ class CapturedTensor:
     __bool__ = __float__ = __int__ = __index__ = _whole  # operators are those of `vectors`
 
     def __iter__(self) -> Any:
-        from attn_mlir.frontend import vectors
-
-        return iter(vectors.vector(self))
+        return iter(LINKS.vector(self))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise scope.fail(f"changes `{self._captured.name}` in place", "captured tensors are read only; compute a new value instead")
@@ -133,15 +130,11 @@ class CapturedTensor:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        from attn_mlir.frontend import vectors
-
-        return getattr(vectors.vector(self), name)
+        return getattr(LINKS.vector(self), name)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from attn_mlir.frontend import torch_functions
-
-        return torch_functions.call(func, args, kwargs or {})
+        return LINKS.torch(func, args, kwargs or {})
 
 
 def _written(item: Any) -> str:
@@ -211,13 +204,6 @@ def _numpy_scalar(x: Any) -> bool | int | float | None:
     if isinstance(x, (numpy.generic, numpy.ndarray)) and x.ndim == 0 and x.dtype.kind in "biuf":
         return x.item()
     return None
-
-
-def is_traced(x: Any) -> bool:
-    """Whether `x` is a traced value or a captured tensor in its traced form."""
-    from attn_mlir.frontend import vectors
-
-    return isinstance(x, (Value, CapturedTensor, vectors.Vector))
 
 
 Reader = Callable[[Any], Any]

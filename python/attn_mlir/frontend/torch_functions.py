@@ -7,9 +7,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from attn_mlir.frontend import arrays, in_place, methods, randomness, recording, scope, tape, tensors, vectors
+from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.values import Value
 
 _UNKNOWN = (tensors.CapturedTensor, vectors.Vector)
+_TRACED = (Value, *_UNKNOWN)
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 
 
@@ -24,7 +26,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls the torch function `func`, traced where an argument is."""
     name = getattr(func, "__name__", str(func))
     arguments = list(_flat((*args, *kwargs.values())))
-    traced = any(tensors.is_traced(argument) for argument in arguments)
+    traced = any(isinstance(argument, _TRACED) for argument in arguments)
     if randomness.draws(name, args, kwargs):
         raise scope.fail(*randomness.of_torch(name))
     in_place.check(name, args, kwargs, arguments)
@@ -55,7 +57,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def is_traced_call(args: tuple[Any, ...]) -> bool:
     """Whether a function of `args` differs from position to position, or is one of numbers alone: not of captured tensors."""
     arguments = list(_flat(args))
-    if not any(tensors.is_traced(argument) for argument in arguments):
+    if not any(isinstance(argument, _TRACED) for argument in arguments):
         return False
     known = _all_known(arguments) and not any(isinstance(argument, _UNKNOWN) for argument in arguments)
     return not (known and _is_whole("", args, arguments))
@@ -152,3 +154,8 @@ def _flat(items: Any) -> Iterator[Any]:
             yield from (item.start, item.stop, item.step)
         else:
             yield item
+
+
+LINKS.torch, LINKS.attribute, LINKS.call = call, methods.attribute, methods.call
+LINKS.lift, LINKS.capture = tensors.lift, tensors.capture
+LINKS.vector, LINKS.sliced, LINKS.is_array = vectors.vector, vectors.sliced, vectors.is_array

@@ -1,7 +1,7 @@
 """What a user's function is called with: numbers that differ from position to position, recorded as they are computed.
 
 A value behaves like a PyTorch tensor of rank 0: operators both ways round, torch functions, and torch's method names
-(looked up in `vocabulary`). In a row function it stands for the whole row, and reductions such as `.max()` are over the row.
+(see `methods`). In a row function it stands for the whole row, and reductions such as `.max()` are over the row.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import Any
 
 from attn_mlir.errors import TraceError
 from attn_mlir.frontend import ops, report, scope, unknown, where
+from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.node import Node
 
 
@@ -270,22 +271,16 @@ class Value:
         return "the condition" if node.kind == "bool" else "the value"
 
     def __getattr__(self, name: str) -> Any:
-        from attn_mlir.frontend import vocabulary
-
-        return vocabulary.attribute(self, name)
+        return LINKS.attribute(self, name)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from attn_mlir.frontend import torch_functions
-
-        return torch_functions.call(func, args, kwargs or {})
+        return LINKS.torch(func, args, kwargs or {})
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        from attn_mlir.frontend import vocabulary
-
         if method != "__call__" or options:
             raise scope.fail(f"numpy's {ufunc.__name__}.{method} of a traced value", "use torch's functions")
-        return vocabulary.call(ufunc.__name__, "numpy", *inputs)
+        return LINKS.call(ufunc.__name__, "numpy", *inputs)
 
 
 def wrap(node: Node) -> Value:
@@ -300,9 +295,7 @@ def lift(x: Any) -> Node:
     if isinstance(x, (bool, int, float)):
         known = scope.captured_number(x) if type(x) is float else None
         return ops.constant(x) if known is None else known
-    from attn_mlir.frontend import tensors
-
-    return tensors.lift(x)
+    return LINKS.lift(x)
 
 
 def value(x: Any) -> Value:
@@ -319,9 +312,7 @@ def _binary(operation: Callable[[Node, Node], Node], a: Any, b: Any) -> Any:
 def _has_dimensions(x: Any) -> bool:
     if isinstance(x, (Value, bool, int, float)):
         return False
-    from attn_mlir.frontend import vectors
-
-    return vectors.is_array(x)
+    return LINKS.is_array(x)
 
 
 def _comparison(name: str, a: Value, b: Any) -> Value:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from attn_mlir.frontend import helps, methods, ops, reductions, scope, tensors, vocabulary
+from attn_mlir.frontend.links import LINKS
 from attn_mlir.frontend.tensors import CapturedTensor
 from attn_mlir.frontend.values import Value, lift, value, wrap
 
@@ -79,9 +80,7 @@ class Vector:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from attn_mlir.frontend import torch_functions
-
-        return torch_functions.call(func, args, kwargs or {})
+        return LINKS.torch(func, args, kwargs or {})
 
 
 def _operators(*kinds: type) -> None:

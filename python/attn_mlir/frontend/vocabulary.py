@@ -9,33 +9,33 @@ from attn_mlir.frontend import ops, scope
 from attn_mlir.frontend.values import Value, lift, value, wrap
 
 
-def _unary(op: str, fold: Callable[[float], float], nonnegative: bool = False) -> Callable[[Any], Value]:
-    return lambda x: wrap(ops.unary(op, fold, lift(x), nonnegative))
+def _unary(op: str, nonnegative: bool = False) -> Callable[[Any], Value]:
+    return lambda x: wrap(ops.unary(op, lift(x), nonnegative))
 
 
-exp = _unary("math.exp", math.exp, True)
-exp2 = _unary("math.exp2", lambda x: 2.0**x, True)
-log = _unary("math.log", math.log)
-log2 = _unary("math.log2", math.log2)
-sqrt = _unary("math.sqrt", math.sqrt, True)
-rsqrt = _unary("math.rsqrt", lambda x: 1.0 / math.sqrt(x), True)
-tanh = _unary("math.tanh", math.tanh)
-erf = _unary("math.erf", math.erf)
-sin = _unary("math.sin", math.sin)
-cos = _unary("math.cos", math.cos)
+exp = _unary("math.exp", True)
+exp2 = _unary("math.exp2", True)
+log = _unary("math.log")
+log2 = _unary("math.log2")
+sqrt = _unary("math.sqrt", True)
+rsqrt = _unary("math.rsqrt", True)
+tanh = _unary("math.tanh")
+erf = _unary("math.erf")
+sin = _unary("math.sin")
+cos = _unary("math.cos")
 
 
 def approximate_tanh(x: Any) -> Value:
     """tanh that a backend may replace by an instruction of the hardware with an absolute error of 2^-11."""
-    return wrap(ops.unary("math.tanh", math.tanh, lift(x), attribute=APPROXIMATE))
+    return wrap(ops.unary("math.tanh", lift(x), attribute=APPROXIMATE))
 
 
-def _rounding(op: str, fold: Callable[[float], float]) -> Callable[[Any], Value]:
-    return lambda x: x if isinstance(x, Value) and x._node.kind != "float" else wrap(ops.unary(op, fold, lift(x)))
+def _rounding(op: str) -> Callable[[Any], Value]:
+    return lambda x: x if isinstance(x, Value) and x._node.kind != "float" else wrap(ops.unary(op, lift(x)))
 
 
-floor = _rounding("math.floor", math.floor)
-ceil = _rounding("math.ceil", math.ceil)
+floor = _rounding("math.floor")
+ceil = _rounding("math.ceil")
 
 
 def trunc(x: Any) -> Value:
@@ -234,6 +234,11 @@ def lerp(a: Any, b: Any, weight: Any) -> Value:
     return where(abs_(weight) < 0.5, a + weight * difference, b - difference * (1.0 - weight))
 
 
+def copysign(x: Any, y: Any) -> Value:
+    """|x| with the sign of y, also that of a zero; no gradient for y, and none at x = 0."""
+    return wrap(ops.copysign(lift(x), lift(y)))
+
+
 def addcmul(x: Any, a: Any, b: Any, value: Any = 1) -> Value:
     return add(x, mul(a, b), alpha=value)
 
@@ -245,17 +250,3 @@ def addcdiv(x: Any, a: Any, b: Any, value: Any = 1) -> Value:
 def detach(x: Any) -> Value:
     """The same value without a gradient: what depends on it counts as constant in the backward pass."""
     return wrap(ops.detach(lift(x)))
-
-
-def attribute(x: Value, name: str) -> Any:
-    """`x.name`: a method of torch's name, or an error that says what there is."""
-    from attn_mlir.frontend import methods
-
-    return methods.attribute(x, name)
-
-
-def call(name: str, library: str, *arguments: Any, **options: Any) -> Any:
-    """Calls the function that `library` ("torch", "numpy") knows as `name`."""
-    from attn_mlir.frontend import methods
-
-    return methods.call(name, library, *arguments, **options)

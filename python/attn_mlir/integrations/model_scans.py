@@ -1,7 +1,9 @@
-"""Mamba-2's scan of transformers' models, by `attn_mlir.mamba2`: functions are replaced where the models look them up.
+"""Mamba-2's scan and the delta rules of transformers' models, by `attn_mlir.mamba2` and `attn_mlir.fla`.
+
+Functions are replaced where the models look them up.
 
 Models bind these functions when their module is imported, with a decorator of transformers' `hub_kernels`: to the package `mamba_ssm`
-where it is installed, else to PyTorch code of their own. So modules that are loaded already get other functions for those that the
+or `fla` where it is installed, else to PyTorch code of their own. So modules that are loaded already get other functions for those that the
 decorator made, and another decorator makes them in modules that are loaded later.
 """
 
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_mlir.api import fla
 from attn_mlir.api.recurrence_inputs import first_positions
 from attn_mlir.api.recurrences import mamba2
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -171,10 +174,28 @@ def _convolution(own: Function) -> Function:
     return _marked(convolution, own)
 
 
+def _delta(name: str) -> Function:
+    """What makes the replacement of one of fla's functions."""
+
+    def make(own: Function) -> Function:
+        function = getattr(fla, name)
+
+        @functools.wraps(own)
+        def attn_mlir_delta(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **options: Any) -> Any:
+            """As `attn_mlir.api.fla`; on GPUs, where the delta rule is not there yet, the model's own."""
+            return (function if query.device.type == "cpu" else own)(query, key, value, *arguments, **options)
+
+        return _marked(attn_mlir_delta, own)
+
+    return make
+
+
+_DELTA_RULES = ("chunk_delta_rule", "chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule", "chunk_kda", "fused_recurrent_kda")
 _REPLACEMENTS: dict[str | None, Function] = {
     "mamba_chunk_scan_combined": _scan,
     "mamba_split_conv1d_scan_combined": _fused,
     "causal_conv1d_fn": _convolution,
+    **{name: _delta(name) for name in _DELTA_RULES},
 }
 
 

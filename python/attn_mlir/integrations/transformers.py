@@ -53,8 +53,10 @@ def register(
     The dropout of attention that a model is configured with is `dropout_p`: drawn by torch's generator, and off after model.eval().
 
     linear: Mamba-2's layers (of Mamba2, Bamba, FalconH1, Nemotron-H, Zamba2, ...) run on `attn_mlir.mamba2`, too, and take packed
-    sequences as `seq_idx` or `cu_seqlens`. transformers has one function for all models and no name for it, so this holds for all models
-    of the process, imported before or later, whatever their attention, until `restore_linear()`. Steps of decoding remain theirs.
+    sequences as `seq_idx` or `cu_seqlens`; delta rules (of Qwen3-Next, Qwen3.5, OLMo-hybrid, Kimi Linear, ...) on `gated_delta_rule` and
+    `kda`, on CPUs, steps of decoding included. transformers has one function for all models and no name for it, so this holds for all
+    models of the process, imported before or later, whatever their attention, until `restore_linear()`. Mamba-2's steps of decoding
+    remain theirs.
 
     continuous: continuous batching (`model.generate_batch`), too, of all models of the process that use "paged|eager", which transformers
     asks for by that name only: call `model.set_attn_implementation("paged|eager")`. Requests are then sequences of `attention_varlen`,

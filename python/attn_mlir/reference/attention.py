@@ -45,7 +45,7 @@ def _constant_along_row(value: Array) -> bool:
 
 
 def _without_keys(name: str, value: Array, filled: Array) -> Array:
-    """Rows without keys: lse is -inf, anything else 0 unless it is finite by itself."""
+    """Fully masked rows: lse is -inf, anything else 0 unless it is finite by itself."""
     if name == "lse":
         return np.where(filled, value, -np.inf)
     return np.where(filled | np.isfinite(value), value, 0.0)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from attn_mlir.dialects.float_values import FUNCTIONS, compare
 from attn_mlir.mlir import ir
 
 Array = np.ndarray
 Rule = Callable[..., Any]
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
@@ -61,27 +61,11 @@ def round_to(value: Array, type_: ir.Type) -> Array:
     return np.asarray(value)
 
 
-_ORDERED: tuple[Rule, ...] = (
-    lambda a, b: np.zeros(np.broadcast(a, b).shape, bool),
-    lambda a, b: a == b,
-    lambda a, b: a > b,
-    lambda a, b: a >= b,
-    lambda a, b: a < b,
-    lambda a, b: a <= b,
-    lambda a, b: (a < b) | (a > b),
-    lambda a, b: np.ones(np.broadcast(a, b).shape, bool),
-)
 _SIGNED: tuple[Rule, ...] = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 
 
 def _cmpf(op: ir.Operation, a: Array, b: Array) -> Array:
-    predicate = op.attributes["predicate"].value
-    nan = np.isnan(a) | np.isnan(b)
-    if predicate < 8:  # false oeq ogt oge olt ole one ord
-        return _ORDERED[predicate](a, b) & ~nan
-    if predicate == 14:  # uno; 8 to 13 are ueq ugt uge ult ule une
-        return nan
-    return np.ones(nan.shape, bool) if predicate == 15 else _ORDERED[predicate - 7](a, b) | nan
+    return compare(op.attributes["predicate"].value, a, b)
 
 
 def _cmpi(op: ir.Operation, a: Array, b: Array) -> Array:
@@ -153,48 +137,12 @@ def _bitcast_free(op: ir.Operation, a: Array) -> Array:
 
 
 _FLOATS: dict[str, Rule] = {
-    "arith.addf": np.add,
-    "arith.subf": np.subtract,
-    "arith.mulf": np.multiply,
-    "arith.divf": np.divide,
-    "arith.remf": np.fmod,
-    "arith.negf": np.negative,
-    "arith.maximumf": np.maximum,
-    "arith.minimumf": np.minimum,
-    "arith.maxnumf": np.fmax,
-    "arith.minnumf": np.fmin,
-    "arith.select": np.where,
-    "math.exp": np.exp,
-    "math.exp2": np.exp2,
-    "math.expm1": np.expm1,
-    "math.log": np.log,
-    "math.log2": np.log2,
+    **FUNCTIONS,
     "math.log10": np.log10,
-    "math.log1p": np.log1p,
-    "math.sqrt": np.sqrt,
-    "math.rsqrt": lambda a: 1.0 / np.sqrt(a),
     "math.cbrt": np.cbrt,
-    "math.absf": np.abs,
-    "math.tanh": np.tanh,
-    "math.sinh": np.sinh,
-    "math.cosh": np.cosh,
-    "math.sin": np.sin,
-    "math.cos": np.cos,
-    "math.tan": np.tan,
     "math.asin": np.arcsin,
     "math.acos": np.arccos,
-    "math.atan": np.arctan,
-    "math.atan2": np.arctan2,
-    "math.erf": _erf,
     "math.erfc": _erfc,
-    "math.powf": np.power,
-    "math.floor": np.floor,
-    "math.ceil": np.ceil,
-    "math.trunc": np.trunc,
-    "math.roundeven": np.rint,
-    "math.round": lambda a: np.copysign(np.floor(np.abs(a) + 0.5), a),
-    "math.copysign": np.copysign,
-    "math.fma": lambda a, b, c: a * b + c,
     "math.fpowi": np.power,
     "math.isnan": np.isnan,
     "math.isinf": np.isinf,

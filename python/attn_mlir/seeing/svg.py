@@ -1,13 +1,12 @@
 """Draws the picture of a mask as SVG text, without a library. Colours follow a light or a dark page."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.sax.saxutils import escape
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from attn_mlir.seeing.picture import MaskPicture, Panel
+from attn_mlir.seeing.panels import Panel, Picture, levels, told
 
 _SIDE, _LEFT, _TOP, _GAP, _LEAST = 384, 74, 66, 46, 48
 _STYLE = """
@@ -22,10 +21,8 @@ _STYLE = """
 _OPACITY = (0.0, 0.3, 0.5, 0.75, 1.0)
 
 
-def draw(picture: "MaskPicture") -> str:
+def draw(picture: Picture) -> str:
     """The SVG text."""
-    from attn_mlir.seeing.picture import told
-
     width, height = _SIDE, max(_LEAST, min(_SIDE, round(_SIDE * picture.q_len / picture.kv_len)))
     columns = [(panel, kind) for panel in picture.panels for kind in ("mask", "score") if kind == "mask" or panel.scores is not None]
     total_width, total_height = 20 + len(columns) * (_LEFT + width + _GAP), _TOP + height + 78
@@ -52,9 +49,7 @@ def draw(picture: "MaskPicture") -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _mask(picture: "MaskPicture", panel: "Panel", width: int, height: int) -> Iterator[str]:
-    from attn_mlir.seeing.picture import levels
-
+def _mask(picture: Picture, panel: Panel, width: int, height: int) -> Iterator[str]:
     survey = panel.survey
     edges = [
         np.minimum(np.arange(0, count + cell, cell) * block, length) * (size / length)
@@ -131,7 +126,7 @@ def _steps(values: Any, edges: Any) -> str:
     return "".join(parts)
 
 
-def _frame(picture: "MaskPicture", title: str, lines: list[str], width: int, height: int, kind: str) -> Iterator[str]:
+def _frame(picture: Picture, title: str, lines: list[str], width: int, height: int, kind: str) -> Iterator[str]:
     yield f'<text class="am-text" y="-12">{escape(title)}</text>'
     yield f'<text class="am-small" y="{height + 16}">key 0</text>'
     yield f'<text class="am-small" x="{width}" y="{height + 16}" text-anchor="end">{picture.kv_len - 1:,}</text>'

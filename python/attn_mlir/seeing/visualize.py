@@ -22,7 +22,8 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import block_of, find_all, is_constant, piece
 from attn_mlir.registry import registry
 from attn_mlir.runtime.programs import program_of
-from attn_mlir.seeing.picture import MaskPicture, Panel, Scores, names
+from attn_mlir.seeing.panels import Panel, Scores
+from attn_mlir.seeing.picture import MaskPicture, names
 
 _CACHE = TraceCache()
 _INPUTS = Inputs("f64", 1, 1)

@@ -166,7 +166,7 @@ def _compare(module: ir.Module | ir.Operation, runs: Runs, args: argparse.Namesp
     for run in runs.of(module):
         differences, left_out = compared(module, run, _GUARD in done, _options(args))
         if left_out:
-            print(f"{_label(run, runs)}  {left_out} rows without keys left out: {_GUARD} has not run", file=sys.stderr)
+            print(f"{_label(run, runs)}  {left_out} fully masked rows left out: {_GUARD} has not run", file=sys.stderr)
         found.append((run, differences))
     return found
 

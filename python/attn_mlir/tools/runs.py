@@ -103,7 +103,7 @@ class Runs:
 def compared(module: ir.Module | ir.Operation, run: Run, guarded: bool, options: dict[str, object]) -> tuple[list[Difference], int]:
     """How far the results of a function of `module` are from those wanted, and how many rows were left out.
 
-    An online program says what rows without keys give only when it is `guarded`; until then they are left out, and so are
+    An online program says what fully masked rows give only when it is `guarded`; until then they are left out, and so are
     gradients, to which all rows contribute.
     """
     kind = (kind_of(run.function) or ("", ""))[1]

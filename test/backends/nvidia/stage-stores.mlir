@@ -83,6 +83,47 @@
   "warp.role"() ({
   ^bb0(%w: index):
     %tile = ub.poison : !sums
-    "warp.atomic_add"(%tile, %dq, %c0, %c0, %w, %c64) : (!sums, memref<?x?x?x?x128xf32>, index, index, index, index) -> ()
+    "warp.atomic_add"(%tile, %dq, %c0, %c0, %w, %c64) {ordered = false} : (!sums, memref<?x?x?x?x128xf32>, index, index, index, index) -> ()
+  }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+// An addition with a place in an order: the thread that starts it waits for its turn alone, and passes it on when the next tile is written.
+!sums = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// CHECK: %[[HELD:.*]] = "warp.alloc"() : () -> memref<1x2xi32
+// CHECK: "warp.store_wait"() {pending = 0 : i64, read = false}
+// CHECK: %[[COUNTER:.*]] = arith.index_cast
+// CHECK: %[[NUMBER:.*]] = arith.index_cast
+// CHECK: %[[IS_HELD:.*]] = arith.cmpi ne, %[[NUMBER]], %c0
+// CHECK: scf.if %[[IS_HELD]]
+// CHECK: "warp.order_pass"(%[[TURNS:.*]], %[[COUNTER]], %[[NUMBER]])
+// CHECK: "warp.write"
+// CHECK: "warp.elect"
+// CHECK-NEXT: "warp.order_wait"(%[[TURNS]], %[[GROUP:.*]], %c7)
+// CHECK-NEXT: "warp.add_async"({{.*}}) {ordered = true}
+// CHECK-NEXT: "warp.store_commit"
+// CHECK: arith.index_cast %[[GROUP]]
+// CHECK: memref.store %{{.*}}, %[[HELD]]
+// CHECK: arith.index_cast %c8
+// CHECK: memref.store %{{.*}}, %[[HELD]]
+"warp.kernel"() ({
+^bb0(%dq: memref<?x?x?x?x64xf32>, %turns: memref<?xi32>):
+  %c0 = arith.constant 0 : index
+  %c7 = arith.constant 7 : index
+  %c8 = arith.constant 8 : index
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %tile = ub.poison : !sums
+    "warp.elect"() ({
+      "warp.order_wait"(%turns, %w, %c7) : (memref<?xi32>, index, index) -> ()
+    }) : () -> ()
+    "warp.named_sync"(%c8) {threads = 128 : i64} : (index) -> ()
+    "warp.atomic_add"(%tile, %dq, %c0, %c0, %c0, %c0) {ordered = true} : (!sums, memref<?x?x?x?x64xf32>, index, index, index, index) -> ()
+    "warp.named_sync"(%c8) {threads = 128 : i64} : (index) -> ()
+    "warp.elect"() ({
+      "warp.order_pass"(%turns, %w, %c8) : (memref<?xi32>, index, index) -> ()
+    }) : () -> ()
   }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()

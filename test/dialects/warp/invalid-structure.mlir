@@ -105,11 +105,13 @@
 // -----
 
 %c = ub.poison : memref<?xf32>
+%i = ub.poison : index
 // expected-error @below {{'warp.next_tile' counts in a memref<?xi32> of global memory, got memref<?xf32>}}
-%n = "warp.next_tile"(%c) : (memref<?xf32>) -> index
+%n = "warp.next_tile"(%c, %i) : (memref<?xf32>, index) -> index
 
 // -----
 
 %c = ub.poison : memref<?xi32>
+%i = ub.poison : index
 // expected-error @below {{'warp.next_tile' is for one thread: it stands in 'warp.elect'}}
-%n = "warp.next_tile"(%c) : (memref<?xi32>) -> index
+%n = "warp.next_tile"(%c, %i) : (memref<?xi32>, index) -> index

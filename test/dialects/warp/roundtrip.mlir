@@ -27,8 +27,8 @@
   ^bb0(%warpgroup: index):
     // CHECK: "warp.elect"() ({
     "warp.elect"() ({
-      // CHECK: "warp.next_tile"(%[[TURN]]) : (memref<?xi32>) -> index
-      %next = "warp.next_tile"(%turn) : (memref<?xi32>) -> index
+      // CHECK: "warp.next_tile"(%[[TURN]], {{.*}}) : (memref<?xi32>, index) -> index
+      %next = "warp.next_tile"(%turn, %c0) : (memref<?xi32>, index) -> index
     }) : () -> ()
     // CHECK: %{{.*}}:2 = "warp.stage"(%{{.*}}) {stages = 2 : i64} : (index) -> (index, index)
     %stage, %phase = "warp.stage"(%c0) {stages = 2} : (index) -> (index, index)
@@ -54,17 +54,17 @@
     // CHECK: "warp.order_wait"(%[[TURN]]
     "warp.order_wait"(%turn, %c0, %c0) : (memref<?xi32>, index, index) -> ()
     // CHECK: "warp.atomic_add"(%{{.*}}, %[[LSE]]
-    "warp.atomic_add"(%rows, %lse, %c0, %c0, %c0, %c0) : (!rows, memref<?x?x?xf32>, index, index, index, index) -> ()
+    "warp.atomic_add"(%rows, %lse, %c0, %c0, %c0, %c0) {ordered = true} : (!rows, memref<?x?x?xf32>, index, index, index, index) -> ()
     // CHECK: "warp.copy_rows_async"(%[[LSE]], {{.*}}) : ({{.*}}) -> ()
     "warp.copy_rows_async"(%lse, %c0, %c0, %c0, %numbers, %landed, %c0)
         : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
     %part = "warp.view"(%sums, %c0, %c0, %c0) : (memref<1x64x64xf32, #smem>, index, index, index) -> memref<64x64xf32, #smem>
     "warp.elect"() ({
       // CHECK: "warp.add_async"(%{{.*}}, %[[DQ]]
-      "warp.add_async"(%part, %dq, %c0, %c0, %c0, %c0) : (memref<64x64xf32, #smem>, !dq, index, index, index, index) -> ()
+      "warp.add_async"(%part, %dq, %c0, %c0, %c0, %c0) {ordered = false} : (memref<64x64xf32, #smem>, !dq, index, index, index, index) -> ()
+      // CHECK: "warp.order_pass"(%[[TURN]]
+      "warp.order_pass"(%turn, %c0, %c0) : (memref<?xi32>, index, index) -> ()
     }) : () -> ()
-    // CHECK: "warp.order_pass"(%[[TURN]]
-    "warp.order_pass"(%turn, %c0, %c0) : (memref<?xi32>, index, index) -> ()
   // CHECK: {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64}
   }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 168} : () -> ()
 }) {sym_name = "ops", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()

@@ -81,7 +81,13 @@ def _fence_async(machine: Machine, unit: Unit, inst: Inst) -> None:
         join(warp.clocks.fenced, warp.release().seen)
 
 
+def _checks_counter(inst: Inst, counters: Tensor, index: int) -> None:
+    if not 0 <= index < len(counters.array):
+        raise Fault("out of bounds", inst.location, f"takes counter {index} of {len(counters.array)}")
+
+
 def _order_wait(machine: Machine, unit: Unit, inst: Inst, counters: Tensor, index: int, number: int) -> Steps:
+    _checks_counter(inst, counters, index)
     unit.why = lambda: f"waits for number {number} of counter {index}, which is {int(counters.array[index])}"
     yield lambda: int(counters.array[index]) == number
     for warp in unit.active:
@@ -90,6 +96,7 @@ def _order_wait(machine: Machine, unit: Unit, inst: Inst, counters: Tensor, inde
 
 def _order_pass(machine: Machine, unit: Unit, inst: Inst, counters: Tensor, index: int, number: int) -> Steps:
     yield
+    _checks_counter(inst, counters, index)
     order = machine.orders.setdefault((counters.number, index), Clocks())
     for warp in unit.active:
         order.join(warp.release())

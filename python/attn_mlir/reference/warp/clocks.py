@@ -118,13 +118,15 @@ class Accesses:
                 self._behind("overwritten while read", "reads" if other in cell.reads else "adds", other, warp, access, fence=False)
             self._cells[key] = Cell(access)
 
-    def add(self, cells: Iterable[Hashable], warp: Warp, access: Access) -> None:
-        """Additions may meet each other, but no reads or writes."""
+    def add(self, cells: Iterable[Hashable], warp: Warp, access: Access, ordered: bool) -> None:
+        """Additions may meet each other, unless they are `ordered`, but no reads or writes."""
         for key in cells:
             cell = self._cells.setdefault(key, Cell())
             self._behind("added before written", "writes", cell.wrote, warp, access)
             for other in cell.reads:
                 self._behind("overwritten while read", "reads", other, warp, access, fence=False)
+            for other in cell.added if ordered else ():
+                self._behind("unordered additions", "adds", other, warp, access, fence=False)
             cell.added.append(access)
 
     def _behind(self, kind: str, does: str, other: Access | None, warp: Warp, access: Access, fence: bool = True) -> None:

@@ -9,6 +9,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import barriers, fragments, memory, products, structure
 from attn_mlir.reference.warp.costs import Costs
+from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.schedules import Schedule, schedules
 from attn_mlir.reference.warp.timed import Event, TimedMachine
@@ -40,15 +41,25 @@ def schedules_of(kernel: ir.Operation, seeds: int = 2) -> dict[str, Schedule]:
 def run_scheduled(kernel: ir.Operation, arguments: Sequence[Any], schedule: Schedule, blocks: int = 2) -> int:
     """Runs `blocks` thread blocks of a kernel at the same time; how many steps it took.
 
-    `arguments`: float64 or integer arrays and numbers; outputs are written in place. Raises Fault for a race, a deadlock and the like.
+    `arguments`: float64 or integer arrays and numbers; outputs are written in place. The counter that hands tiles out may be left out.
+    Raises Fault for a race, a deadlock and the like.
     """
     with np.errstate(all="ignore"):
-        return Machine(kernel, arguments, schedule(), blocks, RULES).execute()
+        own = counters_for(kernel, arguments)
+        steps = Machine(kernel, [*arguments, *own], schedule(), blocks, RULES).execute()
+    if any(counter.any() for counter in own):
+        raise Fault("counter left", kernel.location, "the counter that hands tiles out is not zero again")
+    return steps
+
+
+def counters_for(kernel: ir.Operation, arguments: Sequence[Any]) -> list[np.ndarray]:
+    """The counter of tiles that a kernel takes behind its arguments, where these have none."""
+    return [np.zeros(1, np.int64)] * (len(arguments_of(kernel)) - len(arguments))
 
 
 def run_timed(kernel: ir.Operation, arguments: Sequence[Any], costs: Costs, blocks: int = 1) -> list[Event]:
     """What the warpgroups of a kernel do, in the order of the time that a model gives their ops; see `run_scheduled`."""
     with np.errstate(all="ignore"):
-        machine = TimedMachine(kernel, arguments, costs, blocks, RULES)
+        machine = TimedMachine(kernel, [*arguments, *counters_for(kernel, arguments)], costs, blocks, RULES)
         machine.execute()
         return machine.record

@@ -67,7 +67,7 @@ class Machine:
                 chosen.condition = next(chosen.steps)
             except StopIteration:
                 units.remove(chosen)
-                if chosen.stores.open or chosen.stores.groups:
+                if chosen.stores.open or any(store.reads for store in chosen.stores.older(0)):
                     raise Fault("unfinished store", chosen.location, "a role ends while a store may still read shared memory") from None
         return steps
 

@@ -8,7 +8,7 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import stage_of
-from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks
+from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks, Warp
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
@@ -131,9 +131,19 @@ def _store(
     to, adds = _columns(inst, to, column, fragment.shape[1:]), inst.name == "warp.atomic_add"
     for warp, access in machine.ordinary(unit, inst):
         own = _own(skipped, len(fragment), unit, warp.number)
-        (machine.accesses.add if adds else machine.accesses.write)(cells[own], warp, access)
+        if adds:
+            _add(machine, inst, cells[own], column, warp, access)
+        else:
+            machine.accesses.write(cells[own], warp, access)
         rows = fragment[skipped : skipped + len(to)][own]
         to[own] = to[own] + rows if adds else rows
+
+
+def _add(machine: Machine, inst: Inst, cells: list[Any], column: int, warp: Warp, access: Access) -> None:
+    """Those to other columns of a row are not told apart from it, but where additions must not meet."""
+    machine.accesses.add(cells, warp, access, ordered=False)
+    if inst.attributes["ordered"]:
+        machine.accesses.add([(*cell, column) for cell in cells], warp, access, ordered=True)
 
 
 def _columns(inst: Inst, rows: np.ndarray, column: int, count: tuple[int, ...]) -> np.ndarray:
@@ -213,7 +223,10 @@ def _store_async(
     to, skipped, cells = target.rows(batch, head, row, len(view.array))
     flight = Flight([(warp, Access(warp.key, inst.location))], later=[(warp, Access(warp.key, inst.location))])
     machine.accesses.read(view.cells(), warp, flight.accesses[0][1])
-    (machine.accesses.add if adds else machine.accesses.write)(cells, warp, flight.later[0][1])
+    if adds:
+        _add(machine, inst, cells, column, warp, flight.later[0][1])
+    else:
+        machine.accesses.write(cells, warp, flight.later[0][1])
     unit.stores.open.append(flight)
 
     def land() -> None:
@@ -226,11 +239,12 @@ def _store_async(
 
 
 def _store_wait(machine: Machine, unit: Unit, inst: Inst) -> Steps:
-    stores = unit.stores.take(inst.attributes["pending"])
+    read, pending = inst.attributes["read"], inst.attributes["pending"]
+    stores = unit.stores.older(pending) if read else unit.stores.take(pending)
     unit.why = lambda: "waits for its stores"
     yield lambda: all(store.done for store in stores)
     for store in stores:
-        store.finish(all_=not inst.attributes["read"])
+        store.finish(all_=not read)
 
 
 def _load_async(machine: Machine, unit: Unit, inst: Inst, source: Tensor, batch: int, head: int, row: int, column: int) -> Steps:

@@ -60,10 +60,11 @@ def rows_of(array: np.ndarray, fragment: Fragment | None, warp: int) -> np.ndarr
     return array[warp * size : (warp + 1) * size]
 
 
-def _next_tile(machine: Machine, unit: Unit, inst: Inst, counter: Tensor) -> Steps:
+def _next_tile(machine: Machine, unit: Unit, inst: Inst, counter: Tensor, last: int) -> Steps:
     yield
-    counter.array[0] += 1
-    return int(counter.array[0]) - 1
+    number = int(counter.array[0])
+    counter.array[0] = 0 if number >= last else number + 1
+    return number
 
 
 def _dim(machine: Machine, unit: Unit, inst: Inst, source: Tensor | Buffer, axis: int) -> int:

@@ -25,6 +25,10 @@ class Queue:
         """What is open is a group."""
         self.groups, self.open = [*self.groups, self.open], []
 
+    def older(self, pending: int) -> list[Any]:
+        """What is in all but the newest groups."""
+        return [item for group in self.groups[: max(0, len(self.groups) - pending)] for item in group]
+
     def take(self, pending: int) -> list[Any]:
         """What is in all but the newest groups, which leave the queue."""
         count = max(0, len(self.groups) - pending)
@@ -42,10 +46,15 @@ class Flight:
     later: list[tuple[Warp, Access]] = field(default_factory=list)
     """Of a store: what is over only when it is done altogether."""
 
+    @property
+    def reads(self) -> bool:
+        """Whether it may still read what it was issued for."""
+        return any(access.epoch is None for _, access in self.accesses)
+
     def finish(self, all_: bool = True) -> None:
         """The accesses are over, as their warps see it."""
         for warp, access in [*self.accesses, *(self.later if all_ else [])]:
-            access.epoch = warp.epoch
+            access.epoch = warp.epoch if access.epoch is None else access.epoch
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.structure import body, constant, operations
 from attn_mlir.backends.gpu.writer import Writer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import Input, made, need, view_of
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import Input, made, need, view_of
 from attn_mlir.backends.nvidia.hopper.wgmma import ROW_BYTES
 from attn_mlir.mlir import ir
 

@@ -1,10 +1,7 @@
-"""The roles of what linear attention makes: `attn-outline` attaches them, and hosts take shapes from them."""
-
-from collections.abc import Sequence
+"""Ops of linear attention that share a kernel: scans with the same states, and a gradient of log decays with its backward scan."""
 
 from attn_mlir.dialects.attn.linear_erase import is_delta
-from attn_mlir.dialects.attn.linear_gradients import interval_of
-from attn_mlir.dialects.attn.linear_recurrence import state_shape, with_all_heads
+from attn_mlir.dialects.attn.linear_recurrence import with_all_heads
 from attn_mlir.dialects.attn.linear_segments import segment_of
 from attn_mlir.dialects.attn.rows import multiplies_rows
 from attn_mlir.mlir import ir
@@ -13,39 +10,6 @@ from attn_mlir.passes.regions import alike, block_of, maker, piece
 
 LINEAR = ("attn.linear_attention", "attn.chunk", "attn.head_sum", "attn.decay_gradient", "attn.decay_sum", "attn.state_scan")
 _SWEEPS = ("attn.linear_attention", "attn.chunk")
-
-
-def linear_roles(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[str]:
-    """A role for each result of one of `LINEAR` in a function with these arguments."""
-    view = op.opview
-
-    def number(value: ir.Value) -> int:
-        return arguments.index(value)
-
-    match op.name:
-        case "attn.head_sum":
-            return [f"heads:{number(view.x)},{number(view.like)}"]
-        case "attn.decay_gradient":
-            return [f"like:{number(view.a)}"]
-        case "attn.decay_sum":
-            like = number(view.like)
-            return [f"shape:{like}.0,{like}.1,segments({like}.2/{view.segment.value})"]
-        case "attn.state_scan":
-            return [f"shape:{number(value)}.0,{number(value)}.1,{view.rows.value}" for value in (view.states, view.like)]
-    over = number(with_all_heads(op))
-    rows, _ = state_shape(op)
-    batch, offsets = f"{over}.0", "" if view.offsets is None else str(number(view.offsets))
-    segment = segment_of(op)
-    sequences = f"sequences({offsets})" if offsets else batch if segment is None else f"{batch}*segments({over}.2/{segment})"
-    positions = f"shape:{batch},{over}.1,{over}.2"
-    interval = interval_of(op)
-    roles = {
-        "final_state": f"shape:{sequences},{over}.1,{rows}",
-        "products": positions,
-        "states": f"shape:{batch},{over}.1,states({over}.2/{interval}*{rows}{f'+{offsets}' if offsets else ''})",
-        "own": positions,
-    }
-    return [positions, *[roles[name.value] for name in view.outputs]]
 
 
 def gradient_of(sweep: ir.Operation) -> ir.Operation | None:

@@ -1,12 +1,11 @@
 """The warps that add sums over keys to global memory by TMA while the consumers go on, in a fixed order where that is asked for."""
 
-from itertools import pairwise
-
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, Layout, Split, head_columns, split_rows
-from attn_mlir.backends.nvidia.hopper.pairs_sweep import Sweep, depends
+from attn_mlir.backends.nvidia.hopper.pairs_sweep import Sweep
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
+from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -119,39 +118,6 @@ def _check_order(kernel: PairsKernel, layout: Layout) -> None:
         raise UnsupportedError("hopper: no fixed order of what is added element by element")
     loops = ops_of(kernel.sweep, "scf.for")
     keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
-    for before, after in pairwise(loops):
-        if before.operands[1] != after.operands[0] and not _same_end(before, after):
-            raise UnsupportedError("hopper: a fixed order of sums needs one range of queries for each block of keys")
-    if any(ops_of(loop.regions[0].blocks[0], "scf.if") for loop in loops):
-        raise UnsupportedError("hopper: a fixed order of sums needs masks whose blocks are known from their bounds")
-    count = list(kernel.key_loads[0].operands)[4]
-    if not _grows(loops[0].operands[0], keys, count) or not _grows(loops[-1].operands[1], keys, count):
-        raise UnsupportedError("hopper: a fixed order of sums needs queries that begin and end later for later keys")
-
-
-def _same_end(before: ir.Operation, after: ir.Operation) -> bool:
-    """Whether a loop ends where the next one begins, or both where the queries do."""
-    end = before.operands[1]
-    op = None if isinstance(end.owner, ir.Block) else end.owner.operation
-    return op is not None and op.name == "arith.minsi" and after.operands[0] in list(op.operands)
-
-
-def _grows(value: ir.Value, keys: ir.Value, count: ir.Value) -> bool:
-    """Whether the value does not fall when `keys` grows, where `count` keys follow.
-
-    That is known of sums with, limits to and multiples by what does not depend on `keys`.
-    """
-    if value == keys or not depends(value, keys):
-        return True
-    op = value.owner.operation  # type: ignore[union-attr]
-    if op.name == "arith.addi" and count in list(op.operands):
-        return keys in list(op.operands)  # the end of the block of keys
-    if op.name in ("arith.addi", "arith.minsi", "arith.maxsi"):
-        return all(_grows(operand, keys, count) for operand in op.operands)
-    if op.name == "arith.subi":
-        return not depends(op.operands[1], keys) and _grows(op.operands[0], keys, count)
-    if op.name in ("arith.muli", "arith.divsi", "arith.floordivsi", "arith.ceildivsi"):
-        factor = op.operands[1]
-        constant = not isinstance(factor.owner, ir.Block) and factor.owner.operation.name == "arith.constant"
-        return constant and ir.IntegerAttr(factor.owner.operation.attributes["value"]).value > 0 and _grows(op.operands[0], keys, count)
-    return False
+    reason = without_order(loops, keys, list(kernel.key_loads[0].operands)[4])
+    if reason:
+        raise UnsupportedError(f"hopper: {reason}")

@@ -1,4 +1,4 @@
-"""Which programs a block of threads runs: one, a fixed share of all, or whatever is left when it gets there."""
+"""Which programs a thread block runs: one, a fixed share of all, or whatever is left when it gets there."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ _BLOCKS, _HEADS = 16, 16
 class Programs:
     """The loop over programs of both roles, inside of which `block`, `head` and `batch` are known.
 
-    `order`: "tiles", a grid of them; "static", block of threads n of N runs the programs n, n + N...; "dynamic", each takes the next
+    `order`: "tiles", a grid of them; "static", thread block n of N runs the programs n, n + N...; "dynamic", each takes the next
     one from a counter. `group` heads run together (so that their keys stay in the second level cache), more of them where a head has few
-    blocks; the last blocks first where `reverse`. `turn` counts the programs that a block of threads has run.
+    blocks; the last blocks first where `reverse`. `turn` counts the programs that a thread block has run.
     """
 
     core: Core

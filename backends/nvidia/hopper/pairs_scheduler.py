@@ -1,11 +1,11 @@
-"""The order in which blocks of threads run the programs of a kernel over pairs."""
+"""The order in which thread blocks run the programs of a kernel over pairs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.hopper.pairs_sweep import STEP
-from attn_mlir.backends.nvidia.hopper.programs import Programs
+from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
 
 
 @dataclass

@@ -3,7 +3,7 @@
 They count positions, heads and captured elements along a dimension in 32 bits, some in f32.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from attn_mlir.backends.gpu.scalar_bounds import HEADS, INDICES, MAX_COLUMNS, PO
 from attn_mlir.backends.host import Argument
 from attn_mlir.backends.program import function_named
 from attn_mlir.diagnostics import DiagnosticError, at
+from attn_mlir.dialects.attn.linear_erase import is_delta
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -20,6 +21,8 @@ ELEMENTS = ("f16", "bf16")
 """Elements of q, k and v in attention."""
 RECURRENT = (*ELEMENTS, "f32")
 """And in linear attention."""
+PAGE_ROWS = 16
+"""Rows that are copied at a time of what lies in pages, whose sizes are multiples of it."""
 MAX_STATE = 512
 """Columns of q, k and v in linear attention, whose states programs may share."""
 
@@ -36,6 +39,14 @@ def check_types(module: ir.Module, vendor: str) -> None:
             "(scores and sums are float32 all the same), or compute on the CPU"
         )
     check_columns(q.shape[3], v.shape[3], linear, vendor)
+    for op in find_all(module.operation, "attn.linear_attention", "attn.chunk"):
+        check_delta(op, vendor)
+
+
+def check_delta(op: ir.Operation, vendor: str) -> None:
+    """Raises UnsupportedError for a delta rule, which no kernel computes yet."""
+    if is_delta(op):
+        raise UnsupportedError(f"the delta rule (erase) is not there yet for {vendor} GPUs: compute on the CPU, with q.cpu() and so on")
 
 
 def check_programs(module: ir.Module, vendor: str) -> None:
@@ -44,7 +55,10 @@ def check_programs(module: ir.Module, vendor: str) -> None:
         shapes = [ir.RankedTensorType(value.type).shape for value in list(op.operands)[:3] if isinstance(value.type, ir.RankedTensorType)]
         if len(shapes) == 3 and all(len(shape) == 4 for shape in shapes):
             try:
-                check_columns(shapes[0][3], shapes[2][3], op.name in ("attn.linear_attention", "attn.chunk"), vendor)
+                linear = op.name in ("attn.linear_attention", "attn.chunk")
+                check_columns(shapes[0][3], shapes[2][3], linear, vendor)
+                if linear:
+                    check_delta(op, vendor)
             except UnsupportedError as error:
                 raise DiagnosticError([at(op.location, "error", str(error))]) from None
 
@@ -56,6 +70,16 @@ def check_columns(keys: int, values: int, linear: bool, vendor: str) -> None:
         if columns > most:
             raise UnsupportedError(
                 f"{name} has head dimension {columns}, and kernels for {vendor} GPUs take up to {most}: compute on the CPU"
+            )
+
+
+def check_pages(caches: Iterable[torch.Tensor]) -> None:
+    """Raises ArgumentError for pages [P, H, N, D] that kernels do not copy whole."""
+    for cache in caches:
+        if cache.shape[2] % PAGE_ROWS:
+            raise ArgumentError(
+                f"k and v have pages of {cache.shape[2]} positions, and kernels for GPUs take multiples of {PAGE_ROWS}: use such a cache, "
+                "or gather the pages"
             )
 
 

@@ -3,20 +3,20 @@
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body, chains, holds, operations
-from attn_mlir.backends.nvidia.hopper.changes import Changes
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout_ahead import HEADER, MAKERS, AheadBits, possible
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
+from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
 from attn_mlir.backends.nvidia.hopper.memory import Memory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
-from attn_mlir.backends.nvidia.hopper.programs import Programs
-from attn_mlir.backends.nvidia.hopper.source import function_source
+from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.stores import Stores
+from attn_mlir.backends.nvidia.hopper.tile_scheduler import Programs
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, panels
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir

@@ -1,8 +1,8 @@
 """Rows of o of a chunk on their way to memory: what pairs add to o^T, and o^T through the shared memory of v."""
 
 from attn_mlir.backends.nvidia.hopper.core import PANELS, Core
-from attn_mlir.backends.nvidia.hopper.sweep_forms import view_of
-from attn_mlir.backends.nvidia.hopper.sweep_frame import ALL, CHUNK, PANEL, PANEL_BYTES, Frame
+from attn_mlir.backends.nvidia.hopper.sweep_common import ALL, CHUNK, PANEL, PANEL_BYTES, Frame
+from attn_mlir.backends.nvidia.hopper.sweep_patterns import view_of
 from attn_mlir.backends.nvidia.hopper.sweep_products import ProductSums
 from attn_mlir.mlir import ir
 

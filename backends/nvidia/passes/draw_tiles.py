@@ -1,0 +1,146 @@
+"""Hands out tiles by a counter: a thread block takes the next one when it gets there."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.forming.facts import chosen
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
+from attn_mlir.dialects.warp import build
+from attn_mlir.mlir import arith, ir, memref, scf
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import clone_op, find_all, maker
+
+_STAGES = 2
+"""Messages that the first role may have sent before the others read them."""
+
+
+@dataclass(frozen=True)
+class DrawTiles(Pass):
+    """Replaces the static tile scheduler by a dynamic one: the first tile of a thread block is that of its number, further ones it draws
+    from a counter (`warp.next_tile`), an argument that the kernel gets, and leaves zero.
+
+    The first warpgroup of the first role draws, when it has done its part of a tile, so that a producer asks long before the tile is
+    needed. A message in shared memory, of two stages, tells the number to all roles; loops over tiles become `scf.while`. Numbers are drawn
+    in order, so that orders of additions hold, and the longest tiles still come first where `warp-order-tiles` put them there.
+
+    A kernel stays as it is, with the reason in `warp.refused`, where a role has no loop over tiles, and, without the option `draw`, where
+    `warp.schedule` does not have `draw` = 1.
+    """
+
+    name = "warp-draw-tiles"
+    draw: bool = False
+
+    def run(self, module: ir.Operation) -> bool:
+        change_kernels(module, self.name, self._draw)
+        return True
+
+    def _draw(self, kernel: ir.Operation) -> None:
+        if not self.draw and not chosen(kernel, "draw", 0, 0):
+            raise Refused("the schedule has a fixed share of the tiles for each thread block")
+        loops = {role: [op for op in _ops(role) if _takes_tiles(op)] for role in find_all(kernel, "warp.role")}
+        if any(len(found) != 1 for found in loops.values()):
+            raise Refused("a role has no loop, or several, that takes tiles from its thread block's number on")
+        warps = sum(_number(role, "warpgroups") * _number(role, "warps") for role in loops)
+        first = next(iter(loops))
+        with kernel.location, ir.InsertionPoint(first):
+            whole = ir.IntegerType.get_signless(32)
+            where = ir.Location.name("tile_counter")
+            counter = kernel.regions[0].blocks[0].add_argument(ir.MemRefType.get([ir.ShapedType.get_dynamic_size()], whole), where)
+            with build.named("next_tiles"):
+                slots = build.op("alloc", results=[build.shared_type([_STAGES, 1], whole, 0)]).result
+            with build.named("tile_told"):
+                told = build.barrier(_STAGES, 1)
+            with build.named("tile_heard"):
+                heard = build.barrier(_STAGES, warps)
+        for role, (loop,) in loops.items():
+            with loop.location, ir.InsertionPoint(loop):
+                index = role.regions[0].blocks[0].arguments[0]
+                sends = arith.CmpIOp(arith.CmpIPredicate.eq, index, build.index(0)).result if role == first else None
+                _Messages(counter, slots, told, heard).replace(loop, sends)
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """The numbers of the next tiles in shared memory, told by one role and heard by all."""
+
+    counter: ir.Value
+    slots: ir.Value
+    told: ir.Value
+    heard: ir.Value
+
+    def replace(self, loop: ir.Operation, sends: ir.Value | None) -> None:
+        """Puts a loop that goes on until there are no tiles left in the place of one over a fixed share; see `_next`."""
+        _, tiles, _, *starts = loop.operands
+        body = loop.regions[0].blocks[0]
+        zero = build.index(0)
+        inits = [zero, zero, *starts]
+        types, names = [v.type for v in inits], [ir.Location.name("round"), *(a.location for a in body.arguments)]
+        made = ir.Operation.create("scf.while", results=types, operands=inits, regions=2)
+        before, after = (region.blocks.append(*types, arg_locs=names) for region in made.regions)
+        with ir.InsertionPoint(before):
+            round_, _, *carried = before.arguments
+            tile = self._next(round_, tiles, sends)
+            goes_on = arith.CmpIOp(arith.CmpIPredicate.slt, tile, tiles).result
+            ir.Operation.create("scf.condition", operands=[goes_on, round_, tile, *carried])
+        with ir.InsertionPoint(after):
+            round_, tile, *carried = after.arguments
+            known = dict(zip(body.arguments, [tile, *carried], strict=True))
+            *ops, last = [view.operation for view in body.operations]
+            for op in ops:
+                clone_op(op, known)
+            following = arith.AddIOp(round_, build.index(1)).result
+            scf.YieldOp([following, tile, *(known.get(v, v) for v in last.operands)])
+        for old, new in zip(loop.results, list(made.results)[2:], strict=True):
+            old.replace_all_uses_with(new)
+        loop.erase()
+
+    def _next(self, round_: ir.Value, tiles: ir.Value, sends: ir.Value | None) -> ir.Value:
+        """The number of the tile of a round, drawn by a warpgroup of which `sends` holds."""
+        with build.named("message"):
+            stage, phase = build.stage(round_, _STAGES)
+        if sends is not None:
+            branch = scf.IfOp(sends)
+            with ir.InsertionPoint(branch.then_block):
+                self._send(round_, tiles, stage, phase)
+                scf.YieldOp([])
+        build.op("wait", [self.told, stage, phase])
+        number = memref.LoadOp(self.slots, [stage, build.index(0)]).result
+        build.op("arrive", [self.heard, stage])
+        return arith.IndexCastOp(ir.IndexType.get(), number).result
+
+    def _send(self, round_: ir.Value, tiles: ir.Value, stage: ir.Value, phase: ir.Value) -> None:
+        """One thread tells the number when all have heard the one that was told there before."""
+        build.op("wait", [self.heard, stage, arith.XOrIOp(phase, build.index(1)).result])
+        with ir.InsertionPoint(build.elect()):
+            number = arith.IndexCastOp(ir.IntegerType.get_signless(32), self._drawn(round_, tiles)).result
+            memref.StoreOp(number, self.slots, [stage, build.index(0)])
+            build.op("arrive", [self.told, stage])
+
+    def _drawn(self, round_: ir.Value, tiles: ir.Value) -> ir.Value:
+        """This thread block's number at first, then numbers behind those of all thread blocks; the last draw leaves the counter zero."""
+        index = ir.IndexType.get()
+        is_first = arith.CmpIOp(arith.CmpIPredicate.eq, round_, build.index(0)).result
+        branch = scf.IfOp(is_first, [index], has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            scf.YieldOp([build.op("block_id", results=[index]).result])
+        with ir.InsertionPoint(branch.else_block):
+            last = arith.SubIOp(tiles, build.index(1)).result
+            drawn = build.op("next_tile", [self.counter, last], [index]).result
+            scf.YieldOp([arith.AddIOp(build.op("block_count", results=[index]).result, drawn).result])
+        return branch.results_[0]
+
+
+def _takes_tiles(op: ir.Operation) -> bool:
+    """Whether a loop takes a fixed share of the tiles."""
+    return (
+        op.name == "scf.for"
+        and maker(op.operands[0], "warp.block_id") is not None
+        and maker(op.operands[2], "warp.block_count") is not None
+    )
+
+
+def _ops(role: ir.Operation) -> list[ir.Operation]:
+    return [view.operation for view in role.regions[0].blocks[0].operations]
+
+
+def _number(op: ir.Operation, name: str) -> int:
+    return ir.IntegerAttr(op.attributes[name]).value

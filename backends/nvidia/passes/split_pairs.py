@@ -1,0 +1,99 @@
+"""Gives sums over queries that do not fit into registers together kernels of their own."""
+
+from dataclasses import dataclass
+
+from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.dialects.numbers import i64
+from attn_mlir.mlir import ir
+from attn_mlir.passes.base import Pass
+from attn_mlir.passes.regions import clone_op, find_all
+
+_COLUMNS = 256
+"""Of all sums over queries of a kernel: a thread holds half as many numbers of them, beside the products, dq and what else it needs."""
+_WIDE = 128
+"""Columns of a sum up to which kernels are left as they are: those of several narrower sums have been measured whole."""
+
+
+@dataclass(frozen=True)
+class SplitPairs(Pass):
+    """Makes two `attn.pairs` of one whose sums over queries (`attn.key_sum`, as dk and dv) have more than 256 columns together, and
+    one more than 128.
+
+    The one keeps the sums of the first weights, as dv; the other one all the rest, as dk, dq and gradients of captured tensors. Each
+    computes the weights that it needs, from the products that these need: the scores of softmax are computed twice, six products in place
+    of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for; without asynchronous
+    products, or where tensors are not f16 or bf16, nothing changes.
+    """
+
+    name = "nvidia-split-pairs"
+    arch: str = "sm_90a"
+
+    def run(self, module: ir.Operation) -> bool:
+        if self.arch not in TARGETS:
+            module.location.emit_error(f"{self.name}: `arch` must be one of {', '.join(TARGETS)}, got '{self.arch}'")
+            return False
+        for pairs in find_all(module, "attn.pairs") if TARGETS[self.arch].bulk_copies else []:
+            if all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
+                _split(pairs)
+        return True
+
+
+def _split(pairs: ir.Operation) -> None:
+    users = [use.owner.operation for use in pairs.results[0].uses]
+    sums = [op for op in users if op.name == "attn.key_sum"]
+    columns = [ir.RankedTensorType(op.results[0].type).shape[3] for op in sums]
+    if sum(columns) <= _COLUMNS or max(columns) <= _WIDE:
+        return
+    first = min((min(_weights(op)) for op in sums), default=0)
+    apart = [op for op in sums if _weights(op) == [first]]
+    rest = [op for op in users if op not in apart]
+    if not apart or not [op for op in sums if op in rest]:
+        return
+    with pairs.location, ir.InsertionPoint(pairs):
+        other = clone_op(pairs, {})
+    for op in apart:
+        op.operands[0] = other.results[0]
+    _prune(other, apart)
+    _prune(pairs, rest)
+
+
+def _is_half(value: ir.Value) -> bool:
+    """Whether matrix instructions multiply it as it is."""
+    return str(ir.RankedTensorType(value.type).element_type) in ("f16", "bf16")
+
+
+def _weights(op: ir.Operation) -> list[int]:
+    """Which weights of pairs an op takes."""
+    if "weights" in op.attributes:
+        return list(ir.DenseI64ArrayAttr(op.attributes["weights"]))
+    return [ir.IntegerAttr(op.attributes["weight"]).value]
+
+
+def _prune(pairs: ir.Operation, users: list[ir.Operation]) -> None:
+    """Drops weights that nobody takes, and products that the others do not need."""
+    (pair,) = find_all(pairs, "attn.pair")
+    block = pair.regions[0].blocks[0]
+    *ops, last = [view.operation for view in block.operations]
+    used = sorted({weight for op in users for weight in _weights(op)})
+    with last.location, ir.InsertionPoint(last):
+        ir.Operation.create("attn.yield", operands=[last.operands[n] for n in used])
+    last.erase()
+    for op in users:
+        _renumber(op, used)
+    for op in reversed(ops):
+        if all(not list(result.uses) for result in op.results):
+            op.erase()
+    products = find_all(pairs, "attn.product")
+    for number in reversed(range(len(products))):
+        if len(products) > 1 and not list(block.arguments[number].uses):
+            block.erase_argument(number)
+            products.pop(number).erase()
+
+
+def _renumber(op: ir.Operation, used: list[int]) -> None:
+    numbers = [used.index(weight) for weight in _weights(op)]
+    if "weights" in op.attributes:
+        op.attributes["weights"] = ir.DenseI64ArrayAttr.get(numbers, op.context)
+    else:
+        with op.context:
+            op.attributes["weight"] = i64(numbers[0])

@@ -1,0 +1,93 @@
+"""Processes of a process group on the CPU, started once for the tests of a file: each makes the same calls, and tells what it found."""
+
+import fcntl
+import functools
+import importlib
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+_SECONDS = 120.0
+
+
+class Ranks:
+    """`count` processes; `run("module:function", ...)` calls it in each with the mesh, and gives what each returned."""
+
+    def __init__(self, count: int, folder: Path, timeout: float = _SECONDS) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes: list[Connection] = []
+        self.processes = []
+        for rank in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs, rank, count, str(folder), timeout), daemon=True)
+            process.start()
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def run(self, name: str, *arguments: Any) -> list[Any]:
+        """What each process returned. Raises AssertionError with the traceback of the first that failed."""
+        self.send(name, *arguments)
+        found = [self.answer(rank) for rank in range(len(self.pipes))]
+        failed = [text for kind, text in found if kind == "error"]
+        assert not failed, failed[0]
+        return [value for _, value in found]
+
+    def send(self, name: str, *arguments: Any) -> None:
+        for pipe in self.pipes:
+            pipe.send((name, arguments))
+
+    def answer(self, rank: int, seconds: float = _SECONDS) -> tuple[str, Any]:
+        """("value", what a process returned), or ("error", its traceback)."""
+        assert self.pipes[rank].poll(seconds), f"rank {rank} gives no answer within {seconds:g} s"
+        return self.pipes[rank].recv()
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def serve(pipe: Connection, rank: int, count: int, folder: str, timeout: float) -> None:
+    """The loop of one process."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", count)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=timeout))
+    shape = (2, count // 2) if count > 2 else (count,)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "cp")[-len(shape) :])
+    _one_at_a_time(f"{folder}/lock")
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return
+        module, function = name.split(":")
+        try:
+            torch.manual_seed(0)
+            pipe.send(("value", getattr(importlib.import_module(module), function)(mesh, *arguments)))
+        except Exception:
+            pipe.send(("error", traceback.format_exc()))
+
+
+def _one_at_a_time(path: str) -> None:
+    """Lets one process compile while the others wait, and then find the code on disk."""
+    from attn_mlir import driver
+
+    def locked(compile_: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_)
+        def run(*arguments: Any, **options: Any) -> Any:
+            with open(path, "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                return compile_(*arguments, **options)
+
+        return run
+
+    for name in ("compile", "compile_derivative"):
+        setattr(driver, name, locked(getattr(driver, name)))

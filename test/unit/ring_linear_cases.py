@@ -1,0 +1,69 @@
+"""Recurrences whose segments lie on the processes of `ranks`, compared with one process."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from attn_mlir.distributed import linear_attention, shard
+from attn_mlir.distributed.group import ranks_of
+
+B, H, T, K, V = 2, 2, 75, 8, 4
+
+
+def compare(mesh: DeviceMesh, form: str, initial: bool) -> list[str]:
+    """What differs from one process: nothing, if all is well."""
+    q, k, v, do = (torch.randn(B, H, T, d) for d in (K, K, V, V))
+    sizes = {"none": None, "head": (H,), "step": (B, H, T), "channel": (B, H, T, K)}[form]
+    decay = None if sizes is None else -torch.rand(sizes) / 4
+    state, dstate, slopes = torch.randn(B, H, K, V), torch.randn(B, H, K, V), torch.rand(H) / 8
+
+    def run(attend: Callable[..., Any], cut: Callable[[Tensor], Tensor], part: float, dtype: torch.dtype) -> list[Tensor | None]:
+        sloped = slopes.to(dtype).requires_grad_()
+        inputs = [cut(x).to(dtype).requires_grad_() for x in (q, k, v)]
+        g = None if decay is None else (decay if form == "head" else cut(decay)).to(dtype).requires_grad_()
+        start = state.to(dtype).requires_grad_() if initial else None
+
+        def v_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
+            return x * (1 + sloped[h] * (t % 5))
+
+        o, last = attend(*inputs, g, initial_state=start, output_final_state=True, v_mod=v_mod)
+        ((o * cut(do)).sum() + part * (last * dstate).sum()).backward()
+        return [o.detach(), last.detach(), *(None if x is None else x.grad for x in (*inputs, g, start, sloped))]
+
+    ranks = ranks_of(mesh, "cp")
+
+    def cut(x: Tensor) -> Tensor:
+        return shard(x, mesh, "cp").clone()
+
+    wanted = run(dense, torch.clone, 1.0, torch.float64)
+    got = run(lambda *x, **options: linear_attention(*x, mesh=mesh, dim="cp", **options), cut, 1.0 / ranks.count, torch.float32)
+    labels = ("o", "final", "dq", "dk", "dv", "ddecay", "dinitial", "dslopes")
+    wrong = []
+    for label, x, y in zip(labels, got, wanted, strict=True):
+        if x is None or y is None:
+            continue
+        if label in ("dinitial", "dslopes") or (label == "ddecay" and form == "head"):
+            x = ranks.all_summed(x)
+        elif label != "final":
+            y = cut(y)
+        error = float((x - y).abs().max()) / max(1.0, float(y.abs().max()))
+        if not error <= 2e-6:
+            wrong.append(f"{form} {label}: {error:.1e}")
+    return wrong
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, initial_state: Tensor | None, v_mod: Any, **_: Any) -> tuple[Tensor, Tensor]:
+    """The recurrence step by step."""
+    state = q.new_zeros(B, H, K, V) if initial_state is None else initial_state
+    outputs = []
+    for t in range(q.shape[2]):
+        x = v_mod(v[:, :, t], None, torch.arange(H).view(1, H, 1), t)
+        at = None if g is None else g if g.dim() == 1 else g[:, :, t]
+        if at is not None:
+            state = state * at.exp().reshape(*([1, H, 1, 1] if at.dim() == 1 else [B, H, -1, 1]))
+        state = state + k[:, :, t].unsqueeze(-1) * x.unsqueeze(-2)
+        outputs.append((q[:, :, t].unsqueeze(-2) @ state).squeeze(-2))
+    return torch.stack(outputs, 2), state

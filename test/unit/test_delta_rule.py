@@ -1,0 +1,184 @@
+"""The delta rule on the CPU against its recurrence in float64: outputs, states and all gradients; chunks, steps and sequences."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir.errors import ArgumentError, UnsupportedError
+from delta_reference import delta_reference, unit
+from linear_reference import error
+
+LIMIT = 2e-6
+
+
+def inputs(
+    length: int, heads: int = 2, of_k: int = 2, dims: tuple[int, int] = (16, 16), channels: bool = False, low: float = 1.0
+) -> dict[str, Any]:
+    k, v = dims
+    decay = (1, heads, length, k) if channels else (1, heads, length)
+    made = {
+        "q": torch.randn(1, of_k, length, k),
+        "k": unit(torch.randn(1, of_k, length, k)),
+        "v": torch.randn(1, heads, length, v),
+        "g": -low * torch.rand(decay),
+        "beta": 2 * torch.rand(1, heads, length),
+        "state": torch.randn(1, heads, k, v),
+        "erase_key": unit(torch.randn(1, heads, length, k)),
+    }
+    return {name: x.requires_grad_() for name, x in made.items()}
+
+
+def run(x: dict[str, Any], **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    beta = x["beta"]
+    return attn_mlir.linear_attention(
+        x["q"], x["k"], x["v"], x["g"], None, v_mod=lambda v, b, h, t: v * beta[b, h, t], initial_state=x["state"],
+        output_final_state=True, erase=beta, **options,
+    )  # fmt: skip
+
+
+def wanted(x: dict[str, Any], own: bool = False, removed: bool = False, **options: Any) -> tuple[dict[str, Any], Any]:
+    d = {name: value.detach().double().requires_grad_() for name, value in x.items()}
+    beta, group = d["beta"].unsqueeze(3), x["v"].shape[1] // x["k"].shape[1]
+    a = d["erase_key"] if own else d["k"].repeat_interleave(group, 1)
+    e = beta * (a + 0.1 * d["k"] if removed else a)
+    r = d["erase_key"] if removed else None
+    return d, delta_reference(d["q"], d["k"], beta * d["v"], d["g"], e, r, d["state"], x["q"].shape[3] ** -0.5, **options)
+
+
+def compare(x: dict[str, Any], found: Any, expected: Any, double: dict[str, Any]) -> dict[str, float]:
+    errors = {name: error(a, b) for name, a, b in zip(("o", "final_state"), found, expected, strict=True)}
+    grads = [torch.randn_like(a) for a in found]
+    torch.autograd.backward(list(found), grads)
+    torch.autograd.backward(list(expected), [g.double() for g in grads])
+    return errors | {f"d{n}": error(value.grad, double[n].grad) for n, value in x.items() if double[n].grad is not None}
+
+
+def check(errors: dict[str, float]) -> None:
+    assert all(value < LIMIT for value in errors.values()), errors
+
+
+@pytest.mark.parametrize(("length", "low"), [(1, 0.1), (17, 10.0), (127, 0.1), (1000, 10.0)])
+def test_decays_of_heads(length: int, low: float) -> None:
+    """Two heads of v share one of q and k."""
+    x = inputs(length, heads=4, low=low)
+    double, expected = wanted(x)
+    check(compare(x, run(x), expected, double))
+
+
+@pytest.mark.parametrize(("length", "low"), [(17, 0.1), (127, 10.0)])
+def test_decays_of_channels(length: int, low: float) -> None:
+    x = inputs(length, channels=True, low=low)
+    double, expected = wanted(x)
+    check(compare(x, run(x), expected, double))
+
+
+def test_an_erase_key_of_its_own_read_before_the_update() -> None:
+    x = inputs(100)
+    double, expected = wanted(x, own=True, read_before=True)
+    check(compare(x, run(x, erase_key=x["erase_key"], read_before_update=True), expected, double))
+
+
+def test_another_key_is_removed() -> None:
+    x = inputs(70, channels=True)
+    double, expected = wanted(x, own=True, removed=True)
+    found = run(x, erase_key=x["erase_key"] + 0.1 * x["k"], removed_key=x["erase_key"])
+    check(compare(x, found, expected, double))
+
+
+def test_two_thousand_positions() -> None:
+    """Without decays, where nothing but erasing keeps the state small."""
+    x = inputs(2048, low=0.0)
+    double, expected = wanted(x)
+    check(compare(x, run(x), expected, double))
+
+
+def test_one_after_the_other_and_through_the_state() -> None:
+    """All positions at once, two parts through the state, and steps of decoding are the same recurrence."""
+    x = {name: value.detach() for name, value in inputs(45).items()}
+    (o, final), cut = run(x), 20
+
+    def part(begin: int, end: int, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return run({n: value[:, :, begin:end] for n, value in x.items() if n != "state"} | {"state": state})
+
+    first, middle = part(0, cut, x["state"])
+    second, last = part(cut, 45, middle)
+    assert error(torch.cat([first, second], 2), o.double()) < LIMIT
+    assert error(last, final.double()) < LIMIT
+    state, steps = x["state"], []
+    for t in range(45):
+        made, state = part(t, t + 1, state)
+        steps.append(made)
+    assert error(torch.cat(steps, 2), o.double()) < LIMIT
+    assert error(state, final.double()) < LIMIT
+
+
+def test_sequences_of_any_lengths() -> None:
+    offsets = [0, 1, 40, 40, 77]
+    x = inputs(77)
+    x["state"] = torch.randn(4, 2, 16, 16, requires_grad=True)
+    double, expected = wanted(x, cu_seqlens=offsets)
+    check(compare(x, run(x, cu_seqlens=torch.tensor(offsets)), expected, double))
+
+
+def test_sixteen_bits() -> None:
+    x = inputs(100)
+    for name in ("q", "k", "v"):
+        x[name] = x[name].detach().to(torch.bfloat16).requires_grad_()
+    double, expected = wanted(x)
+    found = run(x)
+    errors = {"o": error(found[0], expected[0]), "final_state": error(found[1], expected[1])}
+    torch.autograd.backward(list(found), [torch.ones_like(y) for y in found])
+    torch.autograd.backward(list(expected), [torch.ones_like(y) for y in expected])
+    errors |= {f"d{n}": error(value.grad, double[n].grad) for n, value in x.items() if double[n].grad is not None}
+    assert all(value < 5e-3 for value in errors.values()), errors
+    assert errors["dbeta"] < LIMIT  # sums that are not rounded
+
+
+def test_what_functions_capture_has_gradients() -> None:
+    """A decay, a share and a key mod of one's own."""
+    x = {name: value.detach() for name, value in inputs(33).items()}
+    bias, rate = (torch.rand(2, requires_grad=True) for _ in range(2))
+    o = attn_mlir.linear_attention(
+        x["q"], x["k"], x["v"], x["g"], decay_mod=lambda g, b, h, t: g * rate[h], k_mod=lambda k, b, h, t: k * bias[h],
+        erase_mod=lambda b, h, t: torch.sigmoid(bias[h] + 0.01 * t),
+    )  # fmt: skip
+    o.square().sum().backward()
+    d_bias, d_rate = (value.detach().double().requires_grad_() for value in (bias, rate))
+    k = x["k"].double() * d_bias.view(1, 2, 1, 1)
+    share = torch.sigmoid(d_bias.view(1, 2, 1) + 0.01 * torch.arange(33))
+    made, _ = delta_reference(x["q"], k, x["v"], x["g"].double() * d_rate.view(1, 2, 1), share.unsqueeze(3) * k)
+    made.square().sum().backward()
+    check({"o": error(o, made), "bias": error(bias.grad, d_bias.grad), "rate": error(rate.grad, d_rate.grad)})
+
+
+def test_wrong_inputs_are_named() -> None:
+    x = {name: value.detach() for name, value in inputs(8).items()}
+    q, k, v = x["q"], x["k"], x["v"]
+    with pytest.raises(ArgumentError, match="erase has shape"):
+        attn_mlir.linear_attention(q, k, v, erase=x["beta"][:, :, :5])
+    with pytest.raises(ArgumentError, match="erase_key says what is erased, but nothing is"):
+        attn_mlir.linear_attention(q, k, v, erase_key=k)
+    with pytest.raises(ArgumentError, match="read_before_update goes with erase"):
+        attn_mlir.linear_attention(q, k, v, read_before_update=True)
+    with pytest.raises(ArgumentError, match="its heads must divide"):
+        attn_mlir.linear_attention(q, k, v, erase=x["beta"], erase_key=k[:, :, :5])
+    with pytest.raises(ArgumentError, match="removed_key must be a tensor like k"):
+        attn_mlir.linear_attention(q, k, v, erase=x["beta"], removed_key=1.0)
+    with pytest.raises(UnsupportedError, match="not there yet for NVIDIA GPUs: compute on the CPU"):
+        attn_mlir.linear_attention(q.half(), k.half(), v.half(), erase=x["beta"], device="cuda-emulated")
+
+
+def test_the_engine_takes_an_erase_mod() -> None:
+    """Its share is an input of the call."""
+    meta = attn_mlir.meta_tensor
+    x = {name: value.detach() for name, value in inputs(33).items()}
+    custom = attn_mlir.CustomIO({"beta": (1, "heads", "seq_len")})
+    engine = attn_mlir.LinearAttentionEngine(
+        (meta(1, 2, 33, 16), meta(1, 2, 33, 16), meta(1, 2, 33, 16)),
+        erase_mod=lambda share, io: share * io.input_tensors["beta"], custom_io=custom,
+    )  # fmt: skip
+    o = engine(x["q"], x["k"], x["v"], x["g"], x["beta"])
+    made, _ = delta_reference(x["q"], x["k"], x["v"], x["g"], x["beta"].double().unsqueeze(3) * x["k"].double())
+    assert error(o, made) < LIMIT
