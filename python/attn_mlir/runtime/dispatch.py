@@ -70,7 +70,7 @@ def dispatch(call: Call) -> Sequence[Tensor]:
         return _nothing(program, call)
     kernel = kernel or program.kernel(device)
     if layout == "bhsd":
-        return kernel.run(*values[:3], values[3:])
+        return kernel.run(values[0], values[1], values[2], values[3:])
     q, k, v, *captures = call.heads_first()
     return all_in_order(kernel.run(q, k, v, captures, output_order(layout)), output_order(layout), program.weights)
 

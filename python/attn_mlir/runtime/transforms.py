@@ -211,7 +211,8 @@ class Second(torch.autograd.Function):
     @staticmethod
     def forward(task: Task, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         last = len(tensors) - len(task.places)
-        return tuple(ops.call_backward2(task, *_parts(task, tensors[:last]), tensors[last:]))
+        inputs, captures, results, grads = _parts(task, tensors[:last])
+        return tuple(ops.call_backward2(task, inputs, captures, results, grads, tensors[last:]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
